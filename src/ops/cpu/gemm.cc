@@ -120,6 +120,17 @@ struct Forward {
     NarrowRoom room;  // not initialised
     const int64_t width = args.w.width;
     const int64_t groups = ceil_div(rows.size(), tile_rows);
+    if (groups == 1 && accumulate_narrow(path, args.w, index,
+                                         {.width = width,
+                                          .x = address(args.x, rows.begin, 0),
+                                          .x_stride = args.x.row_stride,
+                                          .rows = rows.size(),
+                                          .acc = tile,
+                                          .acc_stride = width,
+                                          .start_at_zero = true})) {
+      add_runs(index, rows, first_run, tile);
+      return finish(index, rows, tile);
+    }
     const int64_t block = narrow_columns(groups == 1 ? kNarrowTileBytes : kNarrowBlockBytes, width);
     for (int64_t col = 0; col < args.w.cols; col += block) {
       const int64_t cols = std::min(block, args.w.cols - col);

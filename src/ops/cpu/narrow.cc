@@ -215,6 +215,20 @@ void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t
   narrow_unpack(path)(args);
 }
 
+bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, const TileArgs& tile) {
+#if defined(__x86_64__)
+  if (path != CpuPath::kAvx512Bf16 || panel.width != kMaxWidth || tile.rows > kNarrowTileRows) {
+    return false;
+  }
+  NarrowArgs args = args_of(panel, index);
+  args.count = panel.cols / kNarrowGroup;
+  narrow_accumulate_avx512_bf16(args, tile);
+  return true;
+#else
+  return false;
+#endif
+}
+
 void pack_narrow(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
                  const PanelView& panel) {
   const HostAccess access(backend.allocator());

@@ -30,6 +30,10 @@ struct alignas(64) NarrowRoom {
 // Columns of a block of so many bytes, a multiple of a group's.
 constexpr int64_t narrow_columns(int64_t bytes, int64_t width) { return bytes / (2 * width); }
 
+// Continues the chains of a tile with a whole panel in few bits (its `panel` and `cols` are not
+// read), where the path has a kernel for so few rows; or returns false.
+bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, const TileArgs& tile);
+
 // Writes columns [col, col + cols) of one panel, multiples of 32, to dst as bf16 [cols / 2][width]
 // [2].
 void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t col, int64_t cols,

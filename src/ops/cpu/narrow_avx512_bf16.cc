@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Weights in few bits with vcvtne2ps2bf16, and products with few rows, which take what is unpacked
+// from registers.
 #if defined(__x86_64__)
 #include "ops/cpu/narrow_impl_avx512.h"
 
@@ -8,10 +10,99 @@ namespace {
 struct Instruction {
   static __m512i both(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 };
+using Path = NarrowAvx512<Instruction>;
+
+constexpr int64_t kWidth = 64;
+constexpr int kVectors = 4;
+
+// The weights of a pair of columns, 64 lanes: what unpacking them stores.
+template <bool kBytes, bool kMin>
+[[gnu::always_inline]] inline void load_pair(const uint8_t* codes, const Path::Values& values,
+                                             const float* s, const float* m,
+                                             __m512bh (&w)[kVectors]) {
+  if constexpr (kBytes) {
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Path::load_16(codes + 32 * v)));
+      const __m512 high =
+          _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Path::load_16(codes + 32 * v + 16)));
+      w[v] = (__m512bh)Instruction::both(Path::value<kMin>(low, 32 * v, s, m),
+                                         Path::value<kMin>(high, 32 * v + 16, s, m));
+    });
+  } else {
+    const __m512i words = _mm512_loadu_si512(codes);
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      const __m512 low = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v), values.table);
+      const __m512 high = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v + 4), values.table);
+      w[v] = (__m512bh)Instruction::both(Path::value<kMin>(low, 32 * v, s, m),
+                                         Path::value<kMin>(high, 32 * v + 16, s, m));
+    });
+  }
+}
+
+// The chains of a tile over groups of a panel, in the order of a bf16 panel's product. Every loop
+// over registers is unrolled by hand, see cpu/unroll.h.
+template <bool kBytes, bool kMin, int kRows>
+void tile(const NarrowArgs& of, const TileArgs& args) {
+  const NarrowArgs a = of;
+  const TileArgs t = args;  // copies that the stores below cannot change
+  __m512 acc[kRows][kVectors];
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      acc[r][v] = t.start_at_zero ? _mm512_setzero_ps()
+                                  : _mm512_loadu_ps(t.acc + r * t.acc_stride + 16 * v);
+    });
+  });
+  GroupScales scales;
+  const Path::Values values(a.values);
+  const bool halves = a.scale == NarrowScale::kSuper16;
+  const char* x = static_cast<const char*>(t.x);
+  const int64_t row_bytes = t.x_stride * 2;
+  constexpr int64_t kPairBytes = kBytes ? 2 * kWidth : kWidth;
+  for (int64_t g = a.first; g < a.first + a.count; ++g) {
+    const uint8_t* const group = group_of(a, g);
+    make_scales<Path>(a, super_of(a, g), group, scales);
+    const uint8_t* codes = group + a.header_bytes;
+    for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair) {
+      const float* const s = scales.s[halves ? pair / 8 : 0];
+      __m512bh w[kVectors];
+      load_pair<kBytes, kMin>(codes, values, s, scales.m, w);
+      unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+        int32_t bits;
+        __builtin_memcpy(&bits, x + r * row_bytes, sizeof(bits));
+        const auto value = (__m512bh)_mm512_set1_epi32(bits);
+        unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+          acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w[v], value);
+        });
+      });
+      codes += kPairBytes;
+      x += 4;
+    }
+  }
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      _mm512_storeu_ps(t.acc + r * t.acc_stride + 16 * v, acc[r][v]);
+    });
+  });
+}
+
+template <bool kBytes, bool kMin>
+void accumulate(const NarrowArgs& a, const TileArgs& t) {
+  using Tile = void (*)(const NarrowArgs&, const TileArgs&);
+  static constexpr Tile kTiles[] = {tile<kBytes, kMin, 1>, tile<kBytes, kMin, 2>,
+                                    tile<kBytes, kMin, 3>, tile<kBytes, kMin, 4>};
+  kTiles[t.rows - 1](a, t);
+}
 
 }  // namespace
 
-void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<NarrowAvx512<Instruction>>(args); }
+void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<Path>(args); }
+
+void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
+  if (a.values == nullptr) {
+    return a.has_min ? accumulate<true, true>(a, t) : accumulate<true, false>(a, t);
+  }
+  return a.has_min ? accumulate<false, true>(a, t) : accumulate<false, false>(a, t);
+}
 
 }  // namespace strata::ops::cpu
 #endif

@@ -52,19 +52,27 @@ template <typename P>
   }
 }
 
+// The f16 fields that group `g` reads, and its own fields.
+inline const uint8_t* super_of(const NarrowArgs& a, int64_t g) {
+  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
+  return a.panel + g / kGroups * (a.super_bytes + kGroups * a.group_bytes);
+}
+inline const uint8_t* group_of(const NarrowArgs& a, int64_t g) {
+  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
+  return a.panel + (g / kGroups + 1) * a.super_bytes + g * a.group_bytes;
+}
+
 template <typename P, bool kBytes, bool kMin>
 void unpack(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   GroupScales scales;
-  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
   const bool halves = a.scale == NarrowScale::kSuper16;
   const int64_t part_elements = kNarrowGroup / 2 * a.width;  // of 16 columns
   auto* dst = static_cast<uint16_t*>(a.dst);
   const typename P::Values values(a.values);
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
-    const uint8_t* const super = a.panel + g / kGroups * (a.super_bytes + kGroups * a.group_bytes);
-    const uint8_t* const group = a.panel + (g / kGroups + 1) * a.super_bytes + g * a.group_bytes;
-    make_scales<P>(a, super, group, scales);
+    const uint8_t* const group = group_of(a, g);
+    make_scales<P>(a, super_of(a, g), group, scales);
     const uint8_t* codes = group + a.header_bytes;
     for (int part = 0; part < 2; ++part) {
       const float* const s = scales.s[halves ? part : 0];

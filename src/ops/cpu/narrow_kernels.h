@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "ops/cpu/gemm_kernels.h"
 #include "tensor/narrow.h"
 
 namespace strata::ops::cpu {
@@ -24,6 +25,13 @@ struct NarrowArgs {
 };
 
 using NarrowUnpack = void (*)(const NarrowArgs&);
+
+// Continues the chains of a tile (its panel and cols are those of the groups, its width is 64) of
+// at most kNarrowTileRows rows, without a bf16 copy in memory: to the bits of a product with that.
+using NarrowAccumulate = void (*)(const NarrowArgs&, const TileArgs&);
+constexpr int64_t kNarrowTileRows = 4;
+
+void narrow_accumulate_avx512_bf16(const NarrowArgs& args, const TileArgs& tile);
 
 void narrow_unpack_reference(const NarrowArgs& args);
 void narrow_unpack_avx2(const NarrowArgs& args);
