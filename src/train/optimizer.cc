@@ -116,6 +116,11 @@ bool BaseTrainer::is_muons(size_t index) const {
 
 void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const BaseStep& how) {
   if (steps_enabled_) return;
+  if (!weights_.forms().empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                "base parameters that are kept in 4 or 8 bits cannot train; load them with "
+                "--weights bf16");
+  }
   steps_enabled_ = true;
   how_ = how;
   int64_t num_second = 0;

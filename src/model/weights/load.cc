@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "checkpoint/checkpoint_dir.h"
 #include "model/families/family.h"
+#include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 #include "ops/elementwise.h"
 
@@ -80,6 +81,7 @@ void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelW
                     size_t index) {
   const Parameter& parameter = weights.table()[index];
   if (is_integers(parameter)) return load_integers(backend, checkpoint, weights, index);
+  if (parameter.panel.is_narrow()) return load_narrow(backend, checkpoint, weights, index);
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const DType dtype = tensor.info.dtype;
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
@@ -198,11 +200,6 @@ void copy_tensor(const CheckpointSource& checkpoint, const TensorDecl& tensor,
   }
 }
 
-[[noreturn]] void fail_all(const std::string& dir, const std::vector<std::string>& faults) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {} fault(s):\n  {}", dir,
-                                                       faults.size(), fmt::join(faults, "\n  ")));
-}
-
 // What a parameter is called in the files of a model that has none yet.
 std::string new_name(const ModelConfig& config, std::string_view canonical) {
   std::string name(canonical);
@@ -242,6 +239,11 @@ ParsedConfig load_config(const std::string& path, bool strict_config) {
   const ModelTexts texts = open_texts(path);
   return parse_config(texts.read(kConfigName, kMaxConfigBytes), texts.where(kConfigName),
                       strict_config);
+}
+
+void fail_faults(const std::string& dir, const std::vector<std::string>& faults) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {} fault(s):\n  {}", dir,
+                                                       faults.size(), fmt::join(faults, "\n  ")));
 }
 
 std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, ModelWeights& weights,
@@ -317,12 +319,14 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
   std::unique_ptr<FileAllocator> files;
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
+  WeightForms forms =
+      forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype, options.keep);
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
-                                                 files.get(), options.part);
+                                                 files.get(), options.part, std::move(forms));
   model.files = std::move(files);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
-  if (!faults.empty()) fail_all(dir, faults);
+  if (!faults.empty()) fail_faults(dir, faults);
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     if (!model.weights->table()[index].held) continue;
     load_parameter(backend, *model.checkpoint, *model.weights, index);

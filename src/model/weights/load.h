@@ -16,6 +16,13 @@
 
 namespace strata::model {
 
+// What becomes of weights that files have in 4 or 8 bits.
+enum class KeepWeights : uint8_t {
+  kBf16,    // dequantised
+  kNarrow,  // kept, or an Error where none can be
+  kAuto,    // kept where they can be
+};
+
 // What becomes of the layer of multi-token prediction that a checkpoint may hold.
 enum class UseMtp : uint8_t { kNever, kIfThere, kAlways };
 
@@ -26,6 +33,8 @@ struct LoadOptions {
   // Not empty: the parameters lie in a file of this folder instead of the backend's memory.
   std::string offload = {};
   std::optional<LayerRange> part = {};  // a stage's layers; nothing else is read
+  // Of weights that files have in 4 or 8 bits. Of f32 they are dequantised.
+  KeepWeights keep = KeepWeights::kBf16;
 };
 
 struct LoadedModel {
@@ -50,6 +59,8 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
 // with initializer_range, norms 1, biases 0), drawn by (seed, name, element); or a stage of it.
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
                        uint64_t seed, std::optional<LayerRange> part = {});
+
+[[noreturn]] void fail_faults(const std::string& dir, const std::vector<std::string>& faults);
 
 // All faults of a checkpoint against the table, one sentence each; fills `ignored`. Renames the
 // table's rows to the names in the file where a tied model stores its embedding as lm_head.weight.

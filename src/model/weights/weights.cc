@@ -14,8 +14,13 @@
 namespace strata::model {
 namespace {
 
-int64_t matrix_bytes(const Shape& shape, DType dtype, int64_t width, const RowBlocks& blocks = {}) {
-  return Arena::aligned(panel_bytes(dtype, blocks.panel_rows(shape[0], width), shape[1], width));
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+constexpr const char* kHeadName = "lm_head.weight";
+
+int64_t matrix_bytes(const Shape& shape, DType dtype, int64_t width, const RowBlocks& blocks = {},
+                     NarrowForm form = NarrowForm::kNone) {
+  return Arena::aligned(
+      panel_bytes(dtype, blocks.panel_rows(shape[0], width), shape[1], width, form));
 }
 
 int64_t values_bytes(const Shape& shape) {
@@ -23,14 +28,16 @@ int64_t values_bytes(const Shape& shape) {
 }
 
 // Of one expert.
-int64_t expert_bytes(const ParamRow& row, DType dtype, int64_t width) {
-  return row.is_matrix() ? matrix_bytes(row.shape, dtype, width, row.blocks)
+int64_t expert_bytes(const ParamRow& row, DType dtype, int64_t width,
+                     NarrowForm form = NarrowForm::kNone) {
+  return row.is_matrix() ? matrix_bytes(row.shape, dtype, width, row.blocks, form)
                          : values_bytes(row.shape);
 }
 
 // Of one layer, all experts together.
-int64_t row_bytes(const ParamRow& row, DType dtype, int64_t width) {
-  return expert_bytes(row, dtype, width) * std::max<int64_t>(1, row.num_experts);
+int64_t row_bytes(const ParamRow& row, DType dtype, int64_t width,
+                  NarrowForm form = NarrowForm::kNone) {
+  return expert_bytes(row, dtype, width, form) * std::max<int64_t>(1, row.num_experts);
 }
 
 // Calls body(row, sublayer, whether it is the connector's) for every parameter of a stack's layers,
@@ -78,13 +85,14 @@ ParamView& view_of(std::vector<ParamView>& views, int key) {
   return views[index];
 }
 
-void bind(Parameter& parameter, void* memory, DType dtype, int64_t width) {
+void bind(Parameter& parameter, void* memory, DType dtype, int64_t width, NarrowForm form) {
   if (parameter.is_matrix()) {
     parameter.panel = {.data = memory,
                        .dtype = dtype,
                        .rows = parameter.blocks.panel_rows(parameter.shape[0], width),
                        .cols = parameter.shape[1],
-                       .width = width};
+                       .width = width,
+                       .form = form};
   } else {
     parameter.values = TensorView(memory, DType::kF32, parameter.shape);
   }
@@ -102,11 +110,13 @@ std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::str
 }
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
-                           FileAllocator* files, std::optional<LayerRange> part)
+                           FileAllocator* files, std::optional<LayerRange> part, WeightForms forms)
     : config_(config),
       part_(part.value_or(LayerRange{0, config.num_layers()})),
       layer_table_(config),
-      compute_dtype_(compute_dtype) {
+      compute_dtype_(compute_dtype),
+      forms_(std::move(forms)) {
+  CHECK(forms_.empty() || compute_dtype == DType::kBF16, forms_.size());
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   if (part_ != kNoLayers) {
     CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
@@ -114,25 +124,28 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   }
   const int64_t panel_width = ops::panel_width(backend);
   const Shape embed_shape = {config.vocab_size, config.hidden_size};
-  const int64_t embed_bytes = matrix_bytes(embed_shape, compute_dtype, panel_width);
+  const auto embed_bytes = [&](const std::string& name) {
+    return matrix_bytes(embed_shape, compute_dtype, panel_width, {}, form_of(name));
+  };
   const int64_t norm_bytes = values_bytes({config.hidden_size});
   const bool own_head = !config.tie_word_embeddings;
-  int64_t total = holds_embedding() ? embed_bytes : 0;
+  int64_t total = holds_embedding() ? embed_bytes(kEmbeddingName) : 0;
   for (const LayerStack& stack : layer_table_.stacks()) {
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
-      total += row_bytes(row, compute_dtype, panel_width) * held_of(stack).count;
+      total += held_bytes(stack, row, panel_width);
     });
   }
   for (const ParamRows* rows : {&layer_table_.streams_rows(), &layer_table_.mtp_rows()}) {
     for (const ParamRow& row : *rows)
       total += ends() ? row_bytes(row, compute_dtype, panel_width) : 0;
   }
-  if (ends()) total += norm_bytes + (own_head ? embed_bytes : 0);
+  if (ends()) total += norm_bytes + (own_head ? embed_bytes(kHeadName) : 0);
   arena_ = Arena(files != nullptr ? *files : backend.allocator(), total);
   const auto take = [&](bool held, int64_t bytes) { return held ? arena_.take(bytes) : nullptr; };
 
-  embedding_ = add_parameter(make_parameter("model.embed_tokens.weight", embed_shape),
-                             take(holds_embedding(), embed_bytes), panel_width);
+  embedding_ = add_parameter(make_parameter(kEmbeddingName, embed_shape),
+                             take(holds_embedding(), embed_bytes(kEmbeddingName)), panel_width,
+                             form_of(kEmbeddingName));
   add_layers(panel_width);
   add_streams(panel_width);
   add_mtp_head(panel_width);
@@ -141,8 +154,8 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
       take(ends(), norm_bytes), panel_width);
   head_ = embedding_;
   if (own_head) {
-    head_ = add_parameter(make_parameter("lm_head.weight", embed_shape), take(ends(), embed_bytes),
-                          panel_width);
+    head_ = add_parameter(make_parameter(kHeadName, embed_shape),
+                          take(ends(), embed_bytes(kHeadName)), panel_width, form_of(kHeadName));
   }
   bind_layers();
   if (files == nullptr) return;
@@ -177,9 +190,31 @@ ModelWeights::HeldLayers ModelWeights::held_of(const LayerStack& stack) const {
   return {.first = first - stack.layers.begin(), .count = last - first};
 }
 
-size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width) {
+NarrowForm ModelWeights::form_of(const std::string& name) const {
+  const auto found = forms_.find(name);
+  return found == forms_.end() ? NarrowForm::kNone : found->second;
+}
+
+NarrowForm ModelWeights::form_of(const ParamRow& row, int64_t layer) const {
+  if (forms_.empty() || !row.is_matrix()) return NarrowForm::kNone;
+  return form_of(layer_tensor_name(config_, layer, row.suffix, 0));
+}
+
+int64_t ModelWeights::held_bytes(const LayerStack& stack, const ParamRow& row,
+                                 int64_t panel_width) const {
+  const HeldLayers held = held_of(stack);
+  int64_t bytes = 0;
+  for (int64_t i = held.first; i < held.first + held.count; ++i) {
+    bytes += row_bytes(row, compute_dtype_, panel_width,
+                       form_of(row, stack.layers[static_cast<size_t>(i)]));
+  }
+  return bytes;
+}
+
+size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width,
+                                   NarrowForm form) {
   parameter.held = memory != nullptr;
-  if (parameter.held) bind(parameter, memory, compute_dtype_, panel_width);
+  if (parameter.held) bind(parameter, memory, compute_dtype_, panel_width, form);
   table_.push_back(std::move(parameter));
   return table_.size() - 1;
 }
@@ -194,11 +229,11 @@ void ModelWeights::bind_view(std::vector<ParamView>& views, const ParamRow& row,
 
 // One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
 void ModelWeights::add_layers(int64_t panel_width) {
-  std::vector<std::vector<char*>> memory;  // of each stack and row
+  std::vector<std::vector<char*>> memory;  // of each stack and row, of its next layer
   for (const LayerStack& stack : layer_table_.stacks()) {
     std::vector<char*>& rows = memory.emplace_back();
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
-      const int64_t bytes = row_bytes(row, compute_dtype_, panel_width) * held_of(stack).count;
+      const int64_t bytes = held_bytes(stack, row, panel_width);
       rows.push_back(bytes == 0 ? nullptr : static_cast<char*>(arena_.take(bytes)));
     });
   }
@@ -206,20 +241,20 @@ void ModelWeights::add_layers(int64_t panel_width) {
   for (int64_t layer = 0; layer < layer_table_.num_layers(); ++layer) {
     const LayerPlace& place = layer_table_.at(layer);
     const LayerStack& stack = layer_table_.stack_of(layer);
-    const int64_t slot = place.index - held_of(stack).first;
     const bool held = holds_layer(layer);
     std::vector<SublayerParams>& views = params_[static_cast<size_t>(layer)];
     views.resize(stack.rows.size());
     size_t next = 0;
     for_each_row(stack, [&](const ParamRow& row, size_t s, bool outer) {
-      char* rows = memory[static_cast<size_t>(place.stack)][next++];
-      const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width);
-      const int64_t offset = slot * row_bytes(row, compute_dtype_, panel_width);
+      char*& rows = memory[static_cast<size_t>(place.stack)][next++];
+      const NarrowForm form = form_of(row, layer);
+      const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width, form);
       const size_t index = table_.size();
       for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
-        add_parameter(make_parameter(config_, row, layer, e),
-                      held ? rows + offset + e * bytes : nullptr, panel_width);
+        add_parameter(make_parameter(config_, row, layer, e), held ? rows + e * bytes : nullptr,
+                      panel_width, form);
       }
+      if (held) rows += row_bytes(row, compute_dtype_, panel_width, form);
       bind_view(outer ? views[s].outer : views[s].inner, row, index);
     });
   }
@@ -315,6 +350,13 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
   if (compute_dtype_ == DType::kBF16 && parameter.floor != DType::kF32) {
     ops::round_in_place(backend, parameter.values);
   }
+}
+
+void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_row,
+                                const NarrowRows& rows) {
+  const Parameter& parameter = table_[index];
+  if (pages_) pages_->note_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
+  pack_narrow_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
 }
 
 void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const {

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/arena.h"
@@ -55,6 +56,11 @@ struct Parameter {
   [[nodiscard]] int64_t num_cols() const { return is_matrix() ? shape[1] : shape.num_elements(); }
 };
 
+// How matrices of a model are kept in few bits (tensor/narrow.h), by the name that a checkpoint of
+// Hugging Face has for them (layer_tensor_name), experts by that of the first: all of a layer have
+// one form. Others are bf16.
+using WeightForms = std::unordered_map<std::string, NarrowForm>;
+
 // The matrix of one expert; `first` is that of expert 0. They lie one behind the other.
 inline PanelView expert_panel(PanelView first, int64_t expert) {
   first.data = static_cast<char*>(first.data) + expert * Arena::aligned(first.num_bytes());
@@ -79,9 +85,10 @@ class ModelWeights {
   // they lie there and not in the backend's memory; then passes say where they are (turn_to). With
   // `part` it holds those layers; the first of a model's parts has the embedding, the last one what
   // comes after the layers, and both have the embedding where the last one reads it too: as its
-  // head, or for multi-token prediction.
+  // head, or for multi-token prediction. Of compute_dtype bf16 matrices have their `forms`.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
-               FileAllocator* files = nullptr, std::optional<LayerRange> part = {});
+               FileAllocator* files = nullptr, std::optional<LayerRange> part = {},
+               WeightForms forms = {});
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
@@ -108,6 +115,8 @@ class ModelWeights {
   // The table by checkpoint tensors, in its order. Borrows names from the table.
   [[nodiscard]] std::vector<StoredTensor> stored_tensors() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
+  // Of matrices, none where all are of the compute type.
+  [[nodiscard]] const WeightForms& forms() const { return forms_; }
 
   [[nodiscard]] bool in_files() const { return pages_ != nullptr; }
   // A pass of this backend is at this layer, and then at `next` (num_layers: the head): of weights
@@ -139,6 +148,8 @@ class ModelWeights {
   // what is not a matrix is one row. In bf16 mode that is rounded to bf16 too, unless its floor is
   // f32.
   void write(Backend& backend, size_t index, int64_t first_row, TensorView rows);
+  // The same of a matrix in few bits, which `write` does not write.
+  void write_narrow(Backend& backend, size_t index, int64_t first_row, const NarrowRows& rows);
   // Reads rows into f32 or (matrices in bf16 mode) bf16 memory.
   void read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
 
@@ -151,7 +162,14 @@ class ModelWeights {
   // The view of a row, whose (first) parameter is `index` in the table.
   void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
   // Without memory where it is another stage's.
-  size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width);
+  size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width,
+                       NarrowForm form = NarrowForm::kNone);
+  // Of a layer's row, of all its experts.
+  [[nodiscard]] NarrowForm form_of(const ParamRow& row, int64_t layer) const;
+  [[nodiscard]] NarrowForm form_of(const std::string& name) const;
+  // Of a stack's row, what is held of it.
+  [[nodiscard]] int64_t held_bytes(const LayerStack& stack, const ParamRow& row,
+                                   int64_t panel_width) const;
   [[nodiscard]] bool holds_embedding() const {
     return begins() || (ends() && (config_.tie_word_embeddings || config_.use_mtp));
   }
@@ -166,6 +184,7 @@ class ModelWeights {
   LayerRange part_;
   LayerTable layer_table_;
   DType compute_dtype_;
+  WeightForms forms_;
   Arena arena_;
   std::unique_ptr<WeightPages> pages_;  // of weights in files
   std::vector<Parameter> table_;

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weights/narrow_forms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/weights/no_layers.h"
+
+namespace strata::model {
+namespace {
+
+NarrowForm form_of(const CheckpointSource& checkpoint, const Parameter& parameter) {
+  if (!parameter.is_matrix() || parameter.buffer) return NarrowForm::kNone;
+  const CheckpointTensor* tensor = checkpoint.find(parameter.name);
+  return tensor == nullptr ? NarrowForm::kNone : checkpoint.narrow_form(*tensor);
+}
+
+}  // namespace
+
+WeightForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
+                         const ModelConfig& config) {
+  ModelWeights names(backend, config, DType::kBF16, nullptr, kNoLayers);
+  std::vector<std::string> canonical;
+  for (const Parameter& parameter : names.table()) canonical.push_back(parameter.name);
+  std::vector<std::string> ignored;
+  const std::vector<std::string> faults = match_tensors(checkpoint, names, ignored);
+  if (!faults.empty()) fail_faults(checkpoint.path(), faults);
+  WeightForms forms;
+  const std::string* first = nullptr;  // the name of a layer's first expert
+  for (size_t index = 0; index < canonical.size(); ++index) {
+    const Parameter& parameter = names.table()[index];
+    const NarrowForm form = form_of(checkpoint, parameter);
+    if (parameter.expert > 0) {
+      const auto found = forms.find(*first);
+      if (found != forms.end() && found->second != form) forms.erase(found);
+      continue;
+    }
+    first = &canonical[index];
+    if (form != NarrowForm::kNone) forms.emplace(*first, form);
+  }
+  return forms;
+}
+
+void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
+                 size_t index) {
+  constexpr int64_t kSliceBytes = 32 << 20;
+  const Parameter& parameter = weights.table()[index];
+  const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
+  const NarrowForm form = parameter.panel.form;
+  const int64_t cols = parameter.num_cols();
+  const int64_t row_bytes = narrow_layout(form).row_bytes(cols);
+  const int64_t step = std::max<int64_t>(1, kSliceBytes / row_bytes);
+  for (int64_t begin = 0; begin < parameter.num_rows(); begin += step) {
+    const int64_t rows = std::min(parameter.num_rows() - begin, step);
+    const Scratch::Mark mark(backend.scratch());
+    auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
+    {
+      const HostAccess access(backend.allocator());
+      checkpoint.read_narrow(tensor, parameter.first_row + begin, rows, data);
+    }
+    weights.write_narrow(backend, index, begin,
+                         {.form = form, .data = data, .rows = rows, .cols = cols});
+  }
+}
+
+WeightForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
+                          const ModelConfig& config, DType compute_dtype, KeepWeights keep) {
+  if (keep == KeepWeights::kBf16) return {};
+  if (compute_dtype != DType::kBF16) {
+    if (keep == KeepWeights::kAuto) return {};
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: weights stay in 4 or 8 bits with --dtype bf16 alone; f32 "
+                            "dequantises them",
+                            checkpoint.path()));
+  }
+  WeightForms forms = narrow_forms(checkpoint, backend, config);
+  if (forms.empty() && keep == KeepWeights::kNarrow) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: no matrix in 4 or 8 bits that can be kept so; want GGUF of Q4_0, "
+                            "Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q3_K, IQ4_NL, IQ4_XS or "
+                            "MXFP4 (strata convert --to gguf --type q8_0 makes one)",
+                            checkpoint.path()));
+  }
+  return forms;
+}
+
+}  // namespace strata::model
