@@ -41,6 +41,12 @@ void set_rates(TrainOptions& o, const std::string& text) {
 
 }  // namespace
 
+OptionRow& weights_row(OptionTable& t, std::string& field) {
+  return t.choice("weights", field, {"auto", "narrow", "bf16"},
+                  "of a GGUF file in 4 or 8 bits: narrow keeps them so in memory, bf16 dequantises "
+                  "them, to the same results; auto: narrow where it can be");
+}
+
 OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o) {
   TrainOptions* at = &o;
   return t.add({.name = "lr",
@@ -113,6 +119,7 @@ OptionTable options_of(EvalOptions& o) {
   t.integer("micro-tokens", o.micro_tokens, {1, kMost, "1 or more"},
             "tokens of a pass, at most; saves memory");
   t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  weights_row(t, o.weights);
   t.integer("threads", o.threads, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
   t.text("device", o.device, "cpu");
   t.flag("strict-config", o.strict_config, "unknown keys of config.json are errors");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of options that say what data are and what is swept; tables in apps/options.h.
+// Rows of options that say what data are, what is swept and how weights are kept; tables in
+// apps/options.h.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ OptionRow& data_row(OptionTable& t, std::vector<std::string>& field);
 // --config and --save-config; --sample and --tensorboard.
 void recipe_file_rows(OptionTable& t, TrainOptions& o);
 void watch_rows(OptionTable& t, TrainOptions& o);
+// --weights of GGUF files.
+OptionRow& weights_row(OptionTable& t, std::string& field);
 // --lr: one value, or several with commas for a sweep.
 OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o);
 

@@ -21,6 +21,7 @@
 #include "checkpoint/gguf/gguf_model.h"
 #include "model/cache_layout.h"
 #include "model/weights/load.h"
+#include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 #include "ops/cpu/cpu_backend.h"
 #include "report/format.h"
@@ -40,6 +41,7 @@ struct Findings {
   std::vector<std::string> ignored;
   std::vector<std::string> warnings;
   std::vector<std::string> faults;
+  std::string narrow;  // what --weights narrow keeps
   std::string tokenizer = "none";
   std::string chat_template = "none";
 };
@@ -73,6 +75,10 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
   for (std::string& fault : model::match_tensors(*f.checkpoint, weights, f.ignored)) {
     f.faults.push_back(std::move(fault));
   }
+  if (!f.faults.empty()) return;
+  const model::ModelWeights kept(backend, *f.config, DType::kBF16, nullptr, std::nullopt,
+                                 model::narrow_forms(*f.checkpoint, backend, *f.config));
+  f.narrow = narrow_text(kept, f.checkpoint.get());
 }
 
 void look_at_text(const InspectOptions& options, Findings& f) {
@@ -148,6 +154,7 @@ void print_table(const InspectOptions& options, const Findings& f) {
   }
   const std::string dequantised = dequantised_text(f.checkpoint.get());
   if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
+  if (!f.narrow.empty()) table.add_row({"--weights narrow", f.narrow});
   table.add_row({"tokenizer", f.tokenizer});
   table.add_row({"chat template", f.chat_template});
   for (const std::string& name : f.ignored) table.add_row({"not used", name});

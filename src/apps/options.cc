@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "apps/bench/inputs.h"
 #include "apps/data_options.h"
 #include "apps/setup/config_source.h"
 #include "apps/train/cadence.h"
@@ -224,6 +225,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
            "mtp: drafts of multi-token prediction; no other token is chosen for it");
   draft_row(t, o.draft_tokens);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  weights_row(t, o.weights);
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
@@ -274,6 +276,7 @@ OptionTable options_of(TrainOptions& o) {
   t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
   t.group("Memory");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
+  weights_row(t, o.weights);
   memory_row(t, o.memory,
              "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   recompute_row(t, o.recompute);
@@ -321,6 +324,7 @@ OptionTable options_of(PlanOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  weights_row(t, o.weights);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -405,6 +409,7 @@ OptionTable options_of(ProbeOptions& o) {
          "recomputed, by tag; each stage");
   dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
   t.group("Memory");
+  weights_row(t, o.weights);
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
@@ -446,6 +451,7 @@ OptionTable options_of(BenchOptions& o) {
          "Hugging Face directory, GGUF file, or ORG/NAME in the hub's cache; default: Qwen3-0.6B's "
          "shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
+  t.text("weights", o.weights, bench_weights_help());
   t.group("Memory");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
   memory_row(t, o.memory,

@@ -166,6 +166,7 @@ class Bench {
     if (!options_.model.empty()) {
       engine_ = make_engine({.model = options_.model,
                              .dtype = options_.dtype,
+                             .weights = options_.weights,
                              .recompute = recompute(),
                              .offload = options_.offload,
                              .threads = options_.threads},
@@ -174,8 +175,10 @@ class Bench {
       auto backend = make_backend(options_.threads);
       model::LoadedModel made;
       made.config = bench_config(work_.shape);
+      const DType dtype = parse_dtype(options_.dtype, made.config);
       made.weights = std::make_unique<model::ModelWeights>(
-          *backend, made.config, parse_dtype(options_.dtype, made.config));
+          *backend, made.config, dtype, nullptr, std::nullopt,
+          random_forms(*backend, made.config, dtype, options_.weights));
       fill_random(*backend, *made.weights);
       engine_ =
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options);
@@ -212,6 +215,18 @@ class Bench {
   }
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
+
+  // Of weights that are kept in few bits, on average; else 0.
+  double weight_bytes() const {
+    double bytes = 0.0, weights = 0.0;
+    if (engine_->model().weights->forms().empty()) return 0.0;
+    for (const model::Parameter& parameter : engine_->model().weights->table()) {
+      if (!parameter.is_matrix()) continue;
+      bytes += static_cast<double>(parameter.panel.num_bytes());
+      weights += static_cast<double>(parameter.shape.num_elements());
+    }
+    return bytes / weights;
+  }
 
   void add_compute_sample(ops::LimitProbe& probe, double before, double flops, double seconds) {
     const double peak = (before + probe.matrix_flops(dtype())) / 2.0;
@@ -284,7 +299,7 @@ class Bench {
     }
     const WorkCount count =
         count_decode(engine_->config(), work_.batch, work_.length + kTimedTokens / 2, dtype(),
-                     adapters ? work_.batch : 0, kRank);
+                     adapters ? work_.batch : 0, kRank, weight_bytes());
     const double bandwidth = median(bandwidths);
     const double peak = median(peaks);
     const double limit = std::max(count.bytes / bandwidth, count.flops / peak);

@@ -12,9 +12,10 @@ struct BenchOptions {
   std::string work;
   std::string model;  // empty: Qwen3-0.6B's shape with random weights made in memory
   std::string dtype = "bf16";
-  std::string recompute;  // of a training work; empty: its own
-  std::string memory;     // bytes of a training work, which choose its passes and what is kept
-  std::string offload;    // folder of what these offload; empty: that of temporary files
+  std::string weights = "bf16";  // auto, narrow or bf16 of a model; of random ones bf16 or a form
+  std::string recompute;         // of a training work; empty: its own
+  std::string memory;   // bytes of a training work, which choose its passes and what is kept
+  std::string offload;  // folder of what these offload; empty: that of temporary files
   int threads = 0;
   int repeat = 5;
   int64_t context = 0;  // of a decoding work: also the cost behind so many tokens; 0: no

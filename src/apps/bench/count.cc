@@ -186,7 +186,7 @@ WorkCount count_prefill(const model::ModelConfig& c, int64_t length) {
 }
 
 WorkCount count_decode(const model::ModelConfig& c, int64_t batch, int64_t context, DType dtype,
-                       int64_t num_adapters, int64_t rank) {
+                       int64_t num_adapters, int64_t rank, double weight_bytes) {
   const double read = static_cast<double>(layer_weights(c, batch)) + head_weights(c);
   const double used = static_cast<double>(layer_weights(c)) + head_weights(c);
   const auto of_adapter = static_cast<double>(lora_weights(c, rank, model::ExpertRank::kFull));
@@ -206,9 +206,11 @@ WorkCount count_decode(const model::ModelConfig& c, int64_t batch, int64_t conte
     }
   }
   const auto sequences = static_cast<double>(batch);
+  const auto element = static_cast<double>(dtype_bytes(dtype));
   const double adapter_flops = num_adapters > 0 ? 2.0 * of_adapter * sequences : 0.0;
   return {.flops = 2.0 * used * sequences + attention * sequences + adapter_flops,
-          .bytes = static_cast<double>(dtype_bytes(dtype)) * (read + adapters) + cache * sequences};
+          .bytes = (weight_bytes > 0 ? weight_bytes : element) * read + element * adapters +
+                   cache * sequences};
 }
 
 }  // namespace strata::apps

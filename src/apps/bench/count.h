@@ -44,8 +44,8 @@ double count_step_flops(const model::ModelConfig& config, std::span<const int64_
 WorkCount count_prefill(const model::ModelConfig& config, int64_t length);
 // One token of each of `batch` sequences, each with `context` positions in its own cache; dtype of
 // weights and cache. num_adapters different adapters of this rank are read once
-// each.
+// each. weight_bytes: of a weight of the model, where those are not of the dtype.
 WorkCount count_decode(const model::ModelConfig& config, int64_t batch, int64_t context,
-                       DType dtype, int64_t num_adapters, int64_t rank);
+                       DType dtype, int64_t num_adapters, int64_t rank, double weight_bytes = 0.0);
 
 }  // namespace strata::apps

@@ -1,17 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/inputs.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "model/weights/no_layers.h"
 #include "ops/elementwise.h"
+#include "tensor/narrow.h"
 
 namespace strata::apps {
+namespace {
+
+uint64_t mixed(uint64_t index) {
+  const uint64_t x = index * 0x9E3779B97F4A7C15ull;
+  return (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
+}
+
+// Rows of a form, whose scales make 0.035 of its largest code: random codes, and of each kind of
+// field one value.
+void fill_rows(const NarrowLayout& layout, int64_t rows, int64_t cols, uint64_t key,
+               std::byte* out) {
+  constexpr float kLargest = 0.035f;
+  constexpr uint8_t kField = 32;
+  const bool four = layout.bits == 4;
+  float largest = four ? 0.0f : 127.0f;
+  for (int i = 0; four && i < 16; ++i) largest = std::max(largest, std::abs(layout.values[i]));
+  const float scale = kLargest / largest / (layout.super_fields > 0 ? kField : 1);
+  const uint16_t half = float_to_f16(scale);
+  const int64_t row_bytes = layout.row_bytes(cols);
+  const int64_t fields = cols / kNarrowGroup * layout.fields * layout.field_bytes;
+  for (int64_t r = 0; r < rows; ++r) {
+    auto* const row = reinterpret_cast<uint8_t*>(out) + r * row_bytes;
+    for (int64_t c = 0; c < cols; ++c) {
+      const auto random =
+          static_cast<uint8_t>(mixed(key + static_cast<uint64_t>(r * cols + c)) >> 56);
+      row[c] = four ? random & 15 : random;
+    }
+    for (int64_t i = cols; i < row_bytes; ++i) {
+      const bool is_half = layout.field_bytes == 2 || i >= cols + fields;
+      const bool exponent = layout.scale == NarrowScale::kExponent;
+      row[i] = is_half ? static_cast<uint8_t>((i - cols) % 2 == 0 ? half & 0xff : half >> 8)
+                       : (exponent ? 120 : kField);
+    }
+  }
+}
+
+void fill_narrow(Backend& backend, model::ModelWeights& weights, size_t index) {
+  const model::Parameter& parameter = weights.table()[index];
+  const NarrowForm form = parameter.panel.form;
+  const NarrowLayout& layout = narrow_layout(form);
+  const int64_t cols = parameter.num_cols();
+  const int64_t row_bytes = layout.row_bytes(cols);
+  const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
+  for (int64_t begin = 0; begin < parameter.num_rows(); begin += step) {
+    const int64_t rows = std::min(parameter.num_rows() - begin, step);
+    const Scratch::Mark mark(backend.scratch());
+    auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
+    backend.run_on_host(rows, [&](int64_t row) {
+      fill_rows(layout, 1, cols, (index << 40) + static_cast<uint64_t>((begin + row) * cols),
+                data + row * row_bytes);
+    });
+    weights.write_narrow(backend, index, begin,
+                         {.form = form, .data = data, .rows = rows, .cols = cols});
+  }
+}
+
+std::string form_names() {
+  std::string names;
+  for (int i = 1; i < kNumNarrowForms; ++i) {
+    names += names.empty() ? "" : ", ";
+    names += narrow_layout(static_cast<NarrowForm>(i)).name;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string bench_weights_help() {
+  return "of --model: auto, narrow or bf16, as in train; of random weights: bf16, or a form of 4 "
+         "or "
+         "8 bits: " +
+         form_names();
+}
+
+model::WeightForms random_forms(const Backend& backend, const model::ModelConfig& config,
+                                DType dtype, const std::string& name) {
+  model::WeightForms forms;
+  if (name == "bf16") return forms;
+  NarrowForm form = NarrowForm::kNone;
+  for (int i = 1; i < kNumNarrowForms; ++i) {
+    const auto one = static_cast<NarrowForm>(i);
+    if (narrow_layout(one).name == name) form = one;
+  }
+  if (form == NarrowForm::kNone) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--weights: got '{}' for random weights, want bf16, {}", name, form_names()));
+  }
+  if (dtype != DType::kBF16) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--weights {}: of --dtype bf16 alone", name));
+  }
+  const int64_t block = narrow_layout(form).super_fields > 0 ? kNarrowSuper : kNarrowGroup;
+  const model::ModelWeights names(backend, config, dtype, nullptr, model::kNoLayers);
+  for (const model::Parameter& parameter : names.table()) {
+    if (!parameter.is_matrix() || parameter.buffer || parameter.expert > 0) continue;
+    if (parameter.shape[1] % block == 0) forms.emplace(parameter.name, form);
+  }
+  return forms;
+}
 
 void fill_random(Backend& backend, model::ModelWeights& weights) {
   std::vector<float> values;  // of a slice
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const model::Parameter& parameter = weights.table()[index];
     if (!parameter.held) continue;
+    if (parameter.panel.is_narrow()) {
+      fill_narrow(backend, weights, index);
+      continue;
+    }
     const int64_t rows = parameter.num_rows();
     const int64_t cols = parameter.num_cols();
     const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
@@ -25,8 +135,7 @@ void fill_random(Backend& backend, model::ModelWeights& weights) {
       const int64_t count = (end - begin) * cols;
       backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
         for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
-          uint64_t x = (key + static_cast<uint64_t>(i)) * 0x9E3779B97F4A7C15ull;
-          x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
+          const uint64_t x = mixed(key + static_cast<uint64_t>(i));
           const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
           values[static_cast<size_t>(i)] = parameter.is_matrix() ? 0.035f * unit : 1.0f;
         }

@@ -51,6 +51,7 @@ class StagesBench {
       return make_pipeline(comm, plan_,
                            {.model = options_.model,
                             .dtype = options_.dtype,
+                            .weights = options_.weights,
                             .recompute = work_.recompute,
                             .threads = options_.threads},
                            engine_options);
@@ -62,7 +63,8 @@ class StagesBench {
       model::LoadedModel made;
       made.config = config_;
       made.weights = std::make_unique<model::ModelWeights>(
-          *backend, config_, dtype_, nullptr, plan_.layers[static_cast<size_t>(stage)]);
+          *backend, config_, dtype_, nullptr, plan_.layers[static_cast<size_t>(stage)],
+          random_forms(*backend, config_, dtype_, options_.weights));
       fill_random(*backend, *made.weights);
       engines.push_back(
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options));

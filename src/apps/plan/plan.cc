@@ -251,6 +251,7 @@ EngineSetup checked_setup(const PlanOptions& options) {
   }
   EngineSetup setup = options;
   if (options.with_mtp) setup.mtp = model::UseMtp::kAlways;
+  setup.weights = usable_weights(options.weights, options.method);
   return setup;
 }
 
@@ -331,9 +332,9 @@ int plan_training(const PlanOptions& options) {
       {"model", fmt::format("{}, {} parameters, {}", engine->config().family,
                             report::format_count(static_cast<double>(weights.num_parameters())),
                             dtype_name(weights.compute_dtype()))});
-  const std::string dequantised =
-      has_gguf(options.model) ? dequantised_text(open_checkpoint(options.model).get()) : "";
-  if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
+  if (has_gguf(options.model)) {
+    add_weights_row(weights, open_checkpoint(options.model).get(), table);
+  }
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   table.add_row({"memory", memory_text(plan.memory)});
@@ -403,8 +404,8 @@ constexpr std::string_view kOfPipelines[] = {
     "schedule",     "pipeline",       "microbatches", "chunks", "forwarding-delay",
     "schedule-out", "with-transfers", "trace",        "json"};
 constexpr std::string_view kOfServing[] = {
-    "model",   "offload", "for",           "memory", "expert-rank", "max-rank",    "dtype",
-    "threads", "device",  "strict-config", "json",   "speculate",   "draft-tokens"};
+    "model",   "offload", "for",           "memory", "expert-rank", "max-rank",     "dtype",
+    "threads", "device",  "strict-config", "json",   "speculate",   "draft-tokens", "weights"};
 constexpr std::string_view kOfStages[] = {"model",
                                           "for",
                                           "tokens",
@@ -415,6 +416,7 @@ constexpr std::string_view kOfStages[] = {"model",
                                           "targets",
                                           "recompute",
                                           "dtype",
+                                          "weights",
                                           "threads",
                                           "device",
                                           "strict-config",
@@ -433,9 +435,10 @@ constexpr std::string_view kOfStages[] = {"model",
                                           "recompute-iterations",
                                           "recompute-layers"};
 constexpr std::string_view kOfTraining[] = {
-    "model",   "for",          "tokens",    "memory",       "method",  "rank",    "expert-rank",
-    "targets", "micro-tokens", "recompute", "dtype",        "threads", "device",  "strict-config",
-    "svg",     "offload",      "mtp",       "indexer-loss", "json",    "machine", "save-machine"};
+    "model",       "for",           "tokens",       "memory",    "method", "rank",
+    "expert-rank", "targets",       "micro-tokens", "recompute", "dtype",  "threads",
+    "device",      "strict-config", "svg",          "offload",   "mtp",    "indexer-loss",
+    "json",        "machine",       "save-machine", "weights"};
 
 constexpr Mode kModes[] = {
     {"--schedule", [](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline,

@@ -27,7 +27,7 @@ bool has_drafts(const engine::Engine* engine) { return engine->options().draft_t
 }  // namespace
 
 EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOptions& options) {
-  check_weights_fit(directories, options.memory);
+  check_weights_fit(directories, options.memory, parse_weights(options.weights));
   for (const std::string& dir : directories) load(dir, options);
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());
@@ -69,6 +69,7 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
   base.engine = make_engine(
       {.model = dir,
        .dtype = options.dtype,
+       .weights = options.weights,
        .offload = options.offload,
        .threads = options.threads,
        .mtp = options.draft_tokens > 0 ? model::UseMtp::kIfThere : model::UseMtp::kNever},

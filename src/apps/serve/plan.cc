@@ -122,11 +122,15 @@ int64_t sample_bytes(const engine::Engine& engine) {
 
 }  // namespace
 
-void check_weights_fit(std::span<const std::string> directories, int64_t budget) {
+void check_weights_fit(std::span<const std::string> directories, int64_t budget,
+                       model::KeepWeights keep) {
   int64_t bytes = 0;
   for (const std::string& dir : directories) {
     std::error_code ignored;
-    if (has_gguf(dir)) bytes += narrow_bytes(*open_checkpoint(dir)).dequantised;
+    if (has_gguf(dir)) {
+      const NarrowBytes narrow = narrow_bytes(*open_checkpoint(dir));
+      bytes += keep == model::KeepWeights::kBf16 ? narrow.dequantised : narrow.stored;
+    }
     for (const auto& file : std::filesystem::directory_iterator(dir, ignored)) {
       if (file.path().extension() == ".safetensors")
         bytes += static_cast<int64_t>(file.file_size(ignored));
@@ -154,7 +158,8 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   for (engine::Engine* engine : engines) {
     plan.weights += engine->model().weights->num_bytes();
     const CheckpointSource* source = engine->model().checkpoint.get();
-    if (source != nullptr) plan.narrow += narrow_bytes(*source).stored;
+    const bool dequantises = engine->model().weights->forms().empty();
+    if (source != nullptr && dequantises) plan.narrow += narrow_bytes(*source).stored;
     // A request of several samples keeps its prompt's state too.
     least += sample_bytes(*engine) + engine->cache_layout().state_bytes() +
              slot_bytes(*engine, 8, expert_rank);

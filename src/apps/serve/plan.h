@@ -58,6 +58,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
                      model::ExpertRank expert_rank = model::ExpertRank::kDivided);
 
 // Before anything is loaded: the checkpoints' files against the budget.
-void check_weights_fit(std::span<const std::string> directories, int64_t budget);
+void check_weights_fit(std::span<const std::string> directories, int64_t budget,
+                       model::KeepWeights keep = model::KeepWeights::kBf16);
 
 }  // namespace strata::apps

@@ -178,6 +178,7 @@ int run_serve(const server::ServeOptions& given) {
   std::optional<LeaveWhileLoading> loading(std::in_place, signals);
   EngineHost host(names.directories(),
                   {.dtype = options.dtype,
+                   .weights = options.weights,
                    .threads = static_cast<int>(options.threads),
                    .offload = usable_offload_folder(options.offload),
                    .memory = memory,

@@ -15,7 +15,9 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/process_memory.h"
+#include "checkpoint/gguf/gguf_model.h"
 #include "engine/plan/recompute_plan.h"
+#include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 #include "server/options/options.h"
 
@@ -29,6 +31,22 @@ DType parse_dtype(const std::string& text, const model::ModelConfig& config) {
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--dtype: got '{}', want f32, bf16 or auto", text));
+}
+
+model::KeepWeights parse_weights(const std::string& text) {
+  if (text == "auto") return model::KeepWeights::kAuto;
+  if (text == "narrow") return model::KeepWeights::kNarrow;
+  if (text == "bf16") return model::KeepWeights::kBf16;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--weights: got '{}', want auto, narrow or bf16", text));
+}
+
+std::string usable_weights(const std::string& weights, const std::string& method) {
+  if (method != "full" || parse_weights(weights) == model::KeepWeights::kBf16) return weights;
+  if (weights == "auto") return "bf16";
+  throw Error(ErrorCode::kUnsupported,
+              "--weights narrow and --method full: weights in 4 or 8 bits stay as they are; train "
+              "an adapter over them (--method lora), or dequantise them (--weights bf16)");
 }
 
 namespace {
@@ -229,8 +247,18 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, i
                             "of DeepSeek-V4 with a num_nextn_predict_layers of 1 is",
                             source.where));
   }
-  model.weights =
-      std::make_unique<model::ModelWeights>(*backend, model.config, dtype, nullptr, part);
+  model::WeightForms forms;
+  if (has_gguf(setup.model)) {
+    forms = model::forms_to_keep(*open_checkpoint(setup.model), *backend, model.config, dtype,
+                                 parse_weights(setup.weights));
+  } else if (setup.weights == "narrow") {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--weights narrow: {} is no file in GGUF, whose weights of 4 or 8 "
+                            "bits can be kept",
+                            source.where));
+  }
+  model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, dtype, nullptr,
+                                                        part, std::move(forms));
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   if (!part) check_recompute_tags(*engine, setup.recompute);
   return engine;
@@ -254,7 +282,8 @@ std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
                         {.compute_dtype = dtype,
                          .strict_config = setup.strict_config,
                          .mtp = setup.mtp,
-                         .offload = setup.weights_in_files ? offload_folder(setup.offload) : ""});
+                         .offload = setup.weights_in_files ? offload_folder(setup.offload) : "",
+                         .keep = parse_weights(setup.weights)});
   for (const std::string& warning : model.warnings) log(LogLevel::kWarning, warning);
   if (!model.config.use_mtp) options.draft_tokens = 0;
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);

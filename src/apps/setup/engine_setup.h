@@ -12,6 +12,11 @@ namespace strata::apps {
 
 // "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
 DType parse_dtype(const std::string& text, const model::ModelConfig& config);
+// "auto", "narrow" or "bf16": what becomes of weights that a model has in 4 or 8 bits.
+model::KeepWeights parse_weights(const std::string& text);
+// Of a run that trains by `method`: all parameters do not train in 4 or 8 bits, so that with "full"
+// "auto" is bf16 and "narrow" an Error.
+std::string usable_weights(const std::string& weights, const std::string& method);
 // "none", "full", a preset's name, or "custom:" and TAG=keep (or TAG alone), TAG=offload and
 // TAG=recompute with commas; tags that it does not name are recomputed.
 model::Recompute parse_recompute(const std::string& text);
@@ -42,6 +47,7 @@ void check_device(const std::string& device);
 struct EngineSetup {
   std::string model;               // Hugging Face directory
   std::string dtype = "auto";      // auto, bf16, f32
+  std::string weights = "bf16";    // auto, narrow, bf16: of those in 4 or 8 bits
   std::string recompute = "none";  // none, full, a preset or custom:TAG=keep,...
   std::string device = "cpu";
   std::string offload = {};       // folder of what is in files; empty: that of temporary files

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 
 #include "base/files.h"
 #include "checkpoint/json.h"
@@ -43,6 +44,38 @@ std::string dequantised_text(const CheckpointSource* source) {
   if (bytes.stored == 0) return {};
   return fmt::format("{} of weights in the file, {} in bf16 (twice that in f32)",
                      report::format_bytes(bytes.stored), report::format_bytes(bytes.dequantised));
+}
+
+std::string narrow_text(const model::ModelWeights& weights, const CheckpointSource* source) {
+  std::map<std::string_view, int64_t> kept;  // experts of a layer are one
+  int64_t bytes = 0, dequantised = 0;
+  for (const model::Parameter& parameter : weights.table()) {
+    if (!parameter.held || !parameter.is_matrix()) continue;
+    if (parameter.panel.is_narrow()) {
+      bytes += parameter.panel.num_bytes();
+      if (parameter.expert <= 0) ++kept[narrow_layout(parameter.panel.form).name];
+      continue;
+    }
+    const CheckpointTensor* tensor = source == nullptr ? nullptr : source->find(parameter.name);
+    const bool was = tensor != nullptr && tensor->info.dtype_name != dtype_name(tensor->info.dtype);
+    if (was && parameter.expert <= 0) ++dequantised;
+  }
+  if (kept.empty()) return {};
+  std::string text;
+  for (const auto& [name, count] : kept) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name);
+  }
+  text += fmt::format(": {} of {}", report::format_bytes(bytes),
+                      report::format_bytes(weights.num_bytes()));
+  return dequantised == 0 ? text : fmt::format("{}; {} dequantised to bf16", text, dequantised);
+}
+
+void add_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
+                     report::Table& table) {
+  const std::string kept = narrow_text(weights, source);
+  if (!kept.empty()) return table.add_row({"in 4 and 8 bits", kept});
+  const std::string dequantised = dequantised_text(source);
+  if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
 }
 
 std::span<const std::string_view> model_file_names() { return kNames; }

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "checkpoint/source.h"
+#include "model/weights/weights.h"
+#include "report/table.h"
 
 namespace strata::apps {
 
@@ -24,5 +26,12 @@ void copy_model_files(const std::string& from, const std::string& to_dir);
 // What dequantising a model that was stored in few bits takes, "94 MB in the file, 269 MB in bf16";
 // empty where it was not, or without a source.
 std::string dequantised_text(const CheckpointSource* source);
+
+// What a model keeps in 4 and 8 bits, "40 q4_k, 8 q6_k: 94 MB of 101 MB", and how many matrices of
+// its file it dequantised all the same; empty where it keeps none so.
+std::string narrow_text(const model::ModelWeights& weights, const CheckpointSource* source);
+// The row of a table that says so, or that weights are dequantised; or none.
+void add_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
+                     report::Table& table);
 
 }  // namespace strata::apps

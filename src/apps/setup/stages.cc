@@ -137,7 +137,8 @@ std::unique_ptr<engine::Engine> make_stage(std::unique_ptr<Backend> backend,
                          .strict_config = setup.strict_config,
                          .mtp = setup.mtp,
                          .offload = setup.weights_in_files ? offload_folder(setup.offload) : "",
-                         .part = part});
+                         .part = part,
+                         .keep = parse_weights(setup.weights)});
   for (const std::string& warning : model.warnings) {
     if (tells) log(LogLevel::kWarning, warning);
   }

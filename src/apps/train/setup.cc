@@ -176,6 +176,7 @@ TrainData read_train_data(const TrainOptions& options) {
 TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
   TrainOptions own = options;
   own.mtp = use_mtp(options);
+  own.weights = usable_weights(options.weights, options.method);
   if (!options.memory.empty()) {  // it chooses what is kept, and has a use for the folder
     own.recompute = "full";
     own.offload.clear();
@@ -195,7 +196,9 @@ std::shared_ptr<engine::Pipeline> load_train_model(Comm& comm, const TrainRun& r
                                                    const TrainData& data) {
   EngineSetup setup = options;
   setup.mtp = use_mtp(options);
+  setup.weights = usable_weights(options.weights, options.method);
   TrainOptions planned = options;
+  planned.weights = setup.weights;
   planned.mtp = setup.mtp;
   setup.weights_in_files =
       run.staged ? run.staged->weights_in_files : needs_files(planned, data.train, data.eval);

@@ -76,8 +76,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
            "{}, {} parameters, {}", engine.config().family,
            report::format_count(static_cast<double>(num_parameters(*engine.model().weights))),
            engine.model().weights->compute_dtype() == DType::kBF16 ? "bf16" : "f32")});
-  const std::string dequantised = dequantised_text(engine.model().checkpoint.get());
-  if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
+  add_weights_row(*engine.model().weights, engine.model().checkpoint.get(), table);
   table.add_row({"trains", fmt::format("{}, {} parameters", job.options().method,
                                        report::format_count(
                                            static_cast<double>(job.num_trained_parameters())))});

@@ -332,6 +332,10 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
   t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "arithmetic of the models")
       .in("auto|bf16|f32")
       .results();
+  t.choice("weights", o.weights, {"auto", "narrow", "bf16"},
+           "of GGUF files in 4 or 8 bits: narrow keeps them so in memory, bf16 dequantises them, "
+           "to the same results; auto: narrow where it can be")
+      .in("auto|narrow|bf16");
   count_row(t, "threads", o.threads, 0, "of the engine").by_default("0: all cores");
 }
 

@@ -93,6 +93,7 @@ struct ServeOptions {
   bool allow_loose_modes = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";
+  std::string weights = "bf16";
   std::string expert_rank = "divided";
   std::string speculate = "none";
   int64_t draft_tokens = 1;

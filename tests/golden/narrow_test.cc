@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models in GGUF whose weights stay in 4 and 8 bits against the same files dequantised to bf16:
+// every byte that `strata probe` writes. The files have random blocks of every type, which differ
+// by layer and parameter.
+#include "checkpoint/gguf/narrow.h"
+
+#include <cctype>
+#include <fstream>
+
+#include "checkpoint/gguf/gguf_file.h"
+#include "tests/golden/export_run.h"
+#include "tests/golden/generated_model.h"
+
+namespace strata::golden {
+namespace {
+
+using boost::json::array;
+using boost::json::object;
+using boost::json::value;
+
+// A golden's config with the sizes of whole blocks.
+struct NarrowModel {
+  const char* golden;
+  object sizes;
+};
+void PrintTo(const NarrowModel& model, std::ostream* out) { *out << model.golden; }
+
+const std::vector<NarrowModel>& models() {
+  static const auto* const kModels = new std::vector<NarrowModel>{{"qwen3",
+                                                                   {{"hidden_size", 256},
+                                                                    {"intermediate_size", 512},
+                                                                    {"num_attention_heads", 8},
+                                                                    {"num_key_value_heads", 2},
+                                                                    {"head_dim", 32}}},
+                                                                  {"llama31",
+                                                                   {{"hidden_size", 256},
+                                                                    {"intermediate_size", 256},
+                                                                    {"num_attention_heads", 8},
+                                                                    {"num_key_value_heads", 4},
+                                                                    {"head_dim", 32}}},
+                                                                  {"qwen2",
+                                                                   {{"hidden_size", 96},
+                                                                    {"intermediate_size", 256},
+                                                                    {"num_attention_heads", 4},
+                                                                    {"num_key_value_heads", 2}}},
+                                                                  {"gemma3",
+                                                                   {{"hidden_size", 256},
+                                                                    {"intermediate_size", 288},
+                                                                    {"num_attention_heads", 4},
+                                                                    {"num_key_value_heads", 2},
+                                                                    {"head_dim", 64}}},
+                                                                  {"qwen3_moe",
+                                                                   {{"hidden_size", 256},
+                                                                    {"intermediate_size", 256},
+                                                                    {"moe_intermediate_size", 256},
+                                                                    {"num_attention_heads", 8},
+                                                                    {"num_key_value_heads", 4},
+                                                                    {"head_dim", 32}}},
+                                                                  {"qwen3_5",
+                                                                   {{"hidden_size", 256},
+                                                                    {"intermediate_size", 256},
+                                                                    {"num_attention_heads", 8},
+                                                                    {"num_key_value_heads", 2},
+                                                                    {"head_dim", 32}}},
+                                                                  {"deepseek_mla",
+                                                                   {{"hidden_size", 256},
+                                                                    {"intermediate_size", 256},
+                                                                    {"moe_intermediate_size", 256},
+                                                                    {"kv_lora_rank", 256}}}};
+  return *kModels;
+}
+
+// Types in turn, those without a form among them.
+constexpr const char* kTypes[] = {"Q4_0", "Q8_0", "Q4_K", "Q6_K",   "Q5_0", "MXFP4", "IQ4_NL",
+                                  "Q5_K", "Q4_1", "Q3_K", "IQ4_XS", "Q5_1", "Q2_K"};
+
+const GgufType& type_of(std::string_view name) {
+  for (uint32_t id = 0; id < 64; ++id) {
+    const GgufType* type = find_gguf_type(id);
+    if (type != nullptr && type->name == name) return *type;
+  }
+  ADD_FAILURE() << name;
+  return *find_gguf_type(0);
+}
+
+// Where a block's f16 scales are, and the largest of what they multiply.
+struct Scales {
+  std::vector<size_t> places;
+  double largest;
+};
+Scales scales_of(std::string_view name) {
+  if (name == "Q4_0") return {{0}, 8};
+  if (name == "Q8_0") return {{0}, 128};
+  if (name == "Q5_0") return {{0}, 16};
+  if (name == "IQ4_NL") return {{0}, 127};
+  if (name == "Q4_1") return {{0, 2}, 15};
+  if (name == "Q5_1") return {{0, 2}, 31};
+  if (name == "Q4_K") return {{0, 2}, 15.0 * 63};
+  if (name == "Q5_K") return {{0, 2}, 31.0 * 63};
+  if (name == "Q6_K") return {{208}, 32.0 * 128};
+  if (name == "Q3_K") return {{108}, 4.0 * 32};
+  if (name == "Q2_K") return {{80, 82}, 3.0 * 15};
+  if (name == "IQ4_XS") return {{0}, 127.0 * 32};
+  return {{}, 1};
+}
+
+// Random blocks whose values are of the size of weights.
+std::string random_blocks(const GgufType& type, int64_t count, uint64_t& state) {
+  std::string bytes(static_cast<size_t>(count * type.block_bytes), '\0');
+  const auto next = [&] {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint8_t>(state >> 56);
+  };
+  for (char& byte : bytes) byte = static_cast<char>(next());
+  const Scales scales = scales_of(type.name);
+  for (int64_t b = 0; b < count; ++b) {
+    char* const block = bytes.data() + b * type.block_bytes;
+    for (const size_t place : scales.places) {
+      const double value =
+          0.1 / scales.largest * (0.5 + next() / 512.0) * (next() % 2 == 0 ? 1 : -1);
+      const uint16_t half = float_to_f16(static_cast<float>(value));
+      std::memcpy(block + place, &half, sizeof(half));
+    }
+    if (type.name == "MXFP4") block[0] = static_cast<char>(120 + next() % 3);
+  }
+  return bytes;
+}
+
+template <typename T>
+void put(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// The file with matrices as random blocks, types in turn; the keys' bytes as they are.
+void write_narrow_file(const std::string& from, const std::string& to, size_t first_type) {
+  const std::string bytes = read_file(from, 1 << 28);
+  const GgufFile file(from);
+  const std::string first = file.tensors().front().name;
+  // Infos follow the keys; the first tensor's name is in no key before them.
+  std::string length;
+  put<uint64_t>(length, first.size());
+  const size_t infos = bytes.find(length + first);
+  ASSERT_NE(infos, std::string::npos);
+  std::string header = bytes.substr(0, infos);
+  std::string data;
+  uint64_t state = 42 + first_type;
+  size_t turn = first_type;
+  for (const GgufTensor& tensor : file.tensors()) {
+    const GgufType* type = tensor.type;
+    std::string own(static_cast<size_t>(tensor.end - tensor.begin), '\0');
+    file.read_bytes(tensor, 0, std::as_writable_bytes(std::span(own)));
+    if (type->name == "BF16" && tensor.dims.size() > 1) {
+      const GgufType* wanted = &type_of(kTypes[turn++ % std::size(kTypes)]);
+      if (tensor.columns() % wanted->block_elements != 0) wanted = &type_of("Q8_0");
+      if (tensor.columns() % wanted->block_elements == 0) {
+        type = wanted;
+        own = random_blocks(*type, tensor.rows() * tensor.columns() / type->block_elements, state);
+      }
+    }
+    put<uint64_t>(header, tensor.name.size());
+    header += tensor.name;
+    put<uint32_t>(header, static_cast<uint32_t>(tensor.dims.size()));
+    for (size_t i = tensor.dims.size(); i > 0; --i) {
+      put<uint64_t>(header, static_cast<uint64_t>(tensor.dims[i - 1]));
+    }
+    put<uint32_t>(header, type->id);
+    put<uint64_t>(header, data.size());
+    data += own;
+    data.resize((data.size() + 31) / 32 * 32);
+  }
+  header.resize((header.size() + 31) / 32 * 32);
+  std::ofstream(to, std::ios::binary) << header << data;
+}
+
+// Adapters of rank 3 and 5 over all dense projections of the layers.
+std::vector<std::string> write_adapters(const std::string& model, const TempDir& folder) {
+  const SafetensorsFile file(model + "/model.safetensors");
+  array adapters;
+  for (const int64_t rank : {3, 5}) {
+    array tensors;
+    array names;
+    for (const TensorInfo& tensor : file.tensors()) {
+      if (tensor.shape.rank() != 2 || !tensor.name.ends_with("_proj.weight")) continue;
+      if (tensor.name.find("experts.") != std::string::npos) continue;
+      const std::string module = tensor.name.substr(0, tensor.name.size() - 7);
+      const std::string last = module.substr(module.rfind('.') + 1);
+      if (last.starts_with("in_proj_a") || last.starts_with("in_proj_b")) continue;
+      if (std::find(names.begin(), names.end(), value(last)) == names.end())
+        names.emplace_back(last);
+      const std::string path = "base_model.model." + module;
+      tensors.push_back({path + ".lora_A.weight", "F32", {rank, tensor.shape[1]}, 0, 60});
+      tensors.push_back({path + ".lora_B.weight", "F32", {tensor.shape[0], rank}, 0, 60});
+    }
+    adapters.push_back({{"config",
+                         {{"peft_type", "LORA"},
+                          {"r", rank},
+                          {"lora_alpha", 16},
+                          {"target_modules", names},
+                          {"bias", "none"},
+                          {"task_type", "CAUSAL_LM"}}},
+                        {"tensors", tensors}});
+  }
+  return write_generated(
+             {{"seed", 7}, {"config", object()}, {"files", object()}, {"adapters", adapters}},
+             folder.file("adapters"))
+      .adapters;
+}
+
+// All that a probe computes: forward, every gradient, steps of adapters, samples.
+std::string write_request(const std::string& golden, const TempDir& folder) {
+  const auto read = [&](const char* name) {
+    return read_json(kRoot + golden + "/" + name + ".json").as_object();
+  };
+  object request = read("train_adapters");
+  request["want"] = {"hidden_states", "logits", "logprobs", "loss", "adapter_grads", "param_grads"};
+  request["train"].as_object()["steps"] = 3;
+  request["sample"] = read("sample").at("sample");
+  const std::string path = folder.file("request.json");
+  std::ofstream(path) << boost::json::serialize(request);
+  return path;
+}
+
+class NarrowModels : public ::testing::TestWithParam<NarrowModel> {
+ protected:
+  // The model's files in folder_, with the types beginning at another one.
+  void make(size_t first_type) {
+    object config = read_json(kRoot + GetParam().golden + "/model/config.json").as_object();
+    for (const auto& [key, size] : GetParam().sizes) config[key] = size;
+    std::ofstream(folder_.file("config.json")) << boost::json::serialize(config);
+    run(fmt::format("init --config '{}' --dtype bf16 --seed 1 --out '{}'",
+                    folder_.file("config.json"), folder_.file("model")));
+    run(fmt::format("convert --model '{}' --to gguf --type bf16 --out '{}'", folder_.file("model"),
+                    folder_.file("plain.gguf")));
+    write_narrow_file(folder_.file("plain.gguf"), folder_.file("narrow.gguf"), first_type);
+    adapters_ = write_adapters(folder_.file("model"), folder_);
+    request_ = write_request(GetParam().golden, folder_);
+  }
+  void run(const std::string& arguments) {
+    std::string printed;
+    ASSERT_EQ(run_program(arguments, folder_, &printed), 0) << arguments << "\n" << printed;
+  }
+  Tensors probe(const std::string& weights, std::vector<std::string> options = {}) {
+    options.insert(options.end(), {"--dtype", "bf16", "--weights", weights});
+    ProbeResult result = run_probe({.model = folder_.file("narrow.gguf"),
+                                    .adapters = adapters_,
+                                    .request = request_,
+                                    .options = options});
+    EXPECT_EQ(result.exit_code, 0) << result.message;
+    return std::move(result.tensors);
+  }
+  static void expect_equal(const Tensors& got, const Tensors& want) {
+    EXPECT_FALSE(want.empty());
+    ASSERT_EQ(got.size(), want.size());
+    for (const auto& [name, tensor] : want) {
+      const auto found = got.find(name);
+      ASSERT_NE(found, got.end()) << name;
+      ASSERT_EQ(found->second.dims, tensor.dims) << name;
+      for (const float x : tensor.values) ASSERT_TRUE(std::isfinite(x)) << name;
+      EXPECT_EQ(std::memcmp(found->second.values.data(), tensor.values.data(),
+                            tensor.values.size() * sizeof(float)),
+                0)
+          << name;
+    }
+  }
+
+  TempDir folder_;
+  std::vector<std::string> adapters_;
+  std::string request_;
+};
+
+TEST_P(NarrowModels, EqualTheirBf16Copies) {
+  size_t first_type = 0;
+  for (const char* path : {"avx512_bf16", "avx2", "avx512", "reference"}) {
+    SCOPED_TRACE(path);
+    make(first_type);
+    first_type += 3;
+    if (HasFatalFailure()) return;
+    ::setenv("STRATA_CPU_PATH", path, 1);
+    if (forced_path_exists()) {
+      const Tensors want = probe("bf16");
+      expect_equal(probe("narrow", {"--threads", "2"}), want);
+      expect_equal(probe("auto", {"--threads", "1", "--recompute", "full"}), want);
+    }
+    ::unsetenv("STRATA_CPU_PATH");
+    std::filesystem::remove_all(folder_.file("model"));
+    std::filesystem::remove_all(folder_.file("adapters"));
+  }
+}
+
+TEST_P(NarrowModels, EqualTheirBf16CopiesInStages) {
+  if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
+  make(1);
+  if (HasFatalFailure()) return;
+  expect_equal(probe("narrow", {"--stages", "2"}), probe("bf16"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, NarrowModels, ::testing::ValuesIn(models()),
+                         [](const auto& info) { return std::string(info.param.golden); });
+
+// The program's own tiny model in Q4_0 and Q8_0.
+class NarrowCommands : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    run(fmt::format("convert --model '{}/models/tiny-qwen3' --to gguf --type {} --out '{}'",
+                    STRATA_SOURCE_DIR, GetParam(), file_));
+  }
+  std::string run(const std::string& arguments, int want = 0) {
+    std::string printed;
+    EXPECT_EQ(run_program(arguments, folder_, &printed), want) << arguments << "\n" << printed;
+    return printed;
+  }
+  // The adapter of three steps.
+  std::string trained(const std::string& name, const std::string& options) {
+    const std::string out = folder_.file(name);
+    printed_ =
+        run(fmt::format("train --model '{}' --data '{}/examples/answers.jsonl' --steps 3 "
+                        "--seed 1 --out '{}' {}",
+                        file_, STRATA_SOURCE_DIR, out, options));
+    return read_file(out + "/adapter_model.safetensors", 1 << 28);
+  }
+
+  TempDir folder_;
+  std::string file_ = folder_.file("tiny.gguf");
+  std::string printed_;
+};
+
+TEST_P(NarrowCommands, TrainAndSampleAsOverBf16) {
+  if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
+  const std::string want = trained("bf16", "--weights bf16");
+  EXPECT_NE(printed_.find("dequantised"), std::string::npos) << printed_;
+  EXPECT_EQ(trained("narrow", "--weights narrow"), want);
+  EXPECT_NE(printed_.find("in 4 and 8 bits"), std::string::npos) << printed_;
+  EXPECT_EQ(trained("auto", "--weights auto --recompute full --threads 1"), want);
+  EXPECT_EQ(trained("files", "--weights narrow --memory 4MiB"), want);
+  EXPECT_NE(printed_.find("weights"), std::string::npos) << printed_;
+  const auto answer = [&](const char* weights) {
+    return run(
+        fmt::format("generate --model '{}' --adapter '{}' --prompt 'What is 3 plus 4?' "
+                    "--temperature 0 --max-tokens 12 --weights {}",
+                    file_, folder_.file("narrow"), weights));
+  };
+  EXPECT_EQ(answer("narrow"), answer("bf16"));
+}
+
+TEST_P(NarrowCommands, WhatIsNotKeptIsRefusedByName) {
+  const std::string data = fmt::format("--data '{}/examples/answers.jsonl' --steps 1 --out '{}'",
+                                       STRATA_SOURCE_DIR, folder_.file("out"));
+  EXPECT_NE(run(fmt::format("train --model '{}' --method full --weights narrow {}", file_, data), 1)
+                .find("--weights narrow and --method full"),
+            std::string::npos);
+  EXPECT_NE(run(fmt::format("train --model '{}' --dtype f32 --weights narrow {}", file_, data), 1)
+                .find("with --dtype bf16 alone"),
+            std::string::npos);
+  EXPECT_NE(run(fmt::format("train --model '{}/models/tiny-qwen3' --weights narrow {}",
+                            STRATA_SOURCE_DIR, data),
+                1)
+                .find("no matrix in 4 or 8 bits"),
+            std::string::npos);
+  // auto is what can be.
+  run(fmt::format("train --model '{}' --method full --weights auto {}", file_, data));
+  run(fmt::format("train --model '{}/models/tiny-qwen3' --weights auto {}", STRATA_SOURCE_DIR,
+                  data));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, NarrowCommands, ::testing::Values("q4_0", "q8_0", "mxfp4"));
+
+}  // namespace
+}  // namespace strata::golden
