@@ -170,17 +170,30 @@ std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std
   return specs_of(matched);
 }
 
+AdapterModules::AdapterModules(Backend& backend, const LoadedModel& model, const std::string& dir)
+    : backend_(backend), model_(model), peft_(std::make_unique<PeftAdapter>(dir)) {
+  std::vector<std::string> faults;
+  modules_ = match_modules(model, *peft_, faults);
+  check_pairs(model.weights->layers(), modules_, faults);
+  for (const PeftBaseCopy& copy : peft_->base_copies())
+    check_base_copy(backend, model, *peft_, copy, faults);
+  if (!faults.empty()) fail(dir, faults);
+}
+
+std::unique_ptr<LoraAdapter> AdapterModules::read(size_t module) const {
+  const std::vector<MatchedModule> one = {modules_.at(module)};
+  auto adapter =
+      std::make_unique<LoraAdapter>(backend_, *model_.weights, specs_of(one), /*whole=*/true);
+  read_modules(*peft_, one, *adapter);
+  return adapter;
+}
+
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
                                           const std::string& dir, bool whole) {
-  const PeftAdapter peft(dir);
-  std::vector<std::string> faults;
-  const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
-  check_pairs(model.weights->layers(), matched, faults);
-  for (const PeftBaseCopy& copy : peft.base_copies())
-    check_base_copy(backend, model, peft, copy, faults);
-  if (!faults.empty()) fail(dir, faults);
-  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched), whole);
-  read_modules(peft, matched, *adapter);
+  const AdapterModules file(backend, model, dir);
+  auto adapter =
+      std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(file.modules()), whole);
+  read_modules(file.peft(), file.modules(), *adapter);
   adapter->refresh(backend);
   return adapter;
 }

@@ -7,6 +7,7 @@
 
 #include "checkpoint/peft.h"
 #include "model/adapter/lora.h"
+#include "model/adapter/match.h"
 #include "model/adapter/specs.h"
 #include "model/weights/load.h"
 
@@ -25,6 +26,25 @@ std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std
 // has all modules, whatever part of the model is held; copies are compared with what is held.
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
                                           const std::string& dir, bool whole = false);
+
+// A PEFT directory whose modules are read one at a time, each when it is asked for: whoever goes
+// through them has memory for one. Its faults are those of load_adapter(), but for values.
+class AdapterModules {
+ public:
+  // `model` outlives this.
+  AdapterModules(Backend& backend, const LoadedModel& model, const std::string& dir);
+
+  [[nodiscard]] const PeftAdapter& peft() const { return *peft_; }
+  [[nodiscard]] const std::vector<MatchedModule>& modules() const { return modules_; }
+  // An adapter that has one of them alone, its panels not refreshed.
+  [[nodiscard]] std::unique_ptr<LoraAdapter> read(size_t module) const;
+
+ private:
+  Backend& backend_;
+  const LoadedModel& model_;
+  std::unique_ptr<PeftAdapter> peft_;  // `modules_` point into it
+  std::vector<MatchedModule> modules_;
+};
 
 // The weights of a PEFT directory into an adapter that has exactly its modules, with their ranks.
 // Error, before anything is written, that names what does not fit.

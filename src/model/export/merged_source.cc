@@ -78,8 +78,7 @@ bool MergedSource::is_changed(std::string_view name) const {
 }
 
 // Copies of base weights in an adapter say which model it was made for.
-void MergedSource::check_copies(const std::string& dir) const {
-  const PeftAdapter peft(dir);
+void MergedSource::check_copies(const std::string& dir, const PeftAdapter& peft) const {
   for (const PeftBaseCopy& copy : peft.base_copies()) {
     const bool is_head = copy.base_name == kHeadName;
     const CheckpointTensor* tensor = find(is_head ? head_ : embedding_);
@@ -92,7 +91,7 @@ void MergedSource::check_copies(const std::string& dir) const {
       return rounded_to(own[i], copy.tensor.dtype) == other[i] ||
              rounded_to(other[i], tensor->info.dtype) == own[i];
     };
-    constexpr int64_t kElements = 4 << 20;
+    constexpr int64_t kElements = 1 << 20;
     for (int64_t first = 0; same_shape && first < count; first += kElements) {
       own.resize(static_cast<size_t>(std::min(kElements, count - first)));
       other.resize(own.size());
@@ -117,38 +116,22 @@ void MergedSource::check_copies(const std::string& dir) const {
 }
 
 void MergedSource::add_adapter(const AdapterPart& part) {
-  const std::unique_ptr<LoraAdapter> adapter =
-      load_adapter(backend_, base_, part.dir, /*whole=*/true);
-  check_copies(part.dir);
-  std::unordered_map<const LoraModule*, const Delta*> deltas;
-  for (const LoraModule& module : adapter->modules()) deltas[&module] = keep(module, part.weight);
-  add_layer_pieces(*adapter, deltas);
-  const int64_t vocab = base_.config.vocab_size;
-  if (const LoraModule* module = adapter->find(-1, kEmbedding)) {
-    add_whole(embedding_, *deltas.at(module), vocab);
+  const Adapter& adapter =
+      adapters_.emplace_back(AdapterModules(backend_, base_, part.dir), part.weight);
+  check_copies(part.dir, adapter.file.peft());
+  Changes changes;
+  const std::vector<MatchedModule>& modules = adapter.file.modules();
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const auto [layer, target] = std::pair(modules[i].spec.layer, modules[i].spec.target);
+    const int group = layer >= 0 ? layer : target == kEmbedding ? -1 : -2;
+    changes[{layer, target}] = &changes_.emplace_back(Change{&adapter, i, group});
   }
-  if (const LoraModule* module = adapter->find(-1, kHead)) {
-    add_whole(head_, *deltas.at(module), vocab);
-  }
+  add_layer_pieces(changes);
+  add_whole(embedding_, changes, kEmbedding);
+  add_whole(head_, changes, kHead);
 }
 
-const MergedSource::Delta* MergedSource::keep(const LoraModule& module, double weight) {
-  Delta& delta = deltas_.emplace_back();
-  delta.rank = module.spec.rank;
-  delta.is_embedding = module.is_embedding();
-  delta.columns = delta.is_embedding ? module.target->out : module.target->in;
-  delta.rows = module.target->out * module.target->num_halves;
-  if (module.num_experts > 0) delta.rows = module.b.shape[1];
-  delta.scale = module.spec.scale * weight;
-  delta.a.resize(static_cast<size_t>(module.a.shape.num_elements()));
-  delta.b.resize(static_cast<size_t>(module.b.shape.num_elements()));
-  ops::to_host(backend_, module.a, delta.a);
-  ops::to_host(backend_, module.b, delta.b);
-  return &delta;
-}
-
-void MergedSource::add_layer_pieces(
-    const LoraAdapter& adapter, const std::unordered_map<const LoraModule*, const Delta*>& deltas) {
+void MergedSource::add_layer_pieces(const Changes& changes) {
   const LayerTable& layers = base_.weights->layers();
   for (const Parameter& parameter : base_.weights->table()) {
     if (parameter.layer < 0 || parameter.row == nullptr || parameter.shape.rank() != 2) continue;
@@ -156,9 +139,9 @@ void MergedSource::add_layer_pieces(
     const RowPlace place = place_of(stack, parameter.row);
     const int64_t rows = parameter.shape[0];
     const auto push = [&](int target, int64_t half) {
-      const LoraModule* module = adapter.find(parameter.layer, target);
-      if (module == nullptr) return;
-      pieces_[parameter.name].push_back({.delta = deltas.at(module),
+      const auto found = changes.find({static_cast<int>(parameter.layer), target});
+      if (target < 0 || found == changes.end()) return;
+      pieces_[parameter.name].push_back({.change = found->second,
                                          .first_row = parameter.first_row,
                                          .rows = rows,
                                          .expert = std::max(0, parameter.expert),
@@ -172,8 +155,36 @@ void MergedSource::add_layer_pieces(
   }
 }
 
-void MergedSource::add_whole(const std::string& name, const Delta& delta, int64_t rows) {
-  pieces_[name].push_back({.delta = &delta, .rows = rows});
+// Embedding or head.
+void MergedSource::add_whole(const std::string& name, const Changes& changes, int target) {
+  const auto found = changes.find({-1, target});
+  if (found == changes.end()) return;
+  pieces_[name].push_back({.change = found->second, .rows = base_.config.vocab_size});
+}
+
+MergedSource::Factors MergedSource::factors_of(const Change& change) const {
+  const std::unique_ptr<LoraAdapter> adapter = change.adapter->file.read(change.module);
+  const LoraModule& module = adapter->modules().front();
+  Factors factors;
+  factors.rank = module.spec.rank;
+  factors.is_embedding = module.is_embedding();
+  factors.columns = factors.is_embedding ? module.target->out : module.target->in;
+  factors.rows = module.target->out * module.target->num_halves;
+  if (module.num_experts > 0) factors.rows = module.b.shape[1];
+  factors.scale = module.spec.scale * change.adapter->weight;
+  factors.a.resize(static_cast<size_t>(module.a.shape.num_elements()));
+  factors.b.resize(static_cast<size_t>(module.b.shape.num_elements()));
+  ops::to_host(backend_, module.a, factors.a);
+  ops::to_host(backend_, module.b, factors.b);
+  return factors;
+}
+
+void MergedSource::bring(const std::vector<Piece>& pieces) const {
+  for (const Piece& piece : pieces) {
+    if (piece.change->group != group_) brought_.clear();
+    group_ = piece.change->group;
+    if (!brought_.contains(piece.change)) brought_[piece.change] = factors_of(*piece.change);
+  }
 }
 
 // Both have the base's values, of which a tied file has one.
@@ -200,27 +211,27 @@ void MergedSource::add_change(const std::vector<Piece>& pieces, int64_t row,
                               std::span<double> sum) const {
   for (const Piece& piece : pieces) {
     if (row < piece.first_row || row >= piece.first_row + piece.rows) continue;
-    const Delta& delta = *piece.delta;
-    const auto rank = static_cast<size_t>(delta.rank);
-    const auto columns = static_cast<size_t>(delta.columns);
+    const Factors& factors = brought_.at(piece.change);
+    const auto rank = static_cast<size_t>(factors.rank);
+    const auto columns = static_cast<size_t>(factors.columns);
     const auto local = static_cast<size_t>(row - piece.first_row);
     CHECK(columns == sum.size(), columns, sum.size());
-    if (delta.is_embedding) {  // A [R, V], B [D, R]
-      const size_t rows = delta.a.size() / rank;
+    if (factors.is_embedding) {  // A [R, V], B [D, R]
+      const size_t rows = factors.a.size() / rank;
       for (size_t c = 0; c < columns; ++c) {
         double dot = 0.0;
         for (size_t r = 0; r < rank; ++r) {
-          dot += static_cast<double>(delta.b[c * rank + r]) * delta.a[r * rows + local];
+          dot += static_cast<double>(factors.b[c * rank + r]) * factors.a[r * rows + local];
         }
-        sum[c] += delta.scale * dot;
+        sum[c] += factors.scale * dot;
       }
       continue;
     }
-    const auto out = static_cast<size_t>(piece.expert * delta.rows + piece.first_out) + local;
-    const float* b = delta.b.data() + out * rank;
-    const float* a = delta.a.data() + static_cast<size_t>(piece.expert) * rank * columns;
+    const auto out = static_cast<size_t>(piece.expert * factors.rows + piece.first_out) + local;
+    const float* b = factors.b.data() + out * rank;
+    const float* a = factors.a.data() + static_cast<size_t>(piece.expert) * rank * columns;
     for (size_t r = 0; r < rank; ++r, a += columns) {
-      const double factor = delta.scale * static_cast<double>(b[r]);
+      const double factor = factors.scale * static_cast<double>(b[r]);
       for (size_t c = 0; c < columns; ++c) sum[c] += factor * static_cast<double>(a[c]);
     }
   }
@@ -231,6 +242,7 @@ void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_elemen
   base_.checkpoint->read_f32(stored(tensor), first_element, count, out);
   const auto found = pieces_.find(tensor.info.name);
   if (found == pieces_.end() || count == 0) return;
+  bring(found->second);
   const Shape& shape = tensor.info.shape;
   const int64_t columns = shape[shape.rank() - 1];
   const int64_t first_row = first_element / columns;

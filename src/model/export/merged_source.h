@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // MergedSource: a checkpoint whose weights have adapters added, W + sum of weight * scale * B A, as
 // a source of weights. Values are summed in double and rounded to f32 once; they are computed when
-// they are read, row by row, so that memory is the adapters and what is read. A tied model of which
-// an adapter changes embedding or head has both, apart. Engine thread only.
+// they are read, row by row, and the adapters' factors are read with them: memory is what is read
+// and the modules of one layer. A tied model of which an adapter changes embedding or head has
+// both, apart. One thread.
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
 #include "checkpoint/source.h"
-#include "model/adapter/lora.h"
+#include "model/adapter/io.h"
 #include "model/weights/load.h"
 
 namespace strata::model {
@@ -48,8 +52,18 @@ class MergedSource final : public CheckpointSource {
   }
 
  private:
-  // One module of an adapter, its factors on the host.
-  struct Delta {
+  struct Adapter {
+    AdapterModules file;
+    double weight = 1.0;
+  };
+  // What one module of an adapter does.
+  struct Change {
+    const Adapter* adapter = nullptr;
+    size_t module = 0;  // of the file's
+    int group = 0;      // the layer; -1 the embedding, -2 the head
+  };
+  // Its factors on the host.
+  struct Factors {
     std::vector<float> a, b;
     int64_t rank = 0;
     int64_t columns = 0;  // of the weight that it changes
@@ -59,29 +73,34 @@ class MergedSource final : public CheckpointSource {
   };
   // What a module does to rows [first_row, first_row + rows) of a tensor.
   struct Piece {
-    const Delta* delta = nullptr;
+    const Change* change = nullptr;
     int64_t first_row = 0;
     int64_t rows = 0;
     int64_t expert = 0;
     int64_t first_out = 0;  // of the first row, among B's of the expert
   };
+  using Changes = std::map<std::pair<int, int>, const Change*>;  // by layer and target
 
   void add_adapter(const AdapterPart& part);
-  void check_copies(const std::string& dir) const;
-  const Delta* keep(const LoraModule& module, double weight);
-  void add_layer_pieces(const LoraAdapter& adapter,
-                        const std::unordered_map<const LoraModule*, const Delta*>& deltas);
-  void add_whole(const std::string& name, const Delta& delta, int64_t rows);
+  void check_copies(const std::string& dir, const PeftAdapter& peft) const;
+  void add_layer_pieces(const Changes& changes);
+  void add_whole(const std::string& name, const Changes& changes, int target);
   void untie();
   [[nodiscard]] const CheckpointTensor& stored(const CheckpointTensor& tensor) const;
+  // Brings the factors of these pieces, and lets those of another group go.
+  void bring(const std::vector<Piece>& pieces) const;
+  [[nodiscard]] Factors factors_of(const Change& change) const;
   void add_change(const std::vector<Piece>& pieces, int64_t row, std::span<double> sum) const;
 
   Backend& backend_;
   const LoadedModel& base_;
   std::string embedding_, head_;  // names of both
   bool unties_ = false;
-  std::deque<Delta> deltas_;
+  std::deque<Adapter> adapters_;
+  std::deque<Change> changes_;
   std::unordered_map<std::string, std::vector<Piece>> pieces_;  // by tensor
+  mutable std::unordered_map<const Change*, Factors> brought_;  // of one group
+  mutable int group_ = 0;
 };
 
 }  // namespace strata::model

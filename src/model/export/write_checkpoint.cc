@@ -15,8 +15,6 @@
 namespace strata::model {
 namespace {
 
-constexpr int64_t kSliceElements = 8 << 20;
-
 // A tensor of the new files and the tensors of the source that it is made of, in its order.
 struct OutTensor {
   TensorDecl decl;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source of weights written as the safetensors of a Hugging Face directory: with its own types or
 // others, in its own shards or others, layer by layer or in stacks (checkpoint/stacks.h). Memory is
-// one slice of a tensor. Engine thread only.
+// one slice of a tensor (kWriteBytes). One thread.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,6 +14,10 @@
 #include "model/weights/load.h"
 
 namespace strata::model {
+
+// A slice in f32 and as it is written, at most.
+constexpr int64_t kSliceElements = 2 << 20;
+constexpr int64_t kWriteBytes = kSliceElements * 8;
 
 struct WriteOptions {
   std::optional<DType> dtype = {};  // nothing: each tensor's own

@@ -21,7 +21,7 @@
 namespace strata::model {
 namespace {
 
-constexpr int64_t kSliceElements = 8 << 20;
+constexpr int64_t kSliceElements = 2 << 20;
 
 // The stored value of a weight's, the way back of GgufWeight::Change.
 float stored_value(GgufWeight::Change change, float value) {
@@ -36,27 +36,77 @@ float stored_value(GgufWeight::Change change, float value) {
   return value;
 }
 
-// Values of tensors as the file has them, from the source.
-class StoredValues {
+// A weight's values as the file has them, from the source, some rows at a time.
+class StoredRows {
  public:
-  StoredValues(const CheckpointSource& source, const WeightOrigins& origins)
-      : source_(source), origins_(origins) {}
+  StoredRows(const CheckpointSource& source, const WeightOrigin& origin, const GgufWeight& weight)
+      : source_(source),
+        tensor_(*source.find(origin.tensor)),
+        origin_(origin),
+        weight_(weight),
+        columns_(weight.dims.back()),
+        source_of_(weight.rows.size()) {
+    for (size_t row = 0; row < weight.rows.size(); ++row) {
+      source_of_[static_cast<size_t>(weight.rows[row])] = static_cast<int32_t>(row);
+    }
+  }
 
-  // Rows of a weight in the file's order; all of them where the order is another one.
-  void read(const GgufWeight& weight, int64_t first, int64_t count, std::vector<float>& out) {
-    const int64_t columns = weight.dims.back();
-    const WeightOrigin& origin = origins_.at(weight.name);
-    const CheckpointTensor& tensor = *source_.find(origin.tensor);
-    out.resize(static_cast<size_t>(count * columns));
-    source_.read_f32(tensor, (origin.first_row + first) * columns, std::ssize(out), out.data());
-    move_items(weight.rows, columns, 1, out);
-    move_items(weight.columns, 1, count, out);
-    for (float& value : out) value = stored_value(weight.change, value);
+  [[nodiscard]] const std::string& stored_type() const { return tensor_.info.dtype_name; }
+  [[nodiscard]] int64_t num_rows() const {
+    int64_t rows = 1;
+    for (size_t i = 0; i + 1 < weight_.dims.size(); ++i) rows *= weight_.dims[i];
+    return rows;
+  }
+  // How many of them to read at once.
+  [[nodiscard]] int64_t step() const {
+    return std::max<int64_t>(1, kSliceElements / columns_ / (source_of_.empty() ? 1 : 2));
+  }
+
+  void read(int64_t first, int64_t count, std::vector<float>& out) {
+    out.resize(static_cast<size_t>(count * columns_));
+    if (source_of_.empty()) {
+      read_source(first, count, out.data());
+    } else {
+      gather(first, count, out.data());
+    }
+    move_items(weight_.columns, 1, count, out);
+    for (float& value : out) value = stored_value(weight_.change, value);
   }
 
  private:
+  void read_source(int64_t first, int64_t count, float* out) const {
+    source_.read_f32(tensor_, (origin_.first_row + first) * columns_, count * columns_, out);
+  }
+
+  // Rows move within a head, or heads among others: those of a slice lie close together, or in long
+  // runs.
+  void gather(int64_t first, int64_t count, float* out) {
+    const auto begin = source_of_.begin() + first;
+    const auto [least, most] = std::minmax_element(begin, begin + count);
+    const int64_t span = int64_t{*most} - *least + 1;
+    if (span <= 2 * count) {
+      span_.resize(static_cast<size_t>(span * columns_));
+      read_source(*least, span, span_.data());
+      for (int64_t i = 0; i < count; ++i) {
+        std::copy_n(span_.data() + (begin[i] - *least) * columns_, columns_, out + i * columns_);
+      }
+      return;
+    }
+    for (int64_t i = 0; i < count;) {
+      int64_t run = 1;
+      while (i + run < count && begin[i + run] == begin[i] + run) ++run;
+      read_source(begin[i], run, out + i * columns_);
+      i += run;
+    }
+  }
+
   const CheckpointSource& source_;
-  const WeightOrigins& origins_;
+  const CheckpointTensor& tensor_;
+  const WeightOrigin& origin_;
+  const GgufWeight& weight_;
+  const int64_t columns_;
+  std::vector<int32_t> source_of_;  // each row of the file; empty: as they are
+  std::vector<float> span_;
 };
 
 class GgufExport {
@@ -142,17 +192,13 @@ class GgufExport {
 
   bool write_tensor(const GgufHeader::Tensor& tensor, const std::vector<const GgufWeight*>& weights,
                     AtomicFile& file, TensorError& error) {
-    StoredValues values(source_, origins_);
     for (const GgufWeight* weight : weights) {
-      error.from = source_.find(origins_.at(weight->name).tensor)->info.dtype_name;
-      int64_t rows = 1;
-      for (size_t i = 0; i + 1 < weight->dims.size(); ++i) rows *= weight->dims[i];
-      const bool whole = !weight->rows.empty() || !weight->columns.empty();
-      const int64_t step =
-          whole ? rows : std::max<int64_t>(1, kSliceElements / weight->dims.back());
-      for (int64_t first = 0; first < rows; first += step) {
+      StoredRows stored(source_, origins_.at(weight->name), *weight);
+      error.from = stored.stored_type();
+      const int64_t rows = stored.num_rows();
+      for (int64_t first = 0; first < rows; first += stored.step()) {
         if (StopSignals::asked()) return false;
-        values.read(*weight, first, std::min(step, rows - first), values_);
+        stored.read(first, std::min(stored.step(), rows - first), values_);
         encode(backend_, encoding_for(*tensor.type), values_, bytes_, error);
         file.append(bytes_);
       }

@@ -34,10 +34,9 @@ class AdapterExport {
       : backend_(backend),
         names_(names),
         architecture_(gguf_architecture_of(names.config)),
-        adapter_(load_adapter(backend, names, dir, /*whole=*/true)) {
+        file_(backend, names, dir) {
     read_orders();
-    alpha_ = adapter_->modules().front().spec.alpha;
-    for (const LoraModule& module : adapter_->modules()) add(module);
+    alpha_ = file_.modules().front().spec.alpha;
   }
 
   int64_t write(const std::string& path) {
@@ -47,21 +46,33 @@ class AdapterExport {
     header.text("general.type", "adapter");
     header.text("adapter.type", "lora");
     header.number("adapter.lora.alpha", alpha_);
-    for (const Factors& f : factors_) {
+    int64_t count = 0;
+    for_each_tensor([&](const Factors& f) {
       header.add_tensor(f.stored + ".lora_a", *f32.type, f.a_dims);
       header.add_tensor(f.stored + ".lora_b", *f32.type, f.b_dims);
-    }
+      ++count;
+    });
     AtomicFile file(path);
     file.append(header.bytes());
-    for (const Factors& f : factors_) {
+    for_each_tensor([&](const Factors& f) {
       append(file, f.a);
       append(file, f.b);
-    }
+    });
     file.commit();
-    return std::ssize(factors_);
+    return count;
   }
 
  private:
+  // Modules are read when their turn comes, and again the next time.
+  template <typename Body>
+  void for_each_tensor(Body body) {
+    for (size_t i = 0; i < file_.modules().size(); ++i) {
+      factors_.clear();
+      add(file_.read(i)->modules().front());
+      for (const Factors& f : factors_) body(f);
+    }
+  }
+
   static void append(AtomicFile& file, const std::vector<float>& values) {
     constexpr size_t kTo = GgufHeader::kAlignment;
     const auto bytes = std::as_bytes(std::span(values));
@@ -159,10 +170,10 @@ class AdapterExport {
   Backend& backend_;
   const LoadedModel& names_;
   const GgufArchitecture& architecture_;
-  std::unique_ptr<LoraAdapter> adapter_;
+  AdapterModules file_;
   double alpha_ = 1.0;
   std::unordered_map<std::string, GgufWeight> orders_;
-  std::vector<Factors> factors_;
+  std::vector<Factors> factors_;  // of one module
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace strata::model {
 namespace {
 
 constexpr int64_t kBlock = 64;
-constexpr int64_t kSliceElements = 8 << 20;  // whole blocks
+constexpr int64_t kSliceElements = 2 << 20;  // whole blocks
 constexpr float kMap[] = {-1.0f,
                           -0.6961928009986877f,
                           -0.5250730514526367f,
