@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -20,6 +21,7 @@ constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxShards = 10'000;
+constexpr size_t kMostTensors = 1 << 18;  // of all stacks; no model comes near
 
 struct Index {
   std::map<std::string, std::string> weight_map;
@@ -117,6 +119,10 @@ void CheckpointDir::unstack() {
                            ? std::nullopt
                            : unstacked(tensor.info, stacks[tensor.shard], where);
     if (!parts) tensors.push_back(tensor);
+    if (parts && parts->size() > kMostTensors - std::min(kMostTensors, tensors.size())) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: its stacks have more than {} tensors", where, kMostTensors));
+    }
     for (const TensorInfo& part : parts.value_or(std::vector<TensorInfo>())) {
       tensors.push_back({part, tensor.shard});
     }

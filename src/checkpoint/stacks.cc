@@ -18,6 +18,7 @@ constexpr std::string_view kStack = "stack";
 constexpr std::string_view kExperts = ".experts.";
 constexpr int64_t kMostLayers = 10000;
 constexpr int64_t kMostExperts = 65536;
+constexpr int64_t kMostParts = 1 << 17;  // of one tensor: a name takes memory, also of no bytes
 
 // Where "layers." begins as a whole component of a name, or npos.
 size_t find_layers(std::string_view name) {
@@ -137,9 +138,13 @@ std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const L
     fail(where, info, fmt::format("{} lists {} layers", kStacksKey, layers.size()));
   }
   const int64_t experts = of_experts ? info.dims[1] : 1;
-  const int64_t count = std::ssize(layers) * std::max<int64_t>(1, experts);
-  if (experts < 1 || experts > kMostExperts || info.num_bytes() % count != 0) {
-    fail(where, info, fmt::format("no stack of {} parts", count));
+  if (experts < 1 || experts > kMostExperts) {
+    fail(where, info, fmt::format("want 1 to {} experts", kMostExperts));
+  }
+  const int64_t count = std::ssize(layers) * experts;
+  if (count > kMostParts) fail(where, info, fmt::format("more than {} parts", kMostParts));
+  if (info.num_bytes() % count != 0) {
+    fail(where, info, fmt::format("{} bytes are no {} parts", info.num_bytes(), count));
   }
   std::vector<TensorInfo> parts;
   for (size_t i = 0; i < layers.size(); ++i) {

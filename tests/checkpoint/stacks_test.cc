@@ -95,9 +95,24 @@ TEST(Stacks, ThatDoNotFitAreRefused) {
   EXPECT_NE(fault("[[-1]]", up, "[1]", 1).find("each once"), std::string::npos);
   EXPECT_NE(fault("[[]]", up, "[1]", 1).find("without layers"), std::string::npos);
   EXPECT_NE(fault("{}", up, "[1]", 1), "");
-  EXPECT_NE(fault("[[0]]", "layers.stack0.experts.up.weight", "[1,0,4]", 0).find("no stack of"),
+  EXPECT_NE(fault("[[0]]", "layers.stack0.experts.up.weight", "[1,0,4]", 0).find("experts"),
             std::string::npos);
   EXPECT_NE(fault("[[0]]", "layers.stack0.experts.up.weight", "[1,1000000,0]", 0), "");
+  // A name takes memory although its tensor has no byte.
+  std::string many = "[[0";
+  for (int layer = 1; layer < 8; ++layer) many += "," + std::to_string(layer);
+  many += "]]";
+  EXPECT_NE(fault(many.c_str(), "layers.stack0.experts.up.weight", "[8,65536,0]", 0)
+                .find("more than 131072 parts"),
+            std::string::npos);
+  std::vector<std::pair<std::string, std::string>> tensors;
+  for (int i = 0; i < 3; ++i) {
+    tensors.emplace_back("layers.stack0.experts.w" + std::to_string(i) + ".weight", "[2,65536,0]");
+  }
+  EXPECT_NE(StackedDir("[[0,1]]", tensors, {0, 0, 0})
+                .fault()
+                .find("its stacks have more than 262144 tensors"),
+            std::string::npos);
   EXPECT_NE(StackedDir("[[0]]", {{up, "[1]"}, {"model.layers.0.up.weight", "[1]"}}, {1, 1})
                 .fault()
                 .find("there twice"),
