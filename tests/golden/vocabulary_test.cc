@@ -116,7 +116,40 @@ TEST(WrittenVocabulary, WhatLlamaCppHasNoRulesForIsRefused) {
   EXPECT_NE(fault(R"({"model": {"type": "Unigram", "vocab": []}})", 3).find("type 'Unigram'"),
             std::string::npos);
   EXPECT_NE(fault("[]", 3).find("want a JSON object"), std::string::npos);
+  for (const char* added : {"3", "{}", R"({"id": "3"})", R"({"id": 1.5})", "null"}) {
+    std::string text = with(plain.c_str());
+    text.insert(text.find("[]") + 1, added);
+    EXPECT_NE(fault(text, 9).find("an added token without a whole id"), std::string::npos) << added;
+  }
+  for (const char* merge : {"[1, 2]", R"(["a"])", "7", R"(["a", null])", R"("a")"}) {
+    std::string text = with(plain.c_str());
+    text.replace(text.find(R"("a b")"), 5, merge);
+    EXPECT_NE(fault(text, 9).find("a merge of another form"), std::string::npos) << merge;
+  }
   EXPECT_NE(fault("{\"model\"", 3), "");
+}
+
+TEST(WrittenVocabulary, ChatTemplatesHaveNamesOfTheirOwn) {
+  const auto fault = [](const std::string& templates) {
+    const testing::TempDir dir;
+    std::ofstream(dir.file("tokenizer.json"))
+        << R"({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"a": 0},
+               "merges": []}})";
+    std::ofstream(dir.file("tokenizer_config.json")) << R"({"chat_template": )" << templates << "}";
+    try {
+      write_file(dir, 3);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(fault(R"([{"name": "default", "template": "x"}, {"name": "tool", "template": "y"}])"),
+            "");
+  EXPECT_EQ(fault("7"), "");
+  for (const char* list : {"[1]", "[{}]", R"([{"name": ""}])", R"([{"name": "a"}, {"name": "a"}])",
+                           R"([{"name": 3}])"}) {
+    EXPECT_NE(fault(list).find("without a name of its own"), std::string::npos) << list;
+  }
 }
 
 }  // namespace

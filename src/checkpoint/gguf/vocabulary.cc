@@ -22,6 +22,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr int64_t kMaxBytes = int64_t{256} << 20;
+constexpr size_t kMaxName = 100;  // of a chat template
 
 // tokenizer.ggml.token_type
 enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
@@ -155,10 +156,12 @@ class VocabularyWriter {
     if (added == nullptr || !added->is_array()) return;
     const std::string unknown = member_text(*model_, "unk_token");
     for (const json::value& item : added->as_array()) {
-      const json::object& token = item.as_object();
-      const std::string text = member_text(token, "content");
-      const bool special = member_is(token, "special", false);
-      put(token.at("id").to_number<int64_t>(), text,
+      const json::object* token = item.if_object();
+      const json::value* id = token == nullptr ? nullptr : token->if_contains("id");
+      if (id == nullptr || !id->is_int64()) refuse(texts_, "an added token without a whole id");
+      const std::string text = member_text(*token, "content");
+      const bool special = member_is(*token, "special", false);
+      put(id->as_int64(), text,
           is_llama_ && text == unknown ? kUnknown
           : special                    ? kControl
                                        : kUserDefined);
@@ -178,8 +181,8 @@ class VocabularyWriter {
     for (const json::value& merge : merges->as_array()) {
       std::string left, right;
       if (const json::array* pair = merge.if_array(); pair != nullptr && pair->size() == 2) {
-        left = pair->at(0).as_string();
-        right = pair->at(1).as_string();
+        if (const json::string* text = pair->at(0).if_string()) left = *text;
+        if (const json::string* text = pair->at(1).if_string()) right = *text;
       } else if (merge.is_string()) {
         const std::string text(merge.as_string());
         const size_t space = text.find(' ', 1);
@@ -362,11 +365,16 @@ class VocabularyWriter {
     if (value->is_string()) return header_.text("tokenizer.chat_template", value->as_string());
     const json::array* list = value->if_array();
     std::vector<std::string> names;
+    std::unordered_set<std::string> seen;
     for (const json::value& item : list == nullptr ? json::array() : *list) {
-      const std::string name = member_text(item.as_object(), "name");
+      const json::object* one = item.if_object();
+      const std::string name = one == nullptr ? "" : member_text(*one, "name");
+      if (name.empty() || name.size() > kMaxName || !seen.insert(name).second) {
+        refuse(texts_, "a chat template without a name of its own");
+      }
       const bool is_default = name == "default";
       header_.text(is_default ? "tokenizer.chat_template" : "tokenizer.chat_template." + name,
-                   member_text(item.as_object(), "template"));
+                   member_text(*one, "template"));
       if (!is_default) names.push_back(name);
     }
     if (!names.empty()) header_.texts("tokenizer.chat_templates", names);
