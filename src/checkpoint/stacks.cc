@@ -118,10 +118,11 @@ std::optional<std::string> stacked_name(std::string_view name, int64_t layer, in
 }
 
 bool is_stack_of_experts(std::string_view stacked) {
-  const size_t at = stacked.find(kExperts);
+  const std::optional<StackedName> name = parse_name(stacked);
+  const size_t at = name ? name->after.find(kExperts) : std::string_view::npos;
   if (at == std::string_view::npos) return false;
   // "up_proj.weight"; transformers' own stacks ("gate_up_proj") have no ending
-  return stacked.find('.', at + kExperts.size()) != std::string_view::npos;
+  return name->after.find('.', at + kExperts.size()) != std::string_view::npos;
 }
 
 std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const LayerStacks& stacks,

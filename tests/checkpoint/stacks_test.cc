@@ -24,6 +24,7 @@ TEST(Stacks, NamesHaveTheStackWhereTheLayersNumberStood) {
   EXPECT_TRUE(is_stack_of_experts("model.layers.stack1.mlp.experts.up_proj.weight"));
   EXPECT_FALSE(is_stack_of_experts("model.layers.stack1.mlp.experts.gate_up_proj"));
   EXPECT_FALSE(is_stack_of_experts("model.layers.stack1.mlp.shared_experts.up_proj.weight"));
+  EXPECT_FALSE(is_stack_of_experts("a.experts.layers.stack1.up_proj.weight"));
 }
 
 // A directory with one file of the values 0, 1, 2, ... in f32.
@@ -88,6 +89,7 @@ TEST(Stacks, ThatDoNotFitAreRefused) {
   };
   const char* up = "model.layers.stack0.up.weight";
   EXPECT_EQ(fault("[[0,1]]", up, "[2,2]", 4), "");
+  EXPECT_EQ(fault("[[0,1]]", "a.experts.layers.stack0.up.weight", "[2,2]", 4), "");
   EXPECT_NE(fault("[[0,1]]", up, "[3,2]", 6).find("lists 2 layers"), std::string::npos);
   EXPECT_NE(fault("[[0,1]]", "model.layers.stack1.up.weight", "[2]", 2).find("lists 1 stack"),
             std::string::npos);
