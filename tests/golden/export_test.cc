@@ -172,6 +172,54 @@ TEST(GgufExport, RefusesByName) {
   }
 }
 
+// A golden's model with other settings and random weights.
+std::string altered_model(const std::string& golden, const boost::json::object& settings,
+                          const TempDir& folder) {
+  boost::json::object config = read_json(kRoot + golden + "/model/config.json").as_object();
+  for (const auto& [key, value] : settings) config[key] = value;
+  const std::string path = folder.file("config.json");
+  std::ofstream(path) << boost::json::serialize(config);
+  std::string printed;
+  EXPECT_EQ(run_program(fmt::format("init --config '{}' --dtype f32 --seed 1 --out '{}'", path,
+                                    folder.file("altered")),
+                        folder, &printed),
+            0)
+      << printed;
+  return folder.file("altered");
+}
+
+// One row is a matrix all the same: of shared experts' gate alone the file has a list.
+TEST(GgufExport, AMatrixOfOneRowStaysOne) {
+  const TempDir folder;
+  const GoldenRow golden = {.name = {},
+                            .model = altered_model("qwen3", {{"intermediate_size", 1}}, folder),
+                            .adapters = {},
+                            .request = kRoot + "qwen3/main.json",
+                            .expected = {},
+                            .noise = {}};
+  std::string printed;
+  const std::string out = folder.file("out.gguf");
+  ASSERT_EQ(run_program(fmt::format("convert --model '{}' --to gguf --out '{}'", golden.model, out),
+                        folder, &printed),
+            0)
+      << printed;
+  expect_same_answers(golden, out, folder);
+}
+
+TEST(GgufExport, RefusesAHybridWithoutAttention) {
+  const TempDir folder;
+  boost::json::object text = read_json(kRoot + "qwen3_5_equal/model/config.json").as_object();
+  const auto layers = text.at("num_hidden_layers").as_int64();
+  const boost::json::array types(static_cast<size_t>(layers), "linear_attention");
+  const std::string model = altered_model("qwen3_5_equal", {{"layer_types", types}}, folder);
+  std::string printed;
+  EXPECT_EQ(run_program(fmt::format("convert --model '{}' --to gguf --out '{}'", model,
+                                    folder.file("out.gguf")),
+                        folder, &printed),
+            2);
+  EXPECT_NE(printed.find("layer_types (no layer of full attention)"), std::string::npos) << printed;
+}
+
 // Codes, scales and states of every projection, by bitsandbytes itself (tools/golden/make_nf4.py).
 TEST(Nf4, EqualsBitsandbytes) {
   const TempDir folder;

@@ -246,6 +246,9 @@ std::vector<float> rope_divisors(const ModelConfig& config) {
 std::string llama_cpp_fault(const ModelConfig& config) {
   const bool has_latent = first_block<MlaConfig>(config, kMla) != nullptr;
   const bool has_experts = first_block<MoeConfig>(config, kMoe) != nullptr;
+  if (config.num_layers() > 0 && !has_latent && first_block<GqaConfig>(config, kGqa) == nullptr) {
+    return "layer_types (no layer of full attention)";
+  }
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
     const auto* net = config.find_block<GatedDeltaNetConfig>(layer, kGatedDeltaNet);
     if (net != nullptr && net->key_dim != net->value_dim) {

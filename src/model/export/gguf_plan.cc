@@ -22,14 +22,14 @@ constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 constexpr const char* kNormName = "model.norm.weight";
 constexpr const char* kHeadName = "lm_head.weight";
 
-std::vector<int64_t> stored_dims(const Shape& shape, int64_t num_experts) {
+std::vector<int64_t> stored_dims(std::string_view stored, const Shape& shape, int64_t num_experts) {
   std::vector<int64_t> dims;
   if (num_experts > 0) dims.push_back(num_experts);
-  // A convolution's [C, 1, W] and a gate's [1, D] have no axis of one.
+  // A convolution's [C, 1, W] and the gate [1, D] of shared experts have no axis of one.
+  const bool is_gate = stored.find("ffn_gate_inp_shexp") != std::string_view::npos;
   for (int axis = 0; axis < shape.rank(); ++axis) {
     const bool is_inner = shape.rank() == 3 && axis == 1;
-    const bool is_gate = shape.rank() == 2 && axis == 0;
-    if ((is_inner || is_gate) && shape[axis] == 1) continue;
+    if ((is_inner || (is_gate && axis == 0)) && shape[axis] == 1) continue;
     dims.push_back(shape[axis]);
   }
   return dims;
@@ -90,7 +90,8 @@ void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins
                   fmt::format("--to gguf: {}: tensor '{}' has no name in llama.cpp's {}", where,
                               item.name, architecture.name));
     }
-    const std::vector<int64_t> dims = stored_dims(origins.at(item.name).shape, item.num_experts);
+    const std::vector<int64_t> dims =
+        stored_dims(stored, origins.at(item.name).shape, item.num_experts);
     header.add_tensor(stored, *encoding_of(type, stored, dims).type, dims);
   }
 }

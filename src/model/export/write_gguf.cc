@@ -121,6 +121,7 @@ class GgufExport {
         origins_(source, names, options.unties),
         texts_(texts) {
     if (options.unties) config_.tie_word_embeddings = false;
+    check_runs();
     add_keys();
     add_tensors();
   }
@@ -172,15 +173,17 @@ class GgufExport {
     add_model_tensors(architecture_, origins_, options_.type, source_.path(), header_);
   }
 
+  void check_runs() const {
+    const std::string fault = llama_cpp_fault(config_);
+    if (fault.empty()) return;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--to gguf: {}: llama.cpp does not run such a model: {}: use --to "
+                            "safetensors",
+                            source_.path(), fault));
+  }
+
   // Whoever reads the file must see the same model.
   void check_config(const GgufModel& model) const {
-    const std::string fault = llama_cpp_fault(config_);
-    if (!fault.empty()) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("--to gguf: {}: llama.cpp does not run such a model: {}: use --to "
-                              "safetensors",
-                              source_.path(), fault));
-    }
     const ParsedConfig read = parse_config(gguf_config(model), source_.path(), /*strict=*/true);
     const std::string difference = config_difference(config_, read.config);
     if (difference.empty()) return;
