@@ -51,12 +51,13 @@ void find_served(server::ServeOptions& o, std::string& name_and_dir) {
 
 // The adapters that are to be added to a model, which may be one itself.
 std::vector<model::AdapterPart> find_parts(std::string& model,
-                                           const std::vector<std::string>& adapters) {
+                                           const std::vector<std::string>& adapters,
+                                           Archives& archives) {
   const ModelPath path = find_model(model);
   std::vector<model::AdapterPart> parts;
   model = path.model;
   if (!path.adapter.empty()) parts.push_back({.dir = path.adapter});
-  for (const std::string& adapter : adapters) parts.push_back(find_adapter_part(adapter));
+  for (const std::string& adapter : adapters) parts.push_back(find_adapter_part(adapter, archives));
   return parts;
 }
 
@@ -106,13 +107,13 @@ void find_models(ProbeOptions& o) {
 void find_models(InspectOptions& o) { o.model = find_directory("model", o.model); }
 
 void find_models(MergeOptions& o) {
-  o.parts = find_parts(o.model, o.adapters);
+  o.parts = find_parts(o.model, o.adapters, o.archives);
   if (o.parts.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "--adapter: is missing; name what is to be merged");
   }
 }
 
-void find_models(ConvertOptions& o) { o.parts = find_parts(o.model, o.adapters); }
+void find_models(ConvertOptions& o) { o.parts = find_parts(o.model, o.adapters, o.archives); }
 
 void find_models(InitOptions& o) { o.config = find_config_path("config", o.config); }
 

@@ -62,6 +62,11 @@ void check_safetensors(const ConvertOptions& o) {
         "--type nf4: for transformers, by layer; Strata does not load it: no layout and no data");
   }
   if (o.type == "keep" || o.type == "nf4" || find_type(o.type) != nullptr) return;
+  if (o.type == "mxfp4") {
+    refuse(
+        "--type mxfp4: in safetensors transformers reads this of gpt_oss alone (blocks and scales "
+        "of its experts), which is none of the families here: add --to gguf");
+  }
   refuse(fmt::format("--type {}: only GGUF files have this type: add --to gguf", o.type));
 }
 

@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "model/export/merged_source.h"
+#include "apps/export/export_model.h"
 
 namespace strata::apps {
 
 struct ConvertOptions {
   std::string model;
-  std::vector<std::string> adapters;           // as typed: DIR or DIR:WEIGHT
+  std::vector<std::string> adapters;           // as typed: DIR|ARCHIVE[:WEIGHT]
   std::vector<model::AdapterPart> parts = {};  // what they name (apps/find_models.h)
+  Archives archives = {};                      // that they lie in
   std::string to = "safetensors";              // gguf or gguf-lora
   std::string type = "keep";                   // bf16, f16, f32, q8_0, q4_0, mxfp4, nf4
   std::string layout = "layers";               // or stacked

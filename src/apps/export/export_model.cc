@@ -40,12 +40,18 @@ void write_report(const std::vector<model::TensorError>& errors, const std::stri
   write_file_atomic(path, out + "\n]}\n");
 }
 
+std::string find_adapter_dir(const std::string& typed, Archives& archives) {
+  if (!is_archive(typed)) return find_adapter(typed);
+  archives.push_back(std::make_shared<const AdapterArchive>(typed));
+  return archives.back()->dir();
+}
+
 }  // namespace
 
-model::AdapterPart find_adapter_part(const std::string& typed) {
+model::AdapterPart find_adapter_part(const std::string& typed, Archives& archives) {
   const size_t colon = typed.rfind(':');
   if (colon == std::string::npos || colon == 0 || file_exists(typed)) {
-    return {.dir = find_adapter(typed)};
+    return {.dir = find_adapter_dir(typed, archives)};
   }
   const std::string number = typed.substr(colon + 1);
   model::AdapterPart part;
@@ -58,7 +64,7 @@ model::AdapterPart find_adapter_part(const std::string& typed) {
                     "DIR or DIR:WEIGHT, as in adapter:0.5",
                     typed, number));
   }
-  part.dir = find_adapter(typed.substr(0, colon));
+  part.dir = find_adapter_dir(typed.substr(0, colon), archives);
   return part;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/export/adapter_archive.h"
 #include "backend/backend.h"
 #include "checkpoint/atomic_dir.h"
 #include "model/export/encode.h"
@@ -16,9 +17,13 @@
 
 namespace strata::apps {
 
-// DIR or DIR:WEIGHT; a name that exists as it was typed is no weight's. Error for a weight that is
-// no number, and as find_adapter() has them.
-model::AdapterPart find_adapter_part(const std::string& typed);
+// Archives that were unpacked, as long as their folders are read.
+using Archives = std::vector<std::shared_ptr<const AdapterArchive>>;
+
+// DIR or DIR:WEIGHT; a name that exists as it was typed is no weight's. A server's archive in the
+// place of DIR is unpacked and kept in `archives`. Error for a weight that is no number, and as
+// find_adapter() has them.
+model::AdapterPart find_adapter_part(const std::string& typed, Archives& archives);
 
 class ExportModel {
  public:

@@ -4,14 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "model/export/merged_source.h"
+#include "apps/export/export_model.h"
 
 namespace strata::apps {
 
 struct MergeOptions {
   std::string model;
-  std::vector<std::string> adapters;           // as typed: DIR or DIR:WEIGHT
+  std::vector<std::string> adapters;           // as typed: DIR|ARCHIVE[:WEIGHT]
   std::vector<model::AdapterPart> parts = {};  // what they name (apps/find_models.h)
+  Archives archives = {};                      // that they lie in
   std::string out;
   std::string report;
   int threads = 0;

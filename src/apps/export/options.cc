@@ -21,8 +21,8 @@ OptionTable options_of(MergeOptions& o) {
   t.text("model", o.model, kExportedHelp).required().or_bare();
   t.texts(
       "adapter", o.adapters,
-      "PEFT directory, or DIR:WEIGHT for a part of its change (0.5: half); may be given several "
-      "times, their changes add up");
+      "PEFT directory or archive of a server's checkpoint, or DIR:WEIGHT for a part of its change "
+      "(0.5: half); may be given several times, their changes add up");
   t.text("out", o.out, "folder to write: safetensors in the model's own types, config, tokenizer")
       .required();
   t.text("report", o.report, kReportHelp);
@@ -33,8 +33,10 @@ OptionTable options_of(MergeOptions& o) {
 OptionTable options_of(ConvertOptions& o) {
   OptionTable t;
   t.text("model", o.model, kExportedHelp).required().or_bare();
-  t.texts("adapter", o.adapters,
-          "PEFT directory, or DIR:WEIGHT, to merge; may be given several times");
+  t.texts(
+      "adapter", o.adapters,
+      "PEFT directory or archive of a server's checkpoint, or DIR:WEIGHT, to merge; may be given "
+      "several times");
   t.choice("to", o.to, {"safetensors", "gguf", "gguf-lora"},
            "a Hugging Face directory, a file of llama.cpp, or its file of an adapter alone");
   t.choice("type", o.type, {"keep", "bf16", "f16", "f32", "q8_0", "q4_0", "mxfp4", "nf4"},

@@ -69,6 +69,11 @@ std::string kind_of_file(const std::string& path) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
            fmt::format("this is {}; give the directory that it lies in: {}", kind, dir));
   }
+  if (typed.ends_with(".tar")) {
+    refuse(ErrorCode::kInvalidArgument, option, typed,
+           "this is an archive; strata merge and convert take that of a checkpoint as --adapter; "
+           "here unpack it and give the folder: mkdir DIR && tar -C DIR -xf FILE");
+  }
   if (kind == "a file of PyTorch") {
     refuse(ErrorCode::kUnsupported, option, typed,
            fmt::format("this is a file of PyTorch, which is not read, since loading one may run "

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/export/adapter_archive.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "server/checkpoints/tar.h"
+
+namespace strata::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWanted[] = {"adapter_config.json", "adapter_model.safetensors"};
+constexpr size_t kMostFiles = 1000;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("--adapter: {}: {}", path, what));
+}
+
+bool is_wanted(std::string_view name) { return name == kWanted[0] || name == kWanted[1]; }
+
+std::string make_folder() {
+  std::string name = fs::temp_directory_path().string() + "/strata-adapter-XXXXXX";
+  if (::mkdtemp(name.data()) != nullptr) return name;
+  throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", name, std::strerror(errno)));
+}
+
+// Removes the folder where what follows throws.
+struct Folder {
+  std::string path;
+  ~Folder() {
+    std::error_code ignored;
+    if (!path.empty()) fs::remove_all(path, ignored);
+  }
+};
+
+}  // namespace
+
+AdapterArchive::AdapterArchive(const std::string& path) {
+  Folder folder{make_folder()};
+  dir_ = folder.path;
+  unpack(path);
+  folder.path.clear();
+}
+
+AdapterArchive::~AdapterArchive() {
+  std::error_code ignored;
+  fs::remove_all(dir_, ignored);
+}
+
+void AdapterArchive::unpack(const std::string& path) const {
+  server::TarReader tar(path);
+  std::set<std::string> names;
+  while (const auto entry = tar.next()) {
+    const std::string& name = entry->name;
+    if (name.empty() || name.find('/') != std::string::npos || names.size() >= kMostFiles) {
+      refuse(path, fmt::format("holds '{}': the archive of a checkpoint has files alone, and few",
+                               name.substr(0, 200)));
+    }
+    if (!names.insert(name).second) refuse(path, fmt::format("holds '{}' twice", name));
+    if (!is_wanted(name)) continue;
+    AtomicFile file(fmt::format("{}/{}", dir_, name));
+    tar.read(*entry, [&](std::string_view piece) { file.append(piece); });
+    file.commit();
+  }
+  if (names.contains("config.json")) {
+    refuse(path, "is an archive of a merged model: it has its adapter already; unpack it");
+  }
+  for (const std::string_view name : kWanted) {
+    if (names.contains(std::string(name))) continue;
+    refuse(path,
+           fmt::format("has no {}; want the archive of a checkpoint of strata serve, or a PEFT "
+                       "directory",
+                       name));
+  }
+}
+
+bool is_archive(const std::string& path) {
+  constexpr std::string_view kMagic = "ustar";
+  constexpr int64_t kAt = 257;
+  std::error_code fault;
+  if (!fs::is_regular_file(path, fault)) return false;
+  const ReadOnlyFile file(path);
+  std::array<char, kMagic.size()> magic = {};
+  if (file.size() < kAt + std::ssize(magic)) return false;
+  file.read_at(kAt, std::as_writable_bytes(std::span(magic)));
+  return std::string_view(magic.data(), magic.size()) == kMagic;
+}
+
+}  // namespace strata::apps
