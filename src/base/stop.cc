@@ -60,6 +60,8 @@ StopSignals::~StopSignals() {
 
 bool StopSignals::asked() { return asked_by.load() != 0; }
 
+void StopSignals::ask(int signal) { asked_by.store(signal); }
+
 int StopSignals::exit_code() { return asked() ? 128 + asked_by.load() : 0; }
 
 void StopSignals::forget() { asked_by.store(0); }

@@ -23,6 +23,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   [[nodiscard]] static bool asked();
+  // As if the signal had come: for a program that takes its signals itself.
+  static void ask(int signal);
   [[nodiscard]] static int exit_code();  // 0 where nothing was asked
   // The next signal is the first one again: what was asked has been done.
   static void forget();

@@ -34,6 +34,7 @@ constexpr double kQuietSeconds = 1.0;  // between two lines about refused logins
 constexpr int kParseThreads = 2;
 constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
 constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
+constexpr size_t kMostMerges = 4;       // that wait to be made, of a tenant
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
 KeySources key_sources(const ServeOptions& options) {
@@ -133,7 +134,7 @@ Response metrics_answer(std::string text) {
 struct TinkerServer::State {
   State(const ServeOptions& serve_options, const BaseNames& base_names,
         const std::vector<api::BaseInfo>& bases, const Budget& limits, Dispatch dispatch,
-        std::function<EngineStats()> engine_stats)
+        std::function<EngineStats()> engine_stats, ModelMerger merger)
       : options(serve_options),
         budget(limits),
         keys(std::make_shared<KeyRing>(key_sources(options))),
@@ -149,8 +150,8 @@ struct TinkerServer::State {
             data.secret(), store, options.url_ttl,
             [this](const std::string& tenant) { return keys->has_tenant(tenant, wall_seconds()); }),
         usage(options.rates, options.quotas, store.usage_rows()),
-        rest({store, registry, signer, worker, archives, usage}),
         names(base_names),
+        rest({store, registry, signer, worker, archives, usage, merges, names, std::move(merger)}),
         stats(std::move(engine_stats)),
         service(service_options(options, budget, data, store.boot()),
                 {store, registry, names, bases, watch, usage,
@@ -182,6 +183,7 @@ struct TinkerServer::State {
     if (audit) audit->forget();
     parsing.stop();
     archives.stop();
+    merges.stop();
     reads.stop();
     worker.stop();
   }
@@ -211,11 +213,12 @@ struct TinkerServer::State {
   // Stopped before `http` goes: their jobs end there.
   Worker worker{{.most_waiting = kMostChanges}};
   Worker archives{{.name = "archive", .most_waiting = kMostArchives, .drops_at_stop = true}};
+  Worker merges{{.name = "merge", .most_waiting = kMostMerges, .drops_at_stop = true}};
   Worker reads{{.name = "download", .drops_at_stop = true}};
   ParsePool parsing{kParseThreads};
   Usage usage;
-  Rest rest;
   BaseNames names;
+  Rest rest;
   std::function<EngineStats()> stats;
   Watch watch;
   Service service;
@@ -367,9 +370,10 @@ void TinkerServer::State::start_metrics() {
 
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
                            const std::vector<api::BaseInfo>& bases, const Budget& budget,
-                           Dispatch dispatch, std::function<EngineStats()> stats)
+                           Dispatch dispatch, std::function<EngineStats()> stats,
+                           ModelMerger merger)
     : state_(std::make_unique<State>(options, names, bases, budget, std::move(dispatch),
-                                     std::move(stats))) {
+                                     std::move(stats), std::move(merger))) {
   State& s = *state_;
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;

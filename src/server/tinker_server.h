@@ -13,6 +13,7 @@
 #include "api/work.h"
 #include "server/base_names.h"
 #include "server/budget.h"
+#include "server/checkpoints/model_merger.h"
 #include "server/options/options.h"
 #include "server/service/dispatch.h"
 #include "server/view/engine_stats.h"
@@ -22,11 +23,11 @@ namespace strata::server {
 class TinkerServer {
  public:
   // Takes the data directory's lock and opens the state store. `bases` in the order of `names`'
-  // directories; `stats` is called on the I/O thread. Throws Error for what the operator must
-  // change.
+  // directories; `stats` is called on the I/O thread; `merger` may be none. Throws Error for what
+  // the operator must change.
   TinkerServer(const ServeOptions& options, const BaseNames& names,
                const std::vector<api::BaseInfo>& bases, const Budget& budget, Dispatch dispatch,
-               std::function<EngineStats()> stats);
+               std::function<EngineStats()> stats, ModelMerger merger = {});
   ~TinkerServer();
   TinkerServer(const TinkerServer&) = delete;
   TinkerServer& operator=(const TinkerServer&) = delete;

@@ -22,7 +22,9 @@ TEST(Scope, OfEveryRoute) {
   const UrlSigner signer(house.data().secret(), house.store(), 3600,
                          [](const std::string&) { return true; });
   Worker worker;
-  Rest rest({house.store(), house.registry(), signer, worker, worker, house.usage()});
+  const BaseNames names({"base=" + house.data().path()}, {}, {});
+  Rest rest(
+      {house.store(), house.registry(), signer, worker, worker, house.usage(), worker, names, {}});
   rest.add_routes(router);
   std::vector<std::string> open, read, sample, all;
   for (const Route& route : router.routes()) {

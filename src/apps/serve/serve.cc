@@ -16,11 +16,13 @@
 #include <thread>
 
 #include "apps/serve/engine_host.h"
+#include "apps/serve/merger.h"
 #include "apps/serve/notify.h"
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process_memory.h"
+#include "base/stop.h"
 #include "report/format.h"
 #include "report/trace_file.h"
 #include "server/budget.h"
@@ -146,6 +148,23 @@ std::vector<ServedAdapter> served_adapters(const server::BaseNames& names) {
   return served;
 }
 
+// All but what requests may hold.
+HostOptions host_options_of(const server::ServeOptions& options, const server::BaseNames& names,
+                            int64_t memory) {
+  return {.dtype = options.dtype,
+          .weights = options.weights,
+          .threads = static_cast<int>(options.threads),
+          .offload = usable_offload_folder(options.offload),
+          .memory = memory,
+          .requests = {},
+          .adapters = {.max_models = options.max_adapters,
+                       .max_models_per_tenant = options.max_adapters_per_tenant,
+                       .max_rank = options.max_rank},
+          .served = served_adapters(names),
+          .expert_rank = model::parse_expert_rank(options.expert_rank),
+          .draft_tokens = draft_tokens(options.speculate, options.draft_tokens)};
+}
+
 struct StopHost {
   EngineHost& host;
   ~StopHost() { host.stop(); }
@@ -176,27 +195,23 @@ int run_serve(const server::ServeOptions& given) {
   server::share_memory(options, memory);
   const server::Budget budget(options);
   std::optional<LeaveWhileLoading> loading(std::in_place, signals);
-  EngineHost host(names.directories(),
-                  {.dtype = options.dtype,
-                   .weights = options.weights,
-                   .threads = static_cast<int>(options.threads),
-                   .offload = usable_offload_folder(options.offload),
-                   .memory = memory,
-                   .requests = request_rows(budget),
-                   .adapters = {.max_models = options.max_adapters,
-                                .max_models_per_tenant = options.max_adapters_per_tenant,
-                                .max_rank = options.max_rank},
-                   .served = served_adapters(names),
-                   .expert_rank = model::parse_expert_rank(options.expert_rank),
-                   .draft_tokens = draft_tokens(options.speculate, options.draft_tokens)});
+  HostOptions host_options = host_options_of(options, names, memory);
+  host_options.requests = request_rows(budget);
+  Merging merging;
+  if (options.merged) {
+    merging = make_merging(names.directories(), options.max_rank, host_options.expert_rank);
+    host_options.requests.push_back({"merging", merging.bytes});
+  }
+  EngineHost host(names.directories(), host_options);
   loading.reset();
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,
        .queued_samples = budget.samples,
        .queued_bytes = budget.queue,
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
-  server::TinkerServer server(options, names, host.bases(), budget, dispatch_to(scheduler, host),
-                              [&] { return stats_of(host, scheduler); });
+  server::TinkerServer server(
+      options, names, host.bases(), budget, dispatch_to(scheduler, host),
+      [&] { return stats_of(host, scheduler); }, merging.merger);
   host.start(scheduler,
              [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
@@ -215,6 +230,7 @@ int run_serve(const server::ServeOptions& given) {
       "at most (once more: at once)",
       signal == SIGINT ? "Ctrl-C" : "SIGTERM", report::format_duration(options.shutdown_timeout)));
   notify_manager("STOPPING=1");
+  StopSignals::ask(signal);  // a merge ends where it is
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
   drain(signals, scheduler, options.shutdown_timeout);

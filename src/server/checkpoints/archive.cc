@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tar of a checkpoint for SDK 0.35 and earlier: regular files at the root, USTAR headers.
+// The tar of a checkpoint for SDK 0.35 and earlier, and that of a merged model: regular files at
+// the root, USTAR headers.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
+#include "base/error.h"
 #include "server/checkpoints/registry.h"
 #include "server/checkpoints/tar.h"
 
 namespace strata::server {
 
-std::optional<std::string> CheckpointRegistry::made_archive(const CheckpointRow& row) const {
-  std::string path = fmt::format("{}/{}.tar", data_.temporary(), row.id);
+std::string CheckpointRegistry::archive_path(const CheckpointRow& row, Archive of) const {
+  const char* ending = of == Archive::kMerged ? "merged.tar" : "tar";
+  return fmt::format("{}/{}.{}", data_.temporary(), row.id, ending);
+}
+
+std::optional<std::string> CheckpointRegistry::made_archive(const CheckpointRow& row,
+                                                            Archive of) const {
+  std::string path = archive_path(row, of);
   if (file_exists(path)) return path;
   return std::nullopt;
 }
@@ -46,7 +55,7 @@ void CheckpointRegistry::make_room_for_archive(int64_t bytes) {
 std::string CheckpointRegistry::archive(const CheckpointRow& row) {
   const MutexLock lock(archive_mutex_);
   if (const auto made = made_archive(row)) return *made;
-  const std::string path = fmt::format("{}/{}.tar", data_.temporary(), row.id);
+  const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
   const std::vector<CheckpointFile> packed = files(row);
   int64_t bytes = 0;
@@ -60,6 +69,62 @@ std::string CheckpointRegistry::archive(const CheckpointRow& row) {
   out.add("checkpoint_complete", ReadOnlyFile(folder(row) + "/checkpoint_complete"), time);
   out.commit();
   return path;
+}
+
+namespace {
+
+[[noreturn]] void refuse_size(ErrorCode code, int64_t bytes, const std::string& room) {
+  throw Error(
+      code, fmt::format("a merged model of {} bytes: {}; download the adapter's archive and merge "
+                        "it where there is room: strata merge --adapter FILE.tar",
+                        bytes, room));
+}
+
+// The files of a folder as a tar; each is removed once it is in it, so that the disk holds little
+// more than one of both.
+void move_into_tar(const std::string& folder, const std::string& path, int64_t time) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  TarWriter out(path);
+  for (const std::string& name : names) {
+    out.add(name, ReadOnlyFile(folder + "/" + name), time);
+    remove_file(folder + "/" + name);
+  }
+  out.commit();
+}
+
+}  // namespace
+
+bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMerger& merger,
+                                        size_t model) {
+  const MutexLock lock(merge_mutex_);
+  if (made_archive(row, Archive::kMerged)) return true;
+  const auto held = lease(row.id);
+  const int64_t bytes = merger.bytes.at(model);
+  if (bytes > options_.max_archive_bytes) {
+    refuse_size(ErrorCode::kInvalidArgument, bytes,
+                fmt::format("--max-archive-bytes is {}", options_.max_archive_bytes));
+  }
+  make_room_for_archive(bytes);
+  std::error_code fault;
+  const std::filesystem::space_info disk = std::filesystem::space(data_.temporary(), fault);
+  if (!fault && std::cmp_less(disk.available, bytes)) {
+    refuse_size(ErrorCode::kResourceExhausted, bytes,
+                fmt::format("the disk has {} left", disk.available));
+  }
+  struct Folder {  // gone at the end, whatever happens
+    CheckpointRegistry& registry;
+    std::string path;
+    ~Folder() { registry.abandon(path); }
+  };
+  const Folder to{*this, begin()};
+  if (!merger.write(model, folder(row), to.path)) return false;
+  move_into_tar(to.path, archive_path(row, Archive::kMerged), static_cast<int64_t>(row.created_at));
+  return true;
 }
 
 }  // namespace strata::server

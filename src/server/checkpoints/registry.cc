@@ -387,7 +387,8 @@ void CheckpointRegistry::collect(const CheckpointRow& row) {
   const std::string going = fmt::format("{}/{}.gone", data_.temporary(), row.id);
   if (is_present(dir)) rename_folder(dir, going);
   remove_tree(going);
-  remove_file(fmt::format("{}/{}.tar", data_.temporary(), row.id));
+  for (const Archive of : {Archive::kCheckpoint, Archive::kMerged})
+    remove_file(archive_path(row, of));
   store_.files_gone(row.id);
   // Empty parents go too; rmdir refuses the others.
   for (std::string parent = folder_of(dir); parent != data_.checkpoints();

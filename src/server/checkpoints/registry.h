@@ -18,6 +18,7 @@
 
 #include "base/mutex.h"
 #include "server/checkpoints/data_dir.h"
+#include "server/checkpoints/model_merger.h"
 #include "server/checkpoints/tinker_path.h"
 #include "server/state/store.h"
 
@@ -84,8 +85,15 @@ class CheckpointRegistry {
 
   // The tar of a checkpoint, below tmp: made on the first call, which takes a while.
   std::string archive(const CheckpointRow& row);
-  // Where it lies, if it has been made.
-  [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row) const;
+  // Where it lies, if it has been made; or that of the checkpoint merged into its model.
+  enum class Archive { kCheckpoint, kMerged };
+  [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row,
+                                                        Archive of = Archive::kCheckpoint) const;
+  // The tar of the model that the checkpoint was trained on, its adapter merged: as archive(), but
+  // minutes. False where the server is to end. Error as ModelMerger::write has them; where
+  // --max-archive-bytes has no room for it kInvalidArgument, where the disk has none
+  // kResourceExhausted.
+  bool archive_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model);
 
   // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
   // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
@@ -104,6 +112,7 @@ class CheckpointRegistry {
   bool may_go(const CheckpointRow& row, double steady);
   void drop_old_archives();
   void make_room_for_archive(int64_t bytes);
+  [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
 
   const DataDir& data_;
   StateStore& store_;
@@ -117,6 +126,7 @@ class CheckpointRegistry {
   std::map<std::string, double> expired_;  // since when, steady; of the sweeping thread
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   Mutex archive_mutex_;  // one archive is packed at a time
+  Mutex merge_mutex_;    // likewise
 };
 
 }  // namespace strata::server

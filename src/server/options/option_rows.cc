@@ -317,6 +317,9 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
   size_row(t, "max-disk", o.max_disk, "of all checkpoints together").by_default("no limit");
   size_row(t, "max-archive-bytes", o.max_archive_bytes,
            "of archives packed for downloads, beside the checkpoints; for room the oldest go");
+  flag_row(t, "merged", o.merged,
+           "checkpoints may be downloaded merged into their model (archive?merged=true): who may "
+           "download one gets the model's weights");
   limits_row(t, "rate", "TENANT|*:KIND=N/s", o.rates,
              "of requests, trained-tokens, sampled-tokens or prompt-tokens; *: of each tenant; "
              "then 429; repeatable",

@@ -89,6 +89,7 @@ struct ServeOptions {
   std::vector<UsageLimit> rates;
   std::vector<UsageLimit> quotas;
   int64_t max_archive_bytes = 16LL << 30;
+  bool merged = false;
   bool accept_loss = false;
   bool allow_loose_modes = false;
   bool stable_reinforce = true;

@@ -16,6 +16,7 @@ namespace strata::server {
 namespace {
 
 constexpr const char* kArchive = "archive.tar";
+constexpr const char* kMergedArchive = "merged.tar";
 constexpr const char* kManyArchives =
     "too many archives of this tenant are being packed; ask again when some have been answered";
 
@@ -102,6 +103,29 @@ Response file_response(const std::string& path, const std::string& name, std::st
   return response;
 }
 
+bool wants_merged(const Request& request) {
+  const std::string text = request.parameter("merged").value_or("false");
+  if (text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("merged: got '{}', want true or false", text.substr(0, 40)));
+}
+
+// Why there is no merged model; where things lie on this machine is nobody's business.
+Response merge_fault(const std::exception& fault, const std::string& data_path) {
+  const auto* error = dynamic_cast<const Error*>(&fault);
+  const std::string text = fault.what();
+  if (error == nullptr || text.find(data_path) != std::string::npos) {
+    return busy_response(503, "the merged model could not be written", 5);
+  }
+  const std::string message = fmt::format("archive: merged: {}", text);
+  if (error->code == ErrorCode::kResourceExhausted) return busy_response(503, message, 60);
+  const bool cannot =
+      error->code == ErrorCode::kInvalidArgument || error->code == ErrorCode::kUnsupported;
+  if (cannot) return error_response(400, message);
+  return busy_response(503, "the merged model could not be written", 5);
+}
+
 }  // namespace
 
 Response Rest::external_urls(const Request& request) {
@@ -129,14 +153,18 @@ void Rest::archive(const Request& request, const Respond& respond) {
                                   "archive: external weights are fetched file by file "
                                   "(external_weights_urls)"));
   }
+  const bool is_merged = wants_merged(request);
   const double now = wall_seconds();
   const int64_t expires = parts_.signer.expiry(row, now);
-  const std::string url =
-      parts_.signer.sign(request.base_url, row, kArchive, request.tenant, expires, now);
+  const std::string url = parts_.signer.sign(
+      request.base_url, row, is_merged ? kMergedArchive : kArchive, request.tenant, expires, now);
+  const std::string reply =
+      JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text();
+  if (is_merged) return merged_archive(request.tenant, row, reply, respond);
   const auto answer = std::make_shared<Answer>(respond);
   // Leased here: between now and the job a sweep may come.
   const bool is_taken = parts_.archives.try_post(
-      request.tenant, [this, row, url, expires, answer, held = parts_.registry.lease(row.id)] {
+      request.tenant, [this, row, reply, answer, held = parts_.registry.lease(row.id)] {
         try {
           parts_.registry.archive(row);
         } catch (const std::exception& error) {
@@ -144,34 +172,90 @@ void Rest::archive(const Request& request, const Respond& respond) {
               fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
           return answer->give(busy_response(503, "the archive could not be written", 5));
         }
-        answer->give(json_response(
-            200,
-            JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text()));
+        answer->give(json_response(200, reply));
+      });
+  if (!is_taken) answer->give(busy_response(429, kManyArchives, 5));
+}
+
+std::optional<size_t> Rest::model_of(const CheckpointRow& row) const {
+  const BaseName* name = parts_.names.find(row.base_model);
+  if (name == nullptr || !name->adapter.empty()) return std::nullopt;
+  return static_cast<size_t>(name->model);
+}
+
+void Rest::merged_archive(const std::string& tenant, const CheckpointRow& row,
+                          const std::string& reply, const Respond& respond) {
+  if (!parts_.merger) {
+    return respond(error_response(400,
+                                  "archive: merged: this server hands out no merged models (serve "
+                                  "--merged); download the adapter's archive and merge it: strata "
+                                  "merge --adapter FILE.tar"));
+  }
+  const std::optional<size_t> model = model_of(row);
+  if (!model) {
+    return respond(error_response(
+        400, fmt::format("archive: merged: the model that this checkpoint was trained on, '{}', is "
+                         "not served",
+                         row.base_model)));
+  }
+  const auto answer = std::make_shared<Answer>(respond);
+  const bool is_taken = parts_.merges.try_post(
+      tenant, [this, row, reply, answer, model = *model, held = parts_.registry.lease(row.id)] {
+        try {
+          const bool is_made = parts_.registry.archive_merged(row, parts_.merger, model);
+          if (is_made) answer->give(json_response(200, reply));
+        } catch (const std::exception& error) {
+          log(LogLevel::kError,
+              fmt::format("merged archive of {}: {}", path_of(row).text(), error.what()));
+          answer->give(merge_fault(error, parts_.registry.data_path()));
+        }
       });
   if (!is_taken) answer->give(busy_response(429, kManyArchives, 5));
 }
 
 // For a URL that is older than the archive: a restart empties tmp, and old archives go.
-void Rest::pack_again(const CheckpointRow& row, const std::string& tenant) {
+void Rest::pack_again(const CheckpointRow& row, const std::string& tenant,
+                      CheckpointRegistry::Archive of) {
+  const std::optional<size_t> model = model_of(row);
+  const bool is_merged = of == CheckpointRegistry::Archive::kMerged;
+  const std::pair key(row.id, of);
   {
     const MutexLock lock(packing_->mutex);
-    if (!packing_->ids.insert(row.id).second) return;
+    if (!packing_->ids.insert(key).second) return;
   }
   // In line or refused, once it is through it may be asked for again.
-  const auto forget = [packing = packing_, id = row.id] {
+  const auto forget = [packing = packing_, key] {
     const MutexLock lock(packing->mutex);
-    packing->ids.erase(id);
+    packing->ids.erase(key);
   };
-  const bool is_taken = parts_.archives.try_post(tenant, [&registry = parts_.registry, forget, row,
-                                                          held = parts_.registry.lease(row.id)] {
+  Worker& worker = is_merged ? parts_.merges : parts_.archives;
+  const bool is_taken = worker.try_post(tenant, [this, forget, row, is_merged, model,
+                                                 held = parts_.registry.lease(row.id)] {
     try {
-      registry.archive(row);
+      if (is_merged) {
+        parts_.registry.archive_merged(row, parts_.merger, model.value());
+      } else {
+        parts_.registry.archive(row);
+      }
     } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
     }
     forget();
   });
   if (!is_taken) forget();
+}
+
+Response Rest::archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
+                            std::string_view range) {
+  using Archive = CheckpointRegistry::Archive;
+  const Archive of = claim.file == kMergedArchive ? Archive::kMerged : Archive::kCheckpoint;
+  const std::optional<std::string> made = parts_.registry.made_archive(row, of);
+  if (made) return file_response(*made, claim.file, range, claim.tenant_number);
+  if (of == Archive::kMerged && (!parts_.merger || !model_of(row))) {
+    return error_response(410, "this server makes no such merged model any more");
+  }
+  pack_again(row, claim.tenant_number, of);
+  return busy_response(503, "the archive is being packed");
 }
 
 Response Rest::file(const Request& request) {
@@ -188,14 +272,11 @@ Response Rest::file(const Request& request) {
       break;
   }
   // Only names that were signed come here, so the name is one of ours.
-  if (claim.file != kArchive) {
-    return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file,
-                         request.header("range"), claim.tenant_number);
+  if (claim.file == kArchive || claim.file == kMergedArchive) {
+    return archive_file(*row, claim, request.header("range"));
   }
-  const std::optional<std::string> made = parts_.registry.made_archive(*row);
-  if (made) return file_response(*made, claim.file, request.header("range"), claim.tenant_number);
-  pack_again(*row, claim.tenant_number);
-  return busy_response(503, "the archive is being packed");
+  return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file,
+                       request.header("range"), claim.tenant_number);
 }
 
 }  // namespace strata::server

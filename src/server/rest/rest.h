@@ -6,10 +6,14 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/mutex.h"
+#include "server/base_names.h"
 #include "server/checkpoints/registry.h"
 #include "server/checkpoints/signed_url.h"
 #include "server/http/message.h"
@@ -28,6 +32,9 @@ struct RestParts {
   Worker& worker;    // copies and deletes
   Worker& archives;  // packs archives
   Usage& usage;
+  Worker& merges;  // makes merged models
+  const BaseNames& names;
+  ModelMerger merger;  // none: nothing is merged
 };
 
 class Rest {
@@ -52,8 +59,14 @@ class Rest {
   // Downloads (downloads.cc)
   Response external_urls(const Request& request);
   void archive(const Request& request, const Respond& respond);
+  void merged_archive(const std::string& tenant, const CheckpointRow& row, const std::string& reply,
+                      const Respond& respond);
   Response file(const Request& request);
-  void pack_again(const CheckpointRow& row, const std::string& tenant);
+  Response archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
+                        std::string_view range);
+  void pack_again(const CheckpointRow& row, const std::string& tenant,
+                  CheckpointRegistry::Archive of);
+  std::optional<size_t> model_of(const CheckpointRow& row) const;
 
   void answer_aside(const Request& request, const Respond& respond, std::function<Response()> work);
   CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
@@ -63,7 +76,7 @@ class Rest {
   RestParts parts_;
   struct Packing {  // checkpoints whose archives the worker was told to make again
     Mutex mutex;
-    std::set<std::string> ids GUARDED_BY(mutex);
+    std::set<std::pair<std::string, CheckpointRegistry::Archive>> ids GUARDED_BY(mutex);
   };
   std::shared_ptr<Packing> packing_ = std::make_shared<Packing>();
 };

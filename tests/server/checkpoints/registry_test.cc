@@ -330,6 +330,41 @@ TEST_F(Registry, ArchivesAreBoundedAndTheOldestGo) {
   EXPECT_FALSE(fs::exists(made[2]));
 }
 
+TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
+  registry_ = std::make_unique<CheckpointRegistry>(*data_, *store_,
+                                                   RegistryOptions{.max_archive_bytes = 8000});
+  const CheckpointRow small = finish(save("a"), 1000, std::string(1000, 'x'));
+  const std::string tar = registry_->archive(small);
+  ModelMerger merger{.bytes = {9000, 6000},
+                     .write = [](size_t, const std::string&, const std::string& to) {
+                       write_bytes(to + "/config.json", "{}");
+                       write_bytes(to + "/model.safetensors", std::string(5000, 'w'));
+                       return true;
+                     }};
+  try {
+    registry_->archive_merged(small, merger, 0);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("9000 bytes: --max-archive-bytes is 8000; download the adapter's archive"));
+  }
+  EXPECT_TRUE(fs::exists(tar)) << "nothing goes for what is refused";
+  EXPECT_TRUE(registry_->archive_merged(small, merger, 1));
+  EXPECT_FALSE(fs::exists(tar));
+  const auto made = registry_->made_archive(small, CheckpointRegistry::Archive::kMerged);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(fs::file_size(*made) % 512, 0u);
+  EXPECT_FALSE(registry_->made_archive(small));
+  int num_entries = 0;
+  for (const auto& entry : fs::directory_iterator(data_->temporary())) {
+    EXPECT_EQ(entry.path(), *made);
+    ++num_entries;
+  }
+  EXPECT_EQ(num_entries, 1);
+}
+
 TEST_F(Registry, RefusesTheStateOfAnotherDataDirectory) {
   finish(save("a"));
   registry_.reset();

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/serve/merger.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <map>
+
+#include "apps/export/export_model.h"
+#include "model/export/write_checkpoint.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kShardBytes = 4LL << 30;  // a file of a tar has less than 8 GiB
+constexpr int kYielding = 19;               // the nicest
+
+bool write_merged(const std::string& model, const std::string& adapter, const std::string& to) {
+  ::setpriority(PRIO_PROCESS, 0, kYielding);  // on Linux of this thread alone
+  ExportModel exported(model, {{.dir = adapter}}, /*threads=*/1);
+  const auto errors = model::write_checkpoint(exported.backend(), exported.source(),
+                                              exported.names(), to, {.shard_bytes = kShardBytes});
+  if (!errors) return false;
+  exported.write_small_files(to, {});
+  return true;
+}
+
+// A tied model may become one whose embedding and head are apart.
+int64_t merged_bytes(const model::LoadedModel& names) {
+  int64_t bytes = 0;
+  for (const auto& [tensor, shard] : names.checkpoint->layout().entries) {
+    bytes += tensor.shape.num_elements() * tensor.element_bytes();
+  }
+  const model::ModelWeights& weights = *names.weights;
+  if (!names.config.tie_word_embeddings) return bytes;
+  const model::Parameter& embedding = weights.table()[weights.embedding_index()];
+  return bytes + embedding.shape.num_elements() * dtype_bytes(DType::kF32);
+}
+
+// What MergedSource holds of an adapter that has every module: those of one layer, and one of them
+// three times more while it is read (in the file's order, masters and panels).
+int64_t factor_bytes(const model::LoadedModel& names, int64_t max_rank,
+                     model::ExpertRank expert_rank) {
+  const model::LayerTable& layers = names.weights->layers();
+  std::map<int, int64_t> of_layers;
+  int64_t largest = 0;
+  const auto any = [](const model::LoraTarget& target, int) { return target.is_fresh; };
+  for (const model::LoraModuleSpec& spec :
+       model::adapter_specs(layers, any, max_rank, 1.0, expert_rank)) {
+    const model::LoraTarget& target = layers.targets(spec.layer)[static_cast<size_t>(spec.target)];
+    const int64_t values =
+        spec.rank * (target.in + target.out) * std::max<int64_t>(1, target.num_experts);
+    of_layers[spec.layer] += values;
+    largest = std::max(largest, values);
+  }
+  int64_t most = 0;
+  for (const auto& [layer, values] : of_layers) most = std::max(most, values);
+  return (most + 3 * largest) * dtype_bytes(DType::kF32);
+}
+
+}  // namespace
+
+Merging make_merging(const std::vector<std::string>& directories, int64_t max_rank,
+                     model::ExpertRank expert_rank) {
+  Merging merging;
+  for (const std::string& dir : directories) {
+    const ExportModel model(dir, {}, /*threads=*/1);
+    merging.merger.bytes.push_back(merged_bytes(model.names()));
+    merging.bytes = std::max(merging.bytes, factor_bytes(model.names(), max_rank, expert_rank));
+  }
+  merging.bytes += model::kWriteBytes;
+  merging.merger.write = [directories](size_t model, const std::string& adapter,
+                                       const std::string& to) {
+    return write_merged(directories.at(model), adapter, to);
+  };
+  return merging;
+}
+
+}  // namespace strata::apps
