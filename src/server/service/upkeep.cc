@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens by itself: time limits, sweeps, and whether new work should be sent here.
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/json.h"
+#include "server/service/service.h"
+
+namespace strata::server {
+namespace {
+
+constexpr double kSweepSeconds = 5.0;
+constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
+constexpr double kOldTick = 5.0;       // the last tick is too old to take new work
+constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
+constexpr int kReadyRetrySeconds = 5;
+
+}  // namespace
+
+void Service::tick(double now) {
+  const double gap = now - ticked_;
+  ticked_ = now;
+  has_ticked_ = true;
+  excuse(now, gap > kStallSeconds ? gap : 0.0);
+  note_lag(now, gap);
+  guarded("futures", [&] { futures_.sweep(now); });
+  if (now - last_sweep_ < std::min(kSweepSeconds, options_.session_timeout / 4)) return;
+  last_sweep_ = now;
+  end_silent(now);
+  sweep();
+}
+
+void Service::end_silent(double now) {
+  for (const std::string& id : sessions_.silent(now, options_.session_timeout)) {
+    // What fails is tried again at the next look.
+    guarded("end_session", [&] {
+      end_session(id, "timed_out", "no heartbeat",
+                  fmt::format("no sign of life for {:g} s", options_.session_timeout));
+    });
+  }
+}
+
+void Service::sweep() {
+  if (sweeping_) return;
+  sweeping_ = true;
+  const auto job = [this, used = parts_.usage.changed()] {
+    std::string fault;
+    bool is_kept = false;
+    try {
+      parts_.store.put_usage(used);
+      is_kept = true;
+      parts_.registry.sweep(wall_seconds(), now_seconds());
+    } catch (const std::exception& error) {
+      fault = error.what();
+    }
+    const auto done = [this, fault, is_kept, used] {
+      sweeping_ = false;
+      if (is_kept) parts_.usage.wrote(used);
+      store_fault_ = guarded("sweep", [&] {
+        if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
+      });
+    };
+    parts_.back ? parts_.back(done) : done();
+  };
+  parts_.aside ? parts_.aside("", job) : job();
+}
+
+std::string Service::guarded(const char* step, const std::function<void()>& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception& error) {
+    parts_.watch.metrics().fault(step);
+    log(LogLevel::kError, fmt::format("{}: {}", step, error.what()));
+    return error.what();
+  }
+}
+
+void Service::note_lag(double now, double gap) {
+  if (now - lag_since_ > kLagSeconds) {
+    lag_before_ = lag_;
+    lag_ = 0;
+    lag_since_ = now;
+  }
+  lag_ = std::max(lag_, gap - kTickSeconds);
+  // One standstill alone is over when it is seen.
+  behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kStallSeconds)) / 2;
+}
+
+std::string Service::unready(double now) const {
+  if (stopping_) return "draining: the server is shutting down";
+  if (!has_ticked_) return "loading: the server starts";
+  if (now - ticked_ > kOldTick) return fmt::format("the last tick is {:.1f} s old", now - ticked_);
+  if (!store_fault_.empty()) return "the state store or its disk is away";
+  return "";
+}
+
+void Service::excuse(double now, double seconds) {
+  if (seconds > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("the server stood still for {:.1f} s: no time limit counts them", seconds));
+    sessions_.excuse(now, seconds);
+    futures_.excuse(seconds);
+  }
+  dispatch_.tick(now, seconds);
+}
+
+// Without a key, so the reason names no path and no tenant: the log and the metrics say more.
+Response Service::readiness() const {
+  const std::string why = unready(now_seconds());
+  if (!why.empty()) return not_ready(why);
+  return json_response(200, JsonObject{{"status", "ready"}}.text());
+}
+
+Response Service::not_ready(const std::string& why) {
+  return retried_after(
+      json_response(503, JsonObject{{"status", "unready"}, {"reason", why}}.text()),
+      kReadyRetrySeconds);
+}
+
+void Service::fail_pending() {
+  const auto pending =
+      futures_.fail_all("the server was shut down before this request was done", now_seconds());
+  for (const std::shared_ptr<PendingCommand>& command : pending) undo(*command->completion);
+}
+
+}  // namespace strata::server
