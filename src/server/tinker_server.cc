@@ -398,6 +398,7 @@ TinkerServer::~TinkerServer() { state_->stop_threads(); }
 void TinkerServer::start() {
   state_->http->start();
   state_->start_metrics();
+  state_->http->post([this] { state_->store.hurry_this_thread(); });
 }
 
 int TinkerServer::port() const { return state_->http->port(); }

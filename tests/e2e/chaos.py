@@ -390,6 +390,68 @@ def killed_postgres(strata, model, data):
     database.kill()
 
 
+def hung_postgres(strata, model, data):
+    """The database hangs, its connections stay: what needs it is told to come again, and everything else is answered within a
+    second. What expired meanwhile has ended when it is back."""
+    database = Postgres(data)
+    server = start(strata, model, os.path.join(data, "state"), "--db", database.url, "--session-timeout", "6")
+    wire = Wire(server.url, KEY)
+    session, silent = wire.session(), wire.session()
+    tiny = wire.model(session)
+    done = tiny.send([ce(A)])
+    wire.result(done)
+    waits, codes, over = {}, set(), threading.Event()
+
+    def timed(what, ask):
+        http = httpx.Client(timeout=30, headers={"X-API-Key": KEY})
+        while not over.wait(0.02):
+            begin = time.monotonic()
+            code = ask(http).status_code
+            waits.setdefault(what, []).append(time.monotonic() - begin)
+            if what == "create_session":
+                codes.add(code)
+            else:
+                assert code == 200 or (code == 503 and what.startswith("readyz")), (what, code)
+
+    def post(path, body):
+        return lambda http: http.post(f"{server.url}/api/v1/{path}", json=body)
+    asked = {"heartbeat": post("session_heartbeat", {"session_id": session}),
+             "poll": post("retrieve_future", {"request_id": done.json()["request_id"]}),
+             "readyz": lambda http: http.get(f"{server.url}/api/v1/readyz"),
+             "readyz of the metrics": lambda http: http.get(server.metrics_url.replace("/metrics", "/readyz")),
+             "metrics": lambda http: http.get(server.metrics_url)}
+    clients = [(what, ask) for what, ask in asked.items()] + [("create_session", post("create_session", {"tags": []}))] * 16
+    database.freeze(True)
+    threads = [threading.Thread(target=timed, args=client) for client in clients]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    assert isinstance(wire.result(tiny.send([ce(A)])), bytes), "training stopped"
+    assert wait_until(lambda: status(wire, "readyz") == 503, 15), "readiness saw nothing"
+    time.sleep(8)
+    during = {what: max(list(seconds)) for what, seconds in waits.items() if what != "create_session"}
+    assert codes == {503}, codes
+    database.freeze(False)
+    assert wait_until(lambda: status(wire, "readyz") == 200, 15), "readiness stayed red"
+    assert wait_until(lambda: 200 in codes), "no session is made any more"
+    assert wait_until(lambda: ended(database, silent)), "a session that fell silent did not end"
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert set(during) == set(asked) and max(during.values()) < 1, during
+    load(wire, tiny.save("after")["path"])
+    assert server.stop() == 0
+    database.kill()
+    print("chaos: beside a hung database at most " + ", ".join(f"{what} {1e3 * most:.0f} ms" for what, most in during.items()))
+
+
+def ended(database, session):
+    """Whether the store has the session's end: asking the server would be a sign of life."""
+    done = subprocess.run([database.PROGRAMS + "/psql", "-h", database.folder, "-U", "strata", "-d", "postgres", "-Atc",
+                           f"SELECT state FROM sessions WHERE id = '{session}'"], capture_output=True, text=True, check=True)
+    return done.stdout.strip() == "timed_out"
+
+
 def slow_start(strata, model, data):
     """A signal while models load from a slow disk ends the process at once; nothing was begun, so nothing is dropped."""
     faults = Faults(data)
@@ -419,7 +481,7 @@ def nobody_reads_the_log(strata, model, data):
 
 
 DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends, faulty_disk, jumping_clock,
-        killed_postgres, slow_start, nobody_reads_the_log, mutated_archives, reloads]
+        killed_postgres, hung_postgres, slow_start, nobody_reads_the_log, mutated_archives, reloads]
 
 
 def main():

@@ -70,14 +70,21 @@ class Postgres:
             time.sleep(0.1)
         raise AssertionError("postgres did not start")
 
+    def signal_all(self, number):
+        children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()
+        for pid in [self.process.pid, *map(int, children)]:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    def freeze(self, is_frozen):
+        """It answers nothing, and its connections stay."""
+        self.signal_all(signal.SIGSTOP if is_frozen else signal.SIGCONT)
+
     def kill(self):
         """At once, with all its children: no connection is ended in good order."""
         if self.process is not None:
-            children = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout.split()
-            for pid in [self.process.pid, *map(int, children)]:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+            self.signal_all(signal.SIGKILL)
             self.process.wait()
             self.process = None

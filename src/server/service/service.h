@@ -216,6 +216,7 @@ class Service {
   // Takes a standstill out of every time limit.
   void excuse(double now, double seconds);
   void note_lag(double now, double gap);
+  void look_for_store();
   void end_silent(double now);
   void sweep();
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
@@ -241,6 +242,7 @@ class Service {
   double behind_ = 0;                // how late ticks come, the last ones counting most
   double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before
   bool sweeping_ = false;
+  bool looking_ = false;     // for a store that was lost
   std::string store_fault_;  // of the last sweep
 };
 

@@ -17,6 +17,16 @@ constexpr double kOldTick = 5.0;       // the last tick is too old to take new w
 constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
 constexpr int kReadyRetrySeconds = 5;
 
+// What was thrown, or "".
+std::string fault_of(const std::function<void()>& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 void Service::tick(double now) {
@@ -26,14 +36,31 @@ void Service::tick(double now) {
   excuse(now, gap > kStallSeconds ? gap : 0.0);
   note_lag(now, gap);
   guarded("futures", [&] { futures_.sweep(now); });
+  look_for_store();
   if (now - last_sweep_ < std::min(kSweepSeconds, options_.session_timeout / 4)) return;
   last_sweep_ = now;
   end_silent(now);
   sweep();
 }
 
+// On another thread, since that takes a while; once it is back, what expired meanwhile goes.
+void Service::look_for_store() {
+  if (looking_ || !parts_.store.is_away()) return;
+  looking_ = true;
+  const auto job = [this] {
+    const bool is_back = fault_of([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
+    const auto done = [this, is_back] {
+      looking_ = false;
+      if (is_back) last_sweep_ = 0;
+    };
+    parts_.back ? parts_.back(done) : done();
+  };
+  parts_.aside ? parts_.aside("", job) : job();
+}
+
 void Service::end_silent(double now) {
   for (const std::string& id : sessions_.silent(now, options_.session_timeout)) {
+    if (parts_.store.is_away()) return;
     // What fails is tried again at the next look.
     guarded("end_session", [&] {
       end_session(id, "timed_out", "no heartbeat",
@@ -46,15 +73,10 @@ void Service::sweep() {
   if (sweeping_) return;
   sweeping_ = true;
   const auto job = [this, used = parts_.usage.changed()] {
-    std::string fault;
-    bool is_kept = false;
-    try {
-      parts_.store.put_usage(used);
-      is_kept = true;
-      parts_.registry.sweep(wall_seconds(), now_seconds());
-    } catch (const std::exception& error) {
-      fault = error.what();
-    }
+    std::string fault = fault_of([&] { parts_.store.put_usage(used); });
+    const bool is_kept = fault.empty();
+    // Also where the disk is too full for that: it makes room.
+    fault += fault_of([&] { parts_.registry.sweep(wall_seconds(), now_seconds()); });
     const auto done = [this, fault, is_kept, used] {
       sweeping_ = false;
       if (is_kept) parts_.usage.wrote(used);
@@ -68,14 +90,11 @@ void Service::sweep() {
 }
 
 std::string Service::guarded(const char* step, const std::function<void()>& body) {
-  try {
-    body();
-    return "";
-  } catch (const std::exception& error) {
-    parts_.watch.metrics().fault(step);
-    log(LogLevel::kError, fmt::format("{}: {}", step, error.what()));
-    return error.what();
-  }
+  std::string fault = fault_of(body);
+  if (fault.empty()) return fault;
+  parts_.watch.metrics().fault(step);
+  log(LogLevel::kError, fmt::format("{}: {}", step, fault));
+  return fault;
 }
 
 void Service::note_lag(double now, double gap) {
@@ -93,7 +112,7 @@ std::string Service::unready(double now) const {
   if (stopping_) return "draining: the server is shutting down";
   if (!has_ticked_) return "loading: the server starts";
   if (now - ticked_ > kOldTick) return fmt::format("the last tick is {:.1f} s old", now - ticked_);
-  if (!store_fault_.empty()) return "the state store or its disk is away";
+  if (!store_fault_.empty() || parts_.store.is_away()) return "the state store or its disk is away";
   return "";
 }
 

@@ -5,6 +5,7 @@
 // statement's first words and what the database said.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +45,15 @@ class Sql {  // virtual: the fourth seam, since no build can know which database
   // lock must not wait for a disk.
   virtual void sync() = 0;
   virtual void rollback() noexcept = 0;  // also after a failed commit; harmless when there is none
+
+  // A database elsewhere may hang, and a file does not: the rest is about the former alone.
+  [[nodiscard]] virtual bool may_hang() const { return false; }
+  // Any thread: it was lost, and who has no deadline looks for it with the next statement.
+  [[nodiscard]] virtual bool is_away() const { return false; }
+  // When what follows must have ended, now_seconds(); a call that has not is an Error. With one,
+  // nothing looks for a database that is away.
+  static constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
+  virtual void set_deadline(double /*when*/) {}
 };
 
 std::unique_ptr<Sql> open_sqlite(const std::string& path);

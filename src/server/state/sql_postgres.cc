@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // PostgreSQL behind Sql. A connection that was lost between transactions is opened again; one lost
-// inside a transaction fails it. Nothing waits for long: a statement has five seconds, and while
-// the database is away each call looks for it for a moment and fails.
+// inside a transaction fails it. Nothing waits for long: a statement has five seconds or its
+// caller's deadline, and while the database is away each call without one looks for it for a moment
+// and fails.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <libpq-fe.h>
 #include <poll.h>
 
+#include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <thread>
@@ -170,6 +173,9 @@ class Postgres final : public Sql {
     CHECK(!broken, "a failed transaction was committed");
   }
   void sync() override {}  // COMMIT has waited for it
+  [[nodiscard]] bool may_hang() const override { return true; }
+  [[nodiscard]] bool is_away() const override { return !is_ready_; }
+  void set_deadline(double when) override { deadline_ = when; }
   void rollback() noexcept override {
     if (!in_transaction_) return;
     in_transaction_ = false;
@@ -232,6 +238,7 @@ class Postgres final : public Sql {
   // not there yet.
   void find_again() {
     const double now = now_seconds();
+    if (deadline_ != kNoDeadline) fail("the database is away");
     if (!is_connecting_) {
       if (now < next_attempt_) fail("the database is away");
       next_attempt_ = now + kRetry;
@@ -282,7 +289,7 @@ class Postgres final : public Sql {
     const int sent = libpq().PQsendQueryParams(connection_, numbered(statement).c_str(),
                                                static_cast<int>(parameters.size()), nullptr,
                                                values.data(), lengths.data(), formats.data(), 0);
-    return sent == 1 ? take_reply(now_seconds() + kStatement) : Reply();
+    return sent == 1 ? take_reply(std::min(now_seconds() + kStatement, deadline_)) : Reply();
   }
 
   // The last result of what was sent. A database that does not answer in time, frozen or behind a
@@ -333,7 +340,8 @@ class Postgres final : public Sql {
 
   PGconn* connection_;
   bool in_transaction_ = false;
-  bool is_ready_ = false;  // connected, set up, and the lock is ours
+  std::atomic<bool> is_ready_ = false;  // connected, set up, and the lock is ours
+  double deadline_ = kNoDeadline;
   bool is_connecting_ = false;
   double next_attempt_ = 0, give_up_ = 0;  // now_seconds()
 };

@@ -115,8 +115,13 @@ SqlResult StateStore::run(std::string_view statement, std::vector<SqlValue> para
   return sql_->run(statement, parameters);
 }
 
+void StateStore::revive() {
+  const StoreLock lock(mutex_);
+  run("SELECT value FROM meta WHERE name = 'boot'", {});
+}
+
 void StateStore::bind_data_directory(int64_t fingerprint) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   run("INSERT INTO meta (name, value) VALUES ('data_directory', ?) "
       "ON CONFLICT (name) DO NOTHING",
       {fingerprint});
@@ -128,19 +133,19 @@ void StateStore::bind_data_directory(int64_t fingerprint) {
 }
 
 bool StateStore::checkpoints_marked() {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return !run("SELECT value FROM meta WHERE name = 'checkpoints_marked'", {}).rows.empty();
 }
 
 void StateStore::mark_checkpoints() {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   run("INSERT INTO meta (name, value) VALUES ('checkpoints_marked', 1) "
       "ON CONFLICT (name) DO NOTHING",
       {});
 }
 
 int64_t StateStore::tenant_number(const std::string& tenant, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});
   if (!found.rows.empty()) return std::get<int64_t>(found.rows[0][0]);
   const int64_t number = next_number();
@@ -149,7 +154,7 @@ int64_t StateStore::tenant_number(const std::string& tenant, double now) {
 }
 
 std::optional<std::string> StateStore::tenant_of(int64_t number) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   const SqlResult found = run("SELECT name FROM tenants WHERE number = ?", {number});
   if (found.rows.empty()) return std::nullopt;
   return std::get<std::string>(found.rows[0][0]);
@@ -157,7 +162,7 @@ std::optional<std::string> StateStore::tenant_of(int64_t number) {
 
 std::optional<std::string> StateStore::recall(const std::string& tenant, const std::string& scope,
                                               const Idempotency& key) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return known_value(tenant, scope, key);
 }
 
@@ -177,7 +182,7 @@ std::optional<std::string> StateStore::known_value(const std::string& tenant,
 }
 
 void StateStore::prune(double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   run("DELETE FROM idempotency WHERE created_at < ?", {now - kDay});
   run("DELETE FROM stability WHERE last_used <= ?", {now - kDay});
@@ -188,7 +193,7 @@ void StateStore::prune(double now) {
 }
 
 bool StateStore::prune_history(double now, int64_t keep) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   std::vector<std::string> sessions, runs;
   const auto collect = [&](const char* table, const char* checkpoints, const char* alive,
                            std::vector<std::string>& ids) REQUIRES(mutex_) {

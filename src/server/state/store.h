@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "api/command.h"
-#include "base/mutex.h"
 #include "server/state/sql.h"
+#include "server/state/store_mutex.h"
 
 namespace strata::server {
 
@@ -119,6 +119,12 @@ class StateStore {
 
   [[nodiscard]] int64_t boot() const { return boot_; }
   [[nodiscard]] double boot_time() const { return boot_time_; }
+
+  // The calling thread serves everybody: it never waits for long (state/store_mutex.h).
+  void hurry_this_thread() { mutex_.hurry_this_thread(); }
+  // Whether the database was lost; revive() looks for it, and is an Error as long as it is away.
+  [[nodiscard]] bool is_away() const { return sql_->is_away(); }
+  void revive();
 
   // Refuses a database that belongs to another data directory: reconciling with the wrong folder
   // would remove every row.
@@ -236,8 +242,8 @@ class StateStore {
   void insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
 
-  Mutex mutex_;
   std::unique_ptr<Sql> sql_;  // statements under the mutex; sync() on any thread
+  StoreMutex mutex_{*sql_};
   int64_t boot_ = 0;
   double boot_time_ = 0;
   int64_t number_ GUARDED_BY(mutex_) = 0;  // the highest in use

@@ -59,7 +59,7 @@ void StateStore::insert_checkpoint(const CheckpointRow& row) {
 
 void StateStore::add_checkpoint(const CheckpointRow& row) {
   {
-    const MutexLock lock(mutex_);
+    const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     run("UPDATE checkpoints SET deleted_at = ? "
         "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
@@ -73,7 +73,7 @@ void StateStore::add_checkpoint(const CheckpointRow& row) {
 void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
                           const Idempotency& key) {
   {
-    const MutexLock lock(mutex_);
+    const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     insert_run(run_row);
     insert_checkpoint(checkpoint);
@@ -93,20 +93,20 @@ void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
 std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_id,
                                                          CheckpointKind kind,
                                                          const std::string& name, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::first(run(select(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", kAlive)),
                          {run_id, kind_value(kind), name, now}),
                      read_checkpoint);
 }
 
 std::optional<CheckpointRow> StateStore::find_checkpoint_id(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::first(run(select("id = ?"), {id}), read_checkpoint);
 }
 
 std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_id,
                                                          CheckpointKind kind, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::first(
       run(select(
               fmt::format("run_id = ? AND kind = ? AND {} ORDER BY number DESC LIMIT 1", kAlive)),
@@ -115,7 +115,7 @@ std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_
 }
 
 std::vector<CheckpointRow> StateStore::checkpoints_of(const std::string& run_id, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::all(
       run(select(fmt::format("run_id = ? AND {} ORDER BY number DESC", kAlive)), {run_id, now}),
       read_checkpoint);
@@ -123,7 +123,7 @@ std::vector<CheckpointRow> StateStore::checkpoints_of(const std::string& run_id,
 
 std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenant,
                                                         bool with_external, double now, Page page) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::all(
       run(select(fmt::format("tenant = ? AND {}{} ORDER BY number DESC "
                              "LIMIT ? OFFSET ?",
@@ -133,7 +133,7 @@ std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenan
 }
 
 int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_external, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   const SqlResult count =
       run(fmt::format("SELECT COUNT(*) FROM checkpoints WHERE tenant = ? AND {}{}", kAlive,
                       with_external ? "" : " AND kind <> 'external_weights'"),
@@ -144,7 +144,7 @@ int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_exter
 bool StateStore::delete_checkpoint(const std::string& id, double now) {
   int64_t changed = 0;
   {
-    const MutexLock lock(mutex_);
+    const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     changed = run(fmt::format("UPDATE checkpoints SET deleted_at = ? WHERE id = ? AND {}", kAlive),
                   {now, id, now})
@@ -165,7 +165,7 @@ void StateStore::set_public(const std::string& id, bool is_public) {
 
 void StateStore::set_for_good(const char* column, SqlValue value, const std::string& id) {
   {
-    const MutexLock lock(mutex_);
+    const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     run(fmt::format("UPDATE checkpoints SET {} = ? WHERE id = ?", column), {std::move(value), id});
     transaction.commit();
@@ -174,7 +174,7 @@ void StateStore::set_for_good(const char* column, SqlValue value, const std::str
 }
 
 std::vector<CheckpointRow> StateStore::collectable(double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   constexpr const char* kUnread =
       "NOT EXISTS (SELECT 1 FROM samplers JOIN sessions ON sessions.id = samplers.session_id "
       "WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = 'active')";
@@ -190,27 +190,27 @@ std::vector<CheckpointRow> StateStore::collectable(double now) {
 }
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::all(run(select("files_gone = 0"), {}), read_checkpoint);
 }
 
 void StateStore::expire(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   run("UPDATE checkpoints SET deleted_at = expires_at WHERE id = ? AND deleted_at IS NULL", {id});
 }
 
 void StateStore::files_gone(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   run("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", {id});
 }
 
 void StateStore::forget_checkpoint(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   run("DELETE FROM checkpoints WHERE id = ?", {id});
 }
 
 int64_t StateStore::stored_bytes() {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   const SqlResult sum = run(
       "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE files_gone = 0",
       {});
@@ -218,7 +218,7 @@ int64_t StateStore::stored_bytes() {
 }
 
 int64_t StateStore::stored_bytes(const std::string& tenant) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   const SqlResult sum = run(
       "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE tenant = ? AND "
       "files_gone = 0",

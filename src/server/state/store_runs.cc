@@ -65,7 +65,7 @@ void StateStore::insert_run(const RunRow& row) {
 }
 
 bool StateStore::add_run(const RunRow& row) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   if (!run("SELECT id FROM runs WHERE id = ?", {row.id}).rows.empty()) return false;
   insert_run(row);
@@ -74,7 +74,7 @@ bool StateStore::add_run(const RunRow& row) {
 }
 
 std::optional<RunRow> StateStore::find_run(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   std::optional<RunRow> row =
       rows::first(run(fmt::format("SELECT {} FROM runs WHERE id = ?", kColumns), {id}), read_run);
   for (const auto& [touched, when] : touched_) {
@@ -86,7 +86,7 @@ std::optional<RunRow> StateStore::find_run(const std::string& id) {
 std::vector<RunRow> StateStore::list_runs(const std::string& tenant, const std::string& project,
                                           Page page) {
   flush_touches();
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   std::vector<SqlValue> parameters = {tenant};
   if (!project.empty()) parameters.emplace_back(project);
   parameters.emplace_back(page.limit);
@@ -99,7 +99,7 @@ std::vector<RunRow> StateStore::list_runs(const std::string& tenant, const std::
 }
 
 int64_t StateStore::count_runs(const std::string& tenant, const std::string& project) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   const SqlResult count =
       project.empty()
           ? run("SELECT COUNT(*) FROM runs WHERE tenant = ?", {tenant})
@@ -108,7 +108,7 @@ int64_t StateStore::count_runs(const std::string& tenant, const std::string& pro
 }
 
 std::vector<std::string> StateStore::runs_of(const std::string& session_id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   std::vector<std::string> ids;
   const SqlResult found =
       run("SELECT id FROM runs WHERE session_id = ? ORDER BY number", {session_id});
@@ -117,18 +117,18 @@ std::vector<std::string> StateStore::runs_of(const std::string& session_id) {
 }
 
 void StateStore::end_run(const std::string& id, RunState state, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   run("UPDATE runs SET state = ?, ended_at = ? WHERE id = ? AND state = 'live'",
       {state_name(state), now, id});
 }
 
 void StateStore::forget_run(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   run("DELETE FROM runs WHERE id = ?", {id});
 }
 
 void StateStore::touch_run(const std::string& id, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   for (auto& [touched, when] : touched_) {
     if (touched != id) continue;
     when = now;
@@ -138,7 +138,7 @@ void StateStore::touch_run(const std::string& id, double now) {
 }
 
 void StateStore::flush_touches() {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   if (touched_.empty()) return;
   Transaction transaction(*sql_);
   for (const auto& [id, when] : touched_) {

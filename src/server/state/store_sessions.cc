@@ -54,7 +54,7 @@ std::string select(const char* columns, const char* rest) {
 }  // namespace
 
 std::string StateStore::add_session(const SessionRow& row, const Idempotency& key) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   if (!key.name.empty()) {
     if (const auto known = known_value(row.tenant, "session", key)) return *known;
@@ -72,12 +72,12 @@ std::string StateStore::add_session(const SessionRow& row, const Idempotency& ke
 }
 
 std::optional<SessionRow> StateStore::find_session(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::first(run(select(kSessionColumns, "sessions WHERE id = ?"), {id}), read_session);
 }
 
 std::vector<SessionRow> StateStore::list_sessions(const std::string& tenant, Page page) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::all(run(select(kSessionColumns,
                               "sessions WHERE tenant = ? ORDER BY number DESC LIMIT ? OFFSET ?"),
                        {tenant, page.limit, page.offset}),
@@ -85,7 +85,7 @@ std::vector<SessionRow> StateStore::list_sessions(const std::string& tenant, Pag
 }
 
 std::vector<SessionRow> StateStore::active_sessions() {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::all(
       run(select(kSessionColumns, "sessions WHERE state = 'active' ORDER BY number"), {}),
       read_session);
@@ -93,7 +93,7 @@ std::vector<SessionRow> StateStore::active_sessions() {
 
 bool StateStore::end_session(const std::string& id, const std::string& state,
                              const std::string& reason, const std::string& detail, double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   const SqlResult ended =
       run("UPDATE sessions SET state = ?, ended_at = ?, end_reason = ?, end_detail = ? "
@@ -107,7 +107,7 @@ bool StateStore::end_session(const std::string& id, const std::string& state,
 }
 
 void StateStore::set_project(const std::string& session_id, const std::string& project_id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   run("UPDATE sessions SET project_id = ? WHERE id = ?", {project_id, session_id});
   run("UPDATE runs SET project_id = ? WHERE session_id = ?", {project_id, session_id});
@@ -115,7 +115,7 @@ void StateStore::set_project(const std::string& session_id, const std::string& p
 }
 
 SamplerRow StateStore::add_sampler(SamplerRow row) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   row.boot = boot_;
   const SqlResult added =
       run("INSERT INTO samplers (id, session_id, sampling_seq, tenant, number, created_at, "
@@ -133,12 +133,12 @@ SamplerRow StateStore::add_sampler(SamplerRow row) {
 }
 
 std::optional<SamplerRow> StateStore::find_sampler(const std::string& id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::first(run(select(kSamplerColumns, "samplers WHERE id = ?"), {id}), read_sampler);
 }
 
 std::vector<SamplerRow> StateStore::samplers_of(const std::string& session_id) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::all(
       run(select(kSamplerColumns, "samplers WHERE session_id = ? ORDER BY number"), {session_id}),
       read_sampler);

@@ -16,7 +16,7 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   auto bytes = static_cast<int64_t>(request.prompt.size());
   for (const StabilityRecord& record : request.records)
     bytes += static_cast<int64_t>(record.sequence_id.size() + record.record.size());
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   int64_t taken = stability_bytes(request.tenant);
   while (taken > 0 && taken + bytes > quota) {
@@ -54,7 +54,7 @@ int64_t StateStore::stability_bytes(const std::string& tenant) {
 std::optional<StateStore::StabilityFound> StateStore::get_stability(const std::string& session,
                                                                     const std::string& sequence_id,
                                                                     double now) {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   const SqlResult found = run(
       "SELECT stability.record, stability.last_used, stability_prompts.prompt, stability.prompt_id "
       "FROM stability LEFT JOIN stability_prompts ON stability_prompts.session_id = "

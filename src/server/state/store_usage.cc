@@ -18,7 +18,7 @@ UsageRow read_usage(const SqlRow& row) {
 }  // namespace
 
 std::vector<UsageRow> StateStore::usage_rows() {
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   return rows::all(
       run("SELECT tenant, key_id, requests, trained_tokens, sampled_tokens, prompt_tokens "
           "FROM usage_by_key ORDER BY tenant, key_id",
@@ -28,7 +28,7 @@ std::vector<UsageRow> StateStore::usage_rows() {
 
 void StateStore::put_usage(const std::vector<UsageRow>& rows) {
   if (rows.empty()) return;
-  const MutexLock lock(mutex_);
+  const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   for (const UsageRow& row : rows) {
     run("INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens, "

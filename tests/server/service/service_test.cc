@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/files.h"
 #include "tests/server/service/house.h"
 
 namespace strata::server {
@@ -98,6 +99,49 @@ TEST(Service, AStoreThatIsAwayStopsNoTimer) {
   for (int second = 0; second < 12; ++second) house.service().tick(++now);
   EXPECT_THAT(house.ended, ElementsAre(session));
   EXPECT_EQ(house.service().unready(now), "");
+}
+
+// A database that was lost is looked for between the sweeps, and what expired goes when it is back.
+TEST(Service, AStoreThatWasLostIsLookedForAndSweptWhenItIsBack) {
+  House house(session_timeout(20));
+  house.holds_jobs = true;
+  const std::string session = house.session();
+  double now = now_seconds();
+  house.service().tick(now);
+  house.run_aside();
+  house.faults().away = house.faults().lost = true;
+  EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
+  for (int second = 0; second < 30; ++second) {
+    house.service().tick(++now);
+    house.run_aside();
+  }
+  EXPECT_THAT(house.ended, IsEmpty());
+  house.faults().away = false;
+  house.service().tick(now += 0.1);
+  house.run_aside();
+  EXPECT_FALSE(house.faults().lost);
+  EXPECT_THAT(house.ended, IsEmpty());
+  house.service().tick(now += 0.1);
+  EXPECT_THAT(house.ended, ElementsAre(session));
+}
+
+// Where the disk is too full for a line of usage, what may go has to go all the more.
+TEST(Service, AFullDiskIsSweptAllTheSame) {
+  House house(session_timeout(20));
+  const std::string session = house.session();
+  CheckpointSave save;
+  save.path = {house.model(session), CheckpointKind::kWeights, "gone"};
+  save.tenant = "alice";
+  const std::string dir = house.registry().begin();
+  write_file_atomic(dir + "/adapter_config.json", "{}");
+  const CheckpointRow row = house.registry().finish(dir, save, wall_seconds());
+  ASSERT_TRUE(house.store().delete_checkpoint(row.id, wall_seconds()));
+  house.faults().statement = "INSERT INTO usage_by_key";
+  house.usage().add("alice", "key", UsageKind::kRequests, 1, now_seconds());
+  double now = now_seconds();
+  for (int second = 0; second < 12; ++second) house.service().tick(++now);
+  EXPECT_FALSE(file_exists(house.registry().folder(row)));
+  EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
 }
 
 // The store fails while failures are noted: each result of the batch reaches its future.

@@ -14,6 +14,7 @@ namespace strata::server {
 // Shared with the test; one thread.
 struct SqlFaults {
   bool away = false;         // everything fails
+  bool lost = false;         // a database elsewhere: the first statement that works finds it
   std::string statement;     // what begins like this fails; "": nothing
   bool commit_lost = false;  // COMMIT is done, and its answer is lost
   std::function<void()> slow_sync;
@@ -27,6 +28,7 @@ class FaultySql final : public Sql {
 
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
     check(statement);
+    faults_->lost = false;
     faults_->last = statement;
     return sql_->run(statement, parameters);
   }
@@ -44,6 +46,7 @@ class FaultySql final : public Sql {
     sql_->sync();
   }
   void rollback() noexcept override { sql_->rollback(); }
+  [[nodiscard]] bool is_away() const override { return faults_->lost; }
 
  private:
   [[noreturn]] static void fail(std::string_view statement) {

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/state/store_mutex.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace strata::server {
+
+bool StoreMutex::is_hurried() const {
+  return sql_.may_hang() && hurried_.load() == std::this_thread::get_id();
+}
+
+void StoreMutex::lock() {
+  if (!is_hurried()) {
+    mutex_.lock();
+    sql_.set_deadline(Sql::kNoDeadline);
+    return;
+  }
+  if (sql_.is_away()) throw Error(ErrorCode::kIo, "state store: its database is away");
+  const double now = now_seconds();
+  left_ = std::min(kPatience, left_ + kPatienceShare * (now - counted_at_));
+  counted_at_ = begun_at_ = now;
+  if (left_ < kLeast) throw Error(ErrorCode::kIo, "state store: its database is slow");
+  if (!mutex_.try_lock_for(std::chrono::duration<double>(left_))) {
+    left_ = 0;
+    counted_at_ = now_seconds();
+    throw Error(ErrorCode::kIo, "state store: its database hangs, others wait for it");
+  }
+  sql_.set_deadline(now + left_);
+}
+
+void StoreMutex::unlock() {
+  if (is_hurried()) {
+    const double now = now_seconds();
+    left_ -= now - begun_at_;
+    counted_at_ = now;
+  }
+  mutex_.unlock();
+}
+
+}  // namespace strata::server

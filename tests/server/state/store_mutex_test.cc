@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store whose database is slow or hangs: what the thread that serves everybody waits, in all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/state/store.h"
+#include "tests/base/temp_dir.h"
+
+namespace strata::server {
+namespace {
+
+using strata::testing::TempDir;
+
+// Shared with the test.
+struct Delays {
+  std::atomic<double> seconds = 0;  // of each statement
+  std::atomic<int> cut = 0;         // statements that were cut off at their deadline
+  std::atomic<bool> lost = false;
+};
+
+class SlowSql final : public Sql {
+ public:
+  SlowSql(std::unique_ptr<Sql> sql, std::shared_ptr<Delays> delays)
+      : sql_(std::move(sql)), delays_(std::move(delays)) {}
+
+  SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
+    const double left = deadline_ - now_seconds();
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(std::clamp(left, 0.0, delays_->seconds.load())));
+    if (left < delays_->seconds) {
+      ++delays_->cut;
+      throw Error(ErrorCode::kIo, "cut off");
+    }
+    return sql_->run(statement, parameters);
+  }
+  void begin(Durability durability) override { sql_->begin(durability); }
+  void commit() override { sql_->commit(); }
+  void sync() override { sql_->sync(); }
+  void rollback() noexcept override { sql_->rollback(); }
+  [[nodiscard]] bool may_hang() const override { return true; }
+  [[nodiscard]] bool is_away() const override { return delays_->lost; }
+  void set_deadline(double when) override { deadline_ = when; }
+
+ private:
+  std::unique_ptr<Sql> sql_;
+  std::shared_ptr<Delays> delays_;
+  double deadline_ = kNoDeadline;
+};
+
+struct StoreMutexTest : ::testing::Test {
+  // How long `count` calls take, and how many fail.
+  double calls(int count) {
+    const double begin = now_seconds();
+    for (int i = 0; i < count; ++i) {
+      try {
+        EXPECT_FALSE(store.find_session("s").has_value());
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code, ErrorCode::kIo);
+        ++failed;
+      }
+    }
+    return now_seconds() - begin;
+  }
+
+  TempDir dir;
+  std::shared_ptr<Delays> delays = std::make_shared<Delays>();
+  StateStore store{std::make_unique<SlowSql>(open_sqlite(dir.file("strata.db")), delays), 1000};
+  int failed = 0;
+};
+
+TEST_F(StoreMutexTest, AStatementThatHangsIsCutOff) {
+  store.hurry_this_thread();
+  delays->seconds = 30;
+  EXPECT_LT(calls(1000), 0.8);
+  EXPECT_EQ(failed, 1000);
+  delays->seconds = 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  calls(10);
+  EXPECT_EQ(failed, 1000);
+}
+
+// Many that are slow and not cut off: what stands behind them waits no longer either.
+TEST_F(StoreMutexTest, ManySlowStatementsTakeNoLongerTogether) {
+  store.hurry_this_thread();
+  delays->seconds = 0.05;
+  EXPECT_LT(calls(300), 0.95);
+  EXPECT_GT(failed, 280);
+  EXPECT_EQ(delays->cut, 0);
+}
+
+TEST_F(StoreMutexTest, OthersThatWaitForTheDatabaseHoldItUpForAMomentAlone) {
+  store.hurry_this_thread();
+  delays->seconds = 3;
+  std::thread patient([&] { EXPECT_FALSE(store.find_session("s").has_value()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(calls(1000), 0.8);
+  EXPECT_EQ(failed, 1000);
+  patient.join();
+  EXPECT_EQ(delays->cut, 0);
+}
+
+TEST_F(StoreMutexTest, WhatIsLostIsNotLookedFor) {
+  store.hurry_this_thread();
+  delays->lost = true;
+  delays->seconds = 1;
+  EXPECT_LT(calls(100), 0.1);
+  EXPECT_EQ(failed, 100);
+  EXPECT_EQ(delays->cut, 0);
+}
+
+TEST_F(StoreMutexTest, AnotherThreadWaitsAsLongAsItTakes) {
+  std::thread io([&] { store.hurry_this_thread(); });
+  io.join();
+  delays->seconds = 0.7;
+  calls(1);
+  EXPECT_EQ(failed, 0);
+}
+
+}  // namespace
+}  // namespace strata::server
