@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "server/json.h"
@@ -11,6 +12,7 @@ namespace strata::server {
 namespace {
 
 constexpr size_t kMaxPolls = 4;       // of one future, where there is no room for more
+constexpr double kLeastHold = 1.0;    // s; a poll that was ended sooner would only come again
 constexpr int64_t kEntryBytes = 512;  // of a result beside its body
 
 Response not_found(std::string_view id) {
@@ -177,7 +179,10 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
   if (entry.done) return deliver(id, entry, respond);
   bool is_parked = parked_by_tenant_.take_only(tenant, 1);
   // Many may wait for one result; who comes again and again for it takes its own place.
-  if (!is_parked && entry.polls.size() >= kMaxPolls) {
+  const auto is_old = [&](double deadline) {
+    return now - (deadline - options_.poll_hold) >= std::min(kLeastHold, options_.poll_hold / 2);
+  };
+  if (!is_parked && entry.polls.size() >= kMaxPolls && is_old(entry.polls.front().first)) {
     end_oldest_poll(id, entry);
     is_parked = parked_by_tenant_.take_only(tenant, 1);
   }

@@ -73,7 +73,8 @@ class Futures {
             double now);
 
   // retrieve_future: answers at once, or when the result is there, or 408 after poll_hold; where a
-  // tenant may hold no more, the oldest of more than four of this future gets its 408 now.
+  // tenant may hold no more, the oldest of more than four of this future gets its 408 now if it was
+  // held for a second, else the newest one 429: nobody spins.
   void poll(const std::string& tenant, const std::string& id, const Respond& respond, double now);
 
   // Ends polls that were held long enough and drops old results. Call it several times a second.

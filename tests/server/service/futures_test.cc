@@ -56,12 +56,21 @@ TEST_F(FuturesTest, PollsOfOneFutureWaitAsLongAsTheTenantHasRoom) {
   const api::RequestId id = begin("a");
   for (int i = 0; i < 8; ++i) poll("a", id);
   EXPECT_TRUE(statuses.empty());
-  for (int i = 0; i < 2; ++i) poll("a", id);
+  for (int i = 0; i < 2; ++i) poll("a", id, 1.5);
   EXPECT_THAT(statuses, ElementsAre(408, 408));
   EXPECT_EQ(futures.num_parked(), 8);
-  futures.sweep(31);
+  futures.sweep(31.5);
   EXPECT_EQ(futures.num_parked(), 0);
   EXPECT_EQ(statuses.size(), 10u);
+}
+
+// More pollers than there is room for: none is answered soon and then takes the next one's place.
+TEST_F(FuturesTest, PollersOfOneFutureDoNotSpin) {
+  const api::RequestId id = begin("a");
+  for (int i = 0; i < 8; ++i) poll("a", id, 0.0);
+  for (int i = 0; i < 90; ++i) poll("a", id, 0.01 * i);
+  EXPECT_THAT(statuses, testing::Each(429));
+  EXPECT_EQ(futures.num_parked(), 8);
 }
 
 TEST_F(FuturesTest, ATenantThatParksAllItCanLeavesOthersTheirPart) {
