@@ -43,7 +43,8 @@ Budget::Budget(const ServeOptions& options)
       downloads(options.max_download_bytes),
       remembered(options.max_remembered_bytes),
       samples(options.max_queued_samples),
-      polls(options.max_parked) {}
+      polls(options.max_parked),
+      archives(options.max_archive_bytes) {}
 
 std::vector<Budget::Row> Budget::rows() const {
   const auto row = [](const char* name, const SharedLimit& limit) {
@@ -54,8 +55,8 @@ std::vector<Budget::Row> Budget::rows() const {
 }
 
 void Budget::set_num_tenants(int64_t count) {
-  for (SharedLimit* limit :
-       {&bodies, &queue, &results, &responses, &downloads, &remembered, &samples, &polls})
+  for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &downloads, &remembered,
+                             &samples, &polls, &archives})
     limit->set_num_tenants(count);
   responses.set_num_tenants(count + 1);  // who has no key reads the page
 }

@@ -33,6 +33,8 @@ class Budget {
   SharedLimit samples;  // that have not begun
   SharedLimit polls;    // that wait
 
+  // Bytes on the disk, beside the checkpoints.
+  SharedLimit archives;
   // Those that are bytes.
   struct Row {
     const char* name;

@@ -145,7 +145,7 @@ struct TinkerServer::State {
                   .accept_loss = options.accept_loss,
                   .max_history = options.max_history,
                   .expiry_grace = options.expiry_grace,
-                  .max_archive_bytes = options.max_archive_bytes}),
+                  .archives = budget.archives}),
         signer(
             data.secret(), store, options.url_ttl,
             [this](const std::string& tenant) { return keys->has_tenant(tenant, wall_seconds()); }),

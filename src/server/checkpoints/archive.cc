@@ -8,66 +8,61 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/busy.h"
 #include "server/checkpoints/registry.h"
 #include "server/checkpoints/tar.h"
 
 namespace strata::server {
+namespace {
+
+constexpr int64_t kTarBytes = 16 << 10;  // headers and padding of a checkpoint's few files, at most
+
+}  // namespace
 
 std::string CheckpointRegistry::archive_path(const CheckpointRow& row, Archive of) const {
   const char* ending = of == Archive::kMerged ? "merged.tar" : "tar";
   return fmt::format("{}/{}.{}", data_.temporary(), row.id, ending);
 }
 
-std::optional<std::string> CheckpointRegistry::made_archive(const CheckpointRow& row,
-                                                            Archive of) const {
+std::optional<std::string> CheckpointRegistry::made_archive(const CheckpointRow& row, double steady,
+                                                            Archive of) {
   std::string path = archive_path(row, of);
-  if (file_exists(path)) return path;
-  return std::nullopt;
+  if (!file_exists(path)) return std::nullopt;
+  archive_room_.touch(path, steady);
+  return path;
 }
 
-// A download that is under way has its archive open, and one that comes back has it made again.
-void CheckpointRegistry::make_room_for_archive(int64_t bytes) {
-  namespace fs = std::filesystem;
-  struct Made {
-    fs::file_time_type time;
-    std::string path;
-    int64_t size;
-  };
-  std::vector<Made> made;
-  std::error_code fault;
-  for (const auto& entry : fs::directory_iterator(data_.temporary(), fault)) {
-    if (entry.path().extension() != ".tar") continue;
-    std::error_code gone;
-    const auto size = static_cast<int64_t>(entry.file_size(gone));
-    const auto time = entry.last_write_time(gone);
-    if (!gone) made.push_back({time, entry.path().string(), size});
+CheckpointRegistry::ArchiveInRoom CheckpointRegistry::room_for(const std::string& path,
+                                                               const std::string& tenant,
+                                                               int64_t bytes, double steady) {
+  if (!archive_room_.take(path, tenant, bytes + kTarBytes, steady)) {
+    throw Busy(
+        fmt::format("archive: others' archives, which are being downloaded, leave no room "
+                    "for {} bytes (--max-archive-bytes {}); ask again later",
+                    bytes + kTarBytes, archive_room_.limit()));
   }
-  std::sort(made.begin(), made.end(), [](const Made& a, const Made& b) { return a.time < b.time; });
-  int64_t all = bytes;
-  for (const Made& archive : made) all += archive.size;
-  for (const Made& archive : made) {
-    if (all <= options_.max_archive_bytes) return;
-    remove_file(archive.path);
-    all -= archive.size;
-  }
+  return {archive_room_, path};
 }
 
-std::string CheckpointRegistry::archive(const CheckpointRow& row) {
+bool CheckpointRegistry::fits_archive(const CheckpointRow& row) const {
+  return row.size_bytes + kTarBytes <= archive_room_.most();
+}
+
+std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::string& tenant,
+                                        double steady) {
   const MutexLock lock(archive_mutex_);
-  if (const auto made = made_archive(row)) return *made;
+  if (const auto made = made_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
-  const std::vector<CheckpointFile> packed = files(row);
-  int64_t bytes = 0;
-  for (const CheckpointFile& file : packed) bytes += file.size;
-  make_room_for_archive(bytes);
+  ArchiveInRoom room = room_for(path, tenant, row.size_bytes, steady);
   TarWriter out(path);
   const auto time = static_cast<int64_t>(row.created_at);
-  for (const CheckpointFile& file : packed) {
+  for (const CheckpointFile& file : files(row)) {
     out.add(file.name, ReadOnlyFile(folder(row) + "/" + file.name), time);
   }
   out.add("checkpoint_complete", ReadOnlyFile(folder(row) + "/checkpoint_complete"), time);
   out.commit();
+  room.is_there = true;
   return path;
 }
 
@@ -100,16 +95,17 @@ void move_into_tar(const std::string& folder, const std::string& path, int64_t t
 }  // namespace
 
 bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMerger& merger,
-                                        size_t model) {
+                                        size_t model, const std::string& tenant, double steady) {
   const MutexLock lock(merge_mutex_);
-  if (made_archive(row, Archive::kMerged)) return true;
+  if (made_archive(row, steady, Archive::kMerged)) return true;
+  const std::string path = archive_path(row, Archive::kMerged);
   const auto held = lease(row.id);
   const int64_t bytes = merger.bytes.at(model);
-  if (bytes > options_.max_archive_bytes) {
+  if (bytes + kTarBytes > archive_room_.most()) {
     refuse_size(ErrorCode::kInvalidArgument, bytes,
-                fmt::format("--max-archive-bytes is {}", options_.max_archive_bytes));
+                fmt::format("a tenant may have {} (--max-archive-bytes)", archive_room_.most()));
   }
-  make_room_for_archive(bytes);
+  ArchiveInRoom room = room_for(path, tenant, bytes, steady);
   std::error_code fault;
   const std::filesystem::space_info disk = std::filesystem::space(data_.temporary(), fault);
   if (!fault && std::cmp_less(disk.available, bytes)) {
@@ -123,7 +119,8 @@ bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMer
   };
   const Folder to{*this, begin()};
   if (!merger.write(model, folder(row), to.path)) return false;
-  move_into_tar(to.path, archive_path(row, Archive::kMerged), static_cast<int64_t>(row.created_at));
+  move_into_tar(to.path, path, static_cast<int64_t>(row.created_at));
+  room.is_there = true;
   return true;
 }
 

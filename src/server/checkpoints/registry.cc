@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -27,6 +26,8 @@ namespace strata::server {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr double kOldArchive = 7200;  // s without a reader
 
 int64_t folder_bytes(const std::string& dir) {
   int64_t bytes = 0;
@@ -78,7 +79,7 @@ CheckpointRecord record_of(const std::string& dir) {
 
 CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
                                        const RegistryOptions& options)
-    : data_(data), store_(store), options_(options) {
+    : data_(data), store_(store), options_(options), archive_room_(options.archives) {
   store_.bind_data_directory(data.fingerprint());
   check_mark();
   reconcile();
@@ -376,7 +377,7 @@ void CheckpointRegistry::sweep(double now, double steady) {
     while (store_.prune_history(now, options_.max_history)) {
     }
   });
-  step([&] { drop_old_archives(); });
+  step([&] { archive_room_.remove_idle(steady, kOldArchive); });  // made again when asked for
   if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);
 }
 
@@ -387,23 +388,15 @@ void CheckpointRegistry::collect(const CheckpointRow& row) {
   const std::string going = fmt::format("{}/{}.gone", data_.temporary(), row.id);
   if (is_present(dir)) rename_folder(dir, going);
   remove_tree(going);
-  for (const Archive of : {Archive::kCheckpoint, Archive::kMerged})
+  for (const Archive of : {Archive::kCheckpoint, Archive::kMerged}) {
     remove_file(archive_path(row, of));
+    archive_room_.drop(archive_path(row, of));
+  }
   store_.files_gone(row.id);
   // Empty parents go too; rmdir refuses the others.
   for (std::string parent = folder_of(dir); parent != data_.checkpoints();
        parent = folder_of(parent)) {
     if (::rmdir(parent.c_str()) != 0) break;
-  }
-}
-
-void CheckpointRegistry::drop_old_archives() {
-  // Archives are made again when they are asked for again.
-  std::error_code fault;
-  for (const auto& entry : fs::directory_iterator(data_.temporary(), fault)) {
-    if (entry.path().extension() != ".tar") continue;
-    const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry, fault);
-    if (age > std::chrono::hours(2)) remove_file(entry.path().string());
   }
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/checkpoints/archive_room.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/model_merger.h"
 #include "server/checkpoints/tinker_path.h"
@@ -45,7 +46,7 @@ struct RegistryOptions {
   bool accept_loss = false;     // forget checkpoints whose folders are missing, however many
   int64_t max_history = 10000;  // StateStore::prune_history
   double expiry_grace = 3600;   // s that the files of an expired checkpoint stay
-  int64_t max_archive_bytes = 16LL << 30;  // of all archives; for room the oldest go
+  SharedLimit archives = SharedLimit(16LL << 30);  // bytes, by tenant
 };
 
 class CheckpointRegistry {
@@ -83,17 +84,21 @@ class CheckpointRegistry {
   std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
                    const Idempotency& key, double now);
 
-  // The tar of a checkpoint, below tmp: made on the first call, which takes a while.
-  std::string archive(const CheckpointRow& row);
-  // Where it lies, if it has been made; or that of the checkpoint merged into its model.
+  // The tar of a checkpoint, below tmp, in the room of this tenant: made on the first call, which
+  // takes a while. Busy when there is no room for it now; `steady` as for sweep().
+  std::string archive(const CheckpointRow& row, const std::string& tenant, double steady);
+  // False for one that is larger than any room.
+  [[nodiscard]] bool fits_archive(const CheckpointRow& row) const;
   enum class Archive { kCheckpoint, kMerged };
-  [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row,
-                                                        Archive of = Archive::kCheckpoint) const;
+  // Where it lies, if it has been made, for somebody who reads it; or that of the checkpoint merged
+  // into its model.
+  [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row, double steady,
+                                                        Archive of = Archive::kCheckpoint);
   // The tar of the model that the checkpoint was trained on, its adapter merged: as archive(), but
-  // minutes. False where the server is to end. Error as ModelMerger::write has them; where
-  // --max-archive-bytes has no room for it kInvalidArgument, where the disk has none
-  // kResourceExhausted.
-  bool archive_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model);
+  // minutes. False where the server is to end. Error as ModelMerger::write has them; where no
+  // room is large enough for it kInvalidArgument, where the disk has none kResourceExhausted.
+  bool archive_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model,
+                      const std::string& tenant, double steady);
 
   // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
   // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
@@ -110,9 +115,18 @@ class CheckpointRegistry {
   bool is_leased(const std::string& id);
   void collect(const CheckpointRow& row);
   bool may_go(const CheckpointRow& row, double steady);
-  void drop_old_archives();
-  void make_room_for_archive(int64_t bytes);
   [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
+  // Gives the room of an archive back that was not finished.
+  struct ArchiveInRoom {
+    ArchiveRoom& room;
+    std::string path;
+    bool is_there = false;
+    ~ArchiveInRoom() {
+      if (!is_there) room.drop(path);
+    }
+  };
+  ArchiveInRoom room_for(const std::string& path, const std::string& tenant, int64_t bytes,
+                         double steady);
 
   const DataDir& data_;
   StateStore& store_;
@@ -127,6 +141,7 @@ class CheckpointRegistry {
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   Mutex archive_mutex_;  // one archive is packed at a time
   Mutex merge_mutex_;    // likewise
+  ArchiveRoom archive_room_;
 };
 
 }  // namespace strata::server

@@ -43,7 +43,7 @@ std::string UrlSigner::sign(const std::string& base_url, const CheckpointRow& ro
 }
 
 UrlSigner::Verdict UrlSigner::check(const Claim& claim, double now,
-                                    std::optional<CheckpointRow>& row) const {
+                                    std::optional<CheckpointRow>& row, std::string& whose) const {
   const auto expires = whole_number(claim.expires);
   const auto number = whole_number(claim.tenant_number);
   if (!expires || !number) return Verdict::kWrong;
@@ -59,6 +59,7 @@ UrlSigner::Verdict UrlSigner::check(const Claim& claim, double now,
   if (!has_key_(*tenant)) return Verdict::kWrong;
   if (found->tenant != *tenant && !found->is_public) return Verdict::kWrong;
   row = found;
+  whose = *tenant;
   return Verdict::kGood;
 }
 

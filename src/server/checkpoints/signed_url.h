@@ -37,9 +37,10 @@ class UrlSigner {
     std::string tenant_number;
     std::string token;
   };
-  // kWrong: 404. kGone: 410, the token was right once. `row` is set when it is good.
-  [[nodiscard]] Verdict check(const Claim& claim, double now,
-                              std::optional<CheckpointRow>& row) const;
+  // kWrong: 404. kGone: 410, the token was right once. `row` is set when it is good, and `whose`,
+  // its tenant.
+  [[nodiscard]] Verdict check(const Claim& claim, double now, std::optional<CheckpointRow>& row,
+                              std::string& whose) const;
 
  private:
   [[nodiscard]] std::string token(const std::string& tenant, const CheckpointRow& row,

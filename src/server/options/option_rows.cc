@@ -315,8 +315,10 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
            "folder on a disk for activations of data too long for --memory")
       .by_default("TMPDIR, else /tmp");
   size_row(t, "max-disk", o.max_disk, "of all checkpoints together").by_default("no limit");
-  size_row(t, "max-archive-bytes", o.max_archive_bytes,
-           "of archives packed for downloads, beside the checkpoints; for room the oldest go");
+  size_row(
+      t, "max-archive-bytes", o.max_archive_bytes,
+      "of archives packed for downloads, beside the checkpoints, shared by tenants; for room a "
+      "tenant's oldest go, then 429; one that is larger: 413");
   flag_row(t, "merged", o.merged,
            "checkpoints may be downloaded merged into their model (archive?merged=true): who may "
            "download one gets the model's weights");

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "server/busy.h"
 #include "server/json.h"
 #include "server/rest/rest.h"
 
@@ -154,6 +156,12 @@ void Rest::archive(const Request& request, const Respond& respond) {
                                   "(external_weights_urls)"));
   }
   const bool is_merged = wants_merged(request);
+  if (!is_merged && !parts_.registry.fits_archive(row)) {
+    return respond(error_response(
+        413, fmt::format("archive: the checkpoint has {} bytes, more than this tenant's archives "
+                         "may have (--max-archive-bytes); save_weights_external has no such limit",
+                         row.size_bytes)));
+  }
   const double now = wall_seconds();
   const int64_t expires = parts_.signer.expiry(row, now);
   const std::string url = parts_.signer.sign(
@@ -164,10 +172,13 @@ void Rest::archive(const Request& request, const Respond& respond) {
   const auto answer = std::make_shared<Answer>(respond);
   // Leased here: between now and the job a sweep may come.
   const bool is_taken = parts_.archives.try_post(
-      request.tenant, [this, row, reply, answer, held = parts_.registry.lease(row.id)] {
+      request.tenant,
+      [this, row, reply, answer, tenant = request.tenant, held = parts_.registry.lease(row.id)] {
         try {
-          parts_.registry.archive(row);
+          parts_.registry.archive(row, tenant, now_seconds());
         } catch (const std::exception& error) {
+          if (dynamic_cast<const Busy*>(&error) != nullptr)
+            return answer->give(busy_response(429, error.what(), 5));
           log(LogLevel::kError,
               fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
           return answer->give(busy_response(503, "the archive could not be written", 5));
@@ -200,11 +211,15 @@ void Rest::merged_archive(const std::string& tenant, const CheckpointRow& row,
   }
   const auto answer = std::make_shared<Answer>(respond);
   const bool is_taken = parts_.merges.try_post(
-      tenant, [this, row, reply, answer, model = *model, held = parts_.registry.lease(row.id)] {
+      tenant,
+      [this, row, reply, answer, tenant, model = *model, held = parts_.registry.lease(row.id)] {
         try {
-          const bool is_made = parts_.registry.archive_merged(row, parts_.merger, model);
+          const bool is_made =
+              parts_.registry.archive_merged(row, parts_.merger, model, tenant, now_seconds());
           if (is_made) answer->give(json_response(200, reply));
         } catch (const std::exception& error) {
+          if (dynamic_cast<const Busy*>(&error) != nullptr)
+            return answer->give(busy_response(429, error.what(), 5));
           log(LogLevel::kError,
               fmt::format("merged archive of {}: {}", path_of(row).text(), error.what()));
           answer->give(merge_fault(error, parts_.registry.data_path()));
@@ -229,13 +244,13 @@ void Rest::pack_again(const CheckpointRow& row, const std::string& tenant,
     packing->ids.erase(key);
   };
   Worker& worker = is_merged ? parts_.merges : parts_.archives;
-  const bool is_taken = worker.try_post(tenant, [this, forget, row, is_merged, model,
+  const bool is_taken = worker.try_post(tenant, [this, forget, row, is_merged, model, tenant,
                                                  held = parts_.registry.lease(row.id)] {
     try {
       if (is_merged) {
-        parts_.registry.archive_merged(row, parts_.merger, model.value());
+        parts_.registry.archive_merged(row, parts_.merger, model.value(), tenant, now_seconds());
       } else {
-        parts_.registry.archive(row);
+        parts_.registry.archive(row, tenant, now_seconds());
       }
     } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
@@ -246,15 +261,15 @@ void Rest::pack_again(const CheckpointRow& row, const std::string& tenant,
 }
 
 Response Rest::archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
-                            std::string_view range) {
+                            const std::string& tenant, std::string_view range) {
   using Archive = CheckpointRegistry::Archive;
   const Archive of = claim.file == kMergedArchive ? Archive::kMerged : Archive::kCheckpoint;
-  const std::optional<std::string> made = parts_.registry.made_archive(row, of);
+  const std::optional<std::string> made = parts_.registry.made_archive(row, now_seconds(), of);
   if (made) return file_response(*made, claim.file, range, claim.tenant_number);
   if (of == Archive::kMerged && (!parts_.merger || !model_of(row))) {
     return error_response(410, "this server makes no such merged model any more");
   }
-  pack_again(row, claim.tenant_number, of);
+  pack_again(row, tenant, of);
   return busy_response(503, "the archive is being packed");
 }
 
@@ -263,7 +278,8 @@ Response Rest::file(const Request& request) {
   const UrlSigner::Claim claim{request.parts.at(0), request.parts.at(1), parameter("expires"),
                                parameter("tenant"), parameter("token")};
   std::optional<CheckpointRow> row;
-  switch (parts_.signer.check(claim, wall_seconds(), row)) {
+  std::string tenant;
+  switch (parts_.signer.check(claim, wall_seconds(), row, tenant)) {
     case UrlSigner::Verdict::kWrong:
       return error_response(404, "no such file, or its token is wrong");
     case UrlSigner::Verdict::kGone:
@@ -273,7 +289,7 @@ Response Rest::file(const Request& request) {
   }
   // Only names that were signed come here, so the name is one of ours.
   if (claim.file == kArchive || claim.file == kMergedArchive) {
-    return archive_file(*row, claim, request.header("range"));
+    return archive_file(*row, claim, tenant, request.header("range"));
   }
   return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file,
                        request.header("range"), claim.tenant_number);

@@ -63,7 +63,7 @@ class Rest {
                       const Respond& respond);
   Response file(const Request& request);
   Response archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
-                        std::string_view range);
+                        const std::string& tenant, std::string_view range);
   void pack_again(const CheckpointRow& row, const std::string& tenant,
                   CheckpointRegistry::Archive of);
   std::optional<size_t> model_of(const CheckpointRow& row) const;

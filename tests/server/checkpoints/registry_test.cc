@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/files.h"
+#include "server/busy.h"
 #include "server/checkpoints/age.h"
 #include "server/checkpoints/signed_url.h"
 #include "server/crypto.h"
@@ -297,8 +298,8 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
 TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
   const std::string content(1000, 'x');
   const CheckpointRow row = finish(save("a"), 1'700'000'000, content);
-  const std::string tar = registry_->archive(row);
-  EXPECT_EQ(registry_->archive(row), tar);
+  const std::string tar = registry_->archive(row, "alice", 0);
+  EXPECT_EQ(registry_->archive(row, "alice", 0), tar);
   EXPECT_EQ(fs::file_size(tar) % 512, 0u);
   const std::string list = dir_.file("list");
   ASSERT_EQ(std::system(("tar tvf " + tar + " > " + list + " && tar xf " + tar + " -C " +
@@ -311,23 +312,25 @@ TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
   EXPECT_TRUE(fs::exists(dir_.file("checkpoint_complete")));
 }
 
-TEST_F(Registry, ArchivesAreBoundedAndTheOldestGo) {
-  const std::string content(1000, 'x');
+TEST_F(Registry, ArchivesAreBoundedAndThoseGoThatNobodyRead) {
+  const std::string content(100'000, 'x');
   registry_ = std::make_unique<CheckpointRegistry>(
-      *data_, *store_, RegistryOptions{.max_archive_bytes = 8000});  // two of 3,584 bytes
-  std::vector<std::string> made;
-  for (int i = 0; i < 3; ++i) {
-    const CheckpointRow row = finish(save(std::to_string(i)), 1000, content);
-    made.push_back(registry_->archive(row));
-    const auto age = std::chrono::seconds(10 - i);
-    fs::last_write_time(made.back(), fs::file_time_type::clock::now() - age);
-  }
-  EXPECT_FALSE(fs::exists(made[0]));
-  EXPECT_TRUE(fs::exists(made[1]));
-  EXPECT_TRUE(fs::exists(made[2]));
-  const CheckpointRow large = finish(save("large"), 1000, std::string(9000, 'x'));
-  EXPECT_TRUE(fs::exists(registry_->archive(large))) << "one alone is always made";
-  EXPECT_FALSE(fs::exists(made[2]));
+      *data_, *store_, RegistryOptions{.archives = SharedLimit(300'000)});  // two of them
+  const auto saved = [&](const std::string& name) { return finish(save(name), 1000, content); };
+  const CheckpointRow first = saved("1"), second = saved("2"), third = saved("3");
+  registry_->archive(first, "alice", 1);
+  registry_->archive(second, "alice", 2);
+  EXPECT_TRUE(registry_->made_archive(first, 3).has_value());
+  registry_->archive(third, "alice", 4);
+  EXPECT_TRUE(registry_->made_archive(first, 5).has_value());
+  EXPECT_FALSE(registry_->made_archive(second, 5).has_value());
+  EXPECT_TRUE(registry_->fits_archive(third));
+  const CheckpointRow large = finish(save("large"), 1000, std::string(300'000, 'x'));
+  EXPECT_FALSE(registry_->fits_archive(large));
+  EXPECT_THROW(registry_->archive(large, "alice", 5), Busy);
+  EXPECT_TRUE(registry_->made_archive(first, 5).has_value());
+  registry_->sweep(2000, 8000);
+  EXPECT_FALSE(registry_->made_archive(first, 8000).has_value()) << "nobody read it for two hours";
 }
 
 TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
@@ -397,9 +400,11 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   EXPECT_EQ(url.find("alice"), std::string::npos);
   const UrlSigner::Claim good = claim_of(url);
   std::optional<CheckpointRow> found;
-  EXPECT_EQ(signer.check(good, 4599, found), Verdict::kGood);
+  std::string whose;
+  EXPECT_EQ(signer.check(good, 4599, found, whose), Verdict::kGood);
+  EXPECT_EQ(whose, "alice");
   EXPECT_EQ(found->id, row.id);
-  EXPECT_EQ(signer.check(good, 4600, found), Verdict::kGone);
+  EXPECT_EQ(signer.check(good, 4600, found, whose), Verdict::kGone);
   std::vector<UrlSigner::Claim> wrong(6, good);
   wrong[0].checkpoint_id = "nobody";
   wrong[1].file = "adapter_model.safetensors";
@@ -408,17 +413,17 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   wrong[4].token[3] = wrong[4].token[3] == 'a' ? 'b' : 'a';
   wrong[5].token.clear();
   for (const UrlSigner::Claim& claim : wrong) {
-    EXPECT_EQ(signer.check(claim, 1100, found), Verdict::kWrong);
+    EXPECT_EQ(signer.check(claim, 1100, found, whose), Verdict::kWrong);
   }
   const UrlSigner::Claim bob =
       claim_of(signer.sign("http://h:1", row, "adapter_config.json", "bob", expires, 1000));
-  EXPECT_EQ(signer.check(bob, 1100, found), Verdict::kWrong);
+  EXPECT_EQ(signer.check(bob, 1100, found, whose), Verdict::kWrong);
   store_->set_public(row.id, true);
-  EXPECT_EQ(signer.check(bob, 1100, found), Verdict::kGood);
+  EXPECT_EQ(signer.check(bob, 1100, found, whose), Verdict::kGood);
   store_->delete_checkpoint(row.id, 1200);
-  EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
+  EXPECT_EQ(signer.check(good, 1200, found, whose), Verdict::kGone);
   registry_->sweep(1200, 1200);
-  EXPECT_EQ(signer.check(good, 1200, found), Verdict::kGone);
+  EXPECT_EQ(signer.check(good, 1200, found, whose), Verdict::kGone);
 }
 
 TEST_F(Registry, ASignedUrlEndsWithItsCheckpoint) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/checkpoints/archive_room.h"
+
+#include <utility>
+
+#include "base/files.h"
+
+namespace strata::server {
+
+bool ArchiveRoom::take(const std::string& path, const std::string& tenant, int64_t bytes,
+                       double now) {
+  const MutexLock lock(mutex_);
+  if (bytes > limit_.most()) return false;
+  archives_.erase(path);
+  SharedLimit::Share share = limit_.take(tenant, bytes);
+  while (!share) {
+    const auto going = next_to_go(tenant, bytes, now);
+    if (going == archives_.end()) return false;
+    remove_file(going->first);
+    archives_.erase(going);
+    share = limit_.take(tenant, bytes);
+  }
+  archives_.emplace(path, Archive{tenant, std::move(share), now});
+  return true;
+}
+
+ArchiveRoom::Archives::iterator ArchiveRoom::oldest_of(const std::string& tenant) {
+  auto oldest = archives_.end();
+  for (auto at = archives_.begin(); at != archives_.end(); ++at) {
+    if (at->second.tenant != tenant) continue;
+    if (oldest == archives_.end() || at->second.read < oldest->second.read) oldest = at;
+  }
+  return oldest;
+}
+
+ArchiveRoom::Archives::iterator ArchiveRoom::next_to_go(const std::string& tenant, int64_t bytes,
+                                                        double now) {
+  const auto own = oldest_of(tenant);
+  if (own != archives_.end()) return own;
+  int64_t most = bytes;
+  const std::string* holder = nullptr;
+  for (const auto& [path, archive] : archives_) {
+    const int64_t held = limit_.used(archive.tenant);
+    if (held <= most) continue;
+    most = held;
+    holder = &archive.tenant;
+  }
+  if (holder == nullptr) return archives_.end();
+  const auto other = oldest_of(*holder);
+  return now - other->second.read >= kIdle ? other : archives_.end();
+}
+
+void ArchiveRoom::touch(const std::string& path, double now) {
+  const MutexLock lock(mutex_);
+  const auto found = archives_.find(path);
+  if (found != archives_.end()) found->second.read = now;
+}
+
+void ArchiveRoom::drop(const std::string& path) {
+  const MutexLock lock(mutex_);
+  archives_.erase(path);
+}
+
+void ArchiveRoom::remove_idle(double now, double seconds) {
+  const MutexLock lock(mutex_);
+  std::erase_if(archives_, [&](const auto& item) {
+    if (now - item.second.read <= seconds) return false;
+    remove_file(item.first);
+    return true;
+  });
+}
+
+}  // namespace strata::server

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// ArchiveRoom: the archives that lie below tmp, and whose room they take. For room the tenant's own
+// go first, those first that nobody read for longest; then those of the tenant that has the most,
+// if that is more than this one asks for, and if nobody read them for a while: who downloads in
+// pieces keeps what it downloads. Any thread.
+#pragma once
+#include <map>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/shared_limit.h"
+
+namespace strata::server {
+
+class ArchiveRoom {
+ public:
+  static constexpr double kIdle = 60;  // seconds
+
+  explicit ArchiveRoom(SharedLimit limit) : limit_(std::move(limit)) {}
+
+  // Room for a file that is about to be written; files that had to go are removed. False: none.
+  [[nodiscard]] bool take(const std::string& path, const std::string& tenant, int64_t bytes,
+                          double now);
+  // Somebody reads it.
+  void touch(const std::string& path, double now);
+  // The file is gone.
+  void drop(const std::string& path);
+  // Removes those that nobody read for so many seconds.
+  void remove_idle(double now, double seconds);
+
+  // What one may have at most.
+  [[nodiscard]] int64_t most() const { return limit_.most(); }
+  [[nodiscard]] int64_t limit() const { return limit_.limit(); }
+
+ private:
+  struct Archive {
+    std::string tenant;
+    SharedLimit::Share share;
+    double read = 0;  // when, last
+  };
+  using Archives = std::map<std::string, Archive>;
+  Archives::iterator next_to_go(const std::string& tenant, int64_t bytes, double now)
+      REQUIRES(mutex_);
+  Archives::iterator oldest_of(const std::string& tenant) REQUIRES(mutex_);
+
+  Mutex mutex_;
+  SharedLimit limit_;
+  Archives archives_ GUARDED_BY(mutex_);  // by path
+};
+
+}  // namespace strata::server

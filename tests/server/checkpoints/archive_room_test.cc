@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/checkpoints/archive_room.h"
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "tests/base/temp_dir.h"
+
+namespace strata::server {
+namespace {
+
+using strata::testing::TempDir;
+using strata::testing::write_bytes;
+
+struct ArchiveRoomTest : ::testing::Test {
+  ArchiveRoomTest() { limit.set_num_tenants(2); }
+  // As a name; its file is written.
+  bool take(const std::string& name, const std::string& tenant, double now, int64_t bytes = 100) {
+    const bool is_taken = room.take(dir.file(name), tenant, bytes, now);
+    if (is_taken) write_bytes(dir.file(name), "x");
+    return is_taken;
+  }
+  [[nodiscard]] bool is_there(const std::string& name) const { return file_exists(dir.file(name)); }
+
+  TempDir dir;
+  SharedLimit limit{1000};  // 250 are each tenant's own
+  ArchiveRoom room{limit};
+};
+
+TEST_F(ArchiveRoomTest, OneTenantsArchivesDoNotDriveOutAnothers) {
+  ASSERT_TRUE(take("b1", "bob", 0));
+  ASSERT_TRUE(take("b2", "bob", 0));
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(take("a" + std::to_string(i), "alice", i));
+  EXPECT_TRUE(is_there("b1"));
+  EXPECT_TRUE(is_there("b2"));
+  EXPECT_FALSE(is_there("a0"));
+  EXPECT_TRUE(is_there("a29"));
+  EXPECT_LE(limit.used(), 1000);
+}
+
+TEST_F(ArchiveRoomTest, WhatIsBeingReadStaysAndWhatIsIdleGoesForWhoHasLess) {
+  for (int i = 0; i < 7; ++i) ASSERT_TRUE(take("a" + std::to_string(i), "alice", 0));
+  EXPECT_TRUE(take("b1", "bob", 1, 300));
+  room.touch(dir.file("a0"), 30);
+  EXPECT_TRUE(take("b2", "bob", 59, 300)) << "b1 goes";
+  EXPECT_FALSE(is_there("b1"));
+  EXPECT_FALSE(take("b3", "bob", 59, 500)) << "alice may still be reading hers";
+  EXPECT_TRUE(take("b3", "bob", 70, 500));
+  EXPECT_FALSE(is_there("a1"));
+  EXPECT_TRUE(is_there("a0"));
+  EXPECT_FALSE(take("b4", "bob", 70, 751)) << "more than there ever is";
+  EXPECT_TRUE(is_there("b3"));
+}
+
+TEST_F(ArchiveRoomTest, WhoHasMoreTakesNothingFromWhoHasLess) {
+  ASSERT_TRUE(take("b1", "bob", 0, 400));
+  ASSERT_FALSE(take("a1", "alice", 1000, 650));
+  EXPECT_TRUE(is_there("b1"));
+  ASSERT_TRUE(take("a1", "alice", 1000, 350));
+}
+
+TEST_F(ArchiveRoomTest, WhatNobodyReadsIsRemoved) {
+  ASSERT_TRUE(take("old", "alice", 0));
+  ASSERT_TRUE(take("new", "alice", 0));
+  room.touch(dir.file("new"), 5000);
+  room.remove_idle(7300, 7200);
+  EXPECT_FALSE(is_there("old"));
+  EXPECT_TRUE(is_there("new"));
+  EXPECT_EQ(limit.used(), 100);
+  room.drop(dir.file("new"));
+  EXPECT_EQ(limit.used(), 0);
+}
+
+}  // namespace
+}  // namespace strata::server
