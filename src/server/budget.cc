@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "server/http/connection_limit.h"
+
 namespace strata::server {
 namespace {
 
@@ -32,6 +34,10 @@ void share_memory(ServeOptions& o, int64_t memory) {
   if (o.max_result_bytes == 0) o.max_result_bytes = share(memory, 32, 128 * kMiB, 512 * kMiB);
   if (o.max_remembered_bytes == 0) o.max_remembered_bytes = share(memory, 128, 0, 128 * kMiB);
   if (o.max_response_bytes == 0) o.max_response_bytes = share(memory, 64, 64 * kMiB, 256 * kMiB);
+  if (o.max_connection_bytes == 0) {
+    const int64_t all = connection_limit(o) * connection_bytes(!o.tls_cert.empty());
+    o.max_connection_bytes = share(memory, 32, 0, all);
+  }
   if (o.max_download_bytes == 0) o.max_download_bytes = share(memory, 256, 0, 64 * kMiB);
 }
 
@@ -42,6 +48,7 @@ Budget::Budget(const ServeOptions& options)
       responses(options.max_response_bytes),
       downloads(options.max_download_bytes),
       remembered(options.max_remembered_bytes),
+      connections(options.max_connection_bytes),
       samples(options.max_queued_samples),
       polls(options.max_parked),
       archives(options.max_archive_bytes) {}
@@ -50,8 +57,10 @@ std::vector<Budget::Row> Budget::rows() const {
   const auto row = [](const char* name, const SharedLimit& limit) {
     return Row{name, limit.limit(), limit.used()};
   };
-  return {row("bodies", bodies),       row("queue", queue),         row("results", results),
-          row("responses", responses), row("downloads", downloads), row("remembered", remembered)};
+  return {row("bodies", bodies),          row("queue", queue),
+          row("results", results),        row("responses", responses),
+          row("downloads", downloads),    row("remembered", remembered),
+          row("connections", connections)};
 }
 
 void Budget::set_num_tenants(int64_t count) {

@@ -23,18 +23,19 @@ class Budget {
   explicit Budget(const ServeOptions& options);
 
   // Bytes.
-  SharedLimit bodies;      // being read, with what reading them takes
-  SharedLimit queue;       // commands, from their acceptance to their end
-  SharedLimit results;     // until they were fetched, or their time is up
-  SharedLimit responses;   // that are being sent and are no results
-  SharedLimit downloads;   // pieces of files that are being sent
-  SharedLimit remembered;  // numbers of requests that came before
+  SharedLimit bodies;       // being read, with what reading them takes
+  SharedLimit queue;        // commands, from their acceptance to their end
+  SharedLimit results;      // until they were fetched, or their time is up
+  SharedLimit responses;    // that are being sent and are no results
+  SharedLimit downloads;    // pieces of files that are being sent
+  SharedLimit remembered;   // numbers of requests that came before
+  SharedLimit connections;  // that are open; nobody's share (http/connection_limit.h)
   // How many.
   SharedLimit samples;  // that have not begun
   SharedLimit polls;    // that wait
-
   // Bytes on the disk, beside the checkpoints.
   SharedLimit archives;
+
   // Those that are bytes.
   struct Row {
     const char* name;

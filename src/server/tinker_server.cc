@@ -95,6 +95,8 @@ HttpOptions http_options(const ServeOptions& options, const Budget& budget) {
   out.downloads = budget.downloads;
   out.max_downloads_per_tenant = options.max_downloads_per_tenant;
   out.min_download_rate = static_cast<double>(options.min_download_rate);
+  out.connections = budget.connections;
+  out.max_handshakes = options.max_handshakes;
   out.proxies = TrustedProxies(options.trusted_proxies);
   out.max_connections = connection_limit(options);
   out.max_connections_per_address = options.max_connections_per_address > 0
@@ -396,9 +398,9 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
 TinkerServer::~TinkerServer() { state_->stop_threads(); }
 
 void TinkerServer::start() {
+  state_->http->post([this] { state_->store.hurry_this_thread(); });
   state_->http->start();
   state_->start_metrics();
-  state_->http->post([this] { state_->store.hurry_this_thread(); });
 }
 
 int TinkerServer::port() const { return state_->http->port(); }

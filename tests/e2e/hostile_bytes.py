@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile bytes before a handler sees them: framings that two readers may read differently, and lines without an end."""
+import resource
 import select
 import socket
 
@@ -45,6 +46,27 @@ def absolute(world, host):
     return str(world.raw(f"GET http://{host}/api/v1/healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()))
 
 
+def unfinished_headers(w, count=1500, size=15_000):
+    """Headers of which the end does not come, on connections of their own: how the last ones are answered, and another tenant."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    start = w.head("GET /api/v1/healthz HTTP/1.1", "X: " + "a" * size, key=False)[:-4]
+    peers, codes = [], set()
+    for _ in range(count):
+        peers.append(socket.create_connection(("127.0.0.1", w.port)))
+        try:
+            peers[-1].sendall(start)
+        except OSError:
+            pass  # refused already
+    try:
+        for peer in peers[-20:]:
+            codes.add(peer.recv(64)[9:12].decode() if select.select([peer], [], [], 2)[0] else "nothing")
+        return f"{', '.join(sorted(codes))}; {w.other.get('get_server_capabilities').status_code}"
+    finally:
+        for peer in peers:
+            peer.close()
+
+
 FRAMINGS = [
     *((f"Transfer-Encoding: {coding}, and a request behind it", "400", lambda w, coding=coding: framed(w, f"Transfer-Encoding: {coding}"))
       for coding in ("xchunked", "identity", "gzip, chunked", "chunked, identity", '"chunked"')),
@@ -61,4 +83,5 @@ ENDLESS = [
     ("a chunk's line without an end", 400, lambda w: endless(w, chunked(w, "/api/v1/session_heartbeat", True, b"5;"), b"a" * 65536)),
     ("trailers without an end", 400,
      lambda w: endless(w, chunked(w, "/api/v1/session_heartbeat", True, b"0\r\n"), b"a: b\r\n" * 10000)),
+    ("1,500 headers of which the end does not come; another tenant's request", "503; 200", unfinished_headers),
 ]

@@ -102,6 +102,23 @@ def many(w):
     return code
 
 
+@attack("700 handshakes that are never finished, and another tenant's new connection", 200)
+def more_than_are_kept(w):
+    peers = [socket.create_connection(("127.0.0.1", w.port)) for _ in range(700)]
+    for peer in peers:
+        try:
+            peer.sendall(hello())
+        except OSError:
+            pass  # ended for another one
+    try:
+        with socket.create_connection(("127.0.0.1", w.port), timeout=10) as peer, context().wrap_socket(peer) as tls:
+            tls.sendall(w.head("GET /api/v1/get_server_capabilities HTTP/1.1").replace(w.keys[0].encode(), w.keys[1].encode()))
+            return int(tls.recv(64)[9:12])
+    finally:
+        for peer in peers:
+            peer.close()
+
+
 @attack("TLS 1.1", "refused")
 def old(w):
     made = context()
@@ -156,6 +173,26 @@ def stops(w):
     with half_record(w) as peer:
         peer.shutdown(socket.SHUT_WR)
         return closes(peer, 3)
+
+
+@attack("300 connections that idle behind long bodies", "within what they count with")
+def idle(w, count=300):
+    body = b'{"events":"' + b"x" * 900_000 + b'"}'
+    request = w.head("POST /api/v1/telemetry HTTP/1.1", "Content-Type: application/json", f"Content-Length: {len(body)}", body=body)
+
+    def held():
+        return next(int(line.split()[1]) for line in open(f"/proc/{w.process.pid}/status") if line.startswith("RssAnon"))
+    before, kept = held(), []
+    for _ in range(count):
+        peer, client, out = talk(w)
+        client.write(request)
+        peer.sendall(out.read())
+        assert peer.recv(65536)
+        kept.append(peer)
+    grown = (held() - before) / count
+    for peer in kept:
+        peer.close()
+    return "within what they count with" if grown < 96 else f"{grown:.0f} KiB each"
 
 
 @attack("a record whose last byte was changed", "closed")

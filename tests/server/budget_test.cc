@@ -22,7 +22,7 @@ TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
     ServeOptions options;
     share_memory(options, memory);
     const Budget budget(options);
-    EXPECT_LE(sum(budget), memory * 11 / 32) << memory;
+    EXPECT_LE(sum(budget), memory * 12 / 32) << memory;
     for (const Budget::Row& row : budget.rows()) {
       const int64_t part = row.name == std::string("downloads") ? 2 : 1;
       EXPECT_GE(row.limit, std::min(memory / 128, 128 * kMiB) / part) << row.name << ' ' << memory;

@@ -148,4 +148,16 @@ std::string peer_address(const sockaddr* peer) {
   return text;
 }
 
+std::string counted_network(const std::string& address) {
+  in6_addr parsed;
+  if (address.find(':') == std::string::npos ||
+      ::inet_pton(AF_INET6, address.c_str(), &parsed) != 1 || IN6_IS_ADDR_V4MAPPED(&parsed)) {
+    return address;
+  }
+  std::memset(parsed.s6_addr + 8, 0, 8);
+  char text[INET6_ADDRSTRLEN] = "";
+  ::inet_ntop(AF_INET6, &parsed, text, sizeof text);
+  return std::string(text) + "/64";
+}
+
 }  // namespace strata::server

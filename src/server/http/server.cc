@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -16,7 +17,6 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
 #include <future>
 #include <set>
 #include <thread>
@@ -30,7 +30,9 @@
 #include "server/http/body/turns.h"
 #include "server/http/connection_limit.h"
 #include "server/http/framing.h"
+#include "server/http/handshakes.h"
 #include "server/http/listener.h"
+#include "server/http/read_header.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
@@ -46,7 +48,6 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using Protocol = Stream::Protocol;
 
-constexpr size_t kFirstRead = 4 << 10;
 constexpr double kQuietSeconds = 10;    // between two lines of the log about refused connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
@@ -89,8 +90,8 @@ struct HttpServer::State {
     bool fresh = true;        // nothing has arrived yet
     std::string address;      // empty: loopback
     bool is_proxied = false;  // a trusted proxy's
-    // Whose connection it is, where that is known before a request.
-    [[nodiscard]] std::string counted_address() const { return is_proxied ? "" : address; }
+    std::string counted;      // where it counts, as far as that is known before a request
+    int64_t held = 0;         // bytes that it counts with
   };
 
   State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
@@ -99,7 +100,8 @@ struct HttpServer::State {
         identify(std::move(who)),
         observe(std::move(observer)),
         admit_request(std::move(admission)),
-        limit(options.max_connections, options.max_connections_per_address) {}
+        handshakes(options.max_handshakes),
+        limit(options.max_connections, options.max_connections_per_address, options.connections) {}
 
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
@@ -107,6 +109,7 @@ struct HttpServer::State {
   asio::awaitable<bool> exchange(Connection& connection);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit(Connection& connection);
+  bool hold(Connection& connection);
   asio::awaitable<Response> run_handler(Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, const Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
@@ -123,6 +126,7 @@ struct HttpServer::State {
   TlsContext tls;  // null: in the clear
   // Before io, whose end ends the coroutines.
   Turns decompression;
+  Handshakes handshakes;
   ConnectionLimit limit;
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
@@ -170,7 +174,12 @@ bool HttpServer::State::admit(Connection& connection) {
   if (fault) return false;
   connection.address = peer_address(peer.data());
   connection.is_proxied = options.proxies.trusts(peer.data());
-  const std::string_view option = limit.open(connection.counted_address());
+  connection.counted = connection.is_proxied ? "" : counted_network(connection.address);
+  std::string_view option = limit.open(connection.counted);
+  if (option.empty() && !hold(connection)) {
+    limit.close(connection.counted);
+    option = "--max-connection-bytes";
+  }
   if (option.empty()) return true;
   if (now_seconds() - told_of_refusals >= kQuietSeconds) {
     told_of_refusals = now_seconds();
@@ -183,6 +192,15 @@ bool HttpServer::State::admit(Connection& connection) {
   socket.send(asio::buffer(text), 0, fault);
   socket.close(fault);
   return false;
+}
+
+// What a connection takes: itself, and its header twice, as it came and in the request that is
+// answered. False, and nothing changes, when there is no room for that.
+bool HttpServer::State::hold(Connection& connection) {
+  const size_t grown = std::max(connection.buffer.capacity(), kFirstRead) - kFirstRead;
+  const int64_t bytes =
+      connection_bytes(connection.stream.is_secured()) + 2 * static_cast<int64_t>(grown);
+  return limit.resize(connection.counted, connection.held, bytes);
 }
 
 asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> connection) {
@@ -201,13 +219,15 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
   connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
   connection->stream.close();
   connections.erase(connection);
-  limit.close(connection->counted_address());
+  limit.resize(connection->counted, connection->held, 0);
+  limit.close(connection->counted);
 }
 
 // TLS, where the server speaks it. One who does not is told so.
 asio::awaitable<bool> HttpServer::State::greet(Connection& connection) {
+  if (!connection.stream.is_secured()) co_return true;
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  const error_code fault = co_await connection.stream.begin();
+  const error_code fault = co_await handshakes.shake(connection.stream, io, connection.counted);
   if (!fault) co_return true;
   log(LogLevel::kDebug, fmt::format("http: no TLS: {}", fault.message()));
   if (!is_plain_http(fault)) co_return false;
@@ -220,6 +240,7 @@ asio::awaitable<bool> HttpServer::State::greet(Connection& connection) {
 
 // False when the peer closed, or was silent for the keep-alive time; a new one, for the header's.
 asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) {
+  hold(connection);
   if (connection.buffer.size() > 0) co_return true;
   connection.idle = true;
   connection.stream.expires_after(
@@ -322,20 +343,17 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   parser.header_limit(kMaxHeader);
   parser.body_limit(boost::none);  // BodySink has the limit of the path
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  error_code fault;
-  co_await http::async_read_header(connection.stream, connection.buffer, parser,
-                                   asio::redirect_error(asio::use_awaitable, fault));
+  const std::function<bool()> has_room = [&] { return hold(connection); };
+  const Incoming from = {connection.stream, connection.buffer, parser};
+  error_code fault = co_await read_header(from, has_room);
   Request request;
   request.address = connection.address;
-  const bool is_syntax =
-      fault.category() == http::make_error_code(http::error::bad_method).category();
-  if (fault == http::error::end_of_stream || fault == http::error::partial_message) co_return false;
-  if (fault && !is_syntax) co_return false;
+  if (is_gone(fault)) co_return false;
   if (fault) {
-    const int status = fault == http::error::header_limit ? 431 : 400;
-    co_await refuse(connection,
-                    error_response(status, fmt::format("not HTTP/1.1: {}", fault.message())),
-                    request);
+    connection.buffer.clear();
+    connection.buffer.shrink_to_fit();
+    hold(connection);
+    co_await refuse(connection, header_refusal(fault), request);
     co_return false;
   }
   const double begin = now_seconds();
@@ -343,7 +361,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   if (connection.is_proxied) {
     request.address = options.proxies.client(request.headers, connection.address);
   }
-  const ProxiedRequest proxied(limit, connection.is_proxied ? request.address : "");
+  const ProxiedRequest proxied(limit,
+                               connection.is_proxied ? counted_network(request.address) : "");
   if (!refusal && !proxied.is_within()) {
     refusal = busy_response(
         503, "too many requests of this client at once (--max-connections-per-address)");
@@ -358,8 +377,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
                                asio::redirect_error(asio::use_awaitable, fault));
     if (fault) co_return false;
   }
-  const std::optional<BodyFault> fault_of_body = co_await read_body(
-      options, {connection.stream, connection.buffer, parser}, decompression, io, request);
+  const std::optional<BodyFault> fault_of_body =
+      co_await read_body(options, from, decompression, io, request);
   if (fault_of_body) {
     if (fault_of_body->status < 0) co_return false;
     request.free_body();

@@ -53,6 +53,10 @@ struct HttpOptions {
   int64_t max_connections = 10000;
   int64_t max_connections_per_address = 5000;  // but for loopback addresses and unix sockets
   TrustedProxies proxies;  // have no limit themselves; each of their clients has
+  // Bytes of all connections, whoever's they are, half of them of one address at most. Above: 503.
+  SharedLimit connections = SharedLimit(1LL << 30);
+  int64_t max_handshakes =
+      512;  // unfinished; of more, the oldest of the address with the most ends
 };
 
 struct Caller {

@@ -9,15 +9,6 @@ namespace strata::server {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-asio::awaitable<error_code> Stream::begin() {
-  error_code fault;
-  if (secured_) {
-    co_await secured_->async_handshake(asio::ssl::stream_base::server,
-                                       asio::redirect_error(asio::use_awaitable, fault));
-  }
-  co_return fault;
-}
-
 asio::awaitable<void> Stream::end() {
   error_code ignored;
   if (secured_) {

@@ -59,8 +59,13 @@ class Stream {
     return plain_->async_write_some(buffers, std::forward<Token>(token));
   }
 
-  // What TLS begins and ends with; nothing in the clear.
-  boost::asio::awaitable<boost::system::error_code> begin();
+  // TLS begins: the client's first bytes, and what is called at the end, (fault, bytes used).
+  template <typename Done>
+  void begin(boost::asio::const_buffer hello, Done&& done) {
+    secured_->async_handshake(boost::asio::ssl::stream_base::server, hello,
+                              std::forward<Done>(done));
+  }
+  // What TLS ends with; nothing in the clear.
   boost::asio::awaitable<void> end();
 
  private:

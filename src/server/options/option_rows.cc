@@ -247,6 +247,13 @@ void body_rows(OptionTable& t, ServeOptions& o) {
   count_row(t, "max-connections-per-address", o.max_connections_per_address, 1,
             "open at once; loopback addresses and unix sockets have no limit")
       .by_default("half of --max-connections");
+  size_row(t, "max-connection-bytes", o.max_connection_bytes,
+           "that open connections take: with their headers 12KiB or more each, through TLS 96KiB; "
+           "half of it for one address; then 503")
+      .by_default("1/32 of --memory, at most what --max-connections take");
+  count_row(t, "max-handshakes", o.max_handshakes, 1,
+            "TLS handshakes unfinished at once; of more, the oldest of the address with the most "
+            "ends");
 }
 
 // Of adapters.

@@ -63,6 +63,7 @@ struct ServeOptions {
   int64_t max_response_bytes = 0;
   int64_t max_download_bytes = 0;
   int64_t max_remembered_bytes = 0;
+  int64_t max_connection_bytes = 0;
   int64_t max_sample_body = 16LL << 20;
   int64_t max_small_body = 1LL << 20;
   int64_t min_body_rate = 8 << 10;      // bytes a second
@@ -70,6 +71,7 @@ struct ServeOptions {
   int64_t max_downloads_per_tenant = 64;
   int64_t max_connections = 0;               // 0: see connection_limit()
   int64_t max_connections_per_address = 0;   // 0: half of them
+  int64_t max_handshakes = 512;              // unfinished
   std::vector<std::string> trusted_proxies;  // addresses, networks, "unix"
   int64_t max_adapters = 64;
   int64_t max_adapters_per_tenant = 0;  // 0: all

@@ -69,6 +69,15 @@ TEST(Listener, TakesTheFileOfOneThatIsGoneAndOfNobodyElse) {
   EXPECT_NE(fault().find("No such file"), std::string::npos) << fault();
 }
 
+TEST(Listener, CountsAnIPv6HostAsItsNetwork) {
+  EXPECT_EQ(counted_network("10.0.0.1"), "10.0.0.1");
+  EXPECT_EQ(counted_network(""), "");
+  EXPECT_EQ(counted_network("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+  EXPECT_EQ(counted_network("2001:db8:1:2::1"), counted_network("2001:db8:1:2:ffff::"));
+  EXPECT_NE(counted_network("2001:db8:1:3::1"), counted_network("2001:db8:1:2::1"));
+  EXPECT_EQ(counted_network("::ffff:10.0.0.1"), "::ffff:10.0.0.1");
+}
+
 TEST(Listener, NamesPeersButThoseOfThisMachine) {
   const auto v4 = [](const char* text) {
     sockaddr_in peer = {};

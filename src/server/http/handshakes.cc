@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/handshakes.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <optional>
+#include <utility>
+
+namespace strata::server {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr size_t kHelloPiece = 2 << 10;
+constexpr size_t kMaxHello = 20 << 10;  // with its records' heads
+constexpr size_t kRecordHead = 5;       // type, version, length
+constexpr size_t kMessageHead = 4;      // type, length
+constexpr size_t kMaxRecord = 16 << 10;
+constexpr char kHandshakeRecord = 22;
+constexpr char kClientHello = 1;
+
+size_t number(std::string_view bytes) {
+  size_t value = 0;
+  for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
+  return value;
+}
+
+asio::awaitable<error_code> read_hello(Stream& stream, std::string& hello) {
+  error_code fault;
+  while (!fault && is_part_of_hello(hello)) {
+    const size_t before = hello.size();
+    hello.resize(before + kHelloPiece);
+    const size_t count = co_await stream.plain().async_read_some(
+        asio::buffer(hello) + before, asio::redirect_error(asio::use_awaitable, fault));
+    hello.resize(before + count);
+  }
+  co_return fault;
+}
+
+}  // namespace
+
+// RFC 8446 5.1: a message may be divided among records, though no client of ours does.
+bool is_part_of_hello(std::string_view bytes) {
+  std::string message;
+  if (bytes.size() > kMaxHello) return false;
+  for (;;) {
+    if (!bytes.empty() && bytes.front() != kHandshakeRecord) return false;
+    if (bytes.size() < kRecordHead) return true;
+    const size_t length = number(bytes.substr(3, 2));
+    if (length == 0 || length > kMaxRecord) return false;
+    const std::string_view part = bytes.substr(kRecordHead, length);
+    message += part;
+    if (!message.empty() && message.front() != kClientHello) return false;
+    const bool is_known = message.size() >= kMessageHead;
+    const size_t wanted = is_known ? kMessageHead + number(message.substr(1, 3)) : kMessageHead;
+    if (wanted > kMaxHello || (is_known && message.size() >= wanted)) return false;
+    if (part.size() < length) return true;
+    bytes.remove_prefix(kRecordHead + length);
+  }
+}
+
+Handshakes::Place::Place(Handshakes& of, Stream& with, std::string from)
+    : all(of), stream(with), address(std::move(from)) {
+  if (all.open_ >= all.most_) all.end_oldest();
+  std::list<Place*>& line = all.of_address_[address];
+  at = line.insert(line.end(), this);
+  ++all.open_;
+}
+
+Handshakes::Place::~Place() {
+  if (is_ended) return;
+  const auto line = all.of_address_.find(address);
+  line->second.erase(at);
+  if (line->second.empty()) all.of_address_.erase(line);
+  --all.open_;
+}
+
+void Handshakes::end_oldest() {
+  const auto line = std::max_element(
+      of_address_.begin(), of_address_.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  Place* oldest = line->second.front();
+  line->second.pop_front();
+  if (line->second.empty()) of_address_.erase(line);
+  --open_;
+  oldest->is_ended = true;
+  oldest->stream.cancel();
+}
+
+asio::awaitable<error_code> Handshakes::shake(Stream& stream, asio::io_context& io,
+                                              const std::string& address) {
+  const Place place(*this, stream, address);
+  std::string hello;
+  if (const error_code fault = co_await read_hello(stream, hello)) co_return fault;
+  asio::steady_timer done(io, asio::steady_timer::time_point::max());
+  std::optional<error_code> result;
+  {
+    Turns::Turn turn(turns_, io, address);
+    co_await turn.begin();
+    if (place.is_ended) co_return asio::error::operation_aborted;
+    // Our answer, with its signature, is made before this returns.
+    stream.begin(asio::buffer(hello), [&](const error_code& fault, size_t) {
+      result = fault;
+      done.cancel();
+    });
+  }
+  error_code ignored;
+  while (!result) co_await done.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  co_return *result;
+}
+
+}  // namespace strata::server

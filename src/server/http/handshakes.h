@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handshakes: the TLS handshakes that are under way. Each costs this thread a signature, so they
+// are begun one after the other, in turns by address, and behind each the thread is everybody
+// else's for as long. Those whose peer says nothing cost room alone: of more than so many the
+// oldest of the address that has the most ends, so that who floods ends its own. I/O thread only.
+#pragma once
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "server/http/body/turns.h"
+#include "server/http/stream.h"
+
+namespace strata::server {
+
+class Handshakes {
+ public:
+  explicit Handshakes(int64_t most) : most_(most) {}
+
+  // TLS on a fresh connection of this address, within the deadline that the stream has.
+  boost::asio::awaitable<boost::system::error_code> shake(Stream& stream,
+                                                          boost::asio::io_context& io,
+                                                          const std::string& address);
+
+ private:
+  // An unfinished one, as long as its scope.
+  struct Place {
+    Place(Handshakes& of, Stream& with, std::string from);
+    ~Place();
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    Handshakes& all;
+    Stream& stream;
+    std::string address;
+    std::list<Place*>::iterator at;
+    bool is_ended = false;
+  };
+  void end_oldest();
+
+  int64_t most_;
+  int64_t open_ = 0;
+  std::map<std::string, std::list<Place*>> of_address_;  // oldest first; none is empty
+  Turns turns_;
+};
+
+// Whether these bytes are the beginning of a ClientHello whose end is still to come.
+bool is_part_of_hello(std::string_view bytes);
+
+}  // namespace strata::server
