@@ -60,7 +60,8 @@ def unfinished_headers(w, count=1500, size=15_000):
             pass  # refused already
     try:
         for peer in peers[-20:]:
-            codes.add(peer.recv(64)[9:12].decode() if select.select([peer], [], [], 2)[0] else "nothing")
+            peer.settimeout(2)
+            codes.add(peer.recv(64)[9:12].decode())
         return f"{', '.join(sorted(codes))}; {w.other.get('get_server_capabilities').status_code}"
     finally:
         for peer in peers:

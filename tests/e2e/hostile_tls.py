@@ -192,7 +192,7 @@ def idle(w, count=300):
     grown = (held() - before) / count
     for peer in kept:
         peer.close()
-    return "within what they count with" if grown < 96 else f"{grown:.0f} KiB each"
+    return "within what they count with" if grown < 112 else f"{grown:.0f} KiB each"
 
 
 @attack("a record whose last byte was changed", "closed")

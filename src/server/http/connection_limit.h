@@ -15,7 +15,7 @@ namespace strata::server {
 
 // What a connection takes but for its header (tests/server/http measures it): what it is and what
 // waits for its bytes; with TLS a session, and its records on their way in and out.
-constexpr int64_t connection_bytes(bool is_secured) { return is_secured ? 96 << 10 : 12 << 10; }
+constexpr int64_t connection_bytes(bool is_secured) { return is_secured ? 112 << 10 : 12 << 10; }
 
 class ConnectionLimit {
  public:

@@ -248,7 +248,7 @@ void body_rows(OptionTable& t, ServeOptions& o) {
             "open at once; loopback addresses and unix sockets have no limit")
       .by_default("half of --max-connections");
   size_row(t, "max-connection-bytes", o.max_connection_bytes,
-           "that open connections take: with their headers 12KiB or more each, through TLS 96KiB; "
+           "that open connections take: with their headers 12KiB or more each, through TLS 112KiB; "
            "half of it for one address; then 503")
       .by_default("1/32 of --memory, at most what --max-connections take");
   count_row(t, "max-handshakes", o.max_handshakes, 1,
