@@ -422,7 +422,7 @@ def hung_postgres(strata, model, data):
              "metrics": lambda http: http.get(server.metrics_url)}
     clients = [(what, ask) for what, ask in asked.items()] + [("create_session", post("create_session", {"tags": []}))] * 16
     database.freeze(True)
-    threads = [threading.Thread(target=timed, args=client) for client in clients]
+    threads = [threading.Thread(target=timed, args=client, daemon=True) for client in clients]
     for thread in threads:
         thread.start()
     time.sleep(1)

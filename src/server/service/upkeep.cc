@@ -76,7 +76,9 @@ void Service::sweep() {
     std::string fault = fault_of([&] { parts_.store.put_usage(used); });
     const bool is_kept = fault.empty();
     // Also where the disk is too full for that: it makes room.
-    fault += fault_of([&] { parts_.registry.sweep(wall_seconds(), now_seconds()); });
+    const std::string swept =
+        fault_of([&] { parts_.registry.sweep(wall_seconds(), now_seconds()); });
+    if (!swept.empty()) fault += (is_kept ? "" : "; ") + swept;
     const auto done = [this, fault, is_kept, used] {
       sweeping_ = false;
       if (is_kept) parts_.usage.wrote(used);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api/command.h"
+#include "base/mutex.h"
 #include "server/state/sql.h"
 #include "server/state/store_mutex.h"
 
@@ -162,7 +163,7 @@ class StateStore {
   std::vector<std::string> runs_of(const std::string& session_id);
   void end_run(const std::string& id, RunState state, double now);
   void forget_run(const std::string& id);  // of a model whose creation failed
-  // Written with the next flush_touches(), at most every few seconds.
+  // Written with the next flush_touches(), at most every few seconds. Waits for no database.
   void touch_run(const std::string& id, double now);
   void flush_touches();
 
@@ -247,7 +248,8 @@ class StateStore {
   int64_t boot_ = 0;
   double boot_time_ = 0;
   int64_t number_ GUARDED_BY(mutex_) = 0;  // the highest in use
-  std::vector<std::pair<std::string, double>> touched_ GUARDED_BY(mutex_);
+  Mutex touched_mutex_;  // its own: passes touch their run, whether the database hangs or not
+  std::map<std::string, double> touched_ GUARDED_BY(touched_mutex_);
   std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
 };
 

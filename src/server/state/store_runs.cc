@@ -77,9 +77,9 @@ std::optional<RunRow> StateStore::find_run(const std::string& id) {
   const StoreLock lock(mutex_);
   std::optional<RunRow> row =
       rows::first(run(fmt::format("SELECT {} FROM runs WHERE id = ?", kColumns), {id}), read_run);
-  for (const auto& [touched, when] : touched_) {
-    if (row.has_value() && touched == id) row->last_request_at = when;
-  }
+  const MutexLock lock_touched(touched_mutex_);
+  const auto touched = touched_.find(id);
+  if (row.has_value() && touched != touched_.end()) row->last_request_at = touched->second;
   return row;
 }
 
@@ -128,24 +128,28 @@ void StateStore::forget_run(const std::string& id) {
 }
 
 void StateStore::touch_run(const std::string& id, double now) {
-  const StoreLock lock(mutex_);
-  for (auto& [touched, when] : touched_) {
-    if (touched != id) continue;
-    when = now;
-    return;
-  }
-  touched_.emplace_back(id, now);
+  const MutexLock lock(touched_mutex_);
+  touched_[id] = now;
 }
 
 void StateStore::flush_touches() {
+  std::map<std::string, double> touched;
+  {
+    const MutexLock lock(touched_mutex_);
+    touched = touched_;
+  }
+  if (touched.empty()) return;
   const StoreLock lock(mutex_);
-  if (touched_.empty()) return;
   Transaction transaction(*sql_);
-  for (const auto& [id, when] : touched_) {
+  for (const auto& [id, when] : touched) {
     run("UPDATE runs SET last_request_at = ? WHERE id = ?", {when, id});
   }
   transaction.commit();
-  touched_.clear();
+  const MutexLock lock_touched(touched_mutex_);
+  std::erase_if(touched_, [&](const auto& item) {
+    const auto written = touched.find(item.first);
+    return written != touched.end() && written->second == item.second;
+  });
 }
 
 }  // namespace strata::server

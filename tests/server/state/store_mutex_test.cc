@@ -105,6 +105,19 @@ TEST_F(StoreMutexTest, OthersThatWaitForTheDatabaseHoldItUpForAMomentAlone) {
   EXPECT_EQ(delays->cut, 0);
 }
 
+// A pass touches its run: training goes on.
+TEST_F(StoreMutexTest, ATouchWaitsForNoDatabase) {
+  store.hurry_this_thread();
+  delays->seconds = 1;
+  std::thread patient([&] { EXPECT_FALSE(store.find_session("s").has_value()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  delays->lost = true;
+  const double begin = now_seconds();
+  EXPECT_NO_THROW(store.touch_run("r", 1000));
+  EXPECT_LT(now_seconds() - begin, 0.2);
+  patient.join();
+}
+
 TEST_F(StoreMutexTest, WhatIsLostIsNotLookedFor) {
   store.hurry_this_thread();
   delays->lost = true;
