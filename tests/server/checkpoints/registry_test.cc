@@ -334,32 +334,31 @@ TEST_F(Registry, ArchivesAreBoundedAndThoseGoThatNobodyRead) {
 }
 
 TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
-  registry_ = std::make_unique<CheckpointRegistry>(*data_, *store_,
-                                                   RegistryOptions{.max_archive_bytes = 8000});
+  registry_ = std::make_unique<CheckpointRegistry>(
+      *data_, *store_, RegistryOptions{.archives = SharedLimit(35'000)});  // for one alone
   const CheckpointRow small = finish(save("a"), 1000, std::string(1000, 'x'));
-  const std::string tar = registry_->archive(small);
-  ModelMerger merger{.bytes = {9000, 6000},
+  const std::string tar = registry_->archive(small, "alice", 0);
+  ModelMerger merger{.bytes = {30'000, 6000},
                      .write = [](size_t, const std::string&, const std::string& to) {
                        write_bytes(to + "/config.json", "{}");
                        write_bytes(to + "/model.safetensors", std::string(5000, 'w'));
                        return true;
                      }};
   try {
-    registry_->archive_merged(small, merger, 0);
+    registry_->archive_merged(small, merger, 0, "alice", 1);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(
-        error.what(),
-        HasSubstr("9000 bytes: --max-archive-bytes is 8000; download the adapter's archive"));
+    EXPECT_THAT(error.what(), HasSubstr("30000 bytes: a tenant may have 35000 "
+                                        "(--max-archive-bytes); download the adapter's archive"));
   }
   EXPECT_TRUE(fs::exists(tar)) << "nothing goes for what is refused";
-  EXPECT_TRUE(registry_->archive_merged(small, merger, 1));
+  EXPECT_TRUE(registry_->archive_merged(small, merger, 1, "alice", 1));
   EXPECT_FALSE(fs::exists(tar));
-  const auto made = registry_->made_archive(small, CheckpointRegistry::Archive::kMerged);
+  const auto made = registry_->made_archive(small, 1, CheckpointRegistry::Archive::kMerged);
   ASSERT_TRUE(made);
   EXPECT_EQ(fs::file_size(*made) % 512, 0u);
-  EXPECT_FALSE(registry_->made_archive(small));
+  EXPECT_FALSE(registry_->made_archive(small, 1));
   int num_entries = 0;
   for (const auto& entry : fs::directory_iterator(data_->temporary())) {
     EXPECT_EQ(entry.path(), *made);
