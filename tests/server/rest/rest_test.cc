@@ -2,153 +2,20 @@
 // The REST handlers behind the route table, over SQLite and real files.
 #include "server/rest/rest.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <boost/json.hpp>
-#include <filesystem>
-#include <future>
-#include <memory>
-#include <thread>
-
 #include "server/crypto.h"
-#include "tests/base/temp_dir.h"
+#include "tests/server/rest/rest_fixture.h"
 
 namespace strata::server {
 namespace {
 
-namespace json = boost::json;
-using strata::testing::read_bytes;
-using strata::testing::TempDir;
-using strata::testing::write_bytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class RestTest : public ::testing::Test {
- protected:
-  RestTest()
-      : data_(dir_.path() + "/data"),
-        store_(open_sqlite(data_.database()), wall_seconds()),
-        registry_(data_, store_, {}),
-        signer_(data_.secret(), store_, 3600,
-                [this](const std::string& tenant) { return tenant != keyless_; }),
-        names_({"base=" + dir_.path()}, {}, {}),
-        rest_({store_,
-               registry_,
-               signer_,
-               worker_,
-               archives_,
-               usage_,
-               merges_,
-               names_,
-               {.bytes = {100},
-                .write = [this](size_t, const std::string& from, const std::string& to) {
-                  return merge_(from, to);
-                }}}) {
-    rest_.add_routes(router_);
-    for (const char* tenant : {"alice", "bob"}) {
-      SessionRow session;
-      session.id = std::string("s-") + tenant;
-      session.tenant = tenant;
-      session.user_metadata = R"({"who":"me"})";
-      session.display_name = "a \"name\"";
-      store_.add_session(session, {});
-      add_run(tenant, 0);
-    }
-  }
-
-  std::string add_run(const std::string& tenant, int64_t seq) {
-    RunRow run;
-    run.tenant = tenant;
-    run.session_id = "s-" + tenant;
-    run.model_seq = seq;
-    run.id = *run.session_id + ":train:" + std::to_string(seq);
-    run.created_at = run.last_request_at = 1'700'000'000;
-    run.base_model = "base";
-    run.lora.rank = 8;
-    run.user_metadata = R"({"renderer_name":"role_colon"})";
-    store_.add_run(run);
-    return run.id;
-  }
-  CheckpointRow save(const std::string& name, CheckpointKind kind = CheckpointKind::kWeights,
-                     const std::string& base = "base") {
-    const std::string dir = registry_.begin();
-    write_bytes(dir + "/adapter_model.safetensors", "0123456789");
-    write_bytes(dir + "/adapter_config.json", "{}");
-    CheckpointSave save;
-    save.path = {"s-alice:train:0", kind, name};
-    save.tenant = "alice";
-    save.base_model = base;
-    save.user_metadata = R"({"step":"1"})";
-    return registry_.finish(dir, save, wall_seconds());
-  }
-
-  Response call(const std::string& method, const std::string& target,
-                const std::string& tenant = "alice", const std::string& body = "",
-                std::vector<Header> headers = {}) {
-    Request request;
-    request.method = method;
-    request.path = target.substr(0, target.find('?'));
-    if (request.path.size() < target.size()) {
-      request.query = target.substr(request.path.size() + 1);
-    }
-    request.tenant = tenant;
-    request.body = body;
-    request.headers = std::move(headers);
-    if (!body.empty()) request.headers.push_back({"content-type", "application/json"});
-    request.base_url = "http://h:1";
-    auto answer = std::make_shared<std::promise<Response>>();
-    router_.find(request);
-    router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
-    return answer->get_future().get();
-  }
-  json::value ok(const std::string& method, const std::string& target,
-                 const std::string& tenant = "alice", const std::string& body = "",
-                 std::vector<Header> headers = {}) {
-    const Response response = call(method, "/api/v1/" + target, tenant, body, std::move(headers));
-    EXPECT_EQ(response.status, 200) << target << ": " << response.body;
-    return json::parse(response.body);
-  }
-  int status(const std::string& method, const std::string& target,
-             const std::string& tenant = "alice", const std::string& body = "") {
-    return call(method, "/api/v1/" + target, tenant, body).status;
-  }
-  Response fetch(const std::string& url, std::vector<Header> headers = {},
-                 const std::string& method = "GET") {
-    return call(method, url.substr(std::string("http://h:1").size()), "", "", std::move(headers));
-  }
-
-  TempDir dir_;
-  DataDir data_;
-  StateStore store_;
-  CheckpointRegistry registry_;
-  std::string keyless_;  // a tenant whose keys are gone
-  UrlSigner signer_;
-  Usage usage_{{}, std::vector{parse_quota("quota", "bob:disk-bytes=30")}, {}};
-  Worker worker_;
-  Worker archives_{{.name = "archive", .most_waiting = 2, .drops_at_stop = true}};
-  Worker merges_{{.name = "merge", .most_waiting = 1, .drops_at_stop = true}};
-  BaseNames names_;
-  std::function<bool(const std::string& from, const std::string& to)> merge_ =
-      [this](const std::string& from, const std::string& to) {
-        ++num_merges_;
-        write_bytes(to + "/model.safetensors",
-                    "base and " + read_bytes(from + "/adapter_model.safetensors"));
-        return true;
-      };
-  std::atomic<int> num_merges_ = 0;
-  Rest rest_;
-  Router router_;
-};
 
 std::vector<std::string> strings(const json::value& list, const char* key) {
   std::vector<std::string> out;
   for (const json::value& item : list.as_array()) out.emplace_back(item.at(key).as_string());
   return out;
 }
-
-constexpr const char* kRun = "training_runs/s-alice:train:0";
 
 TEST_F(RestTest, PagesRunsNewestFirst) {
   for (int64_t i = 1; i < 5; ++i) add_run("alice", i);
@@ -402,85 +269,6 @@ TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   registry_.sweep(wall_seconds() + 86400, 0);
   EXPECT_FALSE(std::filesystem::exists(registry_.folder(row)));
   EXPECT_TRUE(registry_.files(row).empty());
-}
-
-// A merged model is an archive of its own, made once.
-TEST_F(RestTest, AnArchiveMayBeMerged) {
-  const CheckpointRow row = save("a");
-  const std::string target = std::string(kRun) + "/checkpoints/weights/a/archive";
-  const std::string plain(ok("GET", target).at("url").as_string());
-  const std::string url(ok("GET", target + "?merged=true").at("url").as_string());
-  EXPECT_NE(url, plain);
-  ok("GET", target + "?merged=1");
-  EXPECT_EQ(num_merges_, 1);
-  const Response file = fetch(url);
-  ASSERT_EQ(file.status, 200);
-  EXPECT_THAT(read_bytes(file.file->path), HasSubstr("base and 0123456789"));
-  EXPECT_EQ(fetch(plain).status, 200);
-  EXPECT_EQ(ok("GET", target + "?merged=false").at("url").as_string(), plain);
-  EXPECT_EQ(status("GET", target + "?merged=yes"), 400);
-  EXPECT_EQ(status("GET", target + "?merged=true", "bob"), 404);
-  // Of a URL that is older than the archive it is made again.
-  std::filesystem::remove(file.file->path);
-  EXPECT_EQ(fetch(url).status, 503);
-  for (int i = 0; i < 500 && fetch(url).status == 503; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(fetch(url).status, 200);
-  EXPECT_EQ(num_merges_, 2);
-  // It goes with its checkpoint.
-  EXPECT_EQ(status("DELETE", std::string(kRun) + "/checkpoints/weights/a"), 200);
-  merges_.stop();  // its leases are gone
-  registry_.sweep(wall_seconds() + 86400, 0);
-  EXPECT_FALSE(registry_.made_archive(row, 0, CheckpointRegistry::Archive::kMerged));
-}
-
-TEST_F(RestTest, WhatCannotBeMergedIsSaid) {
-  save("a");
-  save("other", CheckpointKind::kWeights, "gone");
-  const auto merged = [&](const std::string& name) {
-    return call("GET", "/api/v1/" + std::string(kRun) + "/checkpoints/weights/" + name +
-                           "/archive?merged=true");
-  };
-  const Response other = merged("other");
-  EXPECT_EQ(other.status, 400);
-  EXPECT_THAT(other.body, HasSubstr("'gone', is not served"));
-  const auto faulty = [&](const Error& error) {
-    merge_ = [error](const std::string&, const std::string&) -> bool { throw error; };
-    return merged("a");
-  };
-  const Response cannot = faulty(Error(ErrorCode::kInvalidArgument, "tensor 'x' is too large"));
-  EXPECT_EQ(cannot.status, 400);
-  EXPECT_THAT(cannot.body, HasSubstr("archive: merged: tensor 'x' is too large"));
-  // Where this machine's files lie is nobody's business, and what its disk does no client's fault.
-  for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kIo}) {
-    const Response fault = faulty(Error(code, data_.path() + "/x: damaged"));
-    EXPECT_EQ(fault.status, 503);
-    EXPECT_THAT(fault.body, ::testing::Not(HasSubstr(data_.path())));
-  }
-  EXPECT_EQ(faulty(Error(ErrorCode::kIo, "disk full")).status, 503);
-  for (const auto& entry : std::filesystem::directory_iterator(data_.temporary())) {
-    ADD_FAILURE() << "left behind: " << entry.path();
-  }
-  // At the server's end what runs is given up.
-  merge_ = [](const std::string&, const std::string&) { return false; };
-  EXPECT_EQ(merged("a").status, 503);
-}
-
-// A merge takes minutes: adapters' archives do not wait for it.
-TEST_F(RestTest, AMergeHoldsUpNoArchive) {
-  save("a");
-  std::promise<void> begun, hold;
-  merge_ = [&](const std::string&, const std::string&) {
-    begun.set_value();
-    hold.get_future().wait();
-    return false;
-  };
-  const std::string target = std::string(kRun) + "/checkpoints/weights/a/archive";
-  std::thread asks([&] { EXPECT_EQ(status("GET", target + "?merged=true"), 503); });
-  begun.get_future().wait();
-  EXPECT_EQ(status("GET", target), 200);
-  hold.set_value();
-  asks.join();
 }
 
 // A copy is cheap and an archive is not: one tenant's wait for each other, and not without end.
