@@ -206,18 +206,42 @@ TEST(GgufExport, AMatrixOfOneRowStaysOne) {
   expect_same_answers(golden, out, folder);
 }
 
-TEST(GgufExport, RefusesAHybridWithoutAttention) {
-  const TempDir folder;
-  boost::json::object text = read_json(kRoot + "qwen3_5_equal/model/config.json").as_object();
-  const auto layers = text.at("num_hidden_layers").as_int64();
-  const boost::json::array types(static_cast<size_t>(layers), "linear_attention");
-  const std::string model = altered_model("qwen3_5_equal", {{"layer_types", types}}, folder);
-  std::string printed;
-  EXPECT_EQ(run_program(fmt::format("convert --model '{}' --to gguf --out '{}'", model,
-                                    folder.file("out.gguf")),
-                        folder, &printed),
-            2);
-  EXPECT_NE(printed.find("layer_types (no layer of full attention)"), std::string::npos) << printed;
+// Of a kind of layers that an architecture of llama.cpp takes as given.
+TEST(GgufExport, RefusesModelsWithoutOneKindOfLayers) {
+  const auto types = [](const char* type) { return boost::json::array{type, type}; };
+  const struct {
+    const char* golden;
+    boost::json::object settings;
+    const char* fault;
+  } kRefused[] = {
+      {"qwen3_5_equal",
+       {{"layer_types", types("linear_attention")}},
+       "layer_types (no layer of full attention)"},
+      {"qwen3_5_equal",
+       {{"layer_types", types("full_attention")}},
+       "layer_types (no layer of linear attention)"},
+      {"qwen3_moe", {{"mlp_only_layers", {0, 1, 2}}}, "mlp_only_layers (no layer has experts)"},
+      {"gemma3",
+       {{"rope_parameters",
+         {{"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+          {"full_attention",
+           {{"rope_type", "yarn"},
+            {"rope_theta", 1e4},
+            {"factor", 4.0},
+            {"original_max_position_embeddings", 64}}}}}},
+       "cannot say what this model is: key 'gemma3.rope.scaling.type': got 'yarn'"}};
+  for (const auto& [golden, settings, fault] : kRefused) {
+    SCOPED_TRACE(fault);
+    const TempDir folder;
+    const std::string model = altered_model(golden, settings, folder);
+    std::string printed;
+    EXPECT_EQ(run_program(fmt::format("convert --model '{}' --to gguf --out '{}'", model,
+                                      folder.file("out.gguf")),
+                          folder, &printed),
+              2);
+    EXPECT_NE(printed.find(fault), std::string::npos) << printed;
+    EXPECT_FALSE(file_exists(folder.file("out.gguf")));
+  }
 }
 
 // Codes, scales and states of every projection, by bitsandbytes itself (tools/golden/make_nf4.py).

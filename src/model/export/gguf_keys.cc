@@ -249,6 +249,14 @@ std::string llama_cpp_fault(const ModelConfig& config) {
   if (config.num_layers() > 0 && !has_latent && first_block<GqaConfig>(config, kGqa) == nullptr) {
     return "layer_types (no layer of full attention)";
   }
+  const GgufArchitecture& architecture = gguf_architecture_of(config);
+  if (architecture.is_hybrid &&
+      first_block<GatedDeltaNetConfig>(config, kGatedDeltaNet) == nullptr) {
+    return "layer_types (no layer of linear attention)";
+  }
+  if (architecture.name.ends_with("moe") && !has_experts) {
+    return "mlp_only_layers (no layer has experts)";
+  }
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
     const auto* net = config.find_block<GatedDeltaNetConfig>(layer, kGatedDeltaNet);
     if (net != nullptr && net->key_dim != net->value_dim) {

@@ -21,6 +21,7 @@ namespace {
 constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 constexpr const char* kNormName = "model.norm.weight";
 constexpr const char* kHeadName = "lm_head.weight";
+constexpr std::string_view kOpenFiles = "/proc/self/fd/";
 
 std::vector<int64_t> stored_dims(std::string_view stored, const Shape& shape, int64_t num_experts) {
   std::vector<int64_t> dims;
@@ -106,11 +107,16 @@ ReadHeader::ReadHeader(const GgufHeader& header, std::span<const float> first_da
   if (!written) {
     throw Error(ErrorCode::kIo, fmt::format("--to gguf: header: {}", std::strerror(errno)));
   }
-  model_ = std::make_unique<GgufModel>(fmt::format("/proc/self/fd/{}", fd_));
+  model_ = std::make_unique<GgufModel>(fmt::format("{}{}", kOpenFiles, fd_));
   weights_ = gguf_weights(*model_);
 }
 
 ReadHeader::~ReadHeader() { ::close(fd_); }
+
+std::string ReadHeader::without_path(const std::string& fault) {
+  const size_t end = fault.find(": ");
+  return fault.starts_with(kOpenFiles) && end != std::string::npos ? fault.substr(end + 2) : fault;
+}
 
 void move_items(const std::vector<int32_t>& order, int64_t run, int64_t outer,
                 std::vector<float>& values) {

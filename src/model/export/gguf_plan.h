@@ -55,6 +55,9 @@ class ReadHeader {
   ReadHeader(const ReadHeader&) = delete;
   ReadHeader& operator=(const ReadHeader&) = delete;
 
+  // A fault's text without the path of the file that never was.
+  static std::string without_path(const std::string& fault);
+
   [[nodiscard]] const GgufModel& model() const { return *model_; }
   [[nodiscard]] const std::vector<GgufWeight>& weights() const { return weights_; }
 

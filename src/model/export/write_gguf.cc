@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <memory>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -127,10 +128,9 @@ class GgufExport {
   }
 
   std::optional<std::vector<TensorError>> write(const std::string& path) {
-    const ReadHeader read(header_, divisors_);
-    check_config(read.model());
+    const std::unique_ptr<ReadHeader> read = read_back();
     std::unordered_map<std::string_view, std::vector<const GgufWeight*>> by_tensor;
-    for (const GgufWeight& weight : read.weights())
+    for (const GgufWeight& weight : read->weights())
       by_tensor[weight.from.info->name].push_back(&weight);
     AtomicFile file(path);
     file.append(header_.bytes());
@@ -183,10 +183,20 @@ class GgufExport {
   }
 
   // Whoever reads the file must see the same model.
-  void check_config(const GgufModel& model) const {
-    const ParsedConfig read = parse_config(gguf_config(model), source_.path(), /*strict=*/true);
-    const std::string difference = config_difference(config_, read.config);
-    if (difference.empty()) return;
+  [[nodiscard]] std::unique_ptr<ReadHeader> read_back() const {
+    std::unique_ptr<ReadHeader> read;
+    ParsedConfig parsed;
+    try {
+      read = std::make_unique<ReadHeader>(header_, divisors_);
+      parsed = parse_config(gguf_config(read->model()), source_.path(), /*strict=*/true);
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("--to gguf: {}: llama.cpp's keys cannot say what this model is: {}: "
+                              "use --to safetensors",
+                              source_.path(), ReadHeader::without_path(error.what())));
+    }
+    const std::string difference = config_difference(config_, parsed.config);
+    if (difference.empty()) return read;
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--to gguf: {}: llama.cpp has no key for this model's {}; its answers "
                             "would differ: use --to safetensors",
