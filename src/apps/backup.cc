@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/options.h"
 #include "base/error.h"
 #include "report/format.h"
 #include "server/checkpoints/backup.h"
@@ -71,6 +72,30 @@ int run_check(const CheckOptions& options) {
     fmt::print("{} checkpoints are older than records of bytes: only their form was checked\n",
                report.unhashed);
   return report.damages.empty() ? 0 : kDamaged;
+}
+
+OptionTable options_of(BackupOptions& o) {
+  OptionTable t;
+  t.text("data", o.data, "data directory of strata serve").required();
+  t.text("out", o.out, "file to write; it holds the directory's secret").required();
+  t.text("archive-key", o.archive_key, "FILE of 32 bytes or more: authenticate the backup with it");
+  return t;
+}
+
+OptionTable options_of(RestoreOptions& o) {
+  OptionTable t;
+  t.text("in", o.in, "file of strata backup").required();
+  t.text("data", o.data, "directory to make; not there, or empty").required();
+  t.text("archive-key", o.archive_key, "FILE: refuse a backup that was not made with this key");
+  return t;
+}
+
+OptionTable options_of(CheckOptions& o) {
+  OptionTable t;
+  t.text("data", o.data, "data directory of strata serve");
+  t.text("in", o.in, "file of strata backup, instead of --data");
+  t.text("archive-key", o.archive_key, "FILE: the key of that backup");
+  return t;
 }
 
 }  // namespace strata::apps
