@@ -36,7 +36,7 @@ void share_memory(ServeOptions& o, int64_t memory) {
   if (o.max_response_bytes == 0) o.max_response_bytes = share(memory, 64, 64 * kMiB, 256 * kMiB);
   if (o.max_connection_bytes == 0) {
     const int64_t all = connection_limit(o) * connection_bytes(!o.tls_cert.empty());
-    o.max_connection_bytes = share(memory, 32, 0, all);
+    o.max_connection_bytes = share(memory, 48, 0, all);
   }
   if (o.max_download_bytes == 0) o.max_download_bytes = share(memory, 256, 0, 64 * kMiB);
 }

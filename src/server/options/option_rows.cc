@@ -250,7 +250,7 @@ void body_rows(OptionTable& t, ServeOptions& o) {
   size_row(t, "max-connection-bytes", o.max_connection_bytes,
            "that open connections take: with their headers 12KiB or more each, through TLS 112KiB; "
            "half of it for one address; then 503")
-      .by_default("1/32 of --memory, at most what --max-connections take");
+      .by_default("1/48 of --memory, at most what --max-connections take");
   count_row(t, "max-handshakes", o.max_handshakes, 1,
             "TLS handshakes unfinished at once; of more, the oldest of the address with the most "
             "ends");
