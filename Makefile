@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e events cookbook robust chaos page \
+.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e events cookbook robust chaos many-tenants page \
   documents package packages-test run-smollm2 random-models \
   compare-llama-cpp llama-cpp tiny-qwen3 clean
 
@@ -18,6 +18,7 @@ CHAOS_SECONDS ?= 600
 MODELS ?= 200
 SEED ?= $$(date +%s)
 KILLS ?= 3
+TENANTS_SECONDS ?= 600
 MIXED_SECONDS ?= 30
 # new_delete_type_mismatch: libboost_json frees with an alignment what it allocated without one.
 SANITIZER_OPTIONS := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:new_delete_type_mismatch=0 \
@@ -117,6 +118,11 @@ robust: build
 	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++ -DSTRATA_BENCH=ON
 	@cmake --build build/release --target load_bench -j $(JOBS)
 	@tools/load.sh build/release/strata build/release/bench/load_bench $(LOAD_SECONDS)
+
+# 10,000 tenants, 200 of them busy and two hostile, for TENANTS_SECONDS.
+many-tenants: build
+	@tools/install.sh sdk
+	@tools/run/many_tenants.sh build/release/strata $(TENANTS_SECONDS)
 
 # Recipes of the tinker-cookbook, unmodified and offline: all of tools/run/cookbook.sh, or RECIPES.
 cookbook: build
