@@ -5,8 +5,11 @@
 #include <sys/mman.h>
 
 #include <fstream>
+#include <optional>
 
+#include "base/threads.h"
 #include "engine/plan/memory_plan.h"
+#include "engine/sampling/sampling_loop.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
@@ -67,6 +70,42 @@ TEST_P(EngineOffload, ChangesNoBit) {
   const auto wanted = results(*kept, false);
   EXPECT_EQ(results(*offloaded, false), wanted);
   EXPECT_EQ(results(*evicted, true), wanted);
+}
+
+// Sampling that breaks in on a pass walks all layers; those that the pass is at are still there
+// when it goes on (tests/deferred: nothing else is).
+TEST_P(EngineOffload, SamplingInsideAPassLeavesThePassItsLayers) {
+  std::vector<std::vector<float>> gradients;
+  for (const bool is_broken : {false, true}) {
+    auto engine = engine_of(GetParam(), testing::TempDir());
+    const api::AdapterSlot slot = engine->create_adapter(tiny_specs(*engine, 4), 3);
+    stir(*engine, slot);
+    api::Batch batch = {.gradients = api::Gradients::kAdapters};
+    batch.sequences = {tiny_sequence(*engine, 50, 1, slot)};
+    api::SampleRequest asked;
+    asked.prompt = tiny_tokens(20, engine->config().vocab_size, 5);
+    asked.max_tokens = 8;
+    PassRoom room(engine->room(), engine->config());
+    SamplingLoop loop(*engine, room);
+    const size_t row = loop.add(asked);
+    int64_t num_asked = 0, num_steps = 0;
+    const auto is_due = [&] { return !loop.done() && ++num_asked % 5 == 0; };
+    const auto run = [&] {
+      loop.step();
+      ++num_steps;
+    };
+    const Interruption breaks{.is_due = is_due, .run = run};
+    std::optional<Backend::Breaks> guard;
+    if (is_broken) guard.emplace(engine->backend(), breaks);
+    engine->run(batch);
+    guard.reset();
+    EXPECT_EQ(num_steps > 0, is_broken);
+    while (!loop.done()) loop.step();
+    gradients.push_back(copy_of(engine->adapter(slot).gradients()));
+    gradients.push_back(loop.take(row).logprobs);
+  }
+  EXPECT_EQ(gradients[2], gradients[0]);
+  EXPECT_EQ(gradients[3], gradients[1]);
 }
 
 TEST_P(EngineOffload, IsNoMemoryOfThePlan) {

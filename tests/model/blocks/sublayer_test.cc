@@ -96,11 +96,15 @@ class OneLayer {
     return params;
   }
   void clear_gradients() {
-    owned_.clear();
+    int64_t total = 0;
+    for (const model::Parameter& parameter : table()) total += parameter.shape.num_elements();
+    owned_ = Tensor(backend_.allocator(), DType::kF32, {total});
     gradients_ = {};
+    int64_t next = 0;  // one behind the other, as an optimizer has them
     for (const model::Parameter& parameter : table()) {
-      owned_.emplace_back(backend_.allocator(), DType::kF32, parameter.shape);
-      gradients_.d_weight.push_back(parameter.buffer ? TensorView() : owned_.back().view());
+      const TensorView own = owned_.view().part(next, parameter.shape);
+      gradients_.d_weight.push_back(parameter.buffer ? TensorView() : own);
+      next += parameter.shape.num_elements();
     }
   }
   [[nodiscard]] std::vector<float> gradient(size_t index) {
@@ -227,7 +231,7 @@ class OneLayer {
   CpuBackend backend_{choose_cpu_path(), 2};
   model::LoadedModel loaded_;
   model::RopeTables ropes_;
-  std::vector<Tensor> owned_;
+  Tensor owned_;
   model::BaseGradients gradients_;
 };
 

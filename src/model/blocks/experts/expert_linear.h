@@ -25,7 +25,7 @@ void expert_forward(Pass& pass, const BlockContext& context, const ops::GroupedR
                     MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y);
 
 // dy [n, N] of the compute type; writes d_x [n, K] and accumulates the gradients that the pass asks
-// for. down projection.
+// for; those of the experts' base parameters lie at equal distances. down projection.
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                           const ExpertLoraH& lora_h, TensorView x, TensorView dy, TensorView d_x);
 
