@@ -355,7 +355,10 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
 void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_row,
                                 const NarrowRows& rows) {
   const Parameter& parameter = table_[index];
-  if (pages_) pages_->note_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
+  if (pages_) {
+    pages_->come_back(parameter.layer);
+    pages_->note_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
+  }
   pack_narrow_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
 }
 
