@@ -2,6 +2,7 @@
 // Any bytes as a GGUF file: an Error, or a file all of whose tensors can be read and all of whose
 // texts can be made.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -22,6 +23,12 @@ void read_all(const strata::CheckpointSource& source) {
     std::vector<float> values(static_cast<size_t>(count));
     try {
       source.read_f32(tensor, 0, count, values.data());
+      const strata::NarrowForm form = source.narrow_form(tensor);
+      if (form == strata::NarrowForm::kNone || tensor.info.dims.back() > kMostElements) continue;
+      const int64_t rows = count / tensor.info.dims.back();
+      std::vector<std::byte> bytes(static_cast<size_t>(
+          rows * strata::narrow_layout(form).row_bytes(tensor.info.dims.back())));
+      source.read_narrow(tensor, 0, rows, bytes.data());
     } catch (const strata::Error&) {
     }
   }
