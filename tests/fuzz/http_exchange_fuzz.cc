@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -55,6 +56,14 @@ struct Target {
   std::unique_ptr<HttpServer> server;
 };
 
+// The fuzzer's own alarm interrupts what waits.
+template <typename Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 // What was answered, and what was run.
 struct Outcome {
   std::string statuses, ran;
@@ -87,10 +96,13 @@ Outcome talk(Target& target, std::string_view bytes, size_t piece) {
   sockaddr_un where = {};
   where.sun_family = AF_UNIX;
   target.path.copy(where.sun_path, sizeof where.sun_path - 1);
-  require(::connect(peer, reinterpret_cast<sockaddr*>(&where), sizeof where) == 0);
+  require(uninterrupted([&] {
+            return ::connect(peer, reinterpret_cast<sockaddr*>(&where), sizeof where);
+          }) == 0);
   while (!bytes.empty()) {
     const std::string_view part = bytes.substr(0, piece);
-    const ssize_t count = ::send(peer, part.data(), part.size(), MSG_NOSIGNAL);
+    const ssize_t count =
+        uninterrupted([&] { return ::send(peer, part.data(), part.size(), MSG_NOSIGNAL); });
     if (count <= 0) break;  // refused already
     bytes.remove_prefix(static_cast<size_t>(count));
   }
@@ -99,8 +111,9 @@ Outcome talk(Target& target, std::string_view bytes, size_t piece) {
   char chunk[4096];
   for (;;) {
     pollfd wanted = {peer, POLLIN, 0};
-    require(::poll(&wanted, 1, 20'000) == 1);  // nobody is left without an answer or an end
-    const ssize_t count = ::recv(peer, chunk, sizeof chunk, 0);
+    // Nobody is left without an answer or an end.
+    require(uninterrupted([&] { return ::poll(&wanted, 1, 20'000); }) == 1);
+    const ssize_t count = uninterrupted([&] { return ::recv(peer, chunk, sizeof chunk, 0); });
     if (count <= 0) break;
     answer.append(chunk, static_cast<size_t>(count));
   }
