@@ -216,18 +216,6 @@ class Bench {
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
 
-  // Of weights that are kept in few bits, on average; else 0.
-  double weight_bytes() const {
-    double bytes = 0.0, weights = 0.0;
-    if (engine_->model().weights->forms().empty()) return 0.0;
-    for (const model::Parameter& parameter : engine_->model().weights->table()) {
-      if (!parameter.is_matrix()) continue;
-      bytes += static_cast<double>(parameter.panel.num_bytes());
-      weights += static_cast<double>(parameter.shape.num_elements());
-    }
-    return bytes / weights;
-  }
-
   void add_compute_sample(ops::LimitProbe& probe, double before, double flops, double seconds) {
     const double peak = (before + probe.matrix_flops(dtype())) / 2.0;
     runs_.push_back({.tokens_per_s = static_cast<double>(work_.batch * work_.length) / seconds,
@@ -299,7 +287,7 @@ class Bench {
     }
     const WorkCount count =
         count_decode(engine_->config(), work_.batch, work_.length + kTimedTokens / 2, dtype(),
-                     adapters ? work_.batch : 0, kRank, weight_bytes());
+                     adapters ? work_.batch : 0, kRank, narrow_bytes(*engine_->model().weights));
     const double bandwidth = median(bandwidths);
     const double peak = median(peaks);
     const double limit = std::max(count.bytes / bandwidth, count.flops / peak);

@@ -113,6 +113,17 @@ model::WeightForms random_forms(const Backend& backend, const model::ModelConfig
   return forms;
 }
 
+double narrow_bytes(const model::ModelWeights& weights) {
+  if (weights.forms().empty()) return 0.0;
+  double bytes = 0.0, elements = 0.0;
+  for (const model::Parameter& parameter : weights.table()) {
+    if (!parameter.is_matrix()) continue;
+    bytes += static_cast<double>(parameter.panel.num_bytes());
+    elements += static_cast<double>(parameter.shape.num_elements());
+  }
+  return bytes / elements;
+}
+
 void fill_random(Backend& backend, model::ModelWeights& weights) {
   std::vector<float> values;  // of a slice
   for (size_t index = 0; index < weights.table().size(); ++index) {

@@ -15,6 +15,8 @@ model::WeightForms random_forms(const Backend& backend, const model::ModelConfig
                                 DType dtype, const std::string& name);
 // Of --weights.
 std::string bench_weights_help();
+// Bytes of a weight of matrices, on average, where some are kept in few bits; else 0.
+double narrow_bytes(const model::ModelWeights& weights);
 // Small random weights, cheap to make: a hash of the element's index, uniform in +-0.035 (deviation
 // 0.02); of few bits random codes, whose scales make about as much of them.
 void fill_random(Backend& backend, model::ModelWeights& weights);
