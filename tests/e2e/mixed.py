@@ -88,8 +88,8 @@ class Attacker(World):
             wire.post(f"sessions/{session}/finish", {})
 
 
-def attack(url, pid, folder, number, seed, over, counts):
-    os.nice(19)
+def attack(url, pid, folder, number, seed, over, counts, nice=19):
+    os.nice(nice)
     dice, triggers = random.Random(seed), [case for case in CASES + ATTACKS if case[0] not in NEED_LIMITS]
     world = None
     while not over.is_set():
