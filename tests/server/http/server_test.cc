@@ -5,96 +5,16 @@
 #include <gtest/gtest.h>
 #include <zstd.h>
 
-#include <atomic>
 #include <future>
 #include <thread>
 
 #include "base/clock.h"
-#include "server/http/connection_limit.h"
-#include "tests/server/http/client.h"
+#include "tests/server/http/server_fixture.h"
 
 namespace strata::server {
 namespace {
 
-constexpr size_t kLong = 24 << 20;
 constexpr size_t kCounted = 20'000;  // more than a connection's own
-
-struct HttpServerTest : testing::Test {
-  HttpServerTest() {
-    options.max_body = 1 << 20;
-    options.header_timeout = 0.3;
-    options.body_timeout = 0.3;
-    options.keepalive = 5;
-    serve();
-  }
-
-  // With the options as they are; what ran before ends.
-  void serve() {
-    Router router;
-    router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
-                at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
-                false});
-    router.add({"POST", "/api/v1/echo", BodyKind::kJson, at_once([](const Request& request) {
-                  return json_response(200, request.tenant + ":" + request.body);
-                })});
-    router.add({.method = "POST",
-                .pattern = "/api/v1/pass",
-                .body = BodyKind::kJson,
-                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
-                .size = BodySize::kPass});
-    router.add({"POST", "/api/v1/park", BodyKind::kJson,
-                [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
-    router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
-                  return json_response(200, std::to_string(parked.size()));
-                })});
-    router.add({.method = "GET",
-                .pattern = "/api/v1/read",
-                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
-                .scope = Scope::kRead});
-    router.add({.method = "GET",
-                .pattern = "/api/v1/sample",
-                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
-                .scope = Scope::kSample});
-    router.add({"GET", "/api/v1/long", BodyKind::kNone, at_once([](const Request&) {
-                  return json_response(200, std::string(kLong, 'x'));
-                })});
-    server = std::make_unique<HttpServer>(
-        options, std::move(router),
-        [](std::string_view key) {
-          std::optional<Caller> caller;
-          if (key == "tml-good") caller = Caller{"t1", false};
-          if (key == "tml-other") caller = Caller{"t2", false};
-          if (key == "tml-read") caller = Caller{.tenant = "t1", .scope = Scope::kRead};
-          if (key == "tml-sample") caller = Caller{.tenant = "t1", .scope = Scope::kSample};
-          if (key == "tml-old") caller = Caller{.tenant = "t1", .has_expired = true};
-          return caller;
-        },
-        Observe{},
-        [this](const Request& request) -> std::optional<Response> {
-          if (!is_limited || request.tenant != "t1") return std::nullopt;
-          return error_response(429, request.route == nullptr ? "nowhere" : request.route->pattern);
-        });
-    server->start();
-  }
-
-  [[nodiscard]] std::string head(const std::string& line, const std::string& more = {}) const {
-    return line + " HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(server->port()) +
-           "\r\nX-API-Key: tml-good\r\nContent-Type: application/json\r\n" + more + "\r\n";
-  }
-  [[nodiscard]] static std::string length(size_t size) {
-    return "Content-Length: " + std::to_string(size) + "\r\n";
-  }
-  std::string ask(const std::string& text) const {
-    Client client(server->port());
-    client.send(text);
-    return client.read();
-  }
-
-  HttpOptions options;
-  std::atomic<bool> is_limited = false;
-  std::vector<Respond> parked;
-  std::unique_ptr<HttpServer> server;
-};
 
 TEST_F(HttpServerTest, KeepsConnectionsAlive) {
   Client client(server->port());
@@ -417,91 +337,6 @@ TEST_F(HttpServerTest, WindowsOfZstdCountAsBodies) {
       ask(head("POST /api/v1/echo", length(1000) + "Content-Encoding: zstd\r\n") + open_frame);
   EXPECT_EQ(status(response), "503");
   EXPECT_EQ(options.bodies.used(), 0);
-}
-
-TEST(ConnectionLimit, CountsByAddressButForLoopback) {
-  ConnectionLimit limit(4, 2, SharedLimit(1000));
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
-  EXPECT_EQ(limit.open("10.0.0.1"), "--max-connections-per-address");
-  EXPECT_EQ(limit.open(""), "");
-  EXPECT_EQ(limit.open(""), "");
-  EXPECT_EQ(limit.open(""), "--max-connections");
-  limit.close("10.0.0.1");
-  EXPECT_EQ(limit.num_open(), 3);
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
-}
-
-TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
-  SharedLimit bytes(1000);
-  ConnectionLimit limit(9, 9, bytes);
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
-  EXPECT_EQ(limit.open(""), "");
-  int64_t one = 0, other = 0;
-  EXPECT_TRUE(limit.resize("10.0.0.1", one, 500));
-  EXPECT_FALSE(limit.resize("10.0.0.1", one, 501));
-  EXPECT_EQ(one, 500);
-  EXPECT_FALSE(limit.resize("", other, 501));
-  EXPECT_TRUE(limit.resize("", other, 500));
-  EXPECT_TRUE(limit.resize("10.0.0.1", one, 100));
-  EXPECT_TRUE(limit.resize("", other, 900));
-  EXPECT_EQ(bytes.used(), 1000);
-  EXPECT_TRUE(limit.resize("10.0.0.1", one, 0));
-  EXPECT_TRUE(limit.resize("", other, 0));
-  EXPECT_EQ(bytes.used(), 0);
-}
-
-// Idle ones, and headers that are not whole, are in a budget, and it is given back.
-TEST_F(HttpServerTest, ConnectionsAndTheirHeadersHaveRoomInAll) {
-  options.connections = SharedLimit(10 * connection_bytes(false));
-  options.header_timeout = 5;
-  serve();
-  const auto used = [&] { return options.connections.used(); };
-  const auto becomes = [&](int64_t bytes) {
-    const double end = now_seconds() + 5;
-    while (used() != bytes && now_seconds() < end) std::this_thread::yield();
-    return used() == bytes;
-  };
-  std::vector<std::unique_ptr<Client>> idle;
-  for (int i = 0; i < 8; ++i) {
-    idle.push_back(std::make_unique<Client>(server->port()));
-    idle.back()->send(head("GET /api/v1/parked"));
-    EXPECT_EQ(status(idle.back()->read()), "200");
-  }
-  EXPECT_TRUE(becomes(8 * connection_bytes(false)));
-  const std::string refused =
-      ask("GET /api/v1/parked HTTP/1.1\r\nX: " + std::string(12 << 10, 'x'));
-  EXPECT_TRUE(becomes(8 * connection_bytes(false)));
-  EXPECT_EQ(status(refused), "503");
-  EXPECT_NE(refused.find("--max-connection-bytes"), std::string::npos);
-  for (int i = 0; i < 2; ++i) idle.push_back(std::make_unique<Client>(server->port()));
-  EXPECT_TRUE(becomes(10 * connection_bytes(false)));
-  const std::string one_too_many = Client(server->port()).read();
-  EXPECT_EQ(status(one_too_many), "503");
-  EXPECT_NE(one_too_many.find("--max-connection-bytes"), std::string::npos);
-  idle.front()->send(head("GET /api/v1/parked"));
-  EXPECT_EQ(status(idle.front()->read()), "200");
-  idle.clear();
-  EXPECT_TRUE(becomes(0));
-}
-
-// What a long header took is given back when its request is answered.
-TEST_F(HttpServerTest, AnIdleConnectionGivesItsHeaderBack) {
-  serve();
-  Client client(server->port());
-  client.send(head("POST /api/v1/park", length(2) + "X: " + std::string(12 << 10, 'x') + "\r\n") +
-              "{}");
-  const double end = now_seconds() + 5;
-  while (options.connections.used() <= connection_bytes(false) + (24 << 10) && now_seconds() < end)
-    std::this_thread::yield();
-  EXPECT_GE(options.connections.used(), connection_bytes(false) + (16 << 10));
-  while (body(ask(head("GET /api/v1/parked"))) != "1" && now_seconds() < end) {
-  }
-  std::thread([this] { parked.at(0)(json_response(200, "done")); }).join();
-  EXPECT_EQ(body(client.read()), "done");
-  while (options.connections.used() != connection_bytes(false) && now_seconds() < end)
-    std::this_thread::yield();
-  EXPECT_EQ(options.connections.used(), connection_bytes(false));
 }
 
 TEST_F(HttpServerTest, APeerThatReadsSlowlyGetsALongAnswerWhole) {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many connections may be open, from where, and what they take.
+#include "server/http/connection_limit.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/clock.h"
+#include "tests/server/http/server_fixture.h"
+
+namespace strata::server {
+namespace {
+
+TEST(ConnectionLimit, CountsByAddressButForLoopback) {
+  ConnectionLimit limit(4, 2, SharedLimit(1000));
+  EXPECT_EQ(limit.open("10.0.0.1"), "");
+  EXPECT_EQ(limit.open("10.0.0.1"), "");
+  EXPECT_EQ(limit.open("10.0.0.1"), "--max-connections-per-address");
+  EXPECT_EQ(limit.open(""), "");
+  EXPECT_EQ(limit.open(""), "");
+  EXPECT_EQ(limit.open(""), "--max-connections");
+  limit.close("10.0.0.1");
+  EXPECT_EQ(limit.num_open(), 3);
+  EXPECT_EQ(limit.open("10.0.0.1"), "");
+}
+
+TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
+  SharedLimit bytes(1000);
+  ConnectionLimit limit(9, 9, bytes);
+  EXPECT_EQ(limit.open("10.0.0.1"), "");
+  EXPECT_EQ(limit.open(""), "");
+  int64_t one = 0, other = 0;
+  EXPECT_TRUE(limit.resize("10.0.0.1", one, 500));
+  EXPECT_FALSE(limit.resize("10.0.0.1", one, 501));
+  EXPECT_EQ(one, 500);
+  EXPECT_FALSE(limit.resize("", other, 501));
+  EXPECT_TRUE(limit.resize("", other, 500));
+  EXPECT_TRUE(limit.resize("10.0.0.1", one, 100));
+  EXPECT_TRUE(limit.resize("", other, 900));
+  EXPECT_EQ(bytes.used(), 1000);
+  EXPECT_TRUE(limit.resize("10.0.0.1", one, 0));
+  EXPECT_TRUE(limit.resize("", other, 0));
+  EXPECT_EQ(bytes.used(), 0);
+}
+
+// Idle ones, and headers that are not whole, are in a budget, and it is given back.
+TEST_F(HttpServerTest, ConnectionsAndTheirHeadersHaveRoomInAll) {
+  options.connections = SharedLimit(10 * connection_bytes(false));
+  options.header_timeout = 5;
+  serve();
+  const auto used = [&] { return options.connections.used(); };
+  const auto becomes = [&](int64_t bytes) {
+    const double end = now_seconds() + 5;
+    while (used() != bytes && now_seconds() < end) std::this_thread::yield();
+    return used() == bytes;
+  };
+  std::vector<std::unique_ptr<Client>> idle;
+  for (int i = 0; i < 8; ++i) {
+    idle.push_back(std::make_unique<Client>(server->port()));
+    idle.back()->send(head("GET /api/v1/parked"));
+    EXPECT_EQ(status(idle.back()->read()), "200");
+  }
+  EXPECT_TRUE(becomes(8 * connection_bytes(false)));
+  const std::string refused =
+      ask("GET /api/v1/parked HTTP/1.1\r\nX: " + std::string(12 << 10, 'x'));
+  EXPECT_TRUE(becomes(8 * connection_bytes(false)));
+  EXPECT_EQ(status(refused), "503");
+  EXPECT_NE(refused.find("--max-connection-bytes"), std::string::npos);
+  for (int i = 0; i < 2; ++i) idle.push_back(std::make_unique<Client>(server->port()));
+  EXPECT_TRUE(becomes(10 * connection_bytes(false)));
+  const std::string one_too_many = Client(server->port()).read();
+  EXPECT_EQ(status(one_too_many), "503");
+  EXPECT_NE(one_too_many.find("--max-connection-bytes"), std::string::npos);
+  idle.front()->send(head("GET /api/v1/parked"));
+  EXPECT_EQ(status(idle.front()->read()), "200");
+  idle.clear();
+  EXPECT_TRUE(becomes(0));
+}
+
+// What a long header took is given back when its request is answered.
+TEST_F(HttpServerTest, AnIdleConnectionGivesItsHeaderBack) {
+  serve();
+  Client client(server->port());
+  client.send(head("POST /api/v1/park", length(2) + "X: " + std::string(12 << 10, 'x') + "\r\n") +
+              "{}");
+  const double end = now_seconds() + 5;
+  while (options.connections.used() <= connection_bytes(false) + (24 << 10) && now_seconds() < end)
+    std::this_thread::yield();
+  EXPECT_GE(options.connections.used(), connection_bytes(false) + (16 << 10));
+  while (body(ask(head("GET /api/v1/parked"))) != "1" && now_seconds() < end) {
+  }
+  std::thread([this] { parked.at(0)(json_response(200, "done")); }).join();
+  EXPECT_EQ(body(client.read()), "done");
+  while (options.connections.used() != connection_bytes(false) && now_seconds() < end)
+    std::this_thread::yield();
+  EXPECT_EQ(options.connections.used(), connection_bytes(false));
+}
+
+}  // namespace
+}  // namespace strata::server
