@@ -14,7 +14,8 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kMostBody = 64 * kMiB;
 constexpr int64_t kUsefulBody = 128 << 10;   // a small compressed request, with its decoder
 constexpr int64_t kUsefulResult = 16 << 10;  // of a short pass
-constexpr int64_t kBodiesOfLargest = 4;      // so many of the largest size at once
+constexpr int64_t kMostHandshakes = 512;
+constexpr int64_t kBodiesOfLargest = 4;  // so many of the largest size at once
 
 // memory / part, but not below `least` where 1/16 of the memory reaches so far.
 int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
@@ -37,6 +38,10 @@ void share_memory(ServeOptions& o, int64_t memory) {
   if (o.max_connection_bytes == 0) {
     const int64_t all = connection_limit(o) * connection_bytes(!o.tls_cert.empty());
     o.max_connection_bytes = share(memory, 48, 0, all);
+  }
+  if (o.max_handshakes == 0) {  // the rest is for connections that speak
+    const int64_t half = o.max_connection_bytes / connection_bytes(true) / 2;
+    o.max_handshakes = std::clamp<int64_t>(half, 1, kMostHandshakes);
   }
   if (o.max_download_bytes == 0) o.max_download_bytes = share(memory, 256, 0, 64 * kMiB);
 }

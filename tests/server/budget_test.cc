@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "server/http/connection_limit.h"
+
 namespace strata::server {
 namespace {
 
@@ -33,6 +35,18 @@ TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
   }
 }
 
+// A flood of them is ended before no room is left for who speaks.
+TEST(Budget, UnfinishedHandshakesTakeHalfOfTheConnectionsRoom) {
+  for (const int64_t memory : {200 * kMiB, 2 * kGiB, 512 * kGiB}) {
+    ServeOptions options;
+    options.tls_cert = "cert.pem";
+    share_memory(options, memory);
+    EXPECT_LE(options.max_handshakes * connection_bytes(true), options.max_connection_bytes / 2);
+    EXPECT_LE(options.max_handshakes, 512);
+    EXPECT_GE(options.max_handshakes, memory < kGiB ? 16 : 190);
+  }
+}
+
 TEST(Budget, WhatIsGivenStays) {
   ServeOptions options;
   options.max_body = 300 * kMiB;
@@ -40,6 +54,7 @@ TEST(Budget, WhatIsGivenStays) {
   options.max_queued_bytes = 6;
   options.max_response_bytes = 7;
   options.max_download_bytes = 8;
+  options.max_handshakes = 9;
   share_memory(options, kGiB);
   EXPECT_EQ(options.max_body, 300 * kMiB);
   EXPECT_EQ(options.max_body_bytes, 1200 * kMiB);  // whatever the memory: four must fit
@@ -47,6 +62,7 @@ TEST(Budget, WhatIsGivenStays) {
   EXPECT_EQ(options.max_queued_bytes, 6);
   EXPECT_EQ(options.max_response_bytes, 7);
   EXPECT_EQ(options.max_download_bytes, 8);
+  EXPECT_EQ(options.max_handshakes, 9);
   ServeOptions bytes;
   bytes.max_body_bytes = 40 * kMiB;
   share_memory(bytes, kGiB);

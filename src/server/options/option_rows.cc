@@ -253,7 +253,8 @@ void body_rows(OptionTable& t, ServeOptions& o) {
       .by_default("1/48 of --memory, at most what --max-connections take");
   count_row(t, "max-handshakes", o.max_handshakes, 1,
             "TLS handshakes unfinished at once; of more, the oldest of the address with the most "
-            "ends");
+            "ends")
+      .by_default("512, at most half of what --max-connection-bytes holds");
 }
 
 // Of adapters.

@@ -71,7 +71,7 @@ struct ServeOptions {
   int64_t max_downloads_per_tenant = 64;
   int64_t max_connections = 0;               // 0: see connection_limit()
   int64_t max_connections_per_address = 0;   // 0: half of them
-  int64_t max_handshakes = 512;              // unfinished
+  int64_t max_handshakes = 0;                // unfinished; 0: see share_memory()
   std::vector<std::string> trusted_proxies;  // addresses, networks, "unix"
   int64_t max_adapters = 64;
   int64_t max_adapters_per_tenant = 0;  // 0: all
