@@ -141,7 +141,7 @@ TEST_F(ServeMergedTest, ARoomThatIsTooSmallIsNamed) {
   const Reply refused = ask(
       port, fmt::format("/api/v1/training_runs/{}/checkpoints/weights/a/archive?merged=1", run));
   EXPECT_EQ(refused.status, 400);
-  EXPECT_THAT(refused.body, HasSubstr("--max-archive-bytes is 65536"));
+  EXPECT_THAT(refused.body, HasSubstr("may have 65536 (--max-archive-bytes)"));
   EXPECT_EQ(end(*server), 0);
 }
 
