@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
-#include <cmath>
-#include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
 
 #include "apps/options.h"
+#include "apps/plan/plan_front.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
 #include "apps/setup/machine_file.h"
@@ -20,14 +19,12 @@
 #include "apps/train/plan.h"
 #include "apps/train/staged_plan.h"
 #include "base/error.h"
-#include "base/files.h"
 #include "base/process_memory.h"
 #include "base/stop.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 #include "model/adapter/specs.h"
 #include "report/format.h"
-#include "report/svg_curve.h"
 #include "report/table.h"
 #include "server/budget.h"
 #include "server/options/options.h"
@@ -37,8 +34,6 @@ namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a step
 constexpr int64_t kProbeBytes = 256 << 20;
-constexpr int kBudgets = 12;  // that the drawn front is looked for at, for each length of a pass
-constexpr double kGiB = 1 << 30;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, "plan: " + what);
@@ -135,110 +130,6 @@ boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double se
           {"limits", limits.source}};
 }
 
-struct FrontPoint {
-  double gib = 0.0;
-  double seconds = 0.0;
-  std::string name = {};  // of a preset
-};
-
-FrontPoint point_of(const TrainPlan& plan, const MachineLimits& limits) {
-  return {.gib = static_cast<double>(plan.memory.total()) / kGiB,
-          .seconds = step_seconds(plan.work, limits)};
-}
-
-// The best plans for budgets from the least that training takes to all that it can use; none takes
-// more than another and is slower.
-std::vector<FrontPoint> front_of(engine::Engine& engine, const RunShape& shape,
-                                 int64_t micro_tokens, const MachineLimits& limits) {
-  std::vector<FrontPoint> points;
-  for (const int64_t limit : pass_limits(shape, micro_tokens)) {
-    engine::PlanShape pass = shape.pass;
-    pass.pass_tokens = pass_tokens(shape, limit);
-    for (const bool offloads : {false, true}) {
-      if (offloads && shape.file_room == 0) continue;
-      engine::RecomputePlanner planner(engine, pass, offloads);
-      for (int i = 0; i <= kBudgets; ++i) {
-        const int64_t bytes = planner.least() + (planner.most() - planner.least()) / kBudgets * i;
-        engine::RecomputePlan plan = planner.plan(i < kBudgets ? bytes : planner.most());
-        if (plan.file_bytes > shape.file_room) continue;
-        points.push_back(point_of(plan_train(engine, shape, limit, std::move(plan)), limits));
-      }
-    }
-  }
-  std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
-    return a.gib != b.gib ? a.gib < b.gib : a.seconds < b.seconds;
-  });
-  std::vector<FrontPoint> front;
-  for (const FrontPoint& point : points) {
-    if (front.empty() || point.seconds < front.back().seconds) front.push_back(point);
-  }
-  return front;
-}
-
-// A dot each.
-report::CurveSeries dots(std::string name, const std::vector<FrontPoint>& points) {
-  report::CurveSeries series = {.name = std::move(name), .markers = true};
-  for (const FrontPoint& point : points) {
-    series.x.insert(series.x.end(), {point.gib, std::numeric_limits<double>::quiet_NaN()});
-    series.y.insert(series.y.end(), {point.seconds, std::numeric_limits<double>::quiet_NaN()});
-    series.labels.insert(series.labels.end(), {point.name, ""});
-  }
-  return series;
-}
-
-// With less memory than a point takes the one before it holds.
-report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& points) {
-  report::CurveSeries series = {.name = std::move(name)};
-  for (const FrontPoint& point : points) {
-    if (!series.y.empty()) {
-      series.x.push_back(point.gib);
-      series.y.push_back(series.y.back());
-    }
-    series.x.push_back(point.gib);
-    series.y.push_back(point.seconds);
-  }
-  return series;
-}
-
-std::vector<FrontPoint> points_of_presets(engine::Engine& engine, const RunShape& shape,
-                                          int64_t micro_tokens, const MachineLimits& limits) {
-  std::vector<FrontPoint> points;
-  const auto add = [&](std::string name, const model::Recompute& policy) {
-    points.push_back(point_of(plan_train(engine, shape, micro_tokens, policy), limits));
-    points.back().name = std::move(name);
-  };
-  add("none", model::Recompute::kNone);
-  add("full", model::Recompute::kFull);
-  for (const model::RecomputePreset& preset : model::recompute_presets()) {
-    add(std::string(preset.name), preset.value());
-  }
-  // Presets that come to the same share a dot, and a label.
-  std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
-    return a.gib != b.gib ? a.gib < b.gib : a.seconds < b.seconds;
-  });
-  std::vector<FrontPoint> out;
-  for (FrontPoint& point : points) {
-    const bool is_same =
-        !out.empty() && out.back().gib == point.gib && out.back().seconds == point.seconds;
-    if (is_same) out.back().name += ", " + point.name;
-    if (!is_same) out.push_back(std::move(point));
-  }
-  return out;
-}
-
-void draw(const PlanOptions& options, engine::Engine& engine, const RunShape& shape,
-          const TrainPlan& plan, const MachineLimits& limits) {
-  const report::CurveChart chart = {
-      .title = fmt::format("training {} tokens a step", shape.step_tokens),
-      .x_label = "memory, GiB",
-      .y_label = "predicted seconds a step",
-      .series = {steps("fastest that fits", front_of(engine, shape, options.micro_tokens, limits)),
-                 dots("presets", points_of_presets(engine, shape, options.micro_tokens, limits)),
-                 dots("this plan", {point_of(plan, limits)})},
-      .from_zero = true};
-  write_file_atomic(options.svg, report::svg_chart(chart));
-}
-
 MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
   return limits_of(engine.backend(), engine.model().weights->compute_dtype(), kProbeBytes,
                    options.machine, options.save_machine);
@@ -320,7 +211,9 @@ int plan_training(const PlanOptions& options) {
           : fit_train(*engine, shape, options.micro_tokens, options.memory);
   const model::ModelWeights& weights = *engine->model().weights;
   const MachineLimits limits = machine_of(options, *engine);
-  if (!options.svg.empty()) draw(options, *engine, shape, plan, limits);
+  if (!options.svg.empty()) {
+    draw_front(options.svg, {*engine, shape, options.micro_tokens, limits}, plan);
+  }
   if (options.json) {
     const boost::json::object line =
         json_of(plan, weights.layers().num_layers(), step_seconds(plan.work, limits), limits);

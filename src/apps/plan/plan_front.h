@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `strata plan --svg` draws: time of a step over memory, for all budgets, all presets and the
+// plan that was made.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "apps/train/plan.h"
+
+namespace strata::apps {
+
+struct PlannedRun {
+  engine::Engine& engine;
+  const RunShape& shape;
+  int64_t micro_tokens = 0;
+  const MachineLimits& limits;
+};
+
+void draw_front(const std::string& path, const PlannedRun& run, const TrainPlan& plan);
+
+}  // namespace strata::apps
