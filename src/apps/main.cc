@@ -38,6 +38,7 @@ struct Invocation {
 struct Command {
   CommandText text;
   std::function<Invocation()> prepare;
+  std::vector<Command> parts = {};  // "NAME WORD", each with options of its own
 };
 
 // The options and their table live as long as what may run them.
@@ -67,6 +68,33 @@ Invocation prepare_serve() {
           }};
 }
 
+Command plan_command() {
+  Command plan =
+      command<PlanOptions>("plan", "Say what a run will take and how long, without running it",
+                           "Each with the options of its own: strata plan "
+                           "train|stages|serve|schedule --help\n"
+                           "Examples:\n"
+                           "  strata plan train qwen3 --tokens 4x512\n"
+                           "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg "
+                           "plan.svg\n"
+                           "  strata plan serve qwen3 --memory 8GiB\n"
+                           "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8",
+                           run_plan);
+  for (const PlanMode& mode : plan_modes()) {
+    const auto prepare = [mode] {
+      auto options = std::make_shared<PlanOptions>();
+      auto table = std::make_shared<const OptionTable>(options_of(*options, mode));
+      return Invocation{table, [mode, options, table] {
+                          table->check();
+                          find_models(*options);
+                          return run_plan(*options, mode);
+                        }};
+    };
+    plan.parts.push_back({{fmt::format("plan {}", mode.word), mode.help, mode.examples}, prepare});
+  }
+  return plan;
+}
+
 std::vector<Command> commands_of_models() {
   return {
       command("train", "Fine-tune a model on files of data",
@@ -77,13 +105,7 @@ std::vector<Command> commands_of_models() {
               "  strata train --model qwen3 --data alpaca.json --out sweep --lr 1e-4,3e-4,1e-3\n"
               "  strata train --config recipe.toml --out again",
               run_train),
-      command("plan", "Say what a run will take and how long, without running it",
-              "Examples:\n"
-              "  strata plan --model qwen3 --tokens 4x512\n"
-              "  strata plan --model qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
-              "  strata plan --model qwen3 --for serve --memory 8GiB\n"
-              "  strata plan --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
-              run_plan),
+      plan_command(),
       command("data", "Say what files of data hold, as training would read them",
               "Examples:\n"
               "  strata data chats.jsonl --model qwen3\n"
@@ -201,7 +223,18 @@ const Command& find_command(const std::string& typed, const std::vector<Command>
   refuse_command(typed, commands);
 }
 
-int run_command(const Command& command, std::span<const std::string> arguments) {
+// The subcommand that comes first, which is taken off; or the command itself.
+const Command& find_part(const Command& command, std::span<const std::string>& arguments) {
+  for (const Command& part : command.parts) {
+    if (arguments.empty() || part.text.name != command.text.name + " " + arguments[0]) continue;
+    arguments = arguments.subspan(1);
+    return part;
+  }
+  return command;
+}
+
+int run_command(const Command& whole, std::span<const std::string> arguments) {
+  const Command& command = find_part(whole, arguments);
   const Invocation invocation = command.prepare();
   const HelpWanted help = read_command_line(command.text, *invocation.table, arguments);
   if (help == HelpWanted::kNo) return invocation.run();
@@ -248,7 +281,9 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print("{}", overview(texts_of(commands)));
     return 0;
   }
-  return run_command(find_command(rest[0], commands), std::vector<std::string>{"--help"});
+  std::vector<std::string> asked(rest.begin() + 1, rest.end());
+  asked.emplace_back("--help");
+  return run_command(find_command(rest[0], commands), asked);
 }
 
 }  // namespace

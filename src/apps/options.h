@@ -30,6 +30,7 @@ OptionTable options_of(InspectOptions& o);
 OptionTable options_of(MergeOptions& o);
 OptionTable options_of(ConvertOptions& o);
 OptionTable options_of(PlanOptions& o);
+OptionTable options_of(PlanOptions& o, const PlanMode& mode);
 OptionTable options_of(DataOptions& o);
 OptionTable options_of(EvalOptions& o);
 OptionTable options_of(PullOptions& o);

@@ -199,6 +199,20 @@ void OptionTable::common(std::initializer_list<const char*> names) {
   }
 }
 
+void OptionTable::keep(std::span<const std::string_view> names) {
+  for (const std::string_view name : names) CHECK(find(name) != nullptr);
+  std::erase_if(rows_, [&](const OptionRow& row) {
+    return std::find(names.begin(), names.end(), row.name) == names.end();
+  });
+}
+
+void OptionTable::require(std::string_view name) {
+  const auto row =
+      std::find_if(rows_.begin(), rows_.end(), [&](const OptionRow& r) { return r.name == name; });
+  CHECK(row != rows_.end());
+  row->is_required = row->is_common = true;
+}
+
 const OptionRow* OptionTable::find(std::string_view name) const {
   for (const OptionRow& row : rows_) {
     if (row.is_called(name)) return &row;

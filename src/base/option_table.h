@@ -10,6 +10,7 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -119,6 +120,10 @@ class OptionTable {
 
   // Marks the rows that --help shows; the others it leaves to --help-all.
   void common(std::initializer_list<const char*> names);
+
+  // Takes out all rows but these.
+  void keep(std::span<const std::string_view> names);
+  void require(std::string_view name);
 
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
   // By any of its names; null when there is none.

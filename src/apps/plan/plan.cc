@@ -18,6 +18,7 @@
 #include "apps/setup/model_files.h"
 #include "apps/train/plan.h"
 #include "apps/train/staged_plan.h"
+#include "base/check.h"
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/stop.h"
@@ -283,10 +284,10 @@ int plan_serving(const PlanOptions& options) {
 
 // What is planned: the first row that is asked for.
 struct Mode {
-  const char* name;
+  PlanMode told;
+  const char* name;  // how it is asked for without its word
   bool (*asked)(const PlanOptions& options);
   int (*run)(const PlanOptions& options);
-  std::span<const std::string_view> options;  // that it reads
 };
 
 int plan_pipeline(const PlanOptions& options) {
@@ -297,10 +298,9 @@ constexpr std::string_view kOfPipelines[] = {
     "schedule",     "pipeline",       "microbatches", "chunks", "forwarding-delay",
     "schedule-out", "with-transfers", "trace",        "json"};
 constexpr std::string_view kOfServing[] = {
-    "model",   "offload", "for",           "memory", "expert-rank", "max-rank",     "dtype",
-    "threads", "device",  "strict-config", "json",   "speculate",   "draft-tokens", "weights"};
+    "model",  "offload",       "memory", "expert-rank", "max-rank",     "dtype",  "threads",
+    "device", "strict-config", "json",   "speculate",   "draft-tokens", "weights"};
 constexpr std::string_view kOfStages[] = {"model",
-                                          "for",
                                           "tokens",
                                           "memory",
                                           "method",
@@ -328,24 +328,52 @@ constexpr std::string_view kOfStages[] = {"model",
                                           "recompute-iterations",
                                           "recompute-layers"};
 constexpr std::string_view kOfTraining[] = {
-    "model",       "for",           "tokens",       "memory",    "method", "rank",
-    "expert-rank", "targets",       "micro-tokens", "recompute", "dtype",  "threads",
-    "device",      "strict-config", "svg",          "offload",   "mtp",    "indexer-loss",
-    "json",        "machine",       "save-machine", "weights"};
+    "model",        "tokens",    "memory",       "method",  "rank",    "expert-rank",   "targets",
+    "micro-tokens", "recompute", "dtype",        "threads", "device",  "strict-config", "svg",
+    "offload",      "mtp",       "indexer-loss", "json",    "machine", "save-machine",  "weights"};
+
+constexpr std::string_view kModel[] = {"model"};
+constexpr std::string_view kModelAndTokens[] = {"model", "tokens"};
+constexpr std::string_view kModelTokensAndStages[] = {"model", "tokens", "stages"};
+constexpr std::string_view kScheduleAndSize[] = {"schedule", "pipeline", "microbatches"};
 
 constexpr Mode kModes[] = {
-    {"--schedule", [](const PlanOptions& o) { return !o.schedule.schedule.empty(); }, plan_pipeline,
-     kOfPipelines},
-    {"--for serve", [](const PlanOptions& o) { return o.purpose == "serve"; }, plan_serving,
-     kOfServing},
-    {"--stages",
+    {{"schedule", "Bubbles and live micro-batches of a pipeline's schedule",
+      "Example:\n"
+      "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
+      kOfPipelines, kScheduleAndSize},
+     "--schedule",
+     [](const PlanOptions& o) { return !o.schedule.schedule.empty(); },
+     plan_pipeline},
+    {{"serve", "What a server's memory holds", "Example:\n  strata plan serve qwen3 --memory 8GiB",
+      kOfServing, kModel},
+     "--for serve",
+     [](const PlanOptions& o) { return o.purpose == "serve"; },
+     plan_serving},
+    {{"stages", "Memory of each rank and time of a step, trained in pipeline stages",
+      "Example:\n  strata plan stages qwen3 --tokens 8x512 --stages 2 --microbatches 8", kOfStages,
+      kModelTokensAndStages},
+     "--stages",
      [](const PlanOptions& o) {
        return !o.model.empty() && (o.schedule.microbatches > 0 || !(o.stages == StageOptions()));
      },
-     plan_in_stages, kOfStages},
-    {"--for train", [](const PlanOptions& o) { return !o.model.empty(); }, plan_training,
-     kOfTraining},
+     plan_in_stages},
+    {{"train", "Memory and time of a step of training",
+      "Examples:\n"
+      "  strata plan train qwen3 --tokens 4x512\n"
+      "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg",
+      kOfTraining, kModelAndTokens},
+     "--for train",
+     [](const PlanOptions& o) { return !o.model.empty(); },
+     plan_training},
 };
+
+const Mode& mode_called(std::string_view word) {
+  const auto found =
+      std::ranges::find_if(kModes, [&](const Mode& mode) { return mode.told.word == word; });
+  CHECK(found != std::end(kModes));
+  return *found;
+}
 
 // An option that would change nothing is an error.
 void check_effects(const Mode& mode, PlanOptions given) {
@@ -354,13 +382,32 @@ void check_effects(const Mode& mode, PlanOptions given) {
   const OptionTable defaults = options_of(absent);
   for (size_t i = 0; i < values.rows().size(); ++i) {
     const OptionRow& row = values.rows()[i];
-    if (row.text() == defaults.rows()[i].text()) continue;
-    if (std::ranges::find(mode.options, row.name) != mode.options.end()) continue;
+    if (row.text() == defaults.rows()[i].text() || row.name == "for") continue;
+    if (std::ranges::find(mode.told.options, row.name) != mode.told.options.end()) continue;
     refuse(fmt::format("--{}: has no effect with {}; leave it out", row.name, mode.name));
   }
 }
 
 }  // namespace
+
+std::vector<PlanMode> plan_modes() {
+  std::vector<PlanMode> modes;
+  for (const char* word : {"train", "stages", "serve", "schedule"})
+    modes.push_back(mode_called(word).told);
+  return modes;
+}
+
+OptionTable options_of(PlanOptions& o, const PlanMode& mode) {
+  OptionTable table = options_of(o);
+  table.keep(mode.options);
+  for (const std::string_view name : mode.required) table.require(name);
+  return table;
+}
+
+int run_plan(const PlanOptions& options, const PlanMode& mode) {
+  const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
+  return mode_called(mode.word).run(options);
+}
 
 int run_plan(const PlanOptions& options) {
   const StopSignals signals("plan: stopped", StopSignals::First::kEnds);

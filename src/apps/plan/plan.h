@@ -2,10 +2,13 @@
 // strata plan: what a run will take, before there is one: of training the activations and what is
 // decided for each, peak memory and time a step; of serving what a memory holds; of a pipeline its
 // schedule. Reads a model's config alone, and runs nothing but short probes of the machine. Each
-// mode is a row in plan.cc.
+// mode is a row in plan.cc, and a subcommand with the options that it reads.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "apps/plan/plan_schedule.h"
 #include "apps/setup/engine_setup.h"
@@ -35,7 +38,19 @@ struct PlanOptions : EngineSetup {
   StageOptions stages = {};  // of train; micro-batches, chunks and delay are the schedule's
 };
 
-// Prints the plan on stdout: tables, or with --json one line.
+// A mode as a subcommand, `strata plan WORD`.
+struct PlanMode {
+  std::string_view word;
+  const char* help;  // one line
+  const char* examples;
+  std::span<const std::string_view> options;  // that it reads
+  std::span<const std::string_view> required;
+};
+std::vector<PlanMode> plan_modes();
+
+// Prints the plan on stdout: tables, or with --json one line. Without a mode, of the one that the
+// options ask for.
 int run_plan(const PlanOptions& options);
+int run_plan(const PlanOptions& options, const PlanMode& mode);
 
 }  // namespace strata::apps

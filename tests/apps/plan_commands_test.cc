@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of plan: each is the mode that options ask for, with the options that it reads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "tests/apps/plan_run.h"
+#include "tests/apps/program.h"
+
+namespace strata::apps {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kMachine[] =
+    "{\"bf16_flops\": 2e11, \"f32_flops\": 1e11, \"read_bytes_per_s\": 1e10, "
+    "\"file_bytes_per_s\": 1e9}\n";
+
+// Its two forms print the same.
+void expect_same(Words word, const Words& options) {
+  const auto with = [](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const Ran one = run_program(with({"plan", word[0]}, options));
+  word.erase(word.begin());
+  const Ran other = run_program(with(with({"plan"}, word), options));
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_NE(one.out, "");
+  EXPECT_EQ(one.out, other.out);
+}
+
+TEST(PlanCommands, AreTheModesThatOptionsAskFor) {
+  const TempDir folder;
+  const std::string model = path_of("qwen3");
+  write_file_atomic(folder.file("machine.json"), kMachine);
+  const std::string machine = folder.file("machine.json");
+  expect_same({"train", "--for", "train"},
+              {model, "--tokens", "3x40", "--machine", machine, "--json"});
+  expect_same({"stages"},
+              {model, "--tokens", "3x40", "--stages", "2", "--machine", machine, "--json"});
+  expect_same({"serve", "--for", "serve"}, {model, "--memory", "1GiB", "--json"});
+  expect_same({"schedule"},
+              {"--schedule", "1f1b", "--pipeline", "4", "--microbatches", "8", "--json"});
+}
+
+TEST(PlanCommands, HaveTheirOwnOptionsAlone) {
+  const std::vector<std::pair<std::string, std::string>> others = {
+      {"train", "--max-rank"}, {"stages", "--svg"}, {"serve", "--tokens"}, {"schedule", "--rank"}};
+  for (const auto& [word, option] : others) {
+    const Ran help = run_program({"plan", word, "--help-all"});
+    EXPECT_EQ(help.code, 0);
+    EXPECT_THAT(help.out, HasSubstr("Usage: strata plan " + word));
+    EXPECT_THAT(help.out, Not(HasSubstr("  " + option + " ")));
+    EXPECT_THAT(help.out, Not(HasSubstr("--for ")));
+    const Ran refused = run_program({"plan", word, option, "1"});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("plan " + word + ": there is no option " + option));
+    EXPECT_EQ(run_program({"help", "plan", word}).out, run_program({"plan", word, "--help"}).out);
+  }
+}
+
+TEST(PlanCommands, SayWhatIsMissing) {
+  const Ran ran = run_program({"plan", "stages"});
+  EXPECT_EQ(ran.code, 2);
+  for (const char* option : {"--model", "--tokens", "--stages"})
+    EXPECT_THAT(ran.err, HasSubstr(option));
+}
+
+}  // namespace
+}  // namespace strata::apps
