@@ -32,6 +32,7 @@ std::shared_ptr<ServeCommandLine> serve_command_line() {
                       line->source.values[name].push_back(text);
                     }});
   }
+  line->rows.group(line->rows.rows().back().group);  // that of the rest
   line->rows.text("dir", line->model, "a model's directory, without --model")
       .in("DIR")
       .positional();
