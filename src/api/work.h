@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/command.h"
+#include "api/page_need.h"
 
 namespace strata::api {
 
@@ -75,7 +76,7 @@ struct Capacity {
   int64_t pass_tokens = 0;          // of one training pass
   int64_t sample_rows = 0;          // that may join now
   int64_t free_pages = 0;           // of the KV pool, counting what running rows may still need
-  int64_t page_size = 0;            // positions
+  CachePages cache = {};            // how samples need its pages
   int64_t total_pages = 0;          // of the KV pool: all are free when nothing holds any
   int64_t free_states = INT64_MAX;  // of sequences as a whole, likewise
   int64_t running_samples = 0;      // rows in the batch

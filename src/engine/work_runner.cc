@@ -73,7 +73,7 @@ api::Capacity WorkRunner::capacity() const {
           .pass_tokens = engine_.options().pass_tokens,
           .sample_rows = sample_room_.free_rows(),
           .free_pages = std::max<int64_t>(0, pages - sample_room_.reserved_pages()),
-          .page_size = pool.page_size(),
+          .cache = pool.need(),
           .total_pages = pages,
           .free_states = sample_room_.free_states(),
           .running_samples = loop_.num_running(),

@@ -99,9 +99,7 @@ void WorkRunner::check_sample(const api::Sample& sample) const {
   if (!sample.stop_texts.empty() && tokenizer_ == nullptr)
     fail(ErrorCode::kUnsupported, "stop texts need a tokenizer.json, and the model has none");
   const KvPool& pool = engine_.kv_pool();
-  // A further row begins at the prompt's last token, on a page of its own, beside the prompt's.
-  const int64_t further = sample.num_samples > 1 ? 1 : 0;
-  const int64_t pages = pool.pages_for(prompt + sample.max_tokens) + further;
+  const int64_t pages = pool.need().of_largest(sample);
   if (pool.max_pages() > 0 && pages > pool.max_pages()) {
     fail(ErrorCode::kResourceExhausted,
          fmt::format(

@@ -31,15 +31,4 @@ int64_t datum_tokens(const api::Datum& datum) {
   return std::max<int64_t>(1, static_cast<int64_t>(datum.tokens.size()));
 }
 
-int64_t prompt_pages(const api::Sample& sample, int64_t page_size) {
-  return (static_cast<int64_t>(sample.prompt.size()) + page_size - 1) / page_size;
-}
-
-int64_t sample_pages(const api::Sample& sample, int64_t row, int64_t page_size) {
-  const auto prompt = static_cast<int64_t>(sample.prompt.size());
-  const int64_t all = (prompt + sample.max_tokens + page_size - 1) / page_size;
-  // A further row begins at the prompt's last token, on a page of its own.
-  return row == 0 ? all : all - (prompt - 1) / page_size;
-}
-
 }  // namespace strata::scheduler

@@ -136,16 +136,16 @@ bool Scheduler::take_control(const api::Capacity& engine, Side& side, api::Work&
 int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Side& side,
                                   const SampleEntry& entry) const {
   const auto& sample = std::get<api::Sample>(entry.command->op);
-  const int64_t cost = sample_pages(sample, entry.next_row, engine.page_size);
+  const int64_t cost = engine.cache.to_join(sample, entry.next_row).pages;
   if (entry.next_row > 0 || sample.num_samples == 1) return cost;
-  int64_t held = prompt_pages(sample, engine.page_size);
-  int64_t largest = sample_pages(sample, 1, engine.page_size);
+  int64_t held = engine.cache.of_prompt(sample);
+  int64_t largest = engine.cache.to_join(sample, 1).pages;
   for (const auto& [tenant, queue] : side.samples) {
     const SampleEntry& other = samples_.at(queue.front());
     if (other.next_row == 0) continue;
     const auto& begun = std::get<api::Sample>(other.command->op);
-    held += prompt_pages(begun, engine.page_size);
-    largest = std::max(largest, sample_pages(begun, 1, engine.page_size));
+    held += engine.cache.of_prompt(begun);
+    largest = std::max(largest, engine.cache.to_join(begun, 1).pages);
   }
   return held + largest > engine.total_pages ? engine.total_pages + 1 : cost;
 }
@@ -220,12 +220,12 @@ void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, con
   if (queue == side.samples.end()) return;
   const SampleEntry& entry = samples_.at(queue->second.front());
   const auto& sample = std::get<api::Sample>(entry.command->op);
-  const bool brings_prompt = entry.next_row == 0 && sample.num_samples > 1;
+  const api::PageNeed need = engine.cache.to_join(sample, entry.next_row);
   rows.push_back({.tenant = tenant,
                   .begun = entry.next_row > 0,
-                  .pages = sample_pages(sample, entry.next_row, engine.page_size),
+                  .pages = need.pages,
                   .pages_to_begin = pages_to_begin(engine, side, entry),
-                  .states = brings_prompt ? 2 : 1});
+                  .states = need.states});
 }
 
 // The row that is to run next: of the tenant that used least, if it fits. While something runs,

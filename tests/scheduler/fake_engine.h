@@ -16,6 +16,7 @@ namespace strata::scheduler {
 
 class FakeEngine {
  public:
+  static constexpr api::CachePages kCache = {.page_size = 4};
   api::BaseId base = {};
   int64_t pass_tokens = 16;
   int64_t max_rows = 8;
@@ -34,7 +35,7 @@ class FakeEngine {
             .pass_tokens = pass_tokens,
             .sample_rows = max_rows - static_cast<int64_t>(running_.size()),
             .free_pages = pages - held,
-            .page_size = 4,
+            .cache = kCache,
             .total_pages = pages,
             .running_samples = static_cast<int64_t>(running_.size()),
             .saves = saves,
@@ -102,16 +103,16 @@ class FakeEngine {
   void join(const api::SampleRows& rows) {
     const auto& sample = std::get<api::Sample>(rows.command->op);
     for (int64_t i = rows.first; i < rows.last; ++i) {
-      const int64_t prompt = prompt_pages(sample, 4);
-      const int64_t rest = sample.num_samples > 1 ? prompt + sample_pages(sample, 1, 4) : 0;
-      if (std::max(sample_pages(sample, 0, 4), rest) > pages) {
+      const int64_t prompt = kCache.of_prompt(sample);
+      const int64_t rest = sample.num_samples > 1 ? prompt + kCache.to_join(sample, 1).pages : 0;
+      if (std::max(kCache.to_join(sample, 0).pages, rest) > pages) {
         results_.push_back(
             {rows.command->request, api::Failure{api::FaultCategory::kUser, "too large"}});
         return;
       }
       if (i == 0) prompts_[rows.command->request.text] = prompt;
-      running_.push_back(
-          {rows.command, sample.max_tokens, sample_pages(sample, i, 4) - (i == 0 ? prompt : 0)});
+      running_.push_back({rows.command, sample.max_tokens,
+                          kCache.to_join(sample, i).pages - (i == 0 ? prompt : 0)});
     }
     left_.emplace(rows.command->request.text, sample.num_samples);
   }

@@ -16,7 +16,7 @@ constexpr size_t kNoRow = SIZE_MAX;
 
 // The prompt's state, where its rows share it.
 int64_t prompt_states(const SampleGroup& group) {
-  return group.answer->sample().num_samples > 1 ? 1 : 0;
+  return api::CachePages::prompt_states(group.answer->sample());
 }
 
 bool may_be_set_aside(const SampleRow& row) {
@@ -26,15 +26,12 @@ bool may_be_set_aside(const SampleRow& row) {
 }  // namespace
 
 int64_t SampleRoom::prompt_pages(const SampleGroup& group) const {
-  return engine_.kv_pool().pages_for(group.prompt_size());
+  return engine_.kv_pool().need().of_prompt(*group.request);
 }
 
-// Pages of a row with so many tokens of its own, beside those of its group's prompt.
+// Pages of a row with so many tokens of its own, but those of its group's prompt.
 int64_t SampleRoom::row_pages(const SampleRow& row, int64_t new_tokens, bool shares_prompt) const {
-  const KvPool& pool = engine_.kv_pool();
-  const int64_t prompt = group_of(row).prompt_size();
-  const int64_t all = pool.pages_for(prompt + new_tokens);
-  return all - (shares_prompt ? (prompt - 1) / pool.page_size() : pool.pages_for(prompt));
+  return engine_.kv_pool().need().behind_prompt(*group_of(row).request, new_tokens, shares_prompt);
 }
 
 // Of its own that a row which is aside may have pages for: drafts take them in advance, those that
@@ -74,22 +71,13 @@ int64_t SampleRoom::free_rows() const {
   return std::max<int64_t>(0, max_rows_ - loop_.num_running());
 }
 
-// As scheduler/cost.h has it.
-SampleRoom::Need SampleRoom::need_to_join(const api::Sample& sample, int64_t index) const {
-  const KvPool& pool = engine_.kv_pool();
-  const int64_t prompt = std::ssize(sample.prompt);
-  const int64_t shared = index == 0 ? 0 : (prompt - 1) / pool.page_size();
-  return {.pages = pool.pages_for(prompt + sample.max_tokens) - shared,
-          .states = index == 0 && sample.num_samples > 1 ? 2 : 1};
-}
-
-SampleRoom::Need SampleRoom::need_to_resume(const SampleRow& row) const {
+api::PageNeed SampleRoom::need_to_resume(const SampleRow& row) const {
   const SampleGroup& group = group_of(row);
   const int64_t max_tokens = group.request->max_tokens;
   if (row.resident)
     return {.pages = row_pages(row, max_tokens, row.shares_prompt) - reserved_pages(row)};
   const bool shares_prompt = group.answer->sample().num_samples > 1;
-  Need need{.pages = row_pages(row, max_tokens, shares_prompt), .states = 1};
+  api::PageNeed need{.pages = row_pages(row, max_tokens, shares_prompt), .states = 1};
   if (!group.holds_prompt()) {
     need.pages += prompt_pages(group);
     need.states += prompt_states(group);
@@ -97,7 +85,7 @@ SampleRoom::Need SampleRoom::need_to_resume(const SampleRow& row) const {
   return need;
 }
 
-bool SampleRoom::has_room(const Need& need) const {
+bool SampleRoom::has_room(const api::PageNeed& need) const {
   const int64_t pages = engine_.kv_pool().max_pages();
   return free_rows() > 0 && (pages == 0 || reserved_pages() + need.pages <= pages) &&
          need.states <= free_states();
@@ -114,8 +102,8 @@ bool SampleRoom::give_up_pages(const api::TenantId* tenant, size_t but) {
 }
 
 // The row that would be read again soonest; with `keep` only one whose pages need not go.
-std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant, const Need& need,
-                                                   bool keep) const {
+std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant,
+                                                   const api::PageNeed& need, bool keep) const {
   const int64_t max_pages = engine_.kv_pool().max_pages();
   const int64_t reserved = reserved_pages();
   std::optional<size_t> best;
@@ -134,7 +122,7 @@ std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant, 
   return best;
 }
 
-bool SampleRoom::take_room(const api::TenantId& tenant, const Need& need) {
+bool SampleRoom::take_room(const api::TenantId& tenant, const api::PageNeed& need) {
   if (need.states <= free_states()) {
     if (const auto row = row_to_set_aside(tenant, need, true)) {
       loop_.set_aside(*row, true);
@@ -148,7 +136,7 @@ bool SampleRoom::take_room(const api::TenantId& tenant, const Need& need) {
 }
 
 void SampleRoom::make_room(const api::TenantId& tenant, const api::Sample& sample, int64_t index) {
-  const Need need = need_to_join(sample, index);
+  const api::PageNeed need = engine_.kv_pool().need().to_join(sample, index);
   while (!tenant.empty() && !has_room(need) && take_room(tenant, need)) {
   }
   while (loop_.num_running() == 0 && !has_room(need) && give_up_pages(nullptr, kNoRow)) {
@@ -219,7 +207,7 @@ std::vector<api::SampleShare> SampleRoom::shares() const {
   for (auto& [tenant, held] : tenants) {
     held.share.tenant = tenant;
     if (held.next != nullptr) {
-      const Need need = need_to_resume(*held.next);
+      const api::PageNeed need = need_to_resume(*held.next);
       held.share.pages_to_resume = need.pages;
       held.share.states_to_resume = need.states;
     }

@@ -36,10 +36,6 @@ class SampleRoom {
   [[nodiscard]] std::vector<api::SampleShare> shares() const;
 
  private:
-  struct Need {
-    int64_t pages = 0;
-    int64_t states = 0;
-  };
   [[nodiscard]] const SampleGroup& group_of(const SampleRow& row) const {
     return loop_.groups().at(row.group);
   }
@@ -51,12 +47,11 @@ class SampleRoom {
                                   bool shares_prompt) const;
   [[nodiscard]] int64_t kept_tokens(const SampleRow& row) const;
   [[nodiscard]] int64_t reserved_pages(const SampleRow& row) const;
-  [[nodiscard]] Need need_to_join(const api::Sample& sample, int64_t index) const;
-  [[nodiscard]] Need need_to_resume(const SampleRow& row) const;
-  [[nodiscard]] bool has_room(const Need& need) const;
-  bool take_room(const api::TenantId& tenant, const Need& need);
+  [[nodiscard]] api::PageNeed need_to_resume(const SampleRow& row) const;
+  [[nodiscard]] bool has_room(const api::PageNeed& need) const;
+  bool take_room(const api::TenantId& tenant, const api::PageNeed& need);
   [[nodiscard]] std::optional<size_t> row_to_set_aside(const api::TenantId& tenant,
-                                                       const Need& need, bool keep) const;
+                                                       const api::PageNeed& need, bool keep) const;
   [[nodiscard]] std::optional<size_t> row_to_resume(const api::TenantId& tenant) const;
   bool give_up_pages(const api::TenantId* tenant, size_t but);
 
