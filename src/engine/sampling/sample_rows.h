@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of a running batch, and the groups they come in: rows of one prompt. One table, of which
-// each part has one writer: SamplingLoop what is read and sampled and what is held of the cache,
-// SampleRoom when a row may be set aside, WorkRunner what becomes of a command. Engine thread only.
+// each part has one writer: RowBook who runs and what is held of the cache, StepPlanner what is
+// read, SamplePass what is sampled and drafted, SampleRoom when a row may be set aside, WorkRunner
+// what becomes of a command. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts of a SamplingLoop: what of them counts, multi-token prediction behind the rows of a pass,
+// Drafts of a SamplePass: what of them counts, multi-token prediction behind the rows of a pass,
 // and what it takes for each row's next tokens but one.
 #include <algorithm>
 
-#include "engine/sampling/sampling_loop.h"
+#include "engine/sampling/sample_pass.h"
 #include "engine/sampling/undo_log.h"
 #include "model/mtp.h"
 #include "ops/choose_tokens.h"
@@ -11,25 +11,18 @@
 
 namespace strata::engine {
 
-// Positions up to which the layer reads its own drafts where `end` is read and more is sampled.
-int64_t SamplingLoop::reach_of_drafts(const SampleRow& row, int64_t end) {
-  const SampleGroup& group = group_of(row);
-  const int64_t further = std::max<int64_t>(0, engine_.options().draft_tokens - 1);
-  return std::min(end + further, group.prompt_size() + group.request->max_tokens);
-}
-
-void SamplingLoop::keep_before_drafts(Backend& backend) {
-  for (const Slice& slice : slices_) {
+void SamplePass::keep_before_drafts(Backend& backend) {
+  for (const StepSlice& slice : step_.slices()) {
     if (slice.num_drafts == 0) continue;
-    const SampleRow& row = rows_.at(slice.id);
+    const SampleRow& row = book_.row(slice.id);
     keep_rows(backend, engine_.cache_layout(), row.state, row.position - slice.num_drafts,
               row.position);
   }
 }
 
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
-void SamplingLoop::use_draft_choice(SampleChoice& choice) {
-  SampleRow& row = rows_.at(choice.id);
+void SamplePass::use_draft_choice(SampleChoice& choice) {
+  SampleRow& row = book_.row(choice.id);
   if (row.finished || row.ahead.size() + 1 != choice.num_drafts) return;
   if (!row.ahead.empty() && !row.ahead.back().error.empty()) return;
   const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
@@ -39,10 +32,10 @@ void SamplingLoop::use_draft_choice(SampleChoice& choice) {
 }
 
 // Rows stand before the first draft that was rejected, as if it had not been read.
-void SamplingLoop::take_back_rejected(Backend& backend) {
+void SamplePass::take_back_rejected(Backend& backend) {
   backend.on_host([&] {
-    for (const Slice& slice : slices_) {
-      SampleRow& row = rows_.at(slice.id);
+    for (const StepSlice& slice : step_.slices()) {
+      SampleRow& row = book_.row(slice.id);
       if (slice.num_drafts == 0 || row.finished) continue;
       const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
       put_back_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
@@ -52,8 +45,8 @@ void SamplingLoop::take_back_rejected(Backend& backend) {
   });
 }
 
-void SamplingLoop::make_drafts(model::Pass& pass) {
-  const TraceSpan span = model::traced(pass, "drafts", "rows", std::ssize(slices_));
+void SamplePass::make_drafts(model::Pass& pass) {
+  const TraceSpan span = model::traced(pass, "drafts", "rows", std::ssize(step_.slices()));
   list_known_rows(pass);
   if (mtp_rows_.empty()) return;
   if (engine_.options().draft_tokens == 1) return run_drafts(pass, tape_.last, {});
@@ -65,7 +58,7 @@ void SamplingLoop::make_drafts(model::Pass& pass) {
 
 // The layer reads its own drafts behind the tokens that are known, and its own states, of each
 // slice's last row; what that leaves in the cache is taken back.
-void SamplingLoop::make_further_drafts(model::Pass& pass, TensorView states) {
+void SamplePass::make_further_drafts(model::Pass& pass, TensorView states) {
   const int64_t count = engine_.options().draft_tokens - 1;
   std::vector<const SampleRow*> kept;
   for (int64_t i = 1; i <= count; ++i) {
@@ -73,7 +66,7 @@ void SamplingLoop::make_further_drafts(model::Pass& pass, TensorView states) {
     if (mtp_rows_.empty()) break;
     if (i == 1) {
       for (const size_t s : mtp_slices_) {
-        const SampleRow* row = kept.emplace_back(&rows_.at(slices_[s].id));
+        const SampleRow* row = kept.emplace_back(&book_.row(step_.slices()[s].id));
         keep_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
       }
     }
@@ -86,17 +79,17 @@ void SamplingLoop::make_further_drafts(model::Pass& pass, TensorView states) {
 
 // The layer reads every row of the pass whose next token is known by now, which leaves its keys in
 // the cache; of a rejected draft's row there is none, and a row that is done needs none.
-void SamplingLoop::list_known_rows(const model::Pass& pass) {
+void SamplePass::list_known_rows(const model::Pass& pass) {
   mtp_builder_.clear();
   mtp_rows_.clear();
   mtp_slices_.clear();
-  for (size_t s = 0; s < slices_.size(); ++s) {
-    const Slice& slice = slices_[s];
-    SampleRow& row = rows_.at(slice.id);
+  for (size_t s = 0; s < step_.slices().size(); ++s) {
+    const StepSlice& slice = step_.slices()[s];
+    SampleRow& row = book_.row(slice.id);
     if (row.finished) continue;
     const bool is_run = pass.on_host([&] { row.drafts.clear(); });
     const model::PassSequence& sequence = pass.sequences[s];
-    const SampleGroup& group = group_of(row);
+    const SampleGroup& group = book_.group_of(row);
     const int64_t prompt = group.prompt_size();
     const auto num_sampled = std::ssize(row.result.tokens);
     next_tokens_.clear();
@@ -121,18 +114,18 @@ void SamplingLoop::list_known_rows(const model::Pass& pass) {
 }
 
 // Of the slices that were drafted last, those with so many drafts of which more are wanted.
-void SamplingLoop::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
+void SamplePass::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
   mtp_builder_.clear();
   mtp_rows_.clear();
   size_t num_slices = 0;  // that go on
   for (size_t i = 0; i < mtp_slices_.size(); ++i) {
     const size_t s = mtp_slices_[i];
-    const Slice& slice = slices_[s];
-    const SampleRow& row = rows_.at(slice.id);
+    const StepSlice& slice = step_.slices()[s];
+    const SampleRow& row = book_.row(slice.id);
     bool goes_on = true;  // a plan's, and its token
     int32_t token = 0;
     pass.on_host([&] {
-      goes_on = std::ssize(row.drafts) == num_drafts && num_drafts < most_drafts(row);
+      goes_on = std::ssize(row.drafts) == num_drafts && num_drafts < step_.most_drafts(row);
       if (goes_on) token = row.drafts.back();
     });
     if (!slice.samples || !goes_on) continue;
@@ -146,7 +139,7 @@ void SamplingLoop::list_drafted_rows(const model::Pass& pass, int64_t num_drafts
 
 // The listed rows, of which `from` has the states. Leaves that of each slice's last row in
 // `states`, which may be a part of `from` or nothing.
-void SamplingLoop::run_drafts(model::Pass& pass, TensorView from, TensorView states) {
+void SamplePass::run_drafts(model::Pass& pass, TensorView from, TensorView states) {
   model::Pass own = mtp_builder_.build_beside(pass);
   own.is_mtp = true;
   const Scratch::Mark mark(pass.backend.scratch());
@@ -166,11 +159,11 @@ void SamplingLoop::run_drafts(model::Pass& pass, TensorView from, TensorView sta
 
 // By the row's own settings and the random numbers of the position, so that a draft is what is
 // sampled wherever both distributions agree.
-void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
+void SamplePass::choose_drafts(model::Pass& own, TensorView hidden) {
   Backend& backend = own.backend;
   draft_selected_.assign(mtp_rows_.size(), 0);
   for (size_t i = 0; i < mtp_slices_.size(); ++i) {
-    if (slices_[mtp_slices_[i]].samples)
+    if (step_.slices()[mtp_slices_[i]].samples)
       draft_selected_[static_cast<size_t>(own.sequences[i].end - 1)] = 1;
   }
   const int64_t vocab = engine_.config().vocab_size;
@@ -187,8 +180,8 @@ void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
     for (int64_t i = 0; i < count; ++i) {
       while (own.sequences[next].end <= rows[static_cast<size_t>(i)]) ++next;
       SampleChoice& choice = choices_.emplace_back();
-      choice.id = slices_[mtp_slices_[next]].id;
-      const SampleRow& row = rows_.at(choice.id);
+      choice.id = step_.slices()[mtp_slices_[next]].id;
+      const SampleRow& row = book_.row(choice.id);
       static_cast<ops::TokenChoice&>(choice) = choice_of(row);
       choice.scaled_logprobs = false;
       choice.row = i;
@@ -200,7 +193,7 @@ void SamplingLoop::choose_drafts(model::Pass& own, TensorView hidden) {
     backend.on_host([&] {
       for (const SampleChoice& choice : choices_) {
         // No numbers: nothing is taken for the next token.
-        if (choice.error.empty()) rows_.at(choice.id).drafts.push_back(choice.token);
+        if (choice.error.empty()) book_.row(choice.id).drafts.push_back(choice.token);
       }
     });
   }

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampling/row_book.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace strata::engine {
+
+RowBook::~RowBook() {
+  for (auto& [id, row] : rows_) release(row.pages, row.state);
+  for (auto& [id, group] : groups_) release(group.pages, group.state);
+}
+
+void RowBook::release(std::vector<void*>& pages, void*& state) {
+  if (state != nullptr) engine_.state_pool().give_back(std::exchange(state, nullptr));
+  for (void* page : pages) {
+    if (page != nullptr) engine_.kv_pool().give_back(page);
+  }
+  pages.clear();
+}
+
+size_t RowBook::open(std::shared_ptr<const api::SampleRequest> of,
+                     std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner) {
+  const api::SampleRequest& request = *of;
+  engine_.check(request, next_id_);
+  SampleGroup group;
+  group.request = std::move(of);
+  group.owner = owner;
+  group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
+  group.keep = std::move(adapter);
+  const size_t prompt = request.prompt.size();
+  if (request.wants_prompt_logprobs()) group.prompt.prompt_logprobs.assign(prompt, 0.0f);
+  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
+  group.prompt.topk_ids.assign(prompt * k, 0);
+  group.prompt.topk_logprobs.assign(prompt * k, 0.0f);
+  group.prompt.prompt_target_logprobs.assign(request.prompt_targets.ids.size(), 0.0f);
+  const size_t draws = (prompt - 1) * static_cast<size_t>(request.prompt_draws);
+  group.prompt.prompt_draw_ids.assign(draws, 0);
+  group.prompt.prompt_draw_logprobs.assign(draws, 0.0f);
+  groups_[next_group_] = std::move(group);
+  return next_group_++;
+}
+
+size_t RowBook::add_row(size_t group_id, uint64_t seed) {
+  SampleGroup& group = groups_.at(group_id);
+  CHECK(!group.closed, group_id);
+  SampleRow row;
+  row.group = group_id;
+  row.seed = seed;
+  row.first = group.num_added++ == 0;
+  row.leads = !group.begun;
+  row.resident = true;
+  group.begun = true;
+  ++group.num_rows;
+  ++group.num_resident;
+  rows_[next_id_] = std::move(row);
+  active_.push_back(next_id_);
+  return next_id_++;
+}
+
+void RowBook::close(size_t group) {
+  groups_.at(group).closed = true;
+  drop_if_unused(group);
+}
+
+// Pages of the prompt are kept for rows that join it, for the first time or again.
+void RowBook::drop_if_unused(size_t id) {
+  SampleGroup& group = groups_.at(id);
+  if (group.holds_prompt()) return;
+  release(group.pages, group.state);
+  group.begun = group.ready = false;
+  if (group.num_rows == 0) groups_.erase(id);
+}
+
+// The row has nothing in the cache any more. If it was to read the prompt, another one is.
+void RowBook::vacate(size_t id) {
+  SampleRow& row = rows_.at(id);
+  SampleGroup& group = group_of(row);
+  release(row.pages, row.state);
+  std::erase(active_, id);
+  if (std::exchange(row.resident, false)) --group.num_resident;
+  row.position = 0;
+  row.drafts.clear();
+  row.ahead.clear();  // its tokens are read again, and it is sampled again
+  row.joined = false;
+  if (std::exchange(row.leads, false) && !group.ready) {
+    group.begun = false;
+    for (const size_t other : active_) {
+      if (rows_.at(other).group != row.group || group.begun) continue;
+      rows_.at(other).leads = group.begun = true;
+    }
+  }
+  drop_if_unused(row.group);
+}
+
+void RowBook::finish(size_t id) {
+  rows_.at(id).finished = true;
+  vacate(id);
+}
+
+bool RowBook::set_aside(size_t id, bool keep) {
+  SampleRow& row = rows_.at(id);
+  CHECK(!row.finished && !row.aside, id);
+  row.aside = true;
+  row.aside_order = ++num_asides_;
+  const SampleGroup& group = group_of(row);
+  const bool is_awaited = row.leads && !group.ready && (group.num_rows > 1 || !group.closed);
+  if (!keep || is_awaited || row.pages.empty()) {
+    vacate(id);
+    return false;
+  }
+  std::erase(active_, id);
+  return true;
+}
+
+void RowBook::give_up_pages(size_t id) {
+  CHECK(rows_.at(id).aside, id);
+  vacate(id);
+}
+
+void RowBook::resume(size_t id) {
+  SampleRow& row = rows_.at(id);
+  CHECK(!row.finished && row.aside, id);
+  row.aside = false;
+  if (!row.resident) {
+    SampleGroup& group = group_of(row);
+    row.resident = true;
+    ++group.num_resident;
+    row.leads = !group.begun;
+    group.begun = true;
+  }
+  active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
+}
+
+api::SampleResult RowBook::take(size_t id) {
+  SampleRow& row = rows_.at(id);
+  CHECK(row.finished, id);
+  SampleGroup& group = group_of(row);
+  api::SampleResult result = std::move(row.result);
+  const std::string error = std::move(row.error);
+  if (row.first) {
+    group.has_values = true;
+    result.prompt_logprobs = std::move(group.prompt.prompt_logprobs);
+    result.topk_ids = std::move(group.prompt.topk_ids);
+    result.topk_logprobs = std::move(group.prompt.topk_logprobs);
+    result.prompt_target_logprobs = std::move(group.prompt.prompt_target_logprobs);
+    result.prompt_draw_ids = std::move(group.prompt.prompt_draw_ids);
+    result.prompt_draw_logprobs = std::move(group.prompt.prompt_draw_logprobs);
+  }
+  const size_t group_id = row.group;
+  --group.num_rows;
+  rows_.erase(id);
+  drop_if_unused(group_id);
+  if (!error.empty()) throw Error(ErrorCode::kInvalidArgument, error);
+  return result;
+}
+
+bool RowBook::can_read(SampleRow& row) {
+  if (row.leads || row.joined) return true;
+  if (!group_of(row).ready) return false;
+  join_prompt(row);
+  return true;
+}
+
+// Positions of the prompt that a further row need not read: its last token must be, for its logits.
+int64_t RowBook::shared_positions(const SampleGroup& group) const {
+  return engine_.cache_layout().last_shared(group.prompt_size() - 1);
+}
+
+// The row begins where it no longer shares the prompt: it has the full pages before, a copy of the
+// page that it will write to, and a copy of the state there.
+void RowBook::join_prompt(SampleRow& row) {
+  SampleGroup& group = group_of(row);
+  KvPool& pool = engine_.kv_pool();
+  row.position = shared_positions(group);
+  if (group.state != nullptr) row.state = engine_.state_pool().take_copy(group.state);
+  const int64_t shared = row.position / pool.page_size();
+  for (int64_t p = 0; p < shared; ++p) {
+    void* page = group.pages[static_cast<size_t>(p)];
+    if (page != nullptr) pool.share(page);
+    row.pages.push_back(page);
+  }
+  if (row.position % pool.page_size() != 0)
+    row.pages.push_back(pool.take_copy(group.pages[static_cast<size_t>(shared)]));
+  row.joined = true;
+}
+
+int64_t RowBook::stop_in_prompt(SampleRow& row) {
+  SampleGroup& group = group_of(row);
+  const int64_t prompt = group.prompt_size();
+  const int64_t border = shared_positions(group);
+  const bool has_state = engine_.cache_layout().state_bytes() > 0;
+  if (!has_state || !row.leads || !shares(group) || border == 0) return prompt;
+  if (row.position < border) return border;
+  if (row.position == border && group.state == nullptr)
+    group.state = engine_.state_pool().take_copy(row.state);
+  return prompt;
+}
+
+void RowBook::cover(SampleRow& row, int64_t end) {
+  KvPool& pool = engine_.kv_pool();
+  // Pages before every layer's window will not be read again.
+  const int64_t needed = engine_.cache_layout().first_needed(row.position) / pool.page_size();
+  for (int64_t p = 0; p < needed; ++p) {
+    void*& page = row.pages[static_cast<size_t>(p)];
+    if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
+  }
+  while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
+    row.pages.push_back(pool.take());
+  if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
+    row.state = engine_.state_pool().take();
+}
+
+void RowBook::end_prompt(SampleRow& row) {
+  SampleGroup& group = group_of(row);
+  KvPool& pool = engine_.kv_pool();
+  group.ready = true;
+  if (!shares(group)) return;
+  group.pages.assign(row.pages.begin(), row.pages.begin() + pool.pages_for(group.prompt_size()));
+  for (void* page : group.pages) {
+    if (page != nullptr) pool.share(page);
+  }
+}
+
+}  // namespace strata::engine

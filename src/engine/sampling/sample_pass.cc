@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampling/sample_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/choose_tokens.h"
+#include "ops/elementwise.h"
+#include "ops/log_softmax.h"
+
+namespace strata::engine {
+namespace {
+
+// The targets of the position in PromptTargets::ids.
+std::pair<size_t, size_t> targets_at(const api::SampleRequest& request, int64_t position) {
+  const api::PromptTargets& targets = request.prompt_targets;
+  if (targets.empty()) return {0, 0};
+  const auto row = static_cast<size_t>(position - 1);
+  return {static_cast<size_t>(targets.first[row]), static_cast<size_t>(targets.first[row + 1])};
+}
+
+// Whether anything is asked of the distribution of the prompt's token at `position`.
+bool reads_position(const api::SampleRequest& request, int64_t position) {
+  if (request.prompt_draws > 0) return true;
+  if (request.wants_prompt_logprobs() && position >= request.first_prompt_logprob) return true;
+  const auto [first, last] = targets_at(request, position);
+  return first < last;
+}
+
+}  // namespace
+
+// What is asked of a row's logits.
+ops::TokenChoice SamplePass::choice_of(const SampleRow& row) {
+  const api::SampleRequest& request = *book_.group_of(row).request;
+  return {.params = {.temperature = request.temperature,
+                     .top_k = request.top_k,
+                     .top_p = request.top_p,
+                     .seed = row.seed},
+          .scaled_logprobs = request.scaled_logprobs};
+}
+
+// What a pass takes depends on these alone: of each slice its rows, its adapter and what is read.
+bool SamplePass::is_like_last() {
+  signature_.swap(last_signature_);
+  signature_.clear();
+  for (const StepSlice& slice : step_.slices()) {
+    const SampleRow& row = book_.row(slice.id);
+    const SampleGroup& group = book_.group_of(row);
+    const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
+    signature_.insert(signature_.end(), {slice.end - slice.begin, read,
+                                         group.adapter == nullptr ? 0 : group.adapter->id(),
+                                         !slice.samples               ? 0
+                                         : choice_of(row).is_scaled() ? 2
+                                                                      : 1});
+  }
+  return signature_ == last_signature_ && !signature_.empty();
+}
+
+std::span<const SampledToken> SamplePass::run() {
+  sampled_.clear();
+  hand_out_ahead();
+  CHECK(!step_.slices().empty() || !sampled_.empty());  // the budget is at least one token
+  if (!step_.slices().empty()) {
+    select_rows();
+    if (!is_like_last()) plan_ = room_.count([this](Backend& counter) { run_pass(counter); });
+    room_.book(plan_);
+    run_pass(room_.backend());
+  }
+  for (const StepSlice& slice : step_.slices()) {
+    drafts_.read += slice.num_drafts;
+    if (slice.ends_prompt) book_.group_of(book_.row(slice.id)).has_values = true;
+  }
+  std::sort(sampled_.begin(), sampled_.end(),
+            [](const auto& a, const auto& b) { return a.id < b.id; });
+  return sampled_;
+}
+
+// Rows that have a part in the pass have nothing in advance.
+void SamplePass::hand_out_ahead() {
+  const std::vector<size_t> active(book_.active().begin(), book_.active().end());
+  for (const size_t id : active) {
+    SampleRow& row = book_.row(id);
+    if (row.ahead.empty()) continue;
+    SampleChoice choice = std::move(row.ahead.front());
+    row.ahead.erase(row.ahead.begin());
+    use_choice(choice);
+  }
+}
+
+void SamplePass::run_pass(Backend& backend) {
+  const Scratch::Mark mark(backend.scratch());
+  model::Pass pass = step_.builder().build(backend, *engine_.model().weights, room_.ropes(),
+                                           engine_.cache_layout());
+  const TensorView hidden = backend.scratch().take(
+      pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size}, "final_hidden");
+  {
+    const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
+    keep_before_drafts(backend);
+    model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
+  }
+  {
+    const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
+    read_logits(pass, hidden);
+  }
+  take_back_rejected(backend);
+  if (engine_.options().draft_tokens > 0) make_drafts(pass);
+}
+
+// The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
+// rows whose logprobs are wanted.
+void SamplePass::select_rows() {
+  selected_.assign(static_cast<size_t>(step_.builder().num_tokens()), 0);
+  for (const StepSlice& slice : step_.slices()) {
+    if (slice.samples) {
+      std::fill(selected_.begin() + (slice.end - 1 - slice.num_drafts),
+                selected_.begin() + slice.end, 1);
+    }
+    const SampleRow& row = book_.row(slice.id);
+    const SampleGroup& group = book_.group_of(row);
+    if (!records_prompt(row)) continue;
+    for (int64_t i = slice.begin; i < slice.end; ++i) {
+      const int64_t next = row.position - (slice.end - i) + 1;
+      if (next < group.prompt_size() && reads_position(*group.request, next))
+        selected_[static_cast<size_t>(i)] = 1;
+    }
+  }
+}
+
+void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
+  Backend& backend = pass.backend;
+  const int64_t vocab = engine_.config().vocab_size;
+  size_t slice = 0;
+  chunks_.start(pass, selected_);
+  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
+    const Scratch::Mark mark(backend.scratch());
+    const auto count = static_cast<int64_t>(rows.size());
+    const TensorView x = backend.scratch().take(pass.dtype(), {count, hidden.cols()});
+    const TensorView logits = backend.scratch().take(DType::kF32, {count, vocab});
+    const TensorView lse = backend.scratch().take(DType::kF32, {count, 2});
+    ops::gather(backend, hidden, rows, x);
+    model::head_forward(pass, chunks_.groups(), x, {}, logits);
+    ops::logsumexp(backend, logits, lse);
+    choices_.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      while (rows[i] >= step_.slices()[slice].end) ++slice;
+      const StepSlice& part = step_.slices()[slice];
+      SampleRow& row = book_.row(part.id);
+      SampleGroup& group = book_.group_of(row);
+      const auto logits_row = static_cast<int32_t>(i);
+      const int64_t next = row.position - (part.end - rows[i]) + 1;
+      bool reads_prompt = false;
+      pass.on_host([&] { reads_prompt = records_prompt(row); });
+      if (reads_prompt && next < group.prompt_size() && reads_position(*group.request, next)) {
+        try {
+          record_prompt(backend, group, next, {logits, lse, logits_row});
+        } catch (const Error& error) {
+          row.error = error.what();
+        }
+      }
+      const int64_t first_sampled = part.end - 1 - part.num_drafts;
+      if (!part.samples || rows[i] < first_sampled) continue;
+      SampleChoice& choice = choices_.emplace_back();
+      static_cast<ops::TokenChoice&>(choice) = choice_of(row);
+      choice.id = part.id;
+      choice.num_drafts = static_cast<size_t>(rows[i] - first_sampled);
+      choice.row = logits_row;
+      choice.step_index = part.first_index + choice.num_drafts;
+      choice.error = row.error;
+      const auto k = static_cast<size_t>(group.request->topk_sample_logprobs);
+      choice.topk_ids.resize(k);
+      choice.topk_logprobs.resize(k);
+    }
+    choose(backend, logits, lse);
+  }
+}
+
+void SamplePass::record_prompt(Backend& backend, SampleGroup& group, int64_t position,
+                               const LogitsRow& of) {
+  const auto at = static_cast<size_t>(position);
+  const api::SampleRequest& request = *group.request;
+  const auto read_logprob = [&](int32_t token, float& out) {
+    ops::target_logprobs(backend, of.logits, of.lse, {&of.row, 1}, {&token, 1}, {&out, 1});
+  };
+  const auto [first_target, last_target] = targets_at(request, position);
+  for (size_t i = first_target; i < last_target; ++i) {
+    const int32_t id = request.prompt_targets.ids[i];
+    if (id >= 0) read_logprob(id, group.prompt.prompt_target_logprobs[i]);
+  }
+  if (request.prompt_draws > 0) {
+    const auto draws = static_cast<size_t>(request.prompt_draws);
+    const size_t offset = (at - 1) * draws;
+    ops::draw_tokens(backend, of.logits, of.lse, of.row,
+                     {.temperature = request.temperature, .seed = request.seed}, offset,
+                     std::span(group.prompt.prompt_draw_ids).subspan(offset, draws),
+                     std::span(group.prompt.prompt_draw_logprobs).subspan(offset, draws));
+  }
+  if (!request.wants_prompt_logprobs() || position < request.first_prompt_logprob) return;
+  read_logprob(request.prompt[at], group.prompt.prompt_logprobs[at]);
+  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
+  if (k == 0) return;
+  ops::topk_logprobs(backend, of.logits, of.lse, of.row,
+                     std::span(group.prompt.topk_ids).subspan(at * k, k),
+                     std::span(group.prompt.topk_logprobs).subspan(at * k, k));
+}
+
+// One token for each choice. A row that cannot be read ends alone.
+void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
+  choosing_.clear();
+  for (SampleChoice& choice : choices_) {
+    if (choice.error.empty()) choosing_.push_back(&choice);
+  }
+  ops::choose_tokens(backend, logits, lse, choosing_);
+  backend.on_host([&] {
+    for (SampleChoice& choice : choices_) {
+      if (choice.num_drafts > 0) {
+        use_draft_choice(choice);
+      } else {
+        use_choice(choice);
+      }
+    }
+  });
+}
+
+void SamplePass::use_choice(SampleChoice& choice) {
+  SampleRow& row = book_.row(choice.id);
+  if (!choice.error.empty()) {
+    row.error = choice.error;
+    sampled_.push_back({.id = choice.id, .token = -1, .last = true});
+    return book_.finish(choice.id);
+  }
+  const api::SampleRequest& request = *book_.group_of(row).request;
+  api::SampleResult& result = row.result;
+  result.tokens.push_back(choice.token);
+  result.logprobs.push_back(choice.logprob);
+  result.sample_topk_ids.insert(result.sample_topk_ids.end(), choice.topk_ids.begin(),
+                                choice.topk_ids.end());
+  result.sample_topk_logprobs.insert(result.sample_topk_logprobs.end(),
+                                     choice.topk_logprobs.begin(), choice.topk_logprobs.end());
+  result.stopped =
+      std::find(request.stop.begin(), request.stop.end(), choice.token) != request.stop.end();
+  const bool last =
+      result.stopped || static_cast<int64_t>(result.tokens.size()) >= request.max_tokens;
+  sampled_.push_back(
+      {.id = choice.id, .token = choice.token, .logprob = choice.logprob, .last = last});
+  if (last) book_.finish(choice.id);
+}
+
+}  // namespace strata::engine

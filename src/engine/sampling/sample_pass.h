@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// SamplePass: the pass over what a step reads, and what comes of its logits: values of prompts,
+// tokens, drafts of multi-token prediction. Writes what rows have sampled and drafted, and the
+// values of their groups' prompts. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/sampling/row_book.h"
+#include "engine/sampling/step_planner.h"
+#include "model/head.h"
+
+namespace strata::engine {
+
+struct SampledToken {
+  size_t id = 0;  // the row
+  int32_t token = 0;
+  float logprob = 0.0f;
+  bool last = false;  // the row is done
+};
+
+// Of all steps: drafts that were read, and of these the ones that were what was sampled.
+struct DraftCounts {
+  int64_t read = 0;
+  int64_t accepted = 0;
+};
+
+class SamplePass {
+ public:
+  // Borrows all of them. The pass runs in `room`.
+  SamplePass(Engine& engine, PassRoom& room, RowBook& book, StepPlanner& step)
+      : engine_(engine), room_(room), book_(book), step_(step) {}
+
+  // What the step that was planned last gives, in order of id.
+  std::span<const SampledToken> run();
+  [[nodiscard]] const DraftCounts& drafts() const { return drafts_; }
+
+ private:
+  [[nodiscard]] bool records_prompt(const SampleRow& row) {
+    const SampleGroup& group = book_.group_of(row);
+    return row.leads && group.wants_prompt() && !group.has_values;
+  }
+  void hand_out_ahead();
+  bool is_like_last();
+  void run_pass(Backend& backend);
+  void read_logits(model::Pass& pass, TensorView hidden);
+  void select_rows();
+  [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row);
+  struct LogitsRow {  // logits [C, V] f32, lse [C, 2] f32
+    TensorView logits, lse;
+    int32_t row;
+  };
+  void record_prompt(Backend& backend, SampleGroup& group, int64_t position, const LogitsRow& of);
+  void choose(Backend& backend, TensorView logits, TensorView lse);
+  void use_choice(SampleChoice& choice);
+
+  // Drafts (engine/sampling/sampling_drafts.cc)
+  void use_draft_choice(SampleChoice& choice);
+  void keep_before_drafts(Backend& backend);
+  void take_back_rejected(Backend& backend);
+  void make_drafts(model::Pass& pass);
+  void make_further_drafts(model::Pass& pass, TensorView states);
+  void list_known_rows(const model::Pass& pass);
+  void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
+  void run_drafts(model::Pass& pass, TensorView from, TensorView states);
+  void choose_drafts(model::Pass& own, TensorView hidden);
+
+  Engine& engine_;
+  PassRoom& room_;
+  RowBook& book_;
+  StepPlanner& step_;
+  std::vector<SampledToken> sampled_;
+  std::vector<uint8_t> selected_;
+  std::vector<SampleChoice> choices_;
+  std::vector<ops::TokenChoice*> choosing_;
+  model::RowChunks chunks_;
+  model::Tape tape_, mtp_tape_;
+  PassBuilder mtp_builder_;
+  std::vector<int32_t> mtp_rows_;  // of the pass
+  std::vector<uint8_t> draft_selected_;
+  std::vector<size_t> mtp_slices_;  // whose rows these are
+  std::vector<int32_t> next_tokens_;
+  DraftCounts drafts_;
+  PassPlan plan_;  // of the passes that look like the last one
+  std::vector<int64_t> signature_, last_signature_;
+};
+
+}  // namespace strata::engine

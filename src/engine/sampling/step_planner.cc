@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampling/step_planner.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace strata::engine {
+
+// Tokens that the row reads next: of its prompt, or of its own after that.
+int64_t StepPlanner::next_piece(SampleRow& row, int64_t room) {
+  if (row.position >= book_.group_of(row).prompt_size()) return std::min(book_.unread(row), room);
+  return std::min(book_.stop_in_prompt(row) - row.position, room);
+}
+
+// Which rows have one token to go through the model, the last they know, and which have more to
+// read; and what both come to for each owner.
+void StepPlanner::sort_rows() {
+  decoding_.clear();
+  reading_.clear();
+  claims_.clear();
+  for (const size_t id : book_.active()) {
+    SampleRow& row = book_.row(id);
+    if (!row.ahead.empty()) continue;
+    const SampleGroup& group = book_.group_of(row);
+    if (!book_.can_read(row)) continue;
+    auto claim = std::find_if(claims_.begin(), claims_.end(),
+                              [&](const StepClaim& c) { return c.owner == group.owner; });
+    if (claim == claims_.end()) claim = claims_.insert(claim, {.owner = group.owner});
+    const bool reads_prompt = row.leads && row.position < group.prompt_size();
+    if (book_.unread(row) == 1 && !reads_prompt) {
+      decoding_.push_back(id);
+      ++claim->decoding;
+    } else {
+      reading_.push_back(id);
+      claim->prompt += book_.unread(row);
+    }
+  }
+}
+
+// What each owner is granted goes to those of its rows that have waited longest for a token, and to
+// its prompts in order of id.
+void StepPlanner::plan(int64_t step_tokens) {
+  builder_.clear();
+  slices_.clear();
+  ++num_steps_;
+  sort_rows();
+  int64_t room = engine_.options().prefill_tokens;
+  if (step_tokens > 0) room = std::min(room, step_tokens);
+  share_step(claims_, room, static_cast<uint64_t>(num_steps_));
+  const auto claim_of = [this](size_t id) -> StepClaim& {
+    const uint64_t owner = book_.group_of(book_.row(id)).owner;
+    return *std::find_if(claims_.begin(), claims_.end(),
+                         [&](const StepClaim& c) { return c.owner == owner; });
+  };
+  std::stable_sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
+    return book_.row(a).last_step < book_.row(b).last_step;
+  });
+  std::erase_if(decoding_, [&](size_t id) { return claim_of(id).granted_decoding-- <= 0; });
+  // Neighbours of one adapter share a run, and a run is one product.
+  std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
+    const auto adapter = [this](size_t id) { return book_.group_of(book_.row(id)).adapter; };
+    const std::less<> before;
+    if (adapter(a) != adapter(b)) return before(adapter(a), adapter(b));
+    return a < b;
+  });
+  // Drafts are further tokens of the step, as many of each row as it has room for.
+  const int64_t room_for_drafts = room / std::max<int64_t>(1, std::ssize(decoding_)) - 1;
+  for (const size_t id : decoding_) {
+    const int64_t drafts = std::min(room_for_drafts, drafts_to_read(book_.row(id)));
+    add_slice(id, 1 + std::max<int64_t>(0, drafts));
+  }
+  for (const size_t id : reading_) {
+    int64_t& left = claim_of(id).granted_prompt;
+    if (left <= 0) continue;
+    const int64_t count = next_piece(book_.row(id), left);
+    add_slice(id, count);
+    left -= count;
+  }
+}
+
+// Positions up to which the layer reads its own drafts where `end` is read and more is sampled.
+int64_t StepPlanner::reach_of_drafts(const SampleRow& row, int64_t end) const {
+  const SampleGroup& group = book_.group_of(row);
+  const int64_t further = std::max<int64_t>(0, engine_.options().draft_tokens - 1);
+  return std::min(end + further, group.prompt_size() + group.request->max_tokens);
+}
+
+// Not for the last token that is asked for: nothing is sampled behind it.
+int64_t StepPlanner::most_drafts(const SampleRow& row) const {
+  const int64_t left = book_.group_of(row).request->max_tokens - row.num_sampled() - 1;
+  return std::min(engine_.options().draft_tokens, left - std::ssize(row.ahead));
+}
+
+int64_t StepPlanner::drafts_to_read(const SampleRow& row) const {
+  return std::min(std::ssize(row.drafts), most_drafts(row));
+}
+
+// A slice of more tokens than the row has reads its drafts behind them.
+void StepPlanner::add_slice(size_t id, int64_t count) {
+  SampleRow& row = book_.row(id);
+  SampleGroup& group = book_.group_of(row);
+  const int64_t end = row.position + count;
+  const bool samples = count >= book_.unread(row);
+  const int64_t reach = samples ? reach_of_drafts(row, end) : end;
+  book_.cover(row, reach);
+  builder_.reach(reach);
+  const int64_t begin_row = builder_.num_tokens();
+  const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
+  const int64_t num_drafts = std::max<int64_t>(0, count - book_.unread(row));
+  const bool ends_prompt = end == group.prompt_size() && row.leads;
+  row.last_step = num_steps_;
+  if (row.position < group.prompt_size()) {
+    builder_.add(std::span(group.request->prompt)
+                     .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
+                 row.position, group.adapter, kept);
+    if (ends_prompt) book_.end_prompt(row);
+  } else {
+    next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
+                        row.result.tokens.end());
+    next_tokens_.insert(next_tokens_.end(), row.drafts.begin(), row.drafts.begin() + num_drafts);
+    builder_.add(std::span(next_tokens_).first(static_cast<size_t>(count)), row.position,
+                 group.adapter, kept);
+  }
+  slices_.push_back({.id = id,
+                     .begin = begin_row,
+                     .end = begin_row + count,
+                     .samples = samples,
+                     .num_drafts = num_drafts,
+                     .first_index = row.result.tokens.size(),
+                     .ends_prompt = ends_prompt});
+  row.position = end;
+}
+
+}  // namespace strata::engine
