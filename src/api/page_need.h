@@ -4,7 +4,9 @@
 // first row of a request reads the prompt and counts for its pages; a further row begins at the
 // prompt's last token, on a page of its own, and shares the full pages before. Plain values.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "api/command.h"
 
@@ -39,6 +41,19 @@ struct CachePages {
     if (index > 0) return {behind_prompt(sample, sample.max_tokens, true), 1};
     return {of_prompt(sample) + behind_prompt(sample, sample.max_tokens, false),
             1 + prompt_states(sample)};
+  }
+  // Positions of a prompt that need not be read again where they are known: its last token must be,
+  // and so must all from the first whose next token's distribution is asked for.
+  [[nodiscard]] static int64_t findable(const SampleRequest& request) {
+    int64_t most = prompt_size(request) - 1;
+    if (request.prompt_draws > 0) return 0;
+    if (request.wants_prompt_logprobs())
+      most = std::min(most, std::max<int64_t>(1, request.first_prompt_logprob) - 1);
+    const std::vector<int64_t>& first = request.prompt_targets.first;
+    for (size_t i = 0; !request.prompt_targets.empty() && i + 1 < first.size(); ++i) {
+      if (first[i] < first[i + 1]) return std::min(most, static_cast<int64_t>(i));
+    }
+    return most;
   }
   // Of a request that is alone, at any time: its prompt and its largest row.
   [[nodiscard]] int64_t of_largest(const Sample& sample) const {

@@ -74,6 +74,7 @@ struct SampleOutput {
   TopkTable prompt_topk = {};                      // [P, k]; row 0 empty cells
   std::vector<float> prompt_target_logprobs = {};  // as prompt_targets.ids; 0 where none was asked
   TopkTable prompt_draws = {};                     // [P - 1, k]; logprobs of the model
+  int64_t cached_tokens = 0;                       // of the prompt, that were known and not read
 };
 
 using Outcome = std::variant<Failure, Done, ForwardBackwardResult, StepResult, Saved, SampleOutput>;

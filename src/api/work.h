@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/command.h"
+#include "api/known_pages.h"
 #include "api/page_need.h"
 
 namespace strata::api {
@@ -73,13 +74,14 @@ struct SampleShare {
 
 struct Capacity {
   BaseId base = {};
-  int64_t pass_tokens = 0;          // of one training pass
-  int64_t sample_rows = 0;          // that may join now
-  int64_t free_pages = 0;           // of the KV pool, counting what running rows may still need
-  CachePages cache = {};            // how samples need its pages
-  int64_t total_pages = 0;          // of the KV pool: all are free when nothing holds any
-  int64_t free_states = INT64_MAX;  // of sequences as a whole, likewise
-  int64_t running_samples = 0;      // rows in the batch
+  int64_t pass_tokens = 0;            // of one training pass
+  int64_t sample_rows = 0;            // that may join now
+  int64_t free_pages = 0;             // of the KV pool, counting what running rows may still need
+  CachePages cache = {};              // how samples need its pages
+  const KnownPages* known = nullptr;  // that are not read again (borrowed, until it works); or null
+  int64_t total_pages = 0;            // of the KV pool: all are free when nothing holds any
+  int64_t free_states = INT64_MAX;    // of sequences as a whole, likewise
+  int64_t running_samples = 0;        // rows in the batch
   std::vector<SampleShare> shares = {};
   int64_t saves = 1;            // copies of adapters that may be made now
   double train_seconds = 0.0;   // spent so far in training passes

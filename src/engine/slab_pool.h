@@ -30,6 +30,10 @@ class SlabPool {
   void set_max_slabs(int64_t max_slabs) { max_slabs_ = std::max(max_slabs, num_slabs_); }
   [[nodiscard]] int64_t slab_bytes() const { return slab_bytes_; }
   [[nodiscard]] int64_t num_slabs() const { return num_slabs_; }
+  // Whether take() would throw.
+  [[nodiscard]] bool is_full() const {
+    return free_.empty() && max_slabs_ > 0 && num_slabs_ >= max_slabs_;
+  }
   [[nodiscard]] int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
   [[nodiscard]] int64_t num_bytes() const { return num_slabs_ * slab_bytes_; }
 

@@ -47,7 +47,11 @@ WorkRunner::WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, Adapter
       sampling_room_(engine.room(), engine.config()),
       snapshots_(engine, sampling_room_, options.snapshot_bytes),
       tokenizer_(tokenizer),
-      loop_(engine, sampling_room_),
+      prefixes_(options.prefix_cache && engine.options().draft_tokens == 0
+                    ? std::make_unique<PrefixCache>(engine.cache_layout(), engine.kv_pool(),
+                                                    engine.state_pool())
+                    : nullptr),
+      loop_(engine, sampling_room_, prefixes_.get()),
       sample_room_(engine, loop_, options.max_sample_rows) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
@@ -74,6 +78,7 @@ api::Capacity WorkRunner::capacity() const {
           .sample_rows = sample_room_.free_rows(),
           .free_pages = std::max<int64_t>(0, pages - sample_room_.reserved_pages()),
           .cache = pool.need(),
+          .known = prefixes_ == nullptr ? nullptr : &prefixes_->known(),
           .total_pages = pages,
           .free_states = sample_room_.free_states(),
           .running_samples = loop_.num_running(),

@@ -30,6 +30,9 @@ struct RunnerOptions {
   int64_t max_sample_rows = 256;
   int64_t snapshot_bytes = int64_t{1} << 30;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;  // of fresh adapters
+  // Pages of samples that ended stay for their tenant's next, as long as no row needs them
+  // (engine/sampling/prefix_cache.h). Without effect on an engine that makes drafts.
+  bool prefix_cache = false;
 };
 
 class WorkRunner {
@@ -55,6 +58,11 @@ class WorkRunner {
   [[nodiscard]] int64_t trained_tokens() const { return trained_tokens_; }
   [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
   [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return loop_.drafts(); }
+  [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const {
+    return loop_.prefix_counts();
+  }
+  // Null: there is none.
+  [[nodiscard]] PrefixCache* prefixes() { return prefixes_.get(); }
 
  private:
   struct Partial {  // of a forward_backward whose data come in several turns
@@ -105,6 +113,7 @@ class WorkRunner {
   SnapshotCache snapshots_;
   std::vector<std::shared_ptr<const model::LoraAdapter>> kept_;  // of snapshots_
   const text::Tokenizer* tokenizer_;
+  std::unique_ptr<PrefixCache> prefixes_;
   SamplingLoop loop_;
   SampleRoom sample_room_;
   StepBudget budget_;

@@ -56,6 +56,7 @@ std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
 void WorkRunner::leave(const api::Work& work) {
   for (const api::RequestId& request : work.cancel) drop_samples(request);
   for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
+  if (prefixes_ != nullptr) prefixes_->drop_unreachable();
 }
 
 void WorkRunner::join(const api::Work& work, std::vector<api::Result>& results) {
@@ -171,6 +172,7 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
   const SampleRow& row = loop_.row(id);
   const int64_t index = row.index;
   const std::shared_ptr<SampleAnswer> answer = loop_.group_of(row).answer;
+  answer->output.cached_tokens = loop_.group_of(row).num_found;
   const api::RequestId& request = answer->command->request;
   try {
     api::SampleResult result = loop_.take(id);

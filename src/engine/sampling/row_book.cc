@@ -78,10 +78,12 @@ void RowBook::drop_if_unused(size_t id) {
 void RowBook::vacate(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
+  keep_prefix(row);
   release(row.pages, row.state);
   std::erase(active_, id);
   if (std::exchange(row.resident, false)) --group.num_resident;
-  row.position = 0;
+  row.position = row.num_read = row.border = 0;
+  row.has_looked = false;
   row.drafts.clear();
   row.ahead.clear();  // its tokens are read again, and it is sampled again
   row.joined = false;
@@ -158,6 +160,7 @@ api::SampleResult RowBook::take(size_t id) {
 }
 
 bool RowBook::can_read(SampleRow& row) {
+  if (row.leads && !std::exchange(row.has_looked, true)) look_for_prefix(row);
   if (row.leads || row.joined) return true;
   if (!group_of(row).ready) return false;
   join_prompt(row);
@@ -175,7 +178,7 @@ void RowBook::join_prompt(SampleRow& row) {
   SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   row.position = shared_positions(group);
-  if (group.state != nullptr) row.state = engine_.state_pool().take_copy(group.state);
+  if (group.state != nullptr) row.state = take_copy(engine_.state_pool(), group.state);
   const int64_t shared = row.position / pool.page_size();
   for (int64_t p = 0; p < shared; ++p) {
     void* page = group.pages[static_cast<size_t>(p)];
@@ -183,7 +186,8 @@ void RowBook::join_prompt(SampleRow& row) {
     row.pages.push_back(page);
   }
   if (row.position % pool.page_size() != 0)
-    row.pages.push_back(pool.take_copy(group.pages[static_cast<size_t>(shared)]));
+    row.pages.push_back(take_copy(pool, group.pages[static_cast<size_t>(shared)]));
+  row.num_read = row.position;
   row.joined = true;
 }
 
@@ -192,10 +196,11 @@ int64_t RowBook::stop_in_prompt(SampleRow& row) {
   const int64_t prompt = group.prompt_size();
   const int64_t border = shared_positions(group);
   const bool has_state = engine_.cache_layout().state_bytes() > 0;
-  if (!has_state || !row.leads || !shares(group) || border == 0) return prompt;
+  if (!has_state || !row.leads || border == 0) return prompt;
+  if (!shares(group) && !uses_prefixes(group)) return prompt;
   if (row.position < border) return border;
-  if (row.position == border && group.state == nullptr)
-    group.state = engine_.state_pool().take_copy(row.state);
+  if (row.position == border && shares(group) && group.state == nullptr)
+    group.state = take_copy(engine_.state_pool(), row.state);
   return prompt;
 }
 
@@ -208,9 +213,9 @@ void RowBook::cover(SampleRow& row, int64_t end) {
     if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
   }
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
-    row.pages.push_back(pool.take());
+    row.pages.push_back(take(pool));
   if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
-    row.state = engine_.state_pool().take();
+    row.state = take(engine_.state_pool());
 }
 
 void RowBook::end_prompt(SampleRow& row) {
@@ -222,6 +227,83 @@ void RowBook::end_prompt(SampleRow& row) {
   for (void* page : group.pages) {
     if (page != nullptr) pool.share(page);
   }
+}
+
+// What is known of prefixes goes before a row lacks anything.
+void RowBook::make_room(const SlabPool& pool) {
+  while (prefixes_ != nullptr && pool.is_full() && prefixes_->give_back_oldest()) {
+  }
+}
+
+void* RowBook::take(SlabPool& pool) {
+  make_room(pool);
+  return pool.take();
+}
+
+void* RowBook::take_copy(SlabPool& pool, const void* slab) {
+  make_room(pool);
+  return pool.take_copy(slab);
+}
+
+// The prompt's last page border is where others join it, so no row begins behind that; nor behind a
+// position of which the prompt's values still need the logits.
+void RowBook::look_for_prefix(SampleRow& row) {
+  SampleGroup& group = group_of(row);
+  if (!uses_prefixes(group) || row.position > 0) return;
+  int64_t most = shared_positions(group);
+  if (group.wants_prompt() && !group.has_values)
+    most = std::min(most, api::CachePages::findable(*group.request));
+  PrefixCache::Found found = prefixes_->find(owner_of(group), group.request->prompt, most);
+  row.pages = std::move(found.pages);
+  row.state = found.state;
+  row.position = row.num_read = found.positions;
+  if (std::exchange(group.has_looked, true)) return;
+  group.num_found = found.positions;
+  prefix_counts_.prompt_tokens += group.prompt_size();
+  prefix_counts_.found_tokens += found.positions;
+}
+
+// The first tokens of the prompt and what the row has sampled, until the next call.
+std::span<const int32_t> RowBook::known_tokens(const SampleRow& row, int64_t count) {
+  const std::vector<int32_t>& prompt = group_of(row).request->prompt;
+  const int64_t of_prompt = std::min(count, std::ssize(prompt));
+  tokens_.assign(prompt.begin(), prompt.begin() + of_prompt);
+  tokens_.insert(tokens_.end(), row.result.tokens.begin(),
+                 row.result.tokens.begin() + (count - of_prompt));
+  return tokens_;
+}
+
+// Of layouts without a state, which is kept where it is at a border.
+void RowBook::keep_prefix(const SampleRow& row) {
+  const SampleGroup& group = group_of(row);
+  const bool has_state = engine_.cache_layout().state_bytes() > 0;
+  if (has_state || !uses_prefixes(group) || !row.error.empty()) return;
+  prefixes_->keep(owner_of(group), known_tokens(row, row.num_read), row.pages);
+}
+
+// That of the prompt stays; of the sample's only the last is worth its room.
+void RowBook::keep_state(SampleRow& row) {
+  const SampleGroup& group = group_of(row);
+  const PrefixOwner owner = owner_of(group);
+  const bool made = prefixes_->keep(owner, known_tokens(row, row.num_read), row.pages, row.state);
+  if (row.num_read < group.prompt_size()) return;
+  if (row.border > 0) prefixes_->drop_state(owner, known_tokens(row, row.border));
+  row.border = made ? row.num_read : 0;
+}
+
+void RowBook::note_read(size_t id, bool ends_prompt) {
+  SampleRow& row = rows_.at(id);
+  const SampleGroup& group = group_of(row);
+  row.num_read = row.position;
+  if (!uses_prefixes(group)) return;
+  const model::CacheLayout& layout = engine_.cache_layout();
+  if (layout.state_bytes() == 0) {
+    if (ends_prompt) keep_prefix(row);
+    return;
+  }
+  if (row.num_read == 0 || row.num_read % layout.page_size() != 0) return;
+  if (row.num_read == shared_positions(group) || row.num_read >= group.prompt_size())
+    keep_state(row);
 }
 
 }  // namespace strata::engine

@@ -2,7 +2,8 @@
 // RowBook: the table of rows and of the groups that they come in, and what they hold of the cache:
 // the only writer of who runs, of pages and of states. Rows of one prompt share its pages: it is
 // read once; where sequences have a state of their own (model/cache_layout.h), up to the last page
-// border, where the first row's state is copied. Engine thread only.
+// border, where the first row's state is copied. With a cache of prefixes a row that reads its
+// prompt begins behind what is known of it, and leaves what it has read. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -11,13 +12,16 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/sampling/prefix_cache.h"
 #include "engine/sampling/sample_rows.h"
 
 namespace strata::engine {
 
 class RowBook {
  public:
-  explicit RowBook(Engine& engine) : engine_(engine) {}
+  // `prefixes` (borrowed) may be null: then nothing is known, and nothing kept.
+  explicit RowBook(Engine& engine, PrefixCache* prefixes = nullptr)
+      : engine_(engine), prefixes_(prefixes) {}
   ~RowBook();
   RowBook(const RowBook&) = delete;
   RowBook& operator=(const RowBook&) = delete;
@@ -59,8 +63,30 @@ class RowBook {
   // With the pass that is being made the group's prompt is in the leader's cache: after it others
   // may start from there.
   void end_prompt(SampleRow& row);
+  // What the pass was to read of the row is in its cache, though nothing is sampled yet.
+  void note_read(size_t row, bool ends_prompt);
+
+  // Tokens of the prompts that were looked for, and those that were found.
+  struct PrefixCounts {
+    int64_t prompt_tokens = 0;
+    int64_t found_tokens = 0;
+  };
+  [[nodiscard]] const PrefixCounts& prefix_counts() const { return prefix_counts_; }
 
  private:
+  [[nodiscard]] bool uses_prefixes(const SampleGroup& group) const {
+    return prefixes_ != nullptr && group.answer != nullptr;
+  }
+  [[nodiscard]] static PrefixOwner owner_of(const SampleGroup& group) {
+    return {group.answer->command->tenant, group.answer->sample().snapshot, group.keep};
+  }
+  void look_for_prefix(SampleRow& row);
+  void keep_prefix(const SampleRow& row);
+  void keep_state(SampleRow& row);
+  [[nodiscard]] std::span<const int32_t> known_tokens(const SampleRow& row, int64_t count);
+  void make_room(const SlabPool& pool);
+  [[nodiscard]] void* take(SlabPool& pool);
+  [[nodiscard]] void* take_copy(SlabPool& pool, const void* slab);
   [[nodiscard]] bool shares(const SampleGroup& group) const {
     return !group.closed || group.num_rows > 1;
   }
@@ -71,6 +97,9 @@ class RowBook {
   void drop_if_unused(size_t group);
 
   Engine& engine_;
+  PrefixCache* prefixes_;
+  PrefixCounts prefix_counts_;
+  std::vector<int32_t> tokens_;  // of a row, its prompt and its own
   std::map<size_t, SampleGroup> groups_;
   std::map<size_t, SampleRow> rows_;
   std::vector<size_t> active_;

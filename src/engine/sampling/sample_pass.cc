@@ -98,6 +98,9 @@ void SamplePass::run_pass(Backend& backend) {
     const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
     keep_before_drafts(backend);
     model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
+    backend.on_host([&] {
+      for (const StepSlice& slice : step_.slices()) book_.note_read(slice.id, slice.ends_prompt);
+    });
   }
   {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));

@@ -37,6 +37,8 @@ struct SampleGroup {
   std::shared_ptr<model::LoraAdapter> keep = nullptr;
   model::LoraAdapter* adapter = nullptr;
   uint64_t owner = 0;
+  bool has_looked = false;        // for what of the prompt is known
+  int64_t num_found = 0;          // tokens that were, the first time
   std::vector<void*> pages = {};  // of the prompt, owned together with the rows
   void* state = nullptr;          // after the shared part of the prompt, where there is one
   api::SampleResult prompt = {};  // values of the prompt, until the first row is taken
@@ -63,7 +65,10 @@ struct SampleRow {
   api::SampleResult result = {};
   std::vector<void*> pages = {};
   void* state = nullptr;
-  int64_t position = 0;                  // tokens already in the cache
+  int64_t position = 0;                  // tokens already in the cache, and in the pass
+  int64_t num_read = 0;                  // of these, what is there
+  int64_t border = 0;                    // of its sample, behind which the state was kept; 0: none
+  bool has_looked = false;               // for a prefix that is known
   std::vector<int32_t> drafts = {};      // of the tokens behind the last (or `ahead`)
   std::vector<SampleChoice> ahead = {};  // sampled, but not handed out yet
   int64_t last_step = 0;                 // that it took part in

@@ -3,9 +3,10 @@
 // waiting prompt and decodes one token of every running row, all in shared passes over paged KV; a
 // row leaves as soon as it is done and its pages go back. A row's tokens and logprobs depend on its
 // own request alone, bit for bit: not on the other rows, the order of joining, sharing, the prompt
-// chunks, the page size or drafts (EngineOptions::draft_tokens); nor on whether it was set aside
-// for a while, even if it gave its pages back then and read its prompt and its own tokens again.
-// Its parts: the book of rows, what is read in a step, the pass. Engine thread only.
+// chunks, the page size, what was found of its prompt or drafts (EngineOptions::draft_tokens); nor
+// on whether it was set aside for a while, even if it gave its pages back then and read its prompt
+// and its own tokens again. Its parts: the book of rows, what is read in a step, the pass. Engine
+// thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
@@ -26,9 +27,9 @@ namespace strata::engine {
 class SamplingLoop {
  public:
   explicit SamplingLoop(Engine& engine) : SamplingLoop(engine, engine.room()) {}
-  // Its passes run in `room` (borrowed).
-  SamplingLoop(Engine& engine, PassRoom& room)
-      : book_(engine), step_(engine, book_), pass_(engine, room, book_, step_) {}
+  // Its passes run in `room`, and its rows share `prefixes`, which may be null (both borrowed).
+  SamplingLoop(Engine& engine, PassRoom& room, PrefixCache* prefixes = nullptr)
+      : book_(engine, prefixes), step_(engine, book_), pass_(engine, room, book_, step_) {}
   SamplingLoop(const SamplingLoop&) = delete;
   SamplingLoop& operator=(const SamplingLoop&) = delete;
 
@@ -75,6 +76,7 @@ class SamplingLoop {
   std::span<const SampledToken> step();
   using Drafts = DraftCounts;
   [[nodiscard]] const Drafts& drafts() const { return pass_.drafts(); }
+  [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const { return book_.prefix_counts(); }
   // Ends a row now, as a stop string does; its result keeps the tokens so far.
   void finish(size_t id) { book_.finish(id); }
   // The result of a finished row, which is then forgotten; prompt values are the first row's.

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampling/prefix_cache.h"
+
+#include <algorithm>
+
+namespace strata::engine {
+
+bool PrefixCache::TokenOrder::operator()(std::span<const int32_t> a,
+                                         std::span<const int32_t> b) const {
+  return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+}
+
+PrefixCache::Key PrefixCache::key_of(const PrefixOwner& owner) {
+  return {owner.tenant, owner.weights == nullptr ? 0 : owner.weights->id()};
+}
+
+// The nodes of the tokens' full pages, as far as there are any.
+std::vector<PrefixCache::Node*> PrefixCache::walk(const PrefixOwner& owner,
+                                                  std::span<const int32_t> tokens) {
+  std::vector<Node*> path;
+  const auto root = roots_.find(key_of(owner));
+  if (root == roots_.end()) return path;
+  const auto size = static_cast<size_t>(layout_.page_size());
+  const Children* children = &root->second.children;
+  for (size_t at = 0; at + size <= tokens.size(); at += size) {
+    const auto found = children->find(tokens.subspan(at, size));
+    if (found == children->end()) break;
+    path.push_back(&*found->second);
+    children = &path.back()->children;
+  }
+  return path;
+}
+
+// How many pages of the path a sequence can begin behind: it has what a query there reads.
+int64_t PrefixCache::num_usable(std::span<Node* const> path) const {
+  const int64_t size = layout_.page_size();
+  std::vector<int64_t> first_missing(path.size() + 1, 0);  // pages before it do not count
+  for (size_t i = 0; i < path.size(); ++i)
+    first_missing[i + 1] =
+        path[i]->page == nullptr ? static_cast<int64_t>(i) + 1 : first_missing[i];
+  for (auto count = std::ssize(path); count > 0; --count) {
+    const Node& last = *path[static_cast<size_t>(count - 1)];
+    if (has_states() && last.state == nullptr) continue;
+    const int64_t needed = layout_.first_needed(count * size) / size;
+    if (first_missing[static_cast<size_t>(count)] <= needed) return count;
+  }
+  return 0;
+}
+
+// The last node first, so that each stays before the one that it continues.
+void PrefixCache::touch(std::span<Node* const> path) {
+  for (size_t i = path.size(); i-- > 0;) nodes_.splice(nodes_.end(), nodes_, path[i]->self->second);
+}
+
+PrefixCache::Found PrefixCache::find(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                                     int64_t most) {
+  const auto length = static_cast<size_t>(std::max<int64_t>(0, most));
+  std::vector<Node*> path = walk(owner, tokens.first(std::min(tokens.size(), length)));
+  path.resize(static_cast<size_t>(num_usable(path)));
+  if (path.empty()) return {};
+  touch(path);
+  Found found{.positions = std::ssize(path) * layout_.page_size()};
+  const int64_t needed = layout_.first_needed(found.positions) / layout_.page_size();
+  for (int64_t i = 0; i < std::ssize(path); ++i) {
+    void* page = i < needed ? nullptr : path[static_cast<size_t>(i)]->page;
+    if (page != nullptr) pages_.share(page);
+    found.pages.push_back(page);
+  }
+  if (!has_states()) return found;
+  // Making room for a copy may give back the original, even as the last: then that is taken.
+  void* state = path.back()->state;
+  states_.share(state);
+  found.state = take_state(state);
+  if (found.state == nullptr) {
+    found.state = state;
+  } else {
+    states_.give_back(state);
+  }
+  return found;
+}
+
+// Null where rows have all.
+void* PrefixCache::take_state(const void* from) {
+  while (states_.is_full() && give_back_oldest()) {
+  }
+  return states_.is_full() ? nullptr : states_.take_copy(from);
+}
+
+bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                       std::span<void* const> pages, const void* state) {
+  const auto size = static_cast<size_t>(layout_.page_size());
+  const size_t count = std::min(tokens.size() / size, pages.size());
+  if (count == 0) return false;
+  tokens = tokens.first(count * size);
+  void* copy = nullptr;
+  if (has_states()) {
+    CHECK(state != nullptr, tokens.size());
+    const std::vector<Node*> path = walk(owner, tokens);
+    if (path.size() == count && path.back()->state != nullptr) {
+      touch(path);
+      return false;
+    }
+    copy = take_state(state);
+    if (copy == nullptr) return false;
+  }
+  std::vector<Node*> path = walk(owner, tokens);
+  Root& root = roots_[key_of(owner)];
+  root.weights = owner.weights;
+  root.is_base = owner.weights == nullptr;
+  root.hash = api::KnownPages::hash_of(owner.tenant, owner.snapshot);
+  while (path.size() < count) {
+    Node* parent = path.empty() ? nullptr : path.back();
+    path.push_back(add(root, parent, tokens.subspan(path.size() * size, size)));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (path[i]->page != nullptr || pages[i] == nullptr) continue;
+    path[i]->page = pages[i];
+    pages_.share(pages[i]);
+    ++num_pages_;
+    note_known(*path[i]);
+  }
+  if (copy != nullptr) path.back()->state = copy;
+  note_known(*path.back());
+  touch(path);
+  while (num_nodes() > max_nodes_) give_back_oldest();
+  return copy != nullptr;
+}
+
+PrefixCache::Node* PrefixCache::add(Root& root, Node* parent, std::span<const int32_t> tokens) {
+  const uint64_t before = parent == nullptr ? root.hash : parent->hash;
+  const auto node = nodes_.insert(
+      nodes_.end(),
+      Node{.root = &root, .parent = parent, .hash = api::KnownPages::hash_of(before, tokens)});
+  Children& siblings = parent == nullptr ? root.children : parent->children;
+  node->self = siblings.emplace(std::vector<int32_t>(tokens.begin(), tokens.end()), node).first;
+  return &*node;
+}
+
+void PrefixCache::drop_state(const PrefixOwner& owner, std::span<const int32_t> tokens) {
+  const std::vector<Node*> path = walk(owner, tokens);
+  if (std::ssize(path) * layout_.page_size() < std::ssize(tokens)) return;
+  if (path.empty() || path.back()->state == nullptr) return;
+  release_state(*path.back());
+  if (path.back()->children.empty()) remove_with_useless(path.back()->self->second);
+}
+
+// The scheduler is told of nodes that a sequence may begin behind; of windows it takes any page for
+// one.
+void PrefixCache::note_known(Node& node) {
+  const bool is_known = (has_states() ? node.state : node.page) != nullptr;
+  if (is_known == std::exchange(node.is_known, is_known)) return;
+  if (is_known) {
+    known_.add(node.hash);
+  } else {
+    known_.remove(node.hash);
+  }
+}
+
+void PrefixCache::release_state(Node& node) {
+  if (node.state != nullptr) states_.give_back(std::exchange(node.state, nullptr));
+  note_known(node);
+}
+
+void PrefixCache::remove(Nodes::iterator node) {
+  CHECK(node->children.empty(), node->children.size());
+  if (node->page != nullptr) {
+    pages_.give_back(std::exchange(node->page, nullptr));
+    --num_pages_;
+  }
+  release_state(*node);
+  Children& siblings = node->parent == nullptr ? node->root->children : node->parent->children;
+  siblings.erase(node->self);
+  nodes_.erase(node);
+}
+
+// With it those before it that nothing begins behind any more.
+void PrefixCache::remove_with_useless(Nodes::iterator node) {
+  while (true) {
+    Node* parent = node->parent;
+    remove(node);
+    if (parent == nullptr || !parent->children.empty()) return;
+    if ((has_states() ? parent->state : parent->page) != nullptr) return;
+    node = parent->self->second;
+  }
+}
+
+bool PrefixCache::give_back_oldest() {
+  if (nodes_.empty()) return false;
+  remove_with_useless(nodes_.begin());
+  return true;
+}
+
+void PrefixCache::drop_unreachable() {
+  for (auto root = roots_.begin(); root != roots_.end();) {
+    const auto here = root++;
+    Root& of = here->second;
+    if (!of.is_base && of.weights.expired()) {
+      for (auto node = nodes_.begin(); node != nodes_.end() && !of.children.empty();) {
+        const auto next = std::next(node);
+        if (node->root == &of) remove(node);
+        node = next;
+      }
+    }
+    if (of.children.empty()) roots_.erase(here);
+  }
+}
+
+void PrefixCache::clear() {
+  while (!nodes_.empty()) remove(nodes_.begin());
+  roots_.clear();
+}
+
+}  // namespace strata::engine
