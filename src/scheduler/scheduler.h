@@ -11,7 +11,8 @@
 // Sampling: rows join the running batch while it has room for them; nothing orders them. Where it
 // has none, a tenant that holds less takes room from one that holds more, as long as that leaves
 // the other no worse off: rows of that one are set aside and run on later, to the same result.
-// Fairness: tenants share the pass by tokens and the KV pages by pages; training and sampling share
+// Fairness: tenants share the pass by tokens and the KV pages by pages, of which those that the
+// engine knows and need not read are not counted; training and sampling share
 // the engine by time. Two that are always busy differ by at most one item; the first item of a pass
 // may exceed its budget, so that no size starves.
 //
@@ -191,7 +192,8 @@ class Scheduler {
   [[nodiscard]] std::optional<NextRow> next_sample(const api::Capacity& engine, const Side& side,
                                                    const RoomLeft& room, bool must_take) const
       REQUIRES(mutex_);
-  void hand_out(const NextRow& row, Side& side, api::Work& work) REQUIRES(mutex_);
+  void hand_out(const api::Capacity& engine, const NextRow& row, Side& side, api::Work& work)
+      REQUIRES(mutex_);
   void take_sampling(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
   void take_samples(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
   void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)

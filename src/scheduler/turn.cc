@@ -264,7 +264,8 @@ std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& en
   return must_take ? last_resort : std::nullopt;
 }
 
-void Scheduler::hand_out(const NextRow& row, Side& side, api::Work& work) {
+void Scheduler::hand_out(const api::Capacity& engine, const NextRow& row, Side& side,
+                         api::Work& work) {
   if (row.resumes) {
     work.resume.push_back({row.tenant, row.takes_from});
     return;
@@ -279,7 +280,9 @@ void Scheduler::hand_out(const NextRow& row, Side& side, api::Work& work) {
     work.samples.push_back({entry.command, entry.next_row, entry.next_row, row.takes_from});
   }
   work.samples.back().last = ++entry.next_row;
-  side.sampling_share.charge(row.tenant, static_cast<double>(row.pages));
+  const bool may_know = engine.known != nullptr && entry.next_row == 1;
+  const int64_t known = may_know ? engine.known->count(row.tenant, sample, engine.cache) : 0;
+  side.sampling_share.charge(row.tenant, static_cast<double>(row.pages - known));
   if (entry.next_row < sample.num_samples) return;
   queue->second.pop_front();
   if (queue->second.empty()) side.samples.erase(queue);
@@ -300,7 +303,7 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
     if (!row) return;
     const bool fits = room.has(*row);
     room.take(*row);
-    hand_out(*row, side, work);
+    hand_out(engine, *row, side, work);
     if (!fits) return;  // only the engine knows how much room it will make for it
   }
 }

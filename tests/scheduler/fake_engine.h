@@ -28,6 +28,7 @@ class FakeEngine {
   std::map<std::string, int64_t> tokens;                // by tenant, trained
   int64_t largest_pass = 0, num_passes = 0, num_decodes = 0;
   std::vector<std::string> released, cancelled;
+  api::KnownPages known;
 
   [[nodiscard]] api::Capacity capacity() const {
     const int64_t held = held_pages();
@@ -36,6 +37,7 @@ class FakeEngine {
             .sample_rows = max_rows - static_cast<int64_t>(running_.size()),
             .free_pages = pages - held,
             .cache = kCache,
+            .known = &known,
             .total_pages = pages,
             .running_samples = static_cast<int64_t>(running_.size()),
             .saves = saves,

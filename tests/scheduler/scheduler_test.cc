@@ -253,6 +253,29 @@ TEST(Scheduler, SamplingPagesAreSharedBetweenTenants) {
   EXPECT_EQ(house.posted["x6"].size(), 0u);
 }
 
+// A tenant is charged for what is read for it, not for pages that are known.
+TEST(Scheduler, KnownPagesAreNotCounted) {
+  for (const bool is_known : {false, true}) {
+    House house;
+    house.engine.max_rows = 1;
+    const api::Command first = sample("x", 17, 4, 1, "x");
+    uint64_t hash = api::KnownPages::hash_of(first.tenant, {});
+    const auto& prompt = std::get<api::Sample>(first.op).prompt;
+    for (size_t page = 0; is_known && page < 4; ++page) {
+      hash = api::KnownPages::hash_of(hash, std::span(prompt).subspan(4 * page, 4));
+      house.engine.known.add(hash);
+    }
+    for (int i = 0; i < 12; ++i) {
+      house.submit(sample("x" + std::to_string(i), 17, 4, 1, "x"));
+      house.submit(sample("y" + std::to_string(i), 17, 4, 1, "y"));
+    }
+    while (house.posted["y2"].empty()) house.turn();
+    // Six pages each; of x four are known.
+    EXPECT_EQ(house.posted["x3"].size(), is_known ? 1u : 0u);
+    EXPECT_EQ(house.posted["x5"].size(), is_known ? 1u : 0u);
+  }
+}
+
 TEST(Scheduler, TrainingAndSamplingShareTime) {
   House house;
   house.engine.train_cost = 5.0;
