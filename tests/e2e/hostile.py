@@ -106,6 +106,10 @@ class World:
                 return 0
         return int(reply[9:12]) if reply.startswith(b"HTTP/1.1 ") else 0
 
+    def memory(self):
+        """Anonymous bytes of the server."""
+        return memory(self.process.pid)
+
     def head(self, line, *headers, body=b"", key=True):
         lines = [line, *headers] + ([f"X-API-Key: {self.keys[0]}"] if key else [])
         if not any(h.lower().startswith("host:") for h in headers):

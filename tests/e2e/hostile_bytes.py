@@ -68,12 +68,37 @@ def unfinished_headers(w, count=1500, size=15_000):
             peer.close()
 
 
+def many_fields(w, count=3000):
+    """Headers of 4,000 fields each on connections that stay, then as many of a hundred: how they are answered, and the memory."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    before, codes = w.memory(), set()
+    for fields in (4000, 90):
+        peers = []
+        for _ in range(count):
+            peers.append(socket.create_connection(("127.0.0.1", w.port)))
+            try:
+                peers[-1].sendall(w.head("GET /api/v1/usage HTTP/1.1", key=False)[:-2] + b"a:\r\n" * fields + b"\r\n")
+            except OSError:
+                pass  # refused already
+        codes |= {peer.recv(64)[9:12].decode() for peer in peers[:20] if select.select([peer], [], [], 2)[0]}
+        grown = w.memory() - before
+        for peer in peers:
+            peer.close()
+        if grown > 128 << 20:
+            return f"{grown >> 20} MiB"
+    return ", ".join(sorted(codes))
+
+
 FRAMINGS = [
     *((f"Transfer-Encoding: {coding}, and a request behind it", "400", lambda w, coding=coding: framed(w, f"Transfer-Encoding: {coding}"))
       for coding in ("xchunked", "identity", "gzip, chunked", "chunked, identity", '"chunked"')),
     ("Transfer-Encoding and Content-Length, and a request behind them", "400",
      lambda w: framed(w, "Content-Length: 2", "Transfer-Encoding: xchunked")),
     ("Transfer-Encoding in HTTP/1.0, and a request behind it", "400", lambda w: framed(w, "Transfer-Encoding: chunked", version="1.0")),
+    ("two Content-Length headers that agree, and a request behind them", "400",
+     lambda w: framed(w, "Content-Length: 2", "Content-Length: 2")),
+    ("a folded Transfer-Encoding, and a request behind it", "400", lambda w: framed(w, "Transfer-Encoding:\r\n chunked")),
     ("two Host headers, and a request behind them", "400", lambda w: framed(w, "Host: 127.0.0.1", "Host: 127.0.0.1")),
     ("two X-API-Key headers, and a request behind them", "400", lambda w: framed(w, "X-API-Key: tml-another")),
     ("a target in absolute form", "200", lambda w: absolute(w, "127.0.0.1")),
@@ -85,4 +110,5 @@ ENDLESS = [
     ("trailers without an end", 400,
      lambda w: endless(w, chunked(w, "/api/v1/session_heartbeat", True, b"0\r\n"), b"a: b\r\n" * 10000)),
     ("1,500 headers of which the end does not come; another tenant's request", "503; 200", unfinished_headers),
+    ("3,000 headers of 4,000 fields without a key; then of 90, on connections that stay", "401, 431", many_fields),
 ]

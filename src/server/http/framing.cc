@@ -9,14 +9,14 @@
 namespace strata::server {
 namespace {
 
-bool is_chunked_alone(std::string_view value) {
-  static constexpr std::string_view kWord = "chunked";
-  return std::ranges::equal(value, kWord, [](char a, char b) {
+// `word` is in lower case.
+bool is_word(std::string_view text, std::string_view word) {
+  return std::ranges::equal(text, word, [](char a, char b) {
     return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
   });
 }
 
-bool is_scheme(std::string_view text) { return text == "http" || text == "https"; }
+bool is_scheme(std::string_view text) { return is_word(text, "http") || is_word(text, "https"); }
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void take_authority(std::string_view& target, std::vector<Header>& headers) {
 
 std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
   // Of two, a proxy may have believed the other one (RFC 9112, 3.2).
-  for (const std::string_view name : {"host", "x-api-key"}) {
+  for (const std::string_view name : {"host", "x-api-key", "content-length"}) {
     const auto is_this = [&](const Header& header) { return header.name == name; };
     if (std::ranges::count_if(headers, is_this) > 1)
       return error_response(400, fmt::format("{}: this header stands there twice", name));
@@ -41,10 +41,14 @@ std::optional<Response> check_framing(const Framing& framing, const std::vector<
   int codings = 0;
   bool has_length = false;
   for (const Header& header : headers) {
-    has_length = has_length || header.name == "content-length";
+    if (header.name == "content-length") {
+      has_length = true;
+      if (header.value.find(',') != std::string::npos)
+        return error_response(400, "Content-Length: has several numbers, wanted one");
+    }
     if (header.name != "transfer-encoding") continue;
     ++codings;
-    if (is_chunked_alone(header.value) && framing.is_chunked && codings == 1) continue;
+    if (is_word(header.value, "chunked") && framing.is_chunked && codings == 1) continue;
     return error_response(400, fmt::format("Transfer-Encoding: got '{}', wanted 'chunked' alone "
                                            "and once, or Content-Length instead",
                                            one_word(header.value).substr(0, 100)));

@@ -111,7 +111,7 @@ struct HttpServer::State {
   bool admit(Connection& connection);
   bool hold(Connection& connection);
   asio::awaitable<Response> run_handler(Request request);
-  asio::awaitable<void> refuse(Connection& connection, Response response, const Request& request);
+  asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
 
   std::optional<Response> check(const BodyParser& parser, Request& request) const;
@@ -320,17 +320,22 @@ asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
 // Answers before the whole request was read: what still arrives is thrown away for a short while,
 // or the peer would see a reset instead of the answer.
 asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response response,
-                                                const Request& request) {
+                                                Request& request) {
   const bool written = co_await write_response({connection.stream, io, options}, response,
                                                request.method == "HEAD", /*keep_alive=*/false);
   note(told_of(request), response.status, 0.0);
   if (!written) co_return;
+  // Many may linger: each as a connection that idles.
+  request = Request();
+  response = Response();
+  connection.buffer.clear();
+  give_back(connection.buffer);
+  hold(connection);
   error_code fault;
   if (!tls) connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
   connection.stream.expires_after(in_seconds(kLingerSeconds));
-  std::vector<char> waste(kReadChunk);
   while (!fault) {
-    co_await connection.stream.async_read_some(asio::buffer(waste),
+    co_await connection.stream.async_read_some(connection.buffer.prepare(kFirstRead),
                                                asio::redirect_error(asio::use_awaitable, fault));
   }
 }
@@ -350,14 +355,14 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   request.address = connection.address;
   if (is_gone(fault)) co_return false;
   if (fault) {
-    connection.buffer.clear();
-    connection.buffer.shrink_to_fit();
-    hold(connection);
     co_await refuse(connection, header_refusal(fault), request);
     co_return false;
   }
   const double begin = now_seconds();
   std::optional<Response> refusal = check(parser, request);
+  const bool keep_alive = parser.keep_alive();
+  const bool expects = wants_continue(parser);
+  parser.get().clear();  // `request` has a copy
   if (connection.is_proxied) {
     request.address = options.proxies.client(request.headers, connection.address);
   }
@@ -371,7 +376,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_await refuse(connection, std::move(*refusal), request);
     co_return false;
   }
-  if (parser.get()[http::field::expect] == "100-continue") {
+  if (expects) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     co_await asio::async_write(connection.stream, asio::buffer(kContinue.data(), kContinue.size()),
                                asio::redirect_error(asio::use_awaitable, fault));
@@ -389,7 +394,6 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_return false;
   }
   give_back(connection.buffer);
-  const bool keep_alive = parser.get().keep_alive();
   request.about = std::make_shared<std::string>();
   Exchange told = told_of(request);
   connection.stream.expires_never();

@@ -3,6 +3,7 @@
 #include "server/http/connection_limit.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <thread>
 
@@ -96,6 +97,57 @@ TEST_F(HttpServerTest, AnIdleConnectionGivesItsHeaderBack) {
     std::this_thread::yield();
   EXPECT_EQ(options.connections.used(), connection_bytes(false));
 }
+
+#ifdef __GLIBC__
+// Refused by its header, a connection lingers so that its peer reads why; it takes what it counts
+// with, however many fields the header had.
+TEST_F(HttpServerTest, AConnectionThatLingersKeepsLittle) {
+  constexpr int kConnections = 200;
+  options.header_timeout = 5;
+  serve();
+  std::string request = "GET /api/v1/parked HTTP/1.1\r\nHost: localhost\r\n";
+  for (int i = 0; i < 90; ++i) request += "a:\r\n";
+  request += "\r\n";
+  std::vector<std::unique_ptr<Client>> lingering;
+  const auto connect = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      lingering.push_back(std::make_unique<Client>(server->port()));
+      lingering.back()->send(request);
+      EXPECT_EQ(status(lingering.back()->read()), "401");
+    }
+  };
+  connect(10);
+  const size_t before = ::mallinfo2().uordblks;
+  connect(kConnections);
+  EXPECT_LT((::mallinfo2().uordblks - before) / kConnections, connection_bytes(false));
+}
+
+// Trailers are fields too, and nobody reads them.
+TEST_F(HttpServerTest, ARequestThatWaitsKeepsNoTrailers) {
+  constexpr int kConnections = 50;
+  options.header_timeout = 5;
+  serve();
+  std::string request =
+      head("POST /api/v1/park", "Transfer-Encoding: chunked\r\n") + "2\r\n{}\r\n0\r\n";
+  for (int i = 0; i < 1500; ++i) request += "a:\r\n";
+  request += "\r\n";
+  std::vector<std::unique_ptr<Client>> waiting;
+  const auto connect = [&](size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      waiting.push_back(std::make_unique<Client>(server->port()));
+      waiting.back()->send(request);
+    }
+    const double end = now_seconds() + 5;
+    while (body(ask(head("GET /api/v1/parked"))) != std::to_string(waiting.size()) &&
+           now_seconds() < end) {
+    }
+  };
+  connect(5);
+  const size_t before = ::mallinfo2().uordblks;
+  connect(kConnections);
+  EXPECT_LT((::mallinfo2().uordblks - before) / kConnections, connection_bytes(false));
+}
+#endif
 
 }  // namespace
 }  // namespace strata::server

@@ -89,6 +89,65 @@ TEST_F(FramingTest, TwoHostsOrKeysAreRefused) {
   EXPECT_EQ(answer_alone(head("X-API-Key: tml-bad\r\n")), "400");
 }
 
+TEST_F(FramingTest, OneLengthIsANumberThatStandsThereOnce) {
+  for (const char* fields :
+       {"Content-Length: 2\r\nContent-Length: 2\r\n", "Content-Length: 2, 2\r\n",
+        "Content-Length: 2\r\nContent-Length: 3\r\n", "Content-Length: +2\r\n",
+        "Content-Length: -2\r\n", "Content-Length: 0x2\r\n", "Content-Length:\r\n",
+        "Content-Length: 2 0\r\n", "Content-Length: 99999999999999999999\r\n",
+        "Content-Length : 2\r\n",
+        "Content-Length: \x0b"
+        "2\r\n"}) {
+    EXPECT_EQ(answer_alone(head(fields)), "400") << fields;
+  }
+}
+
+// Who does not unfold it reads another field than who does.
+TEST_F(FramingTest, FoldedFieldsAreRefused) {
+  for (const char* fields :
+       {"Transfer-Encoding:\r\n chunked\r\n", "X: a\r\n b\r\nContent-Length: 2\r\n",
+        "X: a\r\n\tTransfer-Encoding: chunked\r\n", "X: a\r\n \r\nContent-Length: 2\r\n"}) {
+    EXPECT_EQ(answer_alone(head(fields)), "400") << fields;
+  }
+  EXPECT_EQ(answer_alone("POST /api/v1/echo HTTP/1.1\r\n Host: localhost\r\nHost: localhost\r\n"
+                         "X-API-Key: tml-good\r\n\r\n"),
+            "400");
+}
+
+TEST_F(FramingTest, LinesEndPlainlyAndChunksAreWhatTheySay) {
+  for (const char* start :
+       {"X: a\nContent-Length: 2\r\n\r\n[]", "X: a\rContent-Length: 2\r\n\r\n[]",
+        "X\r\nContent-Length: 2\r\n\r\n[]", ": a\r\nContent-Length: 2\r\n\r\n[]",
+        "X: \x01\r\nContent-Length: 2\r\n\r\n[]"}) {
+    const std::string head_alone = head("");
+    EXPECT_EQ(answer_alone(head_alone.substr(0, head_alone.size() - 2) + start), "400") << start;
+  }
+  for (const char* body :
+       {"0x2\r\n[]\r\n0\r\n\r\n", "+2\r\n[]\r\n0\r\n\r\n", "2 \r\n[]\r\n0\r\n\r\n",
+        " 2\r\n[]\r\n0\r\n\r\n", "2\n[]\r\n0\r\n\r\n", "2\r\n[]\n0\r\n\r\n", "2\r\n[]0\r\n\r\n",
+        "1\r\n[]\r\n0\r\n\r\n", "2\r\n[]\r\n0\n\n", "10000000000000002\r\n[]\r\n0\r\n\r\n",
+        "2;;=\r\n[]\r\n0\r\n\r\n", "2;a\x01\r\n[]\r\n0\r\n\r\n",
+        "2\r\n[]\r\n0\r\nGET / HTTP/1.1\r\n\r\n"}) {
+    EXPECT_EQ(answer_alone(head("Transfer-Encoding: chunked\r\n") + body), "400") << body;
+  }
+}
+
+TEST_F(FramingTest, MoreFieldsThanAnybodySendsAreRefused) {
+  const auto fields = [](int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += "a:\r\n";
+    return out;
+  };
+  constexpr int kOfHead = 4;  // with Content-Length
+  Client client(server->port());
+  for (int i = 0; i < 3; ++i) {  // together they are more
+    client.send(head("Content-Length: 2\r\n" + fields(100 - kOfHead)) + "[]");
+    EXPECT_EQ(status(client.read()), "200");
+  }
+  EXPECT_EQ(answer_alone(head("Content-Length: 2\r\n" + fields(101 - kOfHead)) + "[]"), "431");
+  EXPECT_EQ(answer_alone(head(fields(3000))), "431");
+}
+
 TEST_F(FramingTest, AnAbsoluteTargetIsAsGoodAsItsPath) {
   const auto get = [&](const std::string& target, const std::string& host) {
     Client client(server->port());
@@ -97,6 +156,7 @@ TEST_F(FramingTest, AnAbsoluteTargetIsAsGoodAsItsPath) {
   };
   EXPECT_EQ(get("http://localhost/api/v1/healthz", "localhost"), "200");
   EXPECT_EQ(get("http://127.0.0.1:1/api/v1/healthz?a=http://x/", "evil.example"), "200");
+  EXPECT_EQ(get("HTTP://localhost/api/v1/healthz", "localhost"), "200");
   EXPECT_EQ(get("http://evil.example/api/v1/healthz", "localhost"), "421");
   EXPECT_EQ(get("http://localhost@evil.example/api/v1/healthz", "localhost"), "421");
   EXPECT_EQ(get("ftp://localhost/api/v1/healthz", "localhost"), "400");

@@ -43,6 +43,15 @@ TEST_F(HttpServerTest, AnswersExpectations) {
   EXPECT_EQ(status(client.read()), "100");
   client.send("{}");
   EXPECT_EQ(status(client.read()), "200");
+  client.send(head("POST /api/v1/echo", length(2) + "Expect: 100-Continue\r\n"));
+  EXPECT_EQ(status(client.read()), "100");
+  client.send("{}");
+  EXPECT_EQ(status(client.read()), "200");
+  client.send(head("GET /api/v1/parked", "Expect: 100-continue\r\n"));
+  EXPECT_EQ(status(client.read()), "200") << "there is no body to wait with";
+  std::string old = head("POST /api/v1/echo", length(2) + "Expect: 100-continue\r\n");
+  old.replace(old.find("HTTP/1.1"), 8, "HTTP/1.0");
+  EXPECT_EQ(status(ask(old + "{}")), "200") << "HTTP/1.0 knows no interim answer";
 }
 
 TEST_F(HttpServerTest, AsksForAKeyBeforeAnythingElse) {

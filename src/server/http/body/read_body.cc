@@ -61,6 +61,7 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
                           "than 8 KiB"};
     }
   }
+  parser.get().clear();  // trailers, which nobody reads
   co_return sink.finish();
 }
 
