@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
@@ -23,7 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
 constexpr int64_t kMostBoots = int64_t{1} << 52;  // so far that adding one is safe for ever
-constexpr int64_t kMostRows = int64_t{1} << 52;
+constexpr int64_t kMostRows = int64_t{1} << 52;   // also of bytes and tokens
+constexpr int64_t kMostText = 1 << 20;            // metadata has 16 KiB
+constexpr int64_t kLastSecond = 253'402'300'799;  // of the year 9999
 
 struct Row {
   std::string id, tenant, run_id, kind, name;
@@ -70,18 +73,24 @@ class Check {
     return secret;
   }
 
+  // No statement but of the schema itself runs in one that is not ours: views, constraints,
+  // indexes and columns may be expressions that take all memory, or for ever.
+  [[nodiscard]] std::string fault_of_schema() {
+    if (!has_version(*sql_)) return "its table meta is not as a server makes it";
+    const int64_t version = meta("schema_version");
+    if (version >= 1 && version <= kSchemaVersion) return schema_fault(*sql_, version);
+    return fmt::format("schema version {}, this program knows 1 to {}", version, kSchemaVersion);
+  }
+
   void check_database(const std::string& secret) {
+    if (!report_.damages.empty()) return;
+    const std::string fault = fault_of_schema();
+    if (!fault.empty()) return damage(fmt::format("{}/strata.db: {}", data_, fault));
     for (const SqlRow& row : sql_->run("PRAGMA integrity_check", {}).rows) {
       const std::string& said = std::get<std::string>(row[0]);
       if (said != "ok") damage(fmt::format("{}/strata.db: {}", data_, said));
     }
-    const int64_t version = meta("schema_version");
-    if (version < 1 || version > kSchemaVersion)
-      damage(fmt::format("{}/strata.db: schema version {}, this program knows 1 to {}", data_,
-                         version, kSchemaVersion));
-    if (!report_.damages.empty()) return;  // no statement runs in a schema that is not ours
-    const std::string fault = schema_fault(*sql_, version);
-    if (!fault.empty()) return damage(fmt::format("{}/strata.db: {}", data_, fault));
+    if (!report_.damages.empty()) return;
     check_values();
     const int64_t fingerprint = fingerprint_of_secret(secret);
     if (meta("data_directory") != fingerprint)
@@ -112,12 +121,43 @@ class Check {
     const int64_t boot = meta("boot");
     if (boot < 0 || boot > kMostBoots)
       damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, kMostBoots));
+    for (const char* table : {"sessions", "runs", "checkpoints"}) {
+      const std::string where = fmt::format("{}/strata.db: {}: user_metadata", data_, table);
+      for (const SqlRow& row : sql_->run(fmt::format("SELECT user_metadata FROM {} WHERE "
+                                                     "user_metadata IS NOT NULL",
+                                                     table),
+                                         {})
+                                   .rows) {
+        guard(where, [&] { check_json(std::get<std::string>(row[0]), where); });
+      }
+    }
+    check_ends();
     for (const char* table : {"runs", "checkpoints"}) {
       for (const SqlRow& row : sql_->run(fmt::format("SELECT lora FROM {}", table), {}).rows) {
         guard(fmt::format("{}/strata.db: {}", data_, table),
               [&] { lora_of(std::get<std::string>(row[0])); });
       }
     }
+  }
+
+  // Answers carry it as it is.
+  static void check_json(const std::string& text, const std::string& where) {
+    JsonReader json(text, where);
+    if (json.kind() != JsonReader::Kind::kObject) json.fail("is no object");
+    json.skip();
+    json.end();
+  }
+
+  // Files that are gone are of what was deleted.
+  void check_ends() {
+    const SqlResult wrong = sql_->run(
+        "SELECT COUNT(*) FROM checkpoints WHERE is_public NOT IN (0, 1) OR files_gone NOT IN (0, "
+        "1) OR (files_gone = 1 AND deleted_at IS NULL)",
+        {});
+    const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
+    if (count > 0)
+      damage(fmt::format("{}/strata.db: {} rows of checkpoints are neither there nor gone", data_,
+                         count));
   }
 
   void check_column(const std::string& table, const std::string& column, const std::string& type,
@@ -128,8 +168,12 @@ class Check {
                                            : "'real', 'integer'";
     std::string is_wrong =
         fmt::format("typeof({}) NOT IN ({}{})", column, types, is_needed ? "" : ", 'null'");
-    if (type == "BIGINT" && column == "number")
-      is_wrong += fmt::format(" OR {0} < 0 OR {0} > {1}", column, kMostRows);
+    const bool is_any = column == "fingerprint" || column == "value" || column.ends_with("_seq");
+    if (type == "BIGINT" && !is_any)
+      is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column, kMostRows);
+    if (type == "TEXT") is_wrong += fmt::format(" OR length({}) > {}", column, kMostText);
+    if (type == "DOUBLE PRECISION")
+      is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column, kLastSecond);
     const SqlResult wrong =
         sql_->run(fmt::format("SELECT COUNT(*) FROM {} WHERE {}", table, is_wrong), {});
     const int64_t count = std::get<int64_t>(wrong.rows[0][0]);

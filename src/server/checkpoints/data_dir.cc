@@ -36,6 +36,22 @@ int take_lock(const std::string& path) {
               fmt::format("{}: another strata serve uses this data directory", path));
 }
 
+// A file alone: what stands behind a link is somebody else's.
+void narrow_file(const std::string& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (fd < 0) return;
+  struct stat info;
+  const bool is_loose =
+      ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 0077) != 0;
+  const bool is_narrow = !is_loose || ::fchmod(fd, 0600) == 0;
+  const int fault = errno;
+  ::close(fd);
+  errno = fault;
+  if (!is_narrow) fail(file, "chmod");
+  if (is_loose)
+    log(LogLevel::kWarning, fmt::format("{}: others could read it; it is 0600 now", file));
+}
+
 // An older version made the database with the umask's mode, and an operator or a package the
 // folder.
 void narrow_modes(const std::string& folder) {
@@ -56,10 +72,7 @@ void narrow_modes(const std::string& folder) {
                     folder, mode));
   }
   for (const char* name : {"/strata.db", "/strata.db-wal", "/strata.db-shm"}) {
-    const std::string file = folder + name;
-    if (::stat(file.c_str(), &info) != 0 || (info.st_mode & 0077) == 0) continue;
-    if (::chmod(file.c_str(), 0600) != 0) fail(file, "chmod");
-    log(LogLevel::kWarning, fmt::format("{}: others could read it; it is 0600 now", file));
+    narrow_file(folder + name);
   }
 }
 

@@ -124,7 +124,8 @@ std::map<std::string, std::string> schema_of(Sql& sql) {
       const auto* value = std::get_if<std::string>(&row[i]);
       return value == nullptr ? std::string() : *value;
     };
-    out[fmt::format("{} {} of {}", text(0), text(1), text(2))] = text(3);
+    // Two of one name are no server's.
+    out[fmt::format("{} {} of {}", text(0), text(1), text(2))] += text(3);
   }
   return out;
 }
@@ -146,6 +147,22 @@ void migrate(Sql& sql) {
   const SqlValue newest = kSchemaVersion;
   sql.run("UPDATE meta SET value = ? WHERE name = 'schema_version'", {&newest, 1});
   transaction.commit();
+}
+
+bool has_version(Sql& sqlite) {
+  const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
+  schema_version(*fresh);
+  const auto got = schema_of(sqlite);
+  const auto is_ours = [&](const auto& item) {
+    const auto found = got.find(item.first);
+    return found != got.end() && found->second == item.second;
+  };
+  const auto wanted = schema_of(*fresh);
+  // Names mean the same in capitals.
+  const SqlResult same =
+      sqlite.run("SELECT COUNT(*) FROM sqlite_master WHERE lower(name) = 'meta'", {});
+  return std::get<int64_t>(same.rows[0][0]) == 1 &&
+         std::all_of(wanted.begin(), wanted.end(), is_ours);
 }
 
 std::string schema_fault(Sql& sqlite, int64_t version) {

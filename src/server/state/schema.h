@@ -12,6 +12,9 @@ constexpr int64_t kSchemaVersion = 4;
 // Brings the database to kSchemaVersion in one transaction; a newer one is refused, untouched.
 void migrate(Sql& sql);
 
+// Whether the table that tells the version is a server's: only then may it be read.
+bool has_version(Sql& sqlite);
+
 // How the schema of a SQLite database of this version differs from what migrate() makes, or "": a
 // trigger, a view or an expression of somebody else's would run with the server's statements.
 std::string schema_fault(Sql& sqlite, int64_t version);

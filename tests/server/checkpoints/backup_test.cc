@@ -374,6 +374,18 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
       {"UPDATE checkpoints SET size_bytes = 'many'", "size_bytes"},
       {"UPDATE sessions SET tenant = x'00'", "tenant"},
       {"UPDATE meta SET value = 99 WHERE name = 'schema_version'", "schema version 99"},
+      {"CREATE TABLE evil (a CHECK (length(hex(zeroblob(400000000))) > 1))", "table evil"},
+      {"UPDATE sessions SET user_metadata = '{'", "sessions: user_metadata"},
+      {"UPDATE checkpoints SET user_metadata = '{},\"evil\":1'", "checkpoints: user_metadata"},
+      {"UPDATE checkpoints SET user_metadata = CAST(x'7b2261223a22ff227d' AS TEXT)",
+       "checkpoints: user_metadata"},
+      {"UPDATE checkpoints SET files_gone = -3", "files_gone"},
+      {"UPDATE checkpoints SET files_gone = 1", "neither there nor gone"},
+      {"UPDATE checkpoints SET is_public = 7", "neither there nor gone"},
+      {"UPDATE checkpoints SET size_bytes = -1", "size_bytes"},
+      {"UPDATE checkpoints SET expires_at = 9e999", "expires_at"},
+      {"UPDATE sessions SET created_at = -1", "created_at"},
+      {"UPDATE checkpoints SET base_model = printf('%.*c', 2000000, 'x')", "base_model"},
   };
   const std::string kept = dir_.path() + "/kept";
   fs::copy(data(), kept, fs::copy_options::recursive);
@@ -394,6 +406,33 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
   }
   repack(kept);
   EXPECT_EQ(restore(tar(), restored()).checkpoints, 2) << "the untouched one";
+}
+
+// What a foreign schema says is not run, be it only to look whether the database is whole: it could
+// take for ever. Here it would fail.
+TEST_F(Backup, AForeignSchemaIsNotRun) {
+  close();
+  const std::string fails = "abs(-9223372036854775807 - 1)";
+  const std::string view = " AS SELECT 'schema_version' AS name, " + fails + " AS value";
+  struct Case {
+    std::vector<std::string> statements;
+    const char* says;
+  };
+  const std::string kept = read_bytes(data() + "/strata.db");
+  for (const Case& c :
+       {Case{{"DROP TABLE meta", "CREATE VIEW meta" + view}, "meta is not as"},
+        Case{{"DROP TABLE meta", "CREATE VIEW META" + view}, "meta is not as"},
+        Case{{"CREATE TABLE evil (a CHECK (" + fails + " > a))",
+              "PRAGMA ignore_check_constraints = ON", "INSERT INTO evil VALUES (1)"},
+             "has table evil"}}) {
+    {
+      const auto sql = open_sqlite(data() + "/strata.db");
+      for (const std::string& statement : c.statements) sql->run(statement, {});
+    }
+    EXPECT_THAT(damages(), ElementsAre(HasSubstr(c.says)));
+    for (const char* suffix : {"-wal", "-shm"}) fs::remove(data() + "/strata.db" + suffix);
+    write_bytes(data() + "/strata.db", kept);
+  }
 }
 
 TEST_F(Backup, TheStartAndABackupRefuseARowThatNamesAnotherFolder) {
@@ -438,6 +477,13 @@ TEST_F(Backup, ADirectoryThatOthersMayReadIsMadeNarrow) {
     EXPECT_EQ(mode(data()), allow_loose ? 0755U : 0700U);
     EXPECT_EQ(mode(data() + "/strata.db"), allow_loose ? 0644U : 0600U);
   }
+  const std::string elsewhere = dir_.file("elsewhere");
+  write_bytes(elsewhere, "x");
+  ASSERT_EQ(::chmod(elsewhere.c_str(), 0644), 0);
+  fs::remove(data() + "/strata.db-wal");
+  fs::create_symlink(elsewhere, data() + "/strata.db-wal");
+  const DataDir dir(data());
+  EXPECT_EQ(mode(elsewhere), 0644U) << "what a link names is somebody else's";
 }
 
 TEST(Restore, TakesNoFileThatABackupDoesNotHave) {
