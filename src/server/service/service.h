@@ -217,7 +217,8 @@ class Service {
   void excuse(double now, double seconds);
   void note_lag(double now, double gap);
   void look_for_store();
-  void end_silent(double now);
+  // Whether there are more.
+  [[nodiscard]] bool end_silent(double now);
   void sweep();
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
   std::string guarded(const char* step, const std::function<void()>& body);
@@ -238,6 +239,7 @@ class Service {
   double ticked_ = 0;      // when tick() began last, or this
   bool has_ticked_ = false;
   double last_sweep_ = 0;
+  bool more_to_end_ = false;  // sessions whose time was up at the last tick
   double lag_since_ = 0;
   double behind_ = 0;                // how late ticks come, the last ones counting most
   double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before

@@ -37,9 +37,10 @@ bool SessionTable::touch(const std::string& id, const std::string& tenant, doubl
   return true;
 }
 
-std::vector<std::string> SessionTable::silent(double now, double seconds) const {
+std::vector<std::string> SessionTable::silent(double now, double seconds, size_t most) const {
   std::vector<std::string> ids;
   for (const auto& [id, row] : rows_) {
+    if (ids.size() >= most) break;
     if (now - row.last_seen > seconds) ids.push_back(id);
   }
   return ids;

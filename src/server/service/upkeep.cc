@@ -11,10 +11,12 @@ namespace strata::server {
 namespace {
 
 constexpr double kSweepSeconds = 5.0;
-constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
-constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
-constexpr double kOldTick = 5.0;       // the last tick is too old to take new work
-constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
+constexpr double kTickSeconds = 0.1;     // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;     // a window of the lag's highest
+constexpr double kOldTick = 5.0;         // the last tick is too old to take new work
+constexpr double kStallSeconds = 2.0;    // a tick that is later than this tells of a standstill
+constexpr size_t kEndsAtOnce = 50;       // sessions at a tick,
+constexpr double kEndingSeconds = 0.01;  // and no new one after so long
 constexpr int kReadyRetrySeconds = 5;
 
 // What was thrown, or "".
@@ -37,9 +39,10 @@ void Service::tick(double now) {
   note_lag(now, gap);
   guarded("futures", [&] { futures_.sweep(now); });
   look_for_store();
-  if (now - last_sweep_ < std::min(kSweepSeconds, options_.session_timeout / 4)) return;
+  const bool is_due = now - last_sweep_ >= std::min(kSweepSeconds, options_.session_timeout / 4);
+  if (is_due || more_to_end_) more_to_end_ = end_silent(now);
+  if (!is_due) return;
   last_sweep_ = now;
-  end_silent(now);
   sweep();
 }
 
@@ -58,15 +61,22 @@ void Service::look_for_store() {
   parts_.aside ? parts_.aside("", job) : job();
 }
 
-void Service::end_silent(double now) {
-  for (const std::string& id : sessions_.silent(now, options_.session_timeout)) {
-    if (parts_.store.is_away()) return;
+// Thousands may fall silent at one moment, and each end is written down: some at a tick.
+bool Service::end_silent(double now) {
+  const std::vector<std::string> ids = sessions_.silent(now, options_.session_timeout, kEndsAtOnce);
+  const double until = now_seconds() + kEndingSeconds;
+  bool is_well = true;
+  for (const std::string& id : ids) {
+    if (parts_.store.is_away()) return false;
+    if (now_seconds() > until) return is_well;
     // What fails is tried again at the next look.
-    guarded("end_session", [&] {
+    const std::string fault = guarded("end_session", [&] {
       end_session(id, "timed_out", "no heartbeat",
                   fmt::format("no sign of life for {:g} s", options_.session_timeout));
     });
+    is_well = is_well && fault.empty();
   }
+  return is_well && ids.size() == kEndsAtOnce;
 }
 
 void Service::sweep() {

@@ -30,6 +30,24 @@ TEST(Service, ASilentSessionEnds) {
   EXPECT_THAT(house.ended, ElementsAre(session));
 }
 
+// Everybody else is served meanwhile.
+TEST(Service, ThousandsThatFallSilentAtOnceEndSomeAtATick) {
+  House house(session_timeout(300));
+  constexpr size_t kSessions = 500;
+  for (size_t i = 0; i < kSessions; ++i) house.session("tenant" + std::to_string(i));
+  double now = now_seconds();
+  for (int second = 0; second < 290; ++second) house.service().tick(now += 1);
+  EXPECT_THAT(house.ended, IsEmpty());
+  size_t most = 0;
+  for (int i = 0; i < 200 && house.ended.size() < kSessions; ++i) {
+    const size_t before = house.ended.size();
+    house.service().tick(now += i < 20 ? 1 : 0.1);
+    most = std::max(most, house.ended.size() - before);
+  }
+  EXPECT_EQ(house.ended.size(), kSessions);
+  EXPECT_LE(most, 50u);
+}
+
 // A process that was frozen, or an I/O thread that hung, could not read a sign of life.
 // Passes and samples alone: signs of life and polls are read however late the thread is.
 TEST(Service, AThreadThatIsBehindTakesNoNewWork) {
