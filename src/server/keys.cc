@@ -246,6 +246,12 @@ std::optional<Identity> KeyRing::find(std::string_view key) const {
   return entry->identity;
 }
 
+bool KeyRing::has_keys_of(const KeyRing& other) const {
+  return std::ranges::equal(entries_, other.entries_, [](const Entry& a, const Entry& b) {
+    return a.hash == b.hash && a.identity == b.identity;
+  });
+}
+
 int64_t KeyRing::num_lost_since(const KeyRing& before) const {
   const auto earlier = [](const Entry& a, const Entry& b) { return a.hash < b.hash; };
   const int64_t lost =
@@ -259,10 +265,11 @@ int64_t KeyRing::num_lost_since(const KeyRing& before) const {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: has no key, and had some before; is it being written?", path));
     }
-    if (lost > 0 && !found->second.is_whole) {
+    // Cut in the middle a line may give more rights, or those of another tenant.
+    if (!found->second.is_whole && !has_keys_of(before)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: its last line has no end and {} keys are gone; is it being "
-                              "written?",
+                  fmt::format("{}: its last line has no end, and {} keys are gone; is it being "
+                              "written? When it is not, end that line",
                               path, lost));
     }
   }

@@ -53,7 +53,7 @@ class KeyRing {
   [[nodiscard]] bool has_tenant(std::string_view tenant, double now) const;
   // How many keys of `before` are gone. Throws Error when this ring, read from the same files
   // again, looks like the reading of a file that is being written: one that had keys has none, or
-  // one lost keys and its last line has no end.
+  // keys differ and the last line of one has no end.
   [[nodiscard]] int64_t num_lost_since(const KeyRing& before) const;
   [[nodiscard]] int64_t num_keys() const { return static_cast<int64_t>(entries_.size()); }
   // What the operator should know: short keys, keys that have expired, files that others may read.
@@ -69,6 +69,7 @@ class KeyRing {
     Identity identity;
   };
 
+  [[nodiscard]] bool has_keys_of(const KeyRing& other) const;
   void read_file(const std::string& path, bool is_admin);
   void read_text(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add(std::string_view line, const std::string& where, bool is_admin);
