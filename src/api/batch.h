@@ -99,6 +99,13 @@ struct PromptTargets {
   [[nodiscard]] bool empty() const { return ids.empty(); }
 };
 
+// Added to a token's logit before anything else is done for the choice.
+struct LogitBias {
+  int32_t token = 0;
+  float add = 0.0f;
+};
+
+// Ranges, neutral values and order of the options of the choice: api/sampling_options.h.
 struct SampleRequest {
   std::vector<int32_t> prompt = {};  // non-empty
   AdapterSlot slot = AdapterSlot::kBase;
@@ -106,6 +113,11 @@ struct SampleRequest {
   float temperature = 1.0f;  // 0: greedy
   int64_t top_k = 0;         // 0: off
   float top_p = 1.0f;
+  float min_p = 0.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  float repetition_penalty = 1.0f;
+  std::vector<LogitBias> logit_bias = {};  // of one token: their sum
   uint64_t seed = 0;
   std::vector<int32_t> stop = {};  // ids that end the sample; the id is part of it
   bool prompt_logprobs = false;
