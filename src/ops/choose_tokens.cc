@@ -22,6 +22,20 @@ void check_row(TensorView logits, int64_t row, size_t num_ids, size_t num_logpro
   CHECK(num_ids == num_logprobs, num_ids, num_logprobs);
 }
 
+void check_changes(const TokenChoice& choice, int64_t vocab) {
+  for (const LogitChange& change : choice.changes) {
+    CHECK(change.token >= 0 && change.token < vocab, change.token, vocab);
+    CHECK(std::isfinite(change.add), change.token, change.add);
+  }
+  const Penalties& p = choice.penalties;
+  if (p.none()) return;
+  CHECK(p.repetition > 0 && std::isfinite(p.repetition), p.repetition);
+  CHECK(std::isfinite(p.frequency) && std::isfinite(p.presence), p.frequency, p.presence);
+  for (const auto tokens : {choice.before.prompt, choice.before.answer, choice.before.drafts}) {
+    for (const int32_t token : tokens) CHECK(token >= 0 && token < vocab, token, vocab);
+  }
+}
+
 }  // namespace
 
 void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
@@ -29,10 +43,7 @@ void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
   check_logits(logits, lse);
   for (const TokenChoice* choice : choices) {
     check_row(logits, choice->row, choice->topk_ids.size(), choice->topk_logprobs.size());
-    for (const LogitChange& change : choice->changes) {
-      CHECK(change.token >= 0 && change.token < logits.cols(), change.token, logits.cols());
-      CHECK(std::isfinite(change.add), change.token, change.add);
-    }
+    check_changes(*choice, logits.cols());
   }
   backend.call()->choose_tokens.choose(backend, logits, lse, choices);
 }

@@ -5,12 +5,18 @@
 // returns when they are there. Wherever logits tie, the lower id comes first. A logit that is NaN
 // or infinite is an Error that names its token. Engine thread only.
 //
-// The choice: temperature 0 takes the argmax. Otherwise, in this order: logits / temperature; top-k
-// keeps exactly k tokens; top-p sorts what is left, largest first, and keeps the tokens whose
-// cumulative probability before them is < top_p (the first one always). The token is then drawn by
-// inverting the cumulative distribution at one uniform number, the counter generator's for (seed,
-// step_index), over the kept tokens in ascending id. Weights are exp((logit - max) / temperature)
-// in fp32 to 3e-7, their sums double in a fixed order.
+// The choice: changes of logits, then penalties. Temperature 0 then takes the argmax. Otherwise, in
+// this order: logits / temperature; top-k keeps exactly k tokens; top-p sorts what is left, largest
+// first, and keeps the tokens whose cumulative probability before them is < top_p (the first one
+// always); min-p keeps of these the tokens whose weight is >= min_p, where the largest weighs 1.
+// The token is then drawn by inverting the cumulative distribution at one uniform number, the
+// counter generator's for (seed, step_index), over the kept tokens in ascending id. Weights are
+// exp((logit - max) / temperature) in fp32 to 3e-7, their sums double in a fixed order.
+//
+// Penalties are vLLM's (apply_penalties of model_executor/layers/utils.py and csrc/sampler.cu), in
+// fp32: a token of the prompt or the answer has its logit divided by `repetition` where that is
+// above 0, else multiplied by it (as in HF RepetitionPenaltyLogitsProcessor); then loses
+// `frequency` times its count in the answer; then `presence` if it is in the answer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,6 +32,7 @@ struct SamplingParams {
   float temperature = 1.0f;  // >= 0; 0: greedy
   int64_t top_k = 0;         // <= 0 or >= V: off
   float top_p = 1.0f;        // > 0; >= 1: off
+  float min_p = 0.0f;        // 0: off; <= 1
   uint64_t seed = 0;
 };
 
@@ -36,14 +43,32 @@ struct LogitChange {
   float add = 0.0f;
 };
 
+struct Penalties {
+  float repetition = 1.0f;  // > 0
+  float frequency = 0.0f;
+  float presence = 0.0f;
+
+  [[nodiscard]] bool none() const {
+    return repetition == 1.0f && frequency == 0.0f && presence == 0.0f;
+  }
+};
+
+// The tokens before a choice, of which penalties are. Drafts count as the answer's last.
+struct TokensBefore {
+  std::span<const int32_t> prompt = {}, answer = {}, drafts = {};
+};
+
 // What is asked of a row, and its answer.
 struct TokenChoice {
   int64_t row = 0;
   SamplingParams params = {};
   uint64_t step_index = 0;  // number of tokens sampled before this one
   // Of this choice alone, which is made from a copy of the row; logprobs stay those of the row as
-  // it is. None: nothing is copied, and no bit differs from a choice without this member.
+  // it is. No change and no penalty: nothing is copied, and no bit differs from a choice without
+  // these members.
   std::span<const LogitChange> changes = {};
+  Penalties penalties = {};
+  TokensBefore before = {};      // read where there is a penalty, and no longer than the op runs
   bool scaled_logprobs = false;  // of the logits divided by the temperature, unless that is 0
   int32_t token = 0;
   float logprob = 0.0f;
@@ -56,6 +81,7 @@ struct TokenChoice {
   [[nodiscard]] bool is_scaled() const {
     return scaled_logprobs && params.temperature != 0.0f && params.temperature != 1.0f;
   }
+  [[nodiscard]] bool is_changed() const { return !changes.empty() || !penalties.none(); }
 };
 
 // In parallel. lse may be empty: tokens alone.

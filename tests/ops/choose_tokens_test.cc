@@ -14,6 +14,7 @@
 #include "ops/cpu/sampler.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
+#include "ops/ref/choose_tokens.h"
 
 namespace strata::ops {
 namespace {
@@ -41,6 +42,7 @@ class ChooseTokens : public testing::TestWithParam<int> {
       choice.params = {.temperature = i % 3 == 0 ? 0.0f : 0.5f * static_cast<float>(i % 3),
                        .top_k = i % 4 == 1 ? 5 : 0,
                        .top_p = i % 5 == 2 ? 0.7f : 1.0f,
+                       .min_p = i % 7 == 4 ? 0.3f : 0.0f,
                        .seed = static_cast<uint64_t>(i)};
       choice.step_index = static_cast<uint64_t>(10 + i);
       choice.scaled_logprobs = i % 2 == 0;
@@ -132,6 +134,108 @@ TEST_P(ChooseTokens, ChangesOfLogitsMoveTheChoiceAlone) {
   }
 }
 
+// Choices of every kind with bias and penalties of every kind.
+class ChangedTokens : public ChooseTokens {
+ protected:
+  ChangedTokens() {
+    const Counter counter{.seed = 6, .stream = 2};
+    for (uint64_t i = 0; i < 300; ++i)  // few different ones, so that counts go up
+      before_.push_back(static_cast<int32_t>(counter.words(i)[0] % 40));
+    // Negative logits too.
+    for (int64_t i = 0; i < kRows * kVocab; ++i) logits_.f32()[i] -= 3.0f;
+    ops::logsumexp(backend_, logits_, lse_);
+  }
+  [[nodiscard]] std::vector<TokenChoice> changed_choices() const {
+    std::vector<TokenChoice> out = choices();
+    const std::span<const int32_t> before(before_);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i].penalties = {.repetition = i % 2 == 0 ? 1.0f : 0.7f + 0.1f * static_cast<float>(i),
+                          .frequency = i % 3 == 0 ? 0.0f : 0.25f * static_cast<float>(i % 4),
+                          .presence = i % 4 == 1   ? -1.5f
+                                      : i % 4 == 3 ? 0.5f
+                                                   : 0.0f};
+      if (i % 5 == 0) out[i].changes = bias_;
+      out[i].before = {.prompt = before.subspan(i, 40),
+                       .answer = before.subspan(100 + i, 8 * (i % 3)),
+                       .drafts = before.subspan(200 + i, i % 4)};
+    }
+    return out;
+  }
+
+  std::vector<int32_t> before_;
+  const LogitChange bias_[3] = {
+      {.token = 7, .add = 4.0f}, {.token = 11, .add = -100.0f}, {.token = 7, .add = 1.5f}};
+};
+INSTANTIATE_TEST_SUITE_P(Threads, ChangedTokens, testing::Values(1, 3));
+
+TEST_P(ChangedTokens, AreOfTheReferencesLogits) {
+  std::vector<TokenChoice> got = changed_choices(), plain = choices();
+  choose(got, lse_);
+  choose(plain, lse_);
+  int num_changed = 0, num_moved = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const TokenChoice& c = got[i];
+    ASSERT_EQ(c.error, "");
+    num_changed += c.is_changed() ? 1 : 0;
+    num_moved += c.token != plain[i].token ? 1 : 0;
+    const std::vector<double> changed = ref::changed_logits(row(c.row), c);
+    double margin = 0;
+    const auto want = ref::choice_probabilities(changed, c.params, &margin);
+    EXPECT_TRUE(want.contains(c.token) || margin < 1e-6) << "choice " << i;
+    // The reference in fp32 is what is chosen from, to the last bit that a choice shows.
+    const std::vector<float> rounded(changed.begin(), changed.end());
+    EXPECT_EQ(c.token, cpu::choose_token(rounded, c.params, c.step_index)) << "choice " << i;
+    // What is said of the token and of the largest is of the row as it is.
+    const double divisor = c.is_scaled() ? c.params.temperature : 1.0;
+    EXPECT_NEAR(c.logprob, logprob(c.row, c.token, divisor), 4e-6);
+    EXPECT_EQ(c.topk_ids, plain[i].topk_ids);
+    EXPECT_EQ(c.topk_logprobs, plain[i].topk_logprobs);
+    // Alone, to the bit.
+    std::vector<TokenChoice> alone = {changed_choices()[i]};
+    choose(alone, lse_);
+    EXPECT_EQ(alone[0].token, c.token);
+    EXPECT_EQ(alone[0].logprob, c.logprob);
+    EXPECT_EQ(alone[0].topk_logprobs, c.topk_logprobs);
+  }
+  EXPECT_EQ(num_changed, 10);
+  EXPECT_GE(num_moved, 4);
+}
+
+// Drafts count as the answer's last tokens: how the answer is divided between the two changes
+// nothing.
+TEST_P(ChangedTokens, CountDraftsAsTheAnswers) {
+  std::vector<TokenChoice> divided = changed_choices(), whole = changed_choices();
+  std::vector<std::vector<int32_t>> answers;
+  for (TokenChoice& choice : whole) {
+    TokensBefore& before = choice.before;
+    std::vector<int32_t>& answer = answers.emplace_back(before.answer.begin(), before.answer.end());
+    answer.insert(answer.end(), before.drafts.begin(), before.drafts.end());
+    before.drafts = {};
+  }
+  for (size_t i = 0; i < whole.size(); ++i) whole[i].before.answer = answers[i];
+  choose(divided, lse_);
+  choose(whole, lse_);
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(divided[i].token, whole[i].token);
+}
+
+// At its neutral value nothing is copied: the row that is chosen from is the model's own.
+TEST_P(ChangedTokens, NeutralOptionsCopyNothing) {
+  std::vector<TokenChoice> plain = choices(), neutral = choices();
+  const std::span<const int32_t> before(before_);
+  for (TokenChoice& choice : neutral) {
+    choice.penalties = {.repetition = 1.0f, .frequency = 0.0f, .presence = -0.0f};
+    choice.before = {.prompt = before, .answer = before, .drafts = before};
+    EXPECT_FALSE(choice.is_changed());
+  }
+  choose(plain, lse_);
+  choose(neutral, lse_);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_EQ(neutral[i].token, plain[i].token);
+    EXPECT_EQ(neutral[i].logprob, plain[i].logprob);
+    EXPECT_EQ(neutral[i].topk_logprobs, plain[i].topk_logprobs);
+  }
+}
+
 // A counting backend takes the memory of such a choice and gives no answer.
 TEST(ChooseTokensPlan, CountsRowsOfTheirOwn) {
   const LogitChange change[] = {{.token = 1, .add = -1.0f}};
@@ -148,6 +252,7 @@ TEST(ChooseTokensPlan, CountsRowsOfTheirOwn) {
       std::vector<TokenChoice> all(2);
       all[0].scaled_logprobs = true;
       all[0].params.temperature = 0.5f;
+      all[0].penalties.presence = 0.5f;  // its row is the divided one's too
       if (changes) all[1].changes = change;
       TokenChoice* const choices[] = {all.data(), &all[1]};
       choose_tokens(*each, logits, lse, choices);

@@ -103,6 +103,11 @@ TEST(Sampler, FollowsTheDistribution) {
             logits, {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = 3}, 4000);
       }
     }
+    for (const float min_p : {0.01f, 0.2f, 1.0f}) {
+      SCOPED_TRACE("temperature " + std::to_string(temperature) + ", min_p " +
+                   std::to_string(min_p));
+      expect_distribution(logits, {.temperature = temperature, .min_p = min_p, .seed = 4}, 4000);
+    }
   }
 }
 
@@ -135,6 +140,7 @@ TEST(Sampler, KeepsExactlyWhatTheOracleKeeps) {
     const SamplingParams params = {.temperature = 0.5f + static_cast<float>(words[1] % 3),
                                    .top_k = static_cast<int64_t>(words[2] % 14),
                                    .top_p = static_cast<float>(1 + words[3] % 10) / 10.0f,
+                                   .min_p = static_cast<float>(trial % 3) * 0.3f,
                                    .seed = trial};
     double margin = 0;
     const auto want = oracle(logits, params, &margin);
@@ -171,6 +177,12 @@ TEST(Sampler, ExactThresholds) {
   EXPECT_THAT(drawn(equal, {.top_k = -1}), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(drawn({0, 2, 1, 2, 1, 2}, {.top_k = 2}), ElementsAre(1, 3));
   EXPECT_THAT(drawn({0, 2, 1, 2, 1, 2}, {.top_k = 4}), ElementsAre(1, 2, 3, 5));
+  EXPECT_THAT(drawn({0, 2, 1, 2, 1, 2}, {.min_p = 1.0f}), ElementsAre(1, 3, 5));
+  EXPECT_THAT(drawn({0, 2, 1, 2, 1, 2}, {.min_p = 0.36f}), ElementsAre(1, 2, 3, 4, 5));  // e^-1
+  EXPECT_THAT(drawn({0, 2, 1, 2, 1, 2}, {.min_p = 0.37f}), ElementsAre(1, 3, 5));
+  EXPECT_THAT(drawn({0, 2, 1, 2, 1, 2}, {.temperature = 2, .min_p = 0.37f}),
+              ElementsAre(1, 2, 3, 4, 5));  // e^-0.5, e^-1
+  EXPECT_THAT(drawn({0, 2, 1, 2, 1, 2}, {.top_k = 2, .min_p = 0.36f}), ElementsAre(1, 3));
 }
 
 TEST(Sampler, DependsOnSeedAndStepAlone) {
@@ -191,6 +203,7 @@ TEST(Sampler, DependsOnSeedAndStepAlone) {
   // A filter that removes nothing changes nothing.
   SamplingParams wide = params;
   wide.top_k = 3000;
+  wide.min_p = 0.0f;
   for (uint64_t step = 0; step < 50; ++step) {
     EXPECT_EQ(choose_token(logits, wide, step), first[step]);
   }

@@ -20,42 +20,79 @@ std::span<const float> values_of(TensorView logits, int64_t row) {
   return {logits.f32() + row * logits.cols(), static_cast<size_t>(logits.cols())};
 }
 
-// Rows of their own for the choices that need one, in scratch.
+// Rows of their own, in scratch, for the choices that need one: those whose logprobs are of divided
+// logits come first.
 class OwnRows {
  public:
-  template <typename Needs>
-  OwnRows(CpuBackend& backend, Choices choices, int64_t cols, Needs needs)
-      : row_of_(choices.size(), -1) {
+  OwnRows(CpuBackend& backend, Choices choices, int64_t cols) : row_of_(choices.size(), -1) {
     int64_t count = 0;
     for (size_t i = 0; i < choices.size(); ++i) {
-      if (needs(*choices[i])) row_of_[i] = count++;
+      if (choices[i]->is_scaled()) row_of_[i] = count++;
+    }
+    num_scaled_ = count;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      if (!choices[i]->is_scaled() && choices[i]->is_changed()) row_of_[i] = count++;
     }
     rows_ = backend.scratch().take(DType::kF32, {count, cols});
+    lse_ = backend.scratch().take(DType::kF32, {num_scaled_, 2});
   }
-  [[nodiscard]] TensorView all() const { return rows_; }
-  [[nodiscard]] bool has(size_t i) const { return row_of_[i] >= 0; }
-  [[nodiscard]] float* of(size_t i) const {
-    return has(i) ? rows_.f32() + row_of_[i] * rows_.cols() : nullptr;
+  [[nodiscard]] TensorView scaled() const { return rows_.slice_rows(0, num_scaled_); }
+  [[nodiscard]] TensorView scaled_lse() const { return lse_; }
+  [[nodiscard]] const float* lse_of(size_t i) const { return lse_.f32() + 2 * row_of_[i]; }
+  [[nodiscard]] std::span<float> of(size_t i) const {
+    if (row_of_[i] < 0) return {};
+    return {rows_.f32() + row_of_[i] * rows_.cols(), static_cast<size_t>(rows_.cols())};
   }
 
  private:
   std::vector<int64_t> row_of_;
-  TensorView rows_;
+  int64_t num_scaled_ = 0;
+  TensorView rows_, lse_;
 };
 
-// From the row as it is, or as its changes leave it in `changed`. `divided`, where logprobs are of
-// it, receives the row divided by the temperature.
-void choose(TensorView logits, TokenChoice& choice, float* divided, float* changed) {
-  std::span<const float> values = values_of(logits, choice.row);
-  if (divided != nullptr) {
-    for (size_t i = 0; i < values.size(); ++i) divided[i] = values[i] / choice.params.temperature;
+void apply_repetition(const TokensBefore& before, float penalty, std::span<float> logits) {
+  std::vector<bool> seen(logits.size());
+  for (const auto tokens : {before.prompt, before.answer, before.drafts}) {
+    for (const int32_t token : tokens) {
+      const auto id = static_cast<size_t>(token);
+      if (seen[id]) continue;
+      seen[id] = true;
+      logits[id] = logits[id] > 0.0f ? logits[id] / penalty : logits[id] * penalty;
+    }
   }
-  if (changed != nullptr) {
-    std::copy(values.begin(), values.end(), changed);
-    for (const LogitChange& change : choice.changes) changed[change.token] += change.add;
-    values = {changed, values.size()};
+}
+
+void apply_counts(const TokensBefore& before, const Penalties& penalties, std::span<float> logits) {
+  std::vector<int32_t> answer(before.answer.begin(), before.answer.end());
+  answer.insert(answer.end(), before.drafts.begin(), before.drafts.end());
+  std::sort(answer.begin(), answer.end());
+  for (auto at = answer.begin(); at != answer.end();) {
+    const auto next = std::upper_bound(at, answer.end(), *at);
+    float& logit = logits[static_cast<size_t>(*at)];
+    logit -= penalties.frequency * static_cast<float>(next - at);
+    logit -= penalties.presence;
+    at = next;
   }
-  choice.token = choose_token(values, choice.params, choice.step_index);
+}
+
+// The choice's logits, in `own`.
+void change(std::span<const float> raw, const TokenChoice& choice, std::span<float> own) {
+  std::copy(raw.begin(), raw.end(), own.begin());
+  for (const LogitChange& change : choice.changes)
+    own[static_cast<size_t>(change.token)] += change.add;
+  const Penalties& penalties = choice.penalties;
+  if (penalties.repetition != 1.0f) apply_repetition(choice.before, penalties.repetition, own);
+  if (penalties.frequency != 0.0f || penalties.presence != 0.0f)
+    apply_counts(choice.before, penalties, own);
+}
+
+// `own`, a row where the choice needs one, holds first what the choice is made from and then, where
+// logprobs are of that, the row divided by the temperature.
+void choose(std::span<const float> raw, TokenChoice& choice, std::span<float> own) {
+  if (choice.is_changed()) change(raw, choice, own);
+  choice.token = choose_token(choice.is_changed() ? own : raw, choice.params, choice.step_index);
+  if (!choice.is_scaled()) return;
+  for (size_t i = 0; i < raw.size(); ++i) own[i] = raw[i] / choice.params.temperature;
 }
 
 // `values` are what logprobs are of, `lse` theirs.
@@ -73,12 +110,11 @@ void read_logprobs(std::span<const float> raw, const float* values, const float*
                 "sample: the logits divided by the temperature are no numbers");
 }
 
-void choose_each(CpuBackend& backend, TensorView logits, Choices choices, const OwnRows& scaled,
-                 const OwnRows& changed) {
+void choose_each(CpuBackend& backend, TensorView logits, Choices choices, const OwnRows& own) {
   backend.run_on_host(std::ssize(choices), [&](int64_t item) {
     const auto i = static_cast<size_t>(item);
     try {
-      choose(logits, *choices[i], scaled.of(i), changed.of(i));
+      choose(values_of(logits, choices[i]->row), *choices[i], own.of(i));
     } catch (const std::exception& error) {  // of this row alone
       choices[i]->error = error.what();
     }
@@ -89,24 +125,19 @@ void choose_each(CpuBackend& backend, TensorView logits, Choices choices, const 
 
 void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse, Choices choices) {
   const Scratch::Mark mark(backend.scratch());
-  const OwnRows scaled(backend, choices, logits.cols(),
-                       [](const TokenChoice& choice) { return choice.is_scaled(); });
-  const OwnRows scaled_lse(backend, choices, 2,
-                           [](const TokenChoice& choice) { return choice.is_scaled(); });
-  const OwnRows changed(backend, choices, logits.cols(),
-                        [](const TokenChoice& choice) { return !choice.changes.empty(); });
+  const OwnRows own(backend, choices, logits.cols());
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  choose_each(backend, logits, choices, scaled, changed);
+  choose_each(backend, logits, choices, own);
   if (lse.empty()) return;
-  if (scaled.all().rows() > 0) ops::logsumexp(backend, scaled.all(), scaled_lse.all());
+  if (own.scaled().rows() > 0) ops::logsumexp(backend, own.scaled(), own.scaled_lse());
   for (size_t i = 0; i < choices.size(); ++i) {
     TokenChoice& choice = *choices[i];
     if (!choice.error.empty()) continue;
     const std::span<const float> raw = values_of(logits, choice.row);
     try {
-      if (scaled.has(i)) {
-        read_logprobs(raw, scaled.of(i), scaled_lse.of(i), choice);
+      if (choice.is_scaled()) {
+        read_logprobs(raw, own.of(i).data(), own.lse_of(i), choice);
       } else {
         read_logprobs(raw, raw.data(), lse.f32() + 2 * choice.row, choice);
       }

@@ -240,6 +240,20 @@ std::vector<Candidate> nucleus(const Weights& weights, std::span<const float> lo
   return kept;
 }
 
+// Min-p over the whole vocabulary, and perhaps a few more.
+std::vector<Candidate> likely(const Weights& weights, std::span<const float> logits, float min_p) {
+  const double reach = 1e-3 - std::log(static_cast<double>(min_p));
+  std::vector<Candidate> kept;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (weights.scaled(logits[i]) >= -reach) kept.push_back({logits[i], static_cast<int32_t>(i)});
+  }
+  return kept;
+}
+
+void cut_to_likely(const Weights& weights, std::vector<Candidate>& kept, float min_p) {
+  std::erase_if(kept, [&](const Candidate& c) { return weights.of(c.logit) < min_p; });
+}
+
 double total_weight(const Weights& weights, std::span<const Candidate> kept) {
   double total = 0;
   for (const Candidate& candidate : kept) total += weights.of(candidate.logit);
@@ -268,6 +282,7 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
                      uint64_t step_index) {
   CHECK(std::isfinite(params.temperature) && params.temperature >= 0, params.temperature);
   CHECK(params.top_p > 0, params.top_p);
+  CHECK(params.min_p >= 0 && params.min_p <= 1, params.min_p);
   const Candidate best = checked_argmax(logits);
   if (params.temperature == 0) return best.id;
   const Weights weights(logits, best.logit, params.temperature);
@@ -275,11 +290,14 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   const auto top_k = static_cast<size_t>(std::max<int64_t>(0, params.top_k));
   const bool cut_k = top_k > 0 && top_k < logits.size();
   const bool cut_p = params.top_p < 1;
-  if (!cut_k && !cut_p)
+  const bool cut_likely = params.min_p > 0;
+  if (!cut_k && !cut_p && !cut_likely)
     return draw_from_all(weights, GroupedSum(weights, logits.size()), logits.size(), u);
-  std::vector<Candidate> kept =
-      cut_k ? largest(logits, top_k) : nucleus(weights, logits, params.top_p);
+  std::vector<Candidate> kept = cut_k   ? largest(logits, top_k)
+                                : cut_p ? nucleus(weights, logits, params.top_p)
+                                        : likely(weights, logits, params.min_p);
   if (cut_k && cut_p) cut_to_nucleus(weights, kept, total_weight(weights, kept), params.top_p);
+  if (cut_likely) cut_to_likely(weights, kept, params.min_p);
   return draw_from(weights, kept, u);
 }
 

@@ -13,12 +13,33 @@
 
 namespace strata::ops::ref {
 
+// A row as bias and penalties leave it, token by token.
+inline std::vector<double> changed_logits(std::span<const float> logits,
+                                          const TokenChoice& choice) {
+  std::vector<double> out(logits.begin(), logits.end());
+  for (size_t id = 0; id < out.size(); ++id) {
+    for (const LogitChange& change : choice.changes)
+      out[id] += change.token == static_cast<int32_t>(id) ? static_cast<double>(change.add) : 0.0;
+    const auto times_in = [&](std::span<const int32_t> tokens) {
+      return static_cast<double>(
+          std::count(tokens.begin(), tokens.end(), static_cast<int32_t>(id)));
+    };
+    const double in_answer = times_in(choice.before.answer) + times_in(choice.before.drafts);
+    const double repetition = choice.penalties.repetition;
+    if (in_answer + times_in(choice.before.prompt) > 0)
+      out[id] = out[id] > 0 ? out[id] / repetition : out[id] * repetition;
+    out[id] -= choice.penalties.frequency * in_answer;
+    out[id] -= in_answer > 0 ? static_cast<double>(choice.penalties.presence) : 0.0;
+  }
+  return out;
+}
+
 // The rules in the plainest form: sort everything, work in double. Returns id -> probability of the
-// tokens that may be drawn. `margin` receives how close the top-p rule came to a decision the other
-// way.
-inline std::map<int32_t, double> choice_probabilities(std::span<const float> logits,
-                                                      const SamplingParams& params,
-                                                      double* margin = nullptr) {
+// tokens that may be drawn. `margin` receives how close the rules of top-p and min-p came to a
+// decision the other way.
+template <typename Row>
+std::map<int32_t, double> choice_probabilities(const Row& logits, const SamplingParams& params,
+                                               double* margin = nullptr) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto logit = [&](int32_t id) {
@@ -48,7 +69,18 @@ inline std::map<int32_t, double> choice_probabilities(std::span<const float> log
     kept[order[i]] = weights[i];
     before += weights[i];
   }
-  for (auto& [id, weight] : kept) weight /= before;
+  const auto min_p = static_cast<double>(params.min_p);
+  double total_kept = 0;
+  for (auto at = kept.begin(); at != kept.end();) {  // the largest weighs 1, and always stays
+    if (margin != nullptr && min_p > 0 && at->second < 1)
+      *margin = std::min(*margin, std::abs(at->second - min_p));
+    if (at->second < min_p) {
+      at = kept.erase(at);
+    } else {
+      total_kept += (at++)->second;
+    }
+  }
+  for (auto& [id, weight] : kept) weight /= total_kept;
   return kept;
 }
 
