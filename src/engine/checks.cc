@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "api/sampling_options.h"
 #include "base/error.h"
 #include "engine/engine.h"
 
@@ -44,6 +45,28 @@ void check_targets(const api::SampleRequest& request, int64_t vocab, const std::
     if (targets.ids[i] < -1 || targets.ids[i] >= vocab) {
       fail(fmt::format("{}.prompt_targets[{}]: got id {}, want -1 to {}", where, i, targets.ids[i],
                        vocab - 1));
+    }
+  }
+}
+
+void check_options(const api::SampleRequest& request, int64_t vocab, const std::string& where) {
+  for (const api::SamplingOption& option : api::kSamplingOptions) {
+    const float value = request.*option.field;
+    if (!option.allows(value))
+      fail(fmt::format("{}.{}: got {}, want {}", where, option.name, value, option.wanted));
+  }
+  const auto& biases = request.logit_bias;
+  if (biases.size() > api::kMostLogitBiases) {
+    fail(fmt::format("{}.logit_bias: got {} tokens, the limit is {}", where, biases.size(),
+                     api::kMostLogitBiases));
+  }
+  for (const api::LogitBias& bias : biases) {
+    if (bias.token < 0 || bias.token >= vocab) {
+      fail(fmt::format("{}.logit_bias: got id {}, want 0 to {}", where, bias.token, vocab - 1));
+    }
+    if (!(std::abs(bias.add) <= api::kMostLogitBias)) {
+      fail(fmt::format("{}.logit_bias: got {} for token {}, want {} to {}", where, bias.add,
+                       bias.token, -api::kMostLogitBias, api::kMostLogitBias));
     }
   }
 }
@@ -112,12 +135,7 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
   static_cast<void>(adapter_or_base(request.slot));  // an Error when the slot is free
   if (request.max_tokens < 1)
     fail(fmt::format("{}.max_tokens: got {}, want at least 1", where, request.max_tokens));
-  if (!(request.temperature >= 0.0f) || std::isinf(request.temperature)) {
-    fail(fmt::format("{}.temperature: got {}, want 0 or more", where, request.temperature));
-  }
-  if (!(request.top_p > 0.0f && request.top_p <= 1.0f)) {
-    fail(fmt::format("{}.top_p: got {}, want above 0 and at most 1", where, request.top_p));
-  }
+  check_options(request, vocab, where);
   if (request.top_k < 0)
     fail(fmt::format("{}.top_k: got {}, want 0 (off) or more", where, request.top_k));
   if (request.topk_prompt_logprobs < 0 || request.topk_prompt_logprobs > vocab) {

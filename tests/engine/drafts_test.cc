@@ -66,6 +66,18 @@ class DraftRuns {
   api::AdapterSlot slot_;
 };
 
+// Penalties count the drafts that are read before a token, and those that are made.
+std::vector<api::SampleRequest> bent(std::vector<api::SampleRequest> requests) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (i % 2 == 0) requests[i].frequency_penalty = 1.5f;
+    if (i % 3 == 0) requests[i].presence_penalty = 2.0f;
+    if (i % 4 == 1) requests[i].repetition_penalty = 0.25f;
+    if (i % 5 == 2) requests[i].min_p = 0.9f;
+    if (i % 5 == 3) requests[i].logit_bias = {{5, 3.0f}};
+  }
+  return requests;
+}
+
 TEST(Drafts, MoveNoBitOfASample) {
   // Seven are as many as this model's windows of eight allow.
   for (const Setting& setting :
@@ -77,7 +89,8 @@ TEST(Drafts, MoveNoBitOfASample) {
     Setting none = setting;
     none.draft_tokens = 0;
     DraftRuns plain(none), drafts(setting);
-    const auto requests = plain.requests();
+    auto requests = plain.requests();
+    for (api::SampleRequest& request : bent(requests)) requests.push_back(std::move(request));
     const auto want = plain.engine().sample(requests);
     SamplingLoop loop(drafts.engine());
     std::vector<size_t> ids;

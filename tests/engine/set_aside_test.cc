@@ -76,7 +76,9 @@ TEST(SetAside, RowsThatRunOnHaveTheBitsOfRowsThatNeverPaused) {
         SCOPED_TRACE(std::string(name) + " " + std::to_string(page) + " " + std::to_string(prompt));
         auto engine =
             tiny_engine({.model = name, .options = {.prefill_tokens = 16, .page_size = page}});
-        const api::SampleRequest asked = request(*engine, prompt, 9);
+        api::SampleRequest asked = request(*engine, prompt, 9);
+        asked.presence_penalty = 0.5f;  // of tokens that a row may have to read again
+        asked.repetition_penalty = 1.5f;
         api::SampleRequest sole = request(*engine, prompt + 2, 7);
         sole.stop = tiny_tokens(6, engine->config().vocab_size, 9);
         SamplingLoop loop(*engine);

@@ -28,6 +28,8 @@ size_t RowBook::open(std::shared_ptr<const api::SampleRequest> of,
   SampleGroup group;
   group.request = std::move(of);
   group.owner = owner;
+  for (const api::LogitBias& bias : request.logit_bias)
+    group.bias.push_back({.token = bias.token, .add = bias.add});
   group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
   group.keep = std::move(adapter);
   const size_t prompt = request.prompt.size();

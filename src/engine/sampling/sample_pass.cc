@@ -30,13 +30,21 @@ bool reads_position(const api::SampleRequest& request, int64_t position) {
 
 }  // namespace
 
-// What is asked of a row's logits.
+// What is asked of a row's logits. What penalties count follows from the row's tokens at each step:
+// nothing is kept for them, and a row that is read again is chosen from as before.
 ops::TokenChoice SamplePass::choice_of(const SampleRow& row) {
-  const api::SampleRequest& request = *book_.group_of(row).request;
+  const SampleGroup& group = book_.group_of(row);
+  const api::SampleRequest& request = *group.request;
   return {.params = {.temperature = request.temperature,
                      .top_k = request.top_k,
                      .top_p = request.top_p,
+                     .min_p = request.min_p,
                      .seed = row.seed},
+          .changes = group.bias,
+          .penalties = {.repetition = request.repetition_penalty,
+                        .frequency = request.frequency_penalty,
+                        .presence = request.presence_penalty},
+          .before = {.prompt = request.prompt, .answer = row.result.tokens},
           .scaled_logprobs = request.scaled_logprobs};
 }
 
@@ -48,11 +56,11 @@ bool SamplePass::is_like_last() {
     const SampleRow& row = book_.row(slice.id);
     const SampleGroup& group = book_.group_of(row);
     const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
+    const ops::TokenChoice choice = choice_of(row);
+    const int kind = (choice.is_scaled() ? 1 : 0) + (choice.is_changed() ? 2 : 0);
     signature_.insert(signature_.end(), {slice.end - slice.begin, read,
                                          group.adapter == nullptr ? 0 : group.adapter->id(),
-                                         !slice.samples               ? 0
-                                         : choice_of(row).is_scaled() ? 2
-                                                                      : 1});
+                                         slice.samples ? 1 + kind : 0});
   }
   return signature_ == last_signature_ && !signature_.empty();
 }
@@ -167,6 +175,10 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
       static_cast<ops::TokenChoice&>(choice) = choice_of(row);
       choice.id = part.id;
       choice.num_drafts = static_cast<size_t>(rows[i] - first_sampled);
+      if (!choice.penalties.none()) {
+        choice.drafts.assign(row.drafts.begin(), row.drafts.begin() + (rows[i] - first_sampled));
+        choice.before.drafts = choice.drafts;
+      }
       choice.row = logits_row;
       choice.step_index = part.first_index + choice.num_drafts;
       choice.error = row.error;

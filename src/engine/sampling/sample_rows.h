@@ -20,7 +20,8 @@ namespace strata::engine {
 // What a row of logits is to give, and gives.
 struct SampleChoice : ops::TokenChoice {
   size_t id = 0;
-  size_t num_drafts = 0;  // read before it: counts where these are the tokens before
+  size_t num_drafts = 0;             // read before it: counts where these are the tokens before
+  std::vector<int32_t> drafts = {};  // the tokens that penalties count behind the row's own
 };
 
 // Of a command: what its rows have given so far.
@@ -33,6 +34,7 @@ struct SampleAnswer {
 
 struct SampleGroup {
   std::shared_ptr<const api::SampleRequest> request;  // without a seed of its own
+  std::vector<ops::LogitChange> bias = {};            // the request's
   std::shared_ptr<SampleAnswer> answer = nullptr;     // of a command; else null
   std::shared_ptr<model::LoraAdapter> keep = nullptr;
   model::LoraAdapter* adapter = nullptr;

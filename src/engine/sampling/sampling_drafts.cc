@@ -184,6 +184,11 @@ void SamplePass::choose_drafts(model::Pass& own, TensorView hidden) {
       const SampleRow& row = book_.row(choice.id);
       static_cast<ops::TokenChoice&>(choice) = choice_of(row);
       choice.scaled_logprobs = false;
+      if (!choice.penalties.none()) {
+        for (const SampleChoice& ahead : row.ahead) choice.drafts.push_back(ahead.token);
+        choice.drafts.insert(choice.drafts.end(), row.drafts.begin(), row.drafts.end());
+        choice.before.drafts = choice.drafts;
+      }
       choice.row = i;
       choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
     }
