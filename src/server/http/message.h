@@ -71,6 +71,7 @@ struct FilePart {
   std::string tenant = {};  // whom it counts for
 };
 
+class BodyStream;
 struct Encoding;
 
 struct Response {
@@ -80,6 +81,7 @@ struct Response {
   std::shared_ptr<const std::string> shared_body = {};  // when set: instead of body
   std::vector<Header> headers;
   std::optional<FilePart> file;                   // then the body is empty
+  std::shared_ptr<BodyStream> stream = {};        // likewise; it comes as it is made
   std::shared_ptr<const Encoding> encoding = {};  // when set: makes what is sent in place of this
 
   [[nodiscard]] const std::string& bytes() const { return shared_body ? *shared_body : body; }

@@ -67,13 +67,13 @@ bool is_safe(std::string_view text) {
 
 }  // namespace
 
-std::string response_head(const Response& response, bool keep_alive) {
+std::string response_head(const Response& response, bool keep_alive, bool is_chunked) {
   const uint64_t length = response.file ? response.file->length : response.bytes().size();
   std::string head = fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason(response.status));
-  if (response.status != 204) {
-    head +=
-        fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", response.content_type, length);
-  }
+  if (response.status != 204) head += fmt::format("Content-Type: {}\r\n", response.content_type);
+  if (response.status != 204 && !response.stream)
+    head += fmt::format("Content-Length: {}\r\n", length);
+  if (is_chunked) head += "Transfer-Encoding: chunked\r\n";
   head += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
   head += "X-Content-Type-Options: nosniff\r\n";
   for (const Header& header : response.headers) {

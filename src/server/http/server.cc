@@ -36,6 +36,7 @@
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
 #include "server/http/rules.h"
+#include "server/http/send_response.h"
 #include "server/http/stream.h"
 #include "server/http/write_response.h"
 
@@ -81,7 +82,7 @@ struct Waiting {
 }  // namespace
 
 struct HttpServer::State {
-  struct Connection {
+  struct Connection : std::enable_shared_from_this<Connection> {
     Connection(Protocol::socket&& socket, TlsContext tls)
         : stream(std::move(socket), std::move(tls)) {}
     Stream stream;
@@ -361,6 +362,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const double begin = now_seconds();
   std::optional<Response> refusal = check(parser, request);
   const bool keep_alive = parser.keep_alive();
+  const bool is_http10 = parser.get().version() < 11;
   const bool expects = wants_continue(parser);
   parser.get().clear();  // `request` has a copy
   if (connection.is_proxied) {
@@ -398,16 +400,15 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   Exchange told = told_of(request);
   connection.stream.expires_never();
   Response response = co_await run_handler(std::move(request));
-  const bool is_head = told.method == "HEAD";
-  const SharedLimit::Share sending =
-      response.file ? hold_download(options, is_head, response)
-                    : hold_response(options.responses, told.tenant,
-                                    told.method == "POST" ? 429 : 503, response);
-  const bool keep = keep_alive && !stopping;
-  const bool written =
-      co_await write_response({connection.stream, io, options}, response, is_head, keep);
+  const Answered answered = {told.tenant,
+                             told.method,
+                             is_http10,
+                             keep_alive && !stopping,
+                             connection.shared_from_this(),
+                             connection.buffer};
+  const bool again = co_await send_response({connection.stream, io, options}, answered, response);
   note(std::move(told), response.status, now_seconds() - begin);
-  co_return written&& keep;
+  co_return again;
 }
 
 asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<void()> task) {

@@ -8,14 +8,11 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "base/clock.h"
 #include "server/http/file_reader.h"
 #include "server/http/response_head.h"
 
@@ -26,7 +23,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kPiece = 64 << 10;
+constexpr size_t kPiece = Pieces::kMost;
 constexpr size_t kSmall = 4 << 10;  // a connection's own
 
 }  // namespace
@@ -72,32 +69,6 @@ SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Res
 }
 
 namespace {
-
-// Pieces on their way: each has a deadline, and all of them the least rate. The time that a disk
-// takes is not the peer's.
-class Pieces {
- public:
-  explicit Pieces(Outgoing to) : to_(to) {}
-
-  template <typename Buffers>
-  asio::awaitable<bool> write(const Buffers& buffers) {
-    const double due =
-        to_.options.body_timeout + static_cast<double>(written_) / to_.options.min_download_rate;
-    if (seconds_ > due) co_return false;
-    const double begin = now_seconds();
-    to_.stream.expires_after(std::chrono::duration<double>(to_.options.body_timeout));
-    error_code fault;
-    written_ += co_await asio::async_write(to_.stream, buffers,
-                                           asio::redirect_error(asio::use_awaitable, fault));
-    seconds_ += now_seconds() - begin;
-    co_return !fault;
-  }
-
- private:
-  Outgoing to_;
-  uint64_t written_ = 0;
-  double seconds_ = 0;
-};
 
 // A piece that another thread reads while a coroutine waits.
 struct Reading {

@@ -2,12 +2,11 @@
 // A response on its way out, in pieces: the deadline is for progress, not for the whole.
 #pragma once
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/io_context.hpp>
 
 #include "base/shared_limit.h"
 #include "server/http/message.h"
+#include "server/http/pieces.h"
 #include "server/http/server.h"
-#include "server/http/stream.h"
 
 namespace strata::server {
 
@@ -18,12 +17,6 @@ SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& te
 
 // Likewise for one that is a file; HEAD holds nothing.
 SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Response& response);
-
-struct Outgoing {
-  Stream& stream;
-  boost::asio::io_context& io;
-  const HttpOptions& options;
-};
 
 // Whether all of it was written; each piece has body_timeout seconds, and all of them come at the
 // least rate.

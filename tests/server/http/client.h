@@ -71,6 +71,16 @@ class Client {
       rest_.append(chunk, static_cast<size_t>(count));
     }
   }
+  // All that has arrived and was not read, `seconds` later.
+  const std::string& peek(double seconds) {
+    pollfd wanted = {socket_, POLLIN, 0};
+    if (::poll(&wanted, 1, static_cast<int>(seconds * 1000)) <= 0) return rest_;
+    char chunk[4096];
+    const ssize_t count = ::recv(socket_, chunk, sizeof chunk, 0);
+    if (count > 0) rest_.append(chunk, static_cast<size_t>(count));
+    return rest_;
+  }
+  void forget() { rest_.clear(); }
   // How many bytes arrive when at most 512 KiB are taken every 30 ms.
   [[nodiscard]] size_t read_slowly() const {
     std::string buffer(512 << 10, ' ');

@@ -100,6 +100,12 @@ class TlsClient {
       rest_.append(chunk, static_cast<size_t>(count));
     }
   }
+  // What arrives next, or nothing at the end.
+  [[nodiscard]] std::string receive() {
+    char chunk[16384];
+    const int count = SSL_read(ssl_, chunk, sizeof chunk);
+    return count <= 0 ? std::string() : std::string(chunk, static_cast<size_t>(count));
+  }
   // Whether the end is the server's word and not a cut.
   [[nodiscard]] bool ends_well() const {
     char byte = 0;

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/body_stream.h"
+
+#include <algorithm>
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kLeastRoom = 4 << 10;  // taken as long as a stream lives
+
+}  // namespace
+
+bool BodyStream::hold(const SharedLimit& responses, const std::string& tenant) {
+  SharedLimit limit = responses;
+  room_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastRoom, waiting_.size())));
+  return static_cast<bool>(room_);
+}
+
+// Before hold() the bound alone counts.
+bool BodyStream::fits(size_t more) {
+  const size_t wanted = waiting_.size() + taken_ + more;
+  if (wanted > kMostWaiting) return false;
+  if (!room_ || std::cmp_less_equal(wanted, room_.amount())) return true;
+  return room_.resize(static_cast<int64_t>(wanted));
+}
+
+bool BodyStream::push(std::string_view bytes) {
+  if (closed_ || finished_) return false;
+  if (!fits(bytes.size())) {
+    closed_ = true;
+    std::string().swap(waiting_);
+  } else {
+    waiting_ += bytes;
+  }
+  wake();
+  return !closed_;
+}
+
+void BodyStream::finish() {
+  finished_ = true;
+  wake();
+}
+
+std::string BodyStream::take(size_t most) {
+  std::string bytes;
+  if (waiting_.size() <= most) {
+    bytes = std::exchange(waiting_, {});
+  } else {
+    bytes = waiting_.substr(0, most);
+    waiting_.erase(0, most);
+  }
+  taken_ = bytes.size();
+  return bytes;
+}
+
+void BodyStream::sent() {
+  taken_ = 0;
+  const bool grew = std::cmp_greater(room_.amount(), kLeastRoom);
+  if (grew && waiting_.size() <= kLeastRoom) {
+    [[maybe_unused]] const bool shrinks = room_.resize(kLeastRoom);
+  }
+}
+
+void BodyStream::close() {
+  const bool was_whole = finished_ && waiting_.empty() && !closed_;
+  closed_ = true;
+  std::string().swap(waiting_);
+  room_ = SharedLimit::Share();
+  const auto then = std::exchange(on_close_, nullptr);
+  if (then && !was_whole) then();
+  wake();
+}
+
+}  // namespace strata::server

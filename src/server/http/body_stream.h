@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// BodyStream: the body of a response that is sent as it is made, server-sent events most likely.
+// The handler fills it, the connection empties it, and both keep it. What was pushed and has not
+// been sent is bounded, and counts as a response of its tenant. I/O thread only.
+//   auto body = std::make_shared<BodyStream>();  response.stream = body;  respond(response);
+//   ... body->push("data: ...\n\n") ...  body->finish();
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/shared_limit.h"
+
+namespace strata::server {
+
+class BodyStream {
+ public:
+  static constexpr size_t kMostWaiting = 1 << 20;  // bytes
+
+  BodyStream() = default;
+  BodyStream(const BodyStream&) = delete;
+  BodyStream& operator=(const BodyStream&) = delete;
+
+  // The handler's side. False when nobody reads any more: the peer hung up, or reads so slowly that
+  // its bytes find no room here; nothing is sent after that.
+  bool push(std::string_view bytes);
+  // The body is whole.
+  void finish();
+  [[nodiscard]] bool closed() const { return closed_; }
+  // Runs `then` once, should the peer be lost before finish(); never in the midst of a push().
+  void on_close(std::function<void()> then) { on_close_ = std::move(then); }
+
+  // The connection's side. Whether the tenant has room for what may wait here.
+  [[nodiscard]] bool hold(const SharedLimit& responses, const std::string& tenant);
+  // Runs `wake` whenever something has changed.
+  void attach(std::function<void()> wake) { wake_ = std::move(wake); }
+  // What waits, at most so many bytes; it counts until sent().
+  std::string take(size_t most);
+  void sent();
+  [[nodiscard]] bool finished() const { return finished_ && waiting_.empty(); }
+  // Nobody reads any more.
+  void close();
+
+ private:
+  [[nodiscard]] bool fits(size_t more);
+  void wake() const {
+    if (wake_) wake_();
+  }
+
+  std::string waiting_;
+  size_t taken_ = 0;  // bytes, not sent yet
+  SharedLimit::Share room_;
+  bool finished_ = false;
+  bool closed_ = false;
+  std::function<void()> on_close_, wake_;
+};
+
+}  // namespace strata::server

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// A response on its way out, in pieces: each has a deadline, and all of them the least rate. The
+// time in which nothing is written, as while a disk is read, is not the peer's.
+#pragma once
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <chrono>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "server/http/server.h"
+#include "server/http/stream.h"
+
+namespace strata::server {
+
+struct Outgoing {
+  Stream& stream;
+  boost::asio::io_context& io;
+  const HttpOptions& options;
+};
+
+class Pieces {
+ public:
+  static constexpr size_t kMost = 64 << 10;  // bytes of a piece
+
+  explicit Pieces(Outgoing to) : to_(to) {}
+
+  template <typename Buffers>
+  boost::asio::awaitable<bool> write(const Buffers& buffers) {
+    namespace asio = boost::asio;
+    const double due =
+        to_.options.body_timeout + static_cast<double>(written_) / to_.options.min_download_rate;
+    if (seconds_ > due) co_return false;
+    const double begin = now_seconds();
+    to_.stream.expires_after(std::chrono::duration<double>(to_.options.body_timeout));
+    boost::system::error_code fault;
+    written_ += co_await asio::async_write(to_.stream, buffers,
+                                           asio::redirect_error(asio::use_awaitable, fault));
+    seconds_ += now_seconds() - begin;
+    co_return !fault;
+  }
+
+ private:
+  Outgoing to_;
+  uint64_t written_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace strata::server

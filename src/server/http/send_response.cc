@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/send_response.h"
+
+#include "server/http/write_response.h"
+#include "server/http/write_stream.h"
+
+namespace strata::server {
+
+boost::asio::awaitable<bool> send_response(Outgoing to, const Answered& of, Response& response) {
+  const bool head_only = of.method == "HEAD";
+  const int busy_status = of.method == "POST" ? 429 : 503;
+  const SharedLimit& limit = to.options.responses;
+  if (response.stream) hold_stream(limit, of.tenant, busy_status, response);
+  if (response.stream) {
+    const bool keep = of.keep_alive && !of.is_http10;
+    const StreamedTo how = {of.owner, of.buffer, !of.is_http10, head_only, keep};
+    co_return co_await write_stream(to, how, response) && keep;
+  }
+  const SharedLimit::Share sending = response.file
+                                         ? hold_download(to.options, head_only, response)
+                                         : hold_response(limit, of.tenant, busy_status, response);
+  co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;
+}
+
+}  // namespace strata::server

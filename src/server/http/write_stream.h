@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A response whose body is made while it is sent (http/body_stream.h): in chunks, or to a client of
+// HTTP/1.0 as it comes, until the connection closes.
+#pragma once
+#include <boost/asio/awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <memory>
+#include <string>
+
+#include "base/shared_limit.h"
+#include "server/http/message.h"
+#include "server/http/pieces.h"
+
+namespace strata::server {
+
+// Where `tenant` has no room for what may wait to be sent, the stream is closed, and the response
+// becomes one that says so, with this status.
+void hold_stream(const SharedLimit& limit, const std::string& tenant, int busy_status,
+                 Response& response);
+
+struct StreamedTo {
+  std::shared_ptr<void> owner;  // of the stream and the buffer
+  boost::beast::flat_buffer& buffer;
+  bool is_chunked = true;
+  bool head_only = false;
+  bool keep_alive = true;
+};
+
+// Whether all of it was written. The peer's end is seen at once, also while nothing is written; the
+// body is closed when this returns.
+boost::asio::awaitable<bool> write_stream(Outgoing to, const StreamedTo& how,
+                                          const Response& response);
+
+}  // namespace strata::server
