@@ -184,6 +184,14 @@ void Scheduler::drop_sample(const api::RequestId& request) {
   samples_.erase(found);
 }
 
+bool Scheduler::cancel(const api::RequestId& request, std::string_view reason) {
+  const MutexLock lock(mutex_);
+  if (!samples_.contains(request)) return false;
+  drop_sample(request);
+  answer(request, api::Failure{api::FaultCategory::kUser, std::string(reason)});
+  return true;
+}
+
 void Scheduler::end_samples(const api::SessionId* session, api::FaultCategory category,
                             std::string_view reason) {
   std::vector<api::RequestId> ended;

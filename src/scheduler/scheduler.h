@@ -77,6 +77,9 @@ class Scheduler {
   // Ends a session: what has not started fails with `reason` (category user), running samples are
   // cancelled, saves in line are still done, then its models are unloaded.
   void end_session(const api::SessionId& session, std::string_view reason, double now);
+  // A sample that has not ended fails with `reason` (category user) and leaves with its rows and
+  // pages, waiting or running. False for what is none, or has ended: nothing changes.
+  bool cancel(const api::RequestId& request, std::string_view reason);
   // Gives up the gaps whose time is over. `excused` seconds of the time until `now` count for none:
   // the server was frozen, and what is missing may lie in its sockets. Several times a second, by
   // the thread that submits.

@@ -388,6 +388,49 @@ TEST(Scheduler, SamplesEndWithTheirSession) {
   EXPECT_EQ(house.engine.capacity().running_samples, 0);
 }
 
+// One that waits, one that runs in part, and one that runs: each leaves alone, and the others take
+// its room.
+TEST(Scheduler, ACancelledSampleLeavesAtOnce) {
+  House house;
+  house.engine.max_rows = 3;
+  house.engine.pages = 1000;
+  ASSERT_EQ(house.submit(sample("running", 2, 100, 2)), api::Admission::kAccepted);
+  ASSERT_EQ(house.submit(sample("in part", 2, 100, 2)), api::Admission::kAccepted);
+  ASSERT_EQ(house.submit(sample("waiting", 2, 100)), api::Admission::kAccepted);
+  ASSERT_EQ(house.submit(sample("other", 2, 3)), api::Admission::kAccepted);
+  house.turn();
+  EXPECT_EQ(house.engine.capacity().running_samples, 3);
+  for (const char* request : {"running", "in part", "waiting"}) {
+    EXPECT_TRUE(house.scheduler.cancel({request}, "nobody waits")) << request;
+    EXPECT_FALSE(house.scheduler.cancel({request}, "again")) << request;
+  }
+  EXPECT_FALSE(house.scheduler.cancel({"never was"}, "nobody waits"));
+  house.run();
+  EXPECT_THAT(house.engine.cancelled, UnorderedElementsAre("running", "in part"));
+  for (const char* request : {"running", "in part", "waiting"}) {
+    ASSERT_EQ(house.posted[request].size(), 1u);
+    EXPECT_EQ(house.failure(request)->message, "nobody waits");
+    EXPECT_EQ(house.failure(request)->category, api::FaultCategory::kUser);
+  }
+  ASSERT_EQ(house.posted["other"].size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<api::SampleOutput>(house.posted["other"][0]));
+  EXPECT_FALSE(house.scheduler.cancel({"other"}, "has ended"));
+  EXPECT_TRUE(house.scheduler.idle());
+  EXPECT_EQ(house.scheduler.stats().queued_samples, 0);
+  EXPECT_EQ(house.scheduler.stats().queued_bytes, 0);
+}
+
+// What trains is not cancelled: its number would be missing.
+TEST(Scheduler, TrainingIsNotCancelled) {
+  House house;
+  house.submit(create("m"));
+  house.submit(op("m", 1, rows({4})));
+  EXPECT_FALSE(house.scheduler.cancel({"m-1"}, "nobody waits"));
+  house.run();
+  ASSERT_EQ(house.posted["m-1"].size(), 1u);
+  EXPECT_EQ(house.failure("m-1"), nullptr);
+}
+
 TEST(Scheduler, ShuttingDownDoesTheSavesAndFailsTheRest) {
   House house;
   house.submit(create("m"));
