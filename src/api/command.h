@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command: one operation that a client asked for, as plain values, on its way from the server
-// through the scheduler to the engine; its answer is an api::Result (api/result.h).
+// through the scheduler to the engine; what comes of it are api::Events (api/event.h), the last of
+// them its api::Result (api/result.h).
 //
 // Who checks what: the server checks form (types, ranges of options, names, which inputs a loss
 // has, equal lengths) and fills every default; the engine checks what depends on the model (ids
@@ -84,6 +85,7 @@ struct Sample : SampleRequest {
   std::string snapshot_dir = {};  // where to read it from when it is not in memory
   int64_t num_samples = 1;
   std::vector<std::string> stop_texts = {};  // likewise; searched in the generated text only
+  bool tells_tokens = false;                 // events tell its tokens as they are sampled
 };
 
 using Operation = std::variant<CreateModel, ForwardBackward, OptimStep, SaveState, SaveForSampler,

@@ -12,8 +12,10 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "api/event.h"
 #include "api/result.h"
 #include "api/work.h"
 #include "engine/adapter_book.h"
@@ -46,6 +48,8 @@ class WorkRunner {
   std::vector<api::Result> run(const api::Work& work, const Interruption* breaks = nullptr);
   // What of the work is sampling: samples that leave, join and run on, and one step.
   std::vector<api::Result> sample(const api::Work& work);
+  // What happened since the last call, to be told before the results of the same turn.
+  std::vector<api::Event> take_events() { return std::exchange(events_, {}); }
 
   // Before any work: reads the PEFT folder `dir` as sampler weights that stay in memory. Throws
   // Error where it does not fit the model, has a rank above `max_rank`, or takes more than sampler
@@ -84,6 +88,7 @@ class WorkRunner {
   [[nodiscard]] std::optional<size_t> find_group(const api::RequestId& request) const;
   // One step of all rows. A fault that is not one row's own fails every running request.
   void step(std::vector<api::Result>& results);
+  void tell_token(size_t row, bool ended, bool stopped);
   void end_sample(size_t row, bool stopped, std::vector<api::Result>& results);
   void drop_samples(const api::RequestId& request);
   void fail_samples(const std::string& reason, std::vector<api::Result>& results);
@@ -120,6 +125,7 @@ class WorkRunner {
   std::map<api::ModelId, api::AdapterSlot> models_;
   std::unordered_map<api::RequestId, Partial> partial_;
   std::vector<api::Result> results_;
+  std::vector<api::Event> events_;
   // Of copies that wait to be written; those who write them count them off, on their threads.
   std::shared_ptr<std::atomic<int64_t>> held_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
   int64_t largest_copy_ = 0;

@@ -192,6 +192,28 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
   if (--answer->left == 0) results.push_back({request, std::move(answer->output)});
 }
 
+// The newest token of a row, where its request asked for it.
+void WorkRunner::tell_token(size_t id, bool ended, bool stopped) {
+  const SampleRow& row = loop_.row(id);
+  const SampleAnswer& answer = *loop_.group_of(row).answer;
+  if (!answer.sample().tells_tokens) return;
+  const api::SampleResult& sampled = row.result;
+  const auto k = answer.sample().topk_sample_logprobs;
+  api::RowTokens told = {.row = row.index,
+                         .first = row.num_sampled() - 1,
+                         .tokens = {sampled.tokens.back()},
+                         .logprobs = {sampled.logprobs.back()},
+                         .ended = ended,
+                         .stopped = stopped || sampled.stopped};
+  if (k > 0) {
+    told.topk = {
+        .ids = {sampled.sample_topk_ids.end() - k, sampled.sample_topk_ids.end()},
+        .logprobs = {sampled.sample_topk_logprobs.end() - k, sampled.sample_topk_logprobs.end()},
+        .k = k};
+  }
+  events_.emplace_back(answer.command->request, std::move(told));
+}
+
 void WorkRunner::step(std::vector<api::Result>& results) {
   if (loop_.done()) return;
   const double begin = now_seconds();
@@ -210,8 +232,10 @@ void WorkRunner::step(std::vector<api::Result>& results) {
     if (!loop_.rows().contains(token.id)) continue;  // its request failed in this step
     StopText* stop = loop_.row(token.id).stop.get();
     const bool stopped = stop != nullptr && token.token >= 0 && stop->push(token.token, token.last);
+    const bool ended = stopped || token.last;
+    if (token.token >= 0) tell_token(token.id, ended, stopped);
     if (stopped && !token.last) loop_.finish(token.id);
-    if (stopped || token.last) end_sample(token.id, stopped, results);
+    if (ended) end_sample(token.id, stopped, results);
   }
   sample_seconds_ += now_seconds() - begin;
 }

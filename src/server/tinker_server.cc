@@ -407,9 +407,9 @@ int TinkerServer::port() const { return state_->http->port(); }
 
 int TinkerServer::metrics_port() const { return state_->metrics->port(); }
 
-void TinkerServer::post(std::vector<api::Result> results) {
-  if (results.empty()) return;
-  auto shared = std::make_shared<std::vector<api::Result>>(std::move(results));
+void TinkerServer::post(std::vector<api::Event> events) {
+  if (events.empty()) return;
+  auto shared = std::make_shared<std::vector<api::Event>>(std::move(events));
   state_->http->post([this, shared] { state_->service.post(std::move(*shared)); });
 }
 

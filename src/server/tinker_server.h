@@ -2,14 +2,14 @@
 // TinkerServer: the whole server but the engines: keys, data directory, state, service and HTTP,
 // wired from the options. The owner brings what runs commands as a Dispatch and hands back results.
 //   TinkerServer server(options, names, bases, budget, dispatch);
-//   server.start();  ...  server.post(scheduler.complete(...));  ...  server.stop();
+//   server.start();  ...  server.post(events);  ...  server.stop();
 #pragma once
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "api/result.h"
+#include "api/event.h"
 #include "api/work.h"
 #include "server/base_names.h"
 #include "server/budget.h"
@@ -36,8 +36,8 @@ class TinkerServer {
   void start();
   [[nodiscard]] int port() const;
   [[nodiscard]] int metrics_port() const;
-  // Any thread: answers of the engines and of the scheduler.
-  void post(std::vector<api::Result> results);
+  // Any thread: what happens to requests, as engines and the scheduler tell it.
+  void post(std::vector<api::Event> events);
   // Any thread (SIGHUP): reads the keys and the certificate and opens the audit log again; a
   // fault is logged and the old ones stay.
   void reload();

@@ -28,7 +28,8 @@ struct Server {
   WorkRunner runner;
   scheduler::Scheduler scheduler{{}};
   std::map<std::string, std::vector<api::Outcome>> posted;
-  bool writes = true;  // saves at once, as the server's worker does later
+  std::vector<api::Event> told;  // beside these
+  bool writes = true;            // saves at once, as the server's worker does later
   int64_t saved_bytes = 0;
 
   void submit(api::Command command) {
@@ -43,6 +44,7 @@ struct Server {
         saved_bytes = std::exchange(saved->write, {})();
       posted[result.request.text].push_back(std::move(result.outcome));
     }
+    for (api::Event& event : runner.take_events()) told.push_back(std::move(event));
     return !work.empty();
   }
   void run() {

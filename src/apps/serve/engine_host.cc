@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
@@ -112,7 +113,7 @@ int64_t EngineHost::parameter_bytes(api::BaseId base, const api::LoraConfig& lor
 }
 
 void EngineHost::start(scheduler::Scheduler& scheduler,
-                       std::function<void(std::vector<api::Result>)> post) {
+                       std::function<void(std::vector<api::Event>)> post) {
   scheduler_ = &scheduler;
   post_ = std::move(post);
   thread_ = std::jthread([this] { loop(); });
@@ -141,9 +142,20 @@ void EngineHost::loop() {
     }
     results = scheduler_->complete(std::move(results), now_seconds());
     const bool idle = work.empty() && results.empty();
-    if (!results.empty()) post_(std::move(results));
+    post(std::move(results));
     if (idle) scheduler_->wait(kIdleSeconds);
   }
+}
+
+// The events of a request come before its result.
+void EngineHost::post(std::vector<api::Result> results) {
+  std::vector<api::Event> events;
+  for (const Base& base : engines_) {
+    std::vector<api::Event> taken = base.runner->take_events();
+    std::move(taken.begin(), taken.end(), std::back_inserter(events));
+  }
+  for (api::Result& result : results) events.emplace_back(std::move(result));
+  if (!events.empty()) post_(std::move(events));
 }
 
 bool EngineHost::is_break_due() {
@@ -167,7 +179,7 @@ void EngineHost::take_break() {
           answered(work, [&](engine::WorkRunner& runner) { return runner.sample(work); }),
           now_seconds());
       count(work);
-      if (!results.empty()) post_(std::move(results));
+      post(std::move(results));
     }
   } catch (const std::exception& error) {  // the pass must go on
     log(LogLevel::kError, fmt::format("engine: sampling in a pass failed: {}", error.what()));
@@ -264,6 +276,9 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
           [&scheduler](const api::SessionId& session, const std::string& reason) {
             scheduler.end_session(session, reason, now_seconds());
           },
+      .cancel = [&scheduler](
+                    const api::RequestId& request,
+                    const std::string& reason) { return scheduler.cancel(request, reason); },
       .release = [&scheduler](
                      api::BaseId base,
                      const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "api/event.h"
 #include "apps/serve/plan.h"
 #include "engine/work_runner.h"
 #include "scheduler/scheduler.h"
@@ -54,8 +55,8 @@ class EngineHost {
   // Any thread: bytes of the parameters of such an adapter, as a file holds them.
   [[nodiscard]] int64_t parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const;
 
-  // Results go to `post`, on the engine thread.
-  void start(scheduler::Scheduler& scheduler, std::function<void(std::vector<api::Result>)> post);
+  // What happens to requests goes to `post`, on the engine thread.
+  void start(scheduler::Scheduler& scheduler, std::function<void(std::vector<api::Event>)> post);
   // Ends the loop after the turn that is running.
   void stop();
 
@@ -85,6 +86,7 @@ class EngineHost {
   std::vector<api::Result> run(const api::Work& work);
   std::vector<api::Result> answered(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
+  void post(std::vector<api::Result> results);
   [[nodiscard]] bool is_break_due();
   void take_break();
   void count(const api::Work& work);
@@ -95,7 +97,7 @@ class EngineHost {
   model::ExpertRank expert_rank_ = model::ExpertRank::kDivided;
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;
-  std::function<void(std::vector<api::Result>)> post_;
+  std::function<void(std::vector<api::Event>)> post_;
   double next_look_ = 0.0;  // for samples, in a training pass
   std::atomic<bool> stopping_ = false;
   std::atomic<double> turn_began_ = 0.0;  // now_seconds(), or 0

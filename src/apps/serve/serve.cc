@@ -213,7 +213,7 @@ int run_serve(const server::ServeOptions& given) {
       options, names, host.bases(), budget, dispatch_to(scheduler, host),
       [&] { return stats_of(host, scheduler); }, merging.merger);
   host.start(scheduler,
-             [&server](std::vector<api::Result> results) { server.post(std::move(results)); });
+             [&server](std::vector<api::Event> events) { server.post(std::move(events)); });
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
   fmt::print("listening on {}\n", address_text(options.listen, server.port(),

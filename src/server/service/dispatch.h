@@ -20,6 +20,8 @@ struct Dispatch {
   // This number was refused before it got there: nobody waits for it.
   std::function<void(const api::ModelId&, int64_t seq_id)> consume;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;
+  // A sample that has not ended fails with this reason and leaves. False where there is none.
+  std::function<bool(const api::RequestId&, const std::string& reason)> cancel;
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
   // Bytes of a model's parameters in a file: to reserve room for a save before it is accepted.
   std::function<int64_t(api::BaseId, const api::LoraConfig&)> parameter_bytes;

@@ -45,6 +45,23 @@ std::shared_ptr<PendingCommand> Futures::take_pending(const api::RequestId& id) 
   return found == entries_.end() ? nullptr : std::exchange(found->second.pending, nullptr);
 }
 
+std::shared_ptr<PendingCommand> Futures::find_pending(const api::RequestId& id) const {
+  const auto found = entries_.find(id.text);
+  return found == entries_.end() ? nullptr : found->second.pending;
+}
+
+void Futures::forget(const api::RequestId& id) {
+  const auto found = entries_.find(id.text);
+  if (found == entries_.end() || found->second.done) return;
+  const std::string tenant = found->second.tenant;
+  const auto polls = std::move(found->second.polls);
+  entries_.erase(found);
+  --num_pending_;
+  num_parked_ -= static_cast<int64_t>(polls.size());
+  parked_by_tenant_.give(tenant, static_cast<int64_t>(polls.size()));
+  for (const auto& [deadline, respond] : polls) respond(not_found(id.text));
+}
+
 // Moves what the response holds to where polls share it; false when there is no room for it.
 bool Futures::hold(Entry& entry, Response& response) {
   struct Held {

@@ -53,6 +53,10 @@ class Futures {
            std::shared_ptr<PendingCommand> pending = nullptr);
   // Null when there is none, or when it was taken.
   std::shared_ptr<PendingCommand> take_pending(const api::RequestId& id);
+  // Likewise, and it stays.
+  [[nodiscard]] std::shared_ptr<PendingCommand> find_pending(const api::RequestId& id) const;
+  // Whose end a listener was told: nothing is kept of it.
+  void forget(const api::RequestId& id);
   [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size) {
     return make_room(tenant, size);
   }

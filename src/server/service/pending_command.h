@@ -9,6 +9,7 @@
 
 #include "api/result.h"
 #include "server/http/message.h"
+#include "server/service/listener.h"
 #include "server/view/watch.h"
 
 namespace strata::server {
@@ -29,10 +30,12 @@ class Completion {
 };
 
 struct PendingCommand {
-  std::shared_ptr<Completion> completion;
+  std::shared_ptr<Completion> completion = {};  // null: a listener is told, and nobody polls
+  Listener listener = {};
   int64_t promised = 0;     // bytes that the result takes whatever becomes of it
   std::string key_id = {};  // whose tokens they are: of passes and samples
   // Set by Service::submit().
+  api::RequestId request = {};
   WatchedCommand watched = {};
   std::string tenant = {};
   std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were

@@ -289,6 +289,42 @@ Response Service::submit_sample(SampleCall& call) {
   return sample_reply(request_id, id, seq_id, num_samples);
 }
 
+LiveSampler Service::find_weights(const std::string& tenant, const std::string& name) {
+  SamplerRow row;
+  row.id = name;
+  row.base_model = name;
+  if (name.starts_with("tinker://")) {
+    const TinkerPath path = parse_tinker_path(name);
+    if (path.kind == CheckpointKind::kExternal) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
+    }
+    const CheckpointRow checkpoint =
+        parts_.registry.find(path, tenant, /*may_be_public=*/true, wall_seconds());
+    row.checkpoint_id = checkpoint.id;
+    row.base_model = checkpoint.base_model;
+    row.model_path = name;
+  } else if (parts_.names.find(name) == nullptr) {
+    throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", name.substr(0, 200)));
+  }
+  return make_sampler(row, tenant);
+}
+
+Service::Sampling Service::sample(const Request& request, const LiveSampler& weights,
+                                  api::Sample sample, Listener listener) {
+  sample.snapshot = weights.snapshot;
+  sample.snapshot_dir = weights.dir;
+  api::Command command = new_command(request.tenant, "", weights.base, FutureKind::kSample);
+  Sampling out = {command.request};
+  const int64_t promised = prompt_table_bytes(sample);
+  command.op = std::move(sample);
+  Response response =
+      submit(request.tenant, std::move(command),
+             {.listener = std::move(listener), .promised = promised, .key_id = request.key_id});
+  if (response.status != 200) out.refusal = std::move(response);
+  return out;
+}
+
 // What could never be kept is refused before it is sampled.
 void Service::check_record(const Fields& body, const api::Sample& sample) const {
   const auto prompt = static_cast<int64_t>(sample.prompt.size());

@@ -117,8 +117,9 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   const int64_t seq_id = command.seq_id;
   pending.watched = watched(command, now_seconds());
   pending.tenant = tenant;
+  pending.request = id;
   const auto refuse = [&](Response response) {
-    undo(*pending.completion);
+    undo(pending);
     return response;
   };
   if (stopping_) return refuse(busy_response(503, "the server is shutting down"));
@@ -138,11 +139,12 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
-    futures_.add(id, tenant, std::move(promised),
-                 std::make_shared<PendingCommand>(std::move(pending)));
+    const auto kept = std::make_shared<PendingCommand>(std::move(pending));
+    futures_.add(id, tenant, std::move(promised), kept);
+    if (kept->listener) kept->listener({id, api::Accepted{}});
     return future_response(id.text, model);
   }
-  undo(*pending.completion);
+  undo(pending);
   switch (admitted.admission) {
     case api::Admission::kAccepted:
     case api::Admission::kDuplicate:
@@ -169,8 +171,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   return busy_response(503, "the server is shutting down");
 }
 
-void Service::undo(Completion& completion) {
-  guarded("undo", [&] { completion.undo(); });
+void Service::undo(const PendingCommand& pending) {
+  if (pending.completion) guarded("undo", [&] { pending.completion->undo(); });
 }
 
 Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
@@ -200,15 +202,27 @@ Response Service::with_number(const std::string& model_id, int64_t seq_id,
   }
 }
 
+void Service::tell(const api::Event& event) {
+  const std::shared_ptr<PendingCommand> pending = futures_.find_pending(event.request);
+  if (pending != nullptr && pending->listener) pending->listener(event);
+}
+
 void Service::settle(api::Result& result, double now) {
   const std::shared_ptr<PendingCommand> pending = futures_.take_pending(result.request);
   if (pending == nullptr) return;
   parts_.watch.settled(pending->watched, result.request, result.outcome, now);
   count_settled(*pending, result, now);
-  if (const auto* failure = std::get_if<api::Failure>(&result.outcome)) {
-    undo(*pending->completion);
-    return futures_.fail(result.request, failure->category, for_clients(failure->message), now);
+  auto* failure = std::get_if<api::Failure>(&result.outcome);
+  if (failure != nullptr) {
+    failure->message = for_clients(failure->message);
+    undo(*pending);
   }
+  if (pending->listener) {
+    futures_.forget(result.request);
+    return pending->listener(std::move(result));
+  }
+  if (failure != nullptr)
+    return futures_.fail(result.request, failure->category, failure->message, now);
   const size_t values = num_values(result.outcome);
   const bool is_large = values > kValuesAtOnce && parts_.parse;
   // What waits to be packed counts as a result too.
@@ -254,10 +268,16 @@ Response Service::answer(const PendingCommand& pending, const api::Result& resul
   }
 }
 
-void Service::post(std::vector<api::Result> results) {
+void Service::post(std::vector<api::Event> events) {
   const double now = now_seconds();
-  for (api::Result& result : results) {
-    const api::RequestId request = result.request;
+  for (api::Event& event : events) {
+    const api::RequestId request = event.request;
+    auto* outcome = std::get_if<api::Outcome>(&event.what);
+    if (outcome == nullptr) {
+      guarded("tell", [&] { tell(event); });
+      continue;
+    }
+    api::Result result = {request, std::move(*outcome)};
     const std::string fault = guarded("settle", [&] { settle(result, now); });
     if (fault.empty()) continue;
     futures_.fail(request, api::FaultCategory::kServer,

@@ -4,17 +4,19 @@
 // results into responses. What must survive a restart is the state store's and the checkpoint
 // registry's. I/O thread only, but for the constructor.
 //   Service service(options, {...}, dispatch);  service.add_routes(router);
-//   http.post([&] { service.post(scheduler.complete(...)); });  http.call_every(0.1, [&] {
-//   service.tick(now_seconds()); })
+//   http.post([&] { service.post(events); });
+//   http.call_every(0.1, [&] { service.tick(now_seconds()); })
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "api/event.h"
 #include "api/work.h"
 #include "server/base_names.h"
 #include "server/checkpoints/registry.h"
@@ -71,8 +73,26 @@ class Service {
 
   void add_routes(Router& router);
 
-  // Answers of the engines and of the scheduler, in any order.
-  void post(std::vector<api::Result> results);
+  // What happens to requests, as the engines and the scheduler tell it: in order for each.
+  void post(std::vector<api::Event> events);
+
+  // For front ends that are not the Tinker protocol. The weights that a name stands for: a base
+  // model's, an operator's adapter's, or a checkpoint's path. Throws Error for none that the tenant
+  // may sample from. Its lease keeps a checkpoint's files until the sample's end.
+  LiveSampler find_weights(const std::string& tenant, const std::string& name);
+  // Submits a sample of the request's tenant and key, whose events the listener hears; or the
+  // refusal, and it hears nothing. No future is kept of it.
+  struct Sampling {
+    api::RequestId request = {};
+    std::optional<Response> refusal = {};
+  };
+  Sampling sample(const Request& request, const LiveSampler& weights, api::Sample sample,
+                  Listener listener);
+  // A sample that has not ended fails with this reason and leaves; else nothing happens. Its end is
+  // told as always, later.
+  void cancel(const api::RequestId& request, const std::string& reason) {
+    dispatch_.cancel(request, reason);
+  }
   // Ends held polls and silent sessions, drops old results. About ten times a second, with
   // now_seconds(). Time in which it was not called is no silence of anybody's: while this thread,
   // or the process, stood still, signs of life could not be read. A fault of one step is counted
@@ -201,7 +221,7 @@ class Service {
   // Hands the command on and answers with its future, or with why it was not taken: then what was
   // prepared for it is undone.
   Response submit(const std::string& tenant, api::Command command, PendingCommand pending);
-  void undo(Completion& completion);
+  void undo(const PendingCommand& pending);
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
                         uint64_t fingerprint, std::string_view message,
@@ -209,6 +229,7 @@ class Service {
   // Runs `body`; when it throws, the number is used up.
   Response with_number(const std::string& model_id, int64_t seq_id,
                        const std::function<Response()>& body);
+  void tell(const api::Event& event);
   void settle(api::Result& result, double now);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);

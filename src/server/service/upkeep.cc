@@ -152,9 +152,13 @@ Response Service::not_ready(const std::string& why) {
 }
 
 void Service::fail_pending() {
-  const auto pending =
-      futures_.fail_all("the server was shut down before this request was done", now_seconds());
-  for (const std::shared_ptr<PendingCommand>& command : pending) undo(*command->completion);
+  const std::string reason = "the server was shut down before this request was done";
+  for (const auto& command : futures_.fail_all(reason, now_seconds())) {
+    undo(*command);
+    if (!command->listener) continue;
+    const api::Outcome failed = api::Failure{api::FaultCategory::kServer, reason};
+    guarded("tell", [&] { command->listener({command->request, failed}); });
+  }
 }
 
 }  // namespace strata::server

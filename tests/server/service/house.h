@@ -80,9 +80,9 @@ class House {
     return text(made, "model_id");
   }
   void settle(const std::string& request, api::Outcome outcome) {
-    std::vector<api::Result> results;
-    results.push_back({{request}, std::move(outcome)});
-    service_->post(std::move(results));
+    std::vector<api::Event> events;
+    events.emplace_back(api::RequestId{request}, std::move(outcome));
+    service_->post(std::move(events));
   }
   void run_aside() {
     for (; !aside_.empty(); aside_.pop_front()) aside_.front()();
@@ -100,7 +100,7 @@ class House {
   const DataDir& data() { return data_; }
 
   std::vector<api::Command> submitted;
-  std::vector<std::string> ended, released;
+  std::vector<std::string> ended, released, cancelled;
   api::Admission admission = api::Admission::kAccepted;  // of what is submitted from now on
   double excused = 0.0;
   bool holds_jobs = false;  // of the worker, until run_aside()
@@ -141,6 +141,11 @@ class House {
         .consume = [](const api::ModelId&, int64_t) {},
         .end_session = [this](const api::SessionId& id,
                               const std::string&) { ended.push_back(id.text); },
+        .cancel =
+            [this](const api::RequestId& request, const std::string&) {
+              cancelled.push_back(request.text);
+              return true;
+            },
         .release = [this](api::BaseId, const api::SnapshotId& id) { released.push_back(id.text); },
         .parameter_bytes = [](api::BaseId, const api::LoraConfig&) { return int64_t{1000}; },
         .tick = [this](double, double seconds) { excused += seconds; }};

@@ -178,7 +178,7 @@ TEST(Service, OneFaultLosesNoOtherResult) {
   }
   results[2].outcome = api::Done{};
   house.faults().away = true;
-  house.service().post(std::move(results));
+  house.service().post({results.begin(), results.end()});
   house.faults().away = false;
   EXPECT_THAT(house.poll(requests[0]).body, HasSubstr("no slot"));
   EXPECT_THAT(house.poll(requests[1]).body, HasSubstr("no slot"));

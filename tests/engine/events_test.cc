@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is told of samples while they run is what their result holds at the end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/runner_house.h"
+
+namespace strata::engine {
+namespace {
+
+// The rows of a request, put together from what was told.
+std::vector<api::SampledSequence> rows_told(const Server& server, const std::string& request,
+                                            size_t num_rows) {
+  std::vector<api::SampledSequence> rows(num_rows);
+  std::vector<bool> ended(num_rows, false);
+  for (const api::Event& event : server.told) {
+    const auto* told = std::get_if<api::RowTokens>(&event.what);
+    if (event.request.text != request || told == nullptr) continue;
+    const auto i = static_cast<size_t>(told->row);
+    api::SampledSequence& row = rows.at(i);
+    EXPECT_FALSE(ended[i]);
+    EXPECT_EQ(told->first, std::ssize(row.tokens));
+    EXPECT_EQ(std::ssize(told->topk.ids), told->topk.k * std::ssize(told->tokens));
+    row.tokens.insert(row.tokens.end(), told->tokens.begin(), told->tokens.end());
+    row.logprobs.insert(row.logprobs.end(), told->logprobs.begin(), told->logprobs.end());
+    const api::TopkTable& topk = told->topk;
+    row.topk.ids.insert(row.topk.ids.end(), topk.ids.begin(), topk.ids.end());
+    row.topk.logprobs.insert(row.topk.logprobs.end(), topk.logprobs.begin(), topk.logprobs.end());
+    ended[i] = told->ended;
+    row.stopped = told->stopped;
+  }
+  EXPECT_THAT(ended, testing::Each(true)) << request;
+  return rows;
+}
+
+void expect_told(const Server& server, const std::string& request) {
+  const auto& output = std::get<api::SampleOutput>(server.posted.at(request).at(0));
+  const auto rows = rows_told(server, request, output.sequences.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].tokens, output.sequences[i].tokens) << request << " " << i;
+    EXPECT_EQ(rows[i].logprobs, output.sequences[i].logprobs) << request << " " << i;
+    EXPECT_EQ(rows[i].topk.ids, output.sequences[i].topk.ids) << request << " " << i;
+    EXPECT_EQ(rows[i].topk.logprobs, output.sequences[i].topk.logprobs) << request << " " << i;
+    EXPECT_EQ(rows[i].stopped, output.sequences[i].stopped) << request << " " << i;
+  }
+}
+
+// Many rows on few pages: some are set aside and sampled on later.
+TEST(Events, TellTheTokensOfTheResult) {
+  Server server({.options = {.page_size = 4, .max_pages = 24}});
+  for (int i = 0; i < 5; ++i) {
+    api::Command asked = sample(*server.engine, "r" + std::to_string(i), 9, 5, 3);
+    asked.tenant = {"tenant " + std::to_string(i % 2)};
+    auto& ask = std::get<api::Sample>(asked.op);
+    ask.tells_tokens = true;
+    ask.topk_sample_logprobs = i;
+    ask.max_tokens = 7 + i;
+    server.submit(asked);
+  }
+  server.run();
+  for (int i = 0; i < 5; ++i) expect_told(server, "r" + std::to_string(i));
+}
+
+TEST(Events, SayHowARowEnded) {
+  Server server;
+  api::Command asked = sample(*server.engine, "whole", 9, 5, 4);
+  const auto whole = std::get<api::SampleOutput>(server.ask(asked));
+  EXPECT_THAT(server.told, testing::IsEmpty());  // nobody asked
+  auto& ask = std::get<api::Sample>(asked.op);
+  ask.tells_tokens = true;
+  asked.request = {"stop id"};
+  ask.stop = {whole.sequences[2].tokens[4]};
+  server.ask(asked);
+  expect_told(server, "stop id");
+  asked.request = {"stop text"};
+  ask.stop.clear();
+  ask.stop_texts = {server.tokenizer.decode(std::span(whole.sequences[1].tokens).first(4))};
+  server.ask(asked);
+  expect_told(server, "stop text");
+}
+
+}  // namespace
+}  // namespace strata::engine
