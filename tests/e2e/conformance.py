@@ -916,7 +916,20 @@ def alternative_tokens(w):
 def refused_fields(w):
     config = w.wire.ok("client/config", {})
     assert not config["sample_use_retrieve_futures"] and not config["sample_join_sampling_session"]
-    assert not w.wire.ok("client/dynamic_config", {})["sample_cancel_enabled"]
+
+
+@item(123)
+def cancelled_samples(w):
+    assert w.wire.ok("client/dynamic_config", {})["sample_cancel_enabled"]
+    cancel = lambda request: w.wire.post("cancel_future", {"request_id": request}).status_code
+    long = w.wire.sample(w.base, next(w.seq), [1, 2], max_tokens=200, count=8, params={"stop": []}).json()["request_id"]
+    assert cancel(long) == 204 and cancel("made-up") == 404
+    answer = w.wire.poll(long).json()
+    assert answer["category"] == "user" and "cancelled by its client" in answer["error"], answer
+    assert cancel(long) == 204  # has ended
+    step = w.model.wire.ok("optim_step", {"model_id": w.model.id, "seq_id": w.model.next(),
+                                          "adam_params": {"learning_rate": 0.0}})["request_id"]
+    assert cancel(step) in (204, 400) and "error" not in w.wire.poll(step).json()
 
 
 def with_spans(data, prompt_size, sampled_size, sequence):

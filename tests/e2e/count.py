@@ -22,7 +22,7 @@ OTHER_SDKS = {132: "sdk_tour.py with an SDK older than 0.38.0"}
 CHOICES = {
     113: "copy_weights is supported", 116: "inflight is refused by name", 118: "topk_sample_logprobs is supported",
     119: "target_prompt_logprobs is supported", 120: "prompt_alt_tokens_k is supported",
-    123: "retrieve_futures, join_sampling_session and cancel_future are not advertised",
+    123: "retrieve_futures and join_sampling_session are not advertised",
     129: "auth/apikey/me answers 404", 130: "service-only endpoints answer 404 or 405",
 }
 

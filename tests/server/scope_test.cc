@@ -49,16 +49,17 @@ TEST(Scope, OfEveryRoute) {
                         "POST client/config", "POST client/dynamic_config", "POST telemetry",
                         "POST create_session", "POST session_heartbeat", "POST sessions/{}/finish",
                         "POST get_info", "POST weights_info", "POST retrieve_future"));
-  EXPECT_THAT(sample, ElementsAre("POST create_sampling_session", "POST asample"));
+  EXPECT_THAT(sample, UnorderedElementsAre("POST create_sampling_session", "POST asample",
+                                           "POST cancel_future"));
   const std::string checkpoint = "training_runs/{}/checkpoints/{}/{}";
   EXPECT_THAT(
       all, UnorderedElementsAre(
                "POST create_model", "POST unload_model", "POST forward_backward", "POST forward",
                "POST optim_step", "POST load_weights", "POST save_weights",
                "POST save_weights_for_sampler", "POST save_weights_external", "POST copy_weights",
-               "PUT sessions/{}/project", "PUT " + checkpoint + "/ttl", "DELETE " + checkpoint,
-               "POST " + checkpoint + "/publish", "DELETE " + checkpoint + "/publish",
-               "DELETE training_runs/{}/checkpoints/{}"));
+               "POST requests/{}/cancel", "PUT sessions/{}/project", "PUT " + checkpoint + "/ttl",
+               "DELETE " + checkpoint, "POST " + checkpoint + "/publish",
+               "DELETE " + checkpoint + "/publish", "DELETE training_runs/{}/checkpoints/{}"));
 }
 
 TEST(Scope, AKeyEndsNoSessionWithWhatItCouldNotMake) {

@@ -55,6 +55,10 @@ class Futures {
   std::shared_ptr<PendingCommand> take_pending(const api::RequestId& id);
   // Likewise, and it stays.
   [[nodiscard]] std::shared_ptr<PendingCommand> find_pending(const api::RequestId& id) const;
+  // Whether this was once the id of a request of the tenant's.
+  [[nodiscard]] bool was_made(const std::string& tenant, const std::string& id) const {
+    return ids_.origin(tenant, id) != RequestIds::Origin::kForeign;
+  }
   // Whose end a listener was told: nothing is kept of it.
   void forget(const api::RequestId& id);
   [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size) {

@@ -36,6 +36,7 @@ struct PendingCommand {
   std::string key_id = {};  // whose tokens they are: of passes and samples
   // Set by Service::submit().
   api::RequestId request = {};
+  bool is_sample = false;
   WatchedCommand watched = {};
   std::string tenant = {};
   std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were

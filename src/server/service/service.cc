@@ -118,6 +118,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   pending.watched = watched(command, now_seconds());
   pending.tenant = tenant;
   pending.request = id;
+  pending.is_sample = std::holds_alternative<api::Sample>(command.op);
   const auto refuse = [&](Response response) {
     undo(pending);
     return response;
@@ -320,7 +321,7 @@ void Service::add_session_routes(Router& router) {
   };
   post("client/config", &Service::client_config, Effect::kUpkeep);
   post_text("client/dynamic_config",
-            JsonObject{{"refresh_interval_sec", 300}, {"sample_cancel_enabled", false}}.text());
+            JsonObject{{"refresh_interval_sec", 300}, {"sample_cancel_enabled", true}}.text());
   post_text("telemetry", JsonObject{{"status", "accepted"}}.text());
   post("create_session", &Service::create_session, Effect::kChanges);
   post("session_heartbeat", &Service::heartbeat, Effect::kUpkeep);
@@ -372,6 +373,8 @@ void Service::add_routes(Router& router) {
   post("optim_step", &Service::optim_step);
   post("load_weights", &Service::load_weights);
   post("create_sampling_session", &Service::create_sampling_session, Scope::kSample);
+  post("cancel_future", &Service::cancel_future, Scope::kSample);
+  post("requests/{}/cancel", &Service::cancel_request);
   const auto post_large = [&](const char* path, BodyKind kind, BodySize size, Scope scope,
                               void (Service::*handler)(Request&&, const Respond&)) {
     router.add({.method = "POST",

@@ -208,6 +208,12 @@ class Service {
   [[nodiscard]] std::optional<Response> known_sample(const SampleCall& call) const;
   Response submit_sample(SampleCall& call);
 
+  // Cancelling (cancel_handlers.cc)
+  Response cancel_future(const Request& request);
+  Response cancel_request(const Request& request);
+  Response cancel_pending(const Request& request, const PendingCommand& pending,
+                          std::string_view why);
+
   // service.cc
   api::Command new_command(const std::string& tenant, const std::string& session, api::BaseId base,
                            FutureKind kind);

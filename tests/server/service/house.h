@@ -44,6 +44,7 @@ class House {
     request.body = body;
     request.tenant = tenant;
     request.scope = scope;
+    request.is_admin = is_admin_;
     request.about = std::make_shared<std::string>();
     about_ = request.about;
     router_.find(request);
@@ -56,6 +57,12 @@ class House {
   Response post(const std::string& path, const std::string& body,
                 const std::string& tenant = "alice") {
     return call("POST", path, body, tenant);
+  }
+  Response call_as_admin(const std::string& path) {
+    is_admin_ = true;
+    const Response response = call("POST", path, "{}", "operator");
+    is_admin_ = false;
+    return response;
   }
   static std::string text(const Response& response, const char* field) {
     const boost::json::value value = boost::json::parse(response.body);
@@ -159,6 +166,7 @@ class House {
   std::unique_ptr<CheckpointRegistry> registry_;
   BaseNames names_{std::vector<std::string>{"tiny=" + dir_.path()}, {}, {}};
   std::shared_ptr<std::string> about_;
+  bool is_admin_ = false;
   Watch watch_;
   Router router_;
   std::deque<std::function<void()>> aside_;
