@@ -46,9 +46,10 @@ struct OptimStep {
   AdamW adamw = {};
 };
 
-// Copies the state of now; the answer (api::Saved) writes adapter_model.safetensors,
-// adapter_config.json and optimizer.safetensors into `dir`, which the server has made (below its
-// tmp/): the files are synced, the folder and the rename are the server's.
+// Copies the state of now; what the answer (api::Saved) names is written by a job of the server's:
+// adapter_model.safetensors, adapter_config.json and optimizer.safetensors into `dir`, which the
+// server has made (below its tmp/). The files are synced, the folder and the rename are the
+// server's.
 struct SaveState {
   std::string dir = {};
   std::string base_model_name = {};  // for adapter_config.json

@@ -3,7 +3,6 @@
 // for each accepted command.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <map>
 #include <string>
@@ -40,11 +39,17 @@ struct ForwardBackwardResult {
   std::map<std::string, double> metrics = {};
 };
 
-// Of SaveState and SaveForSampler. The engine has copied what is to be saved; `write` writes and
-// syncs the files and returns their bytes, or throws Error. To be called once, on any thread; the
-// copy lives as long as it does. Empty for an ephemeral one, which has no files.
+enum class SavedAs : uint8_t {
+  kNothing,  // an ephemeral one has no files
+  kState,    // weights, and moments where they are a model's
+  kExport,   // weights, as other programs of the Tinker service read them
+};
+
+// Of SaveState and SaveForSampler. The engine has copied what is to be saved and holds it under the
+// request's id, until a job writes the files there (engine/held_copies.h), or lets it go.
 struct Saved {
-  std::function<int64_t()> write = {};
+  SavedAs what = SavedAs::kNothing;
+  std::string where = {};  // the command's folder
 };
 
 struct Done {};  // CreateModel, LoadState, UnloadModel

@@ -145,10 +145,8 @@ api::Outcome WorkRunner::execute(const api::Command& command) {
     return engine_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
     engine_.adapter(slot).enable_training();
-    const auto held = hold(copy_state(engine_, engine_.adapter(slot)));
-    return api::Saved{[held, save = *save] {
-      return write_adapter_state(held->copy, save.dir, save.base_model_name);
-    }};
+    return copies_.put(command.request, copy_state(engine_, engine_.adapter(slot)),
+                       {api::SavedAs::kState, save->dir}, save->base_model_name);
   }
   if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
     return save_for_sampler(command, *save);
@@ -195,29 +193,16 @@ api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
   if (!save.snapshot.empty() && !save.for_export)
     snapshots_.put(save.snapshot, weights, save.dir, save.ephemeral);
   if (save.ephemeral) return api::Saved{};
-  const auto held = hold({.weights = std::move(weights)});
-  return api::Saved{[held, save] {
-    return save.for_export
-               ? export_adapter_files(*held->copy.weights, save.dir, save.base_model_name)
-               : write_adapter_state(held->copy, save.dir, save.base_model_name);
-  }};
+  const auto as = save.for_export ? api::SavedAs::kExport : api::SavedAs::kState;
+  return copies_.put(command.request, {.weights = std::move(weights)}, {as, save.dir},
+                     save.base_model_name);
 }
 
 // One copy may always be made; more only as far as the share of sampler weights goes, which they
 // take memory from until they are written.
 bool WorkRunner::may_copy() const {
-  const int64_t held = *held_bytes_;
-  return held == 0 || held + largest_copy_ <= options_.snapshot_bytes - snapshots_.num_bytes();
-}
-
-std::shared_ptr<const WorkRunner::HeldCopy> WorkRunner::hold(AdapterCopy copy) {
-  const int64_t bytes = copy_bytes(copy);
-  largest_copy_ = std::max(largest_copy_, bytes);
-  *held_bytes_ += bytes;
-  return {new HeldCopy{std::move(copy)}, [total = held_bytes_, bytes](const HeldCopy* held) {
-            delete held;
-            *total -= bytes;
-          }};
+  const int64_t held = copies_.num_bytes();
+  return held == 0 || held + copies_.largest() <= options_.snapshot_bytes - snapshots_.num_bytes();
 }
 
 api::Sequence WorkRunner::to_sequence(const api::Command& command, size_t index) const {

@@ -7,7 +7,6 @@
 //   WorkRunner runner(engine, tokenizer, book, {});
 //   results = runner.run(scheduler.next({runner.capacity()}, now));
 #pragma once
-#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +18,7 @@
 #include "api/result.h"
 #include "api/work.h"
 #include "engine/adapter_book.h"
-#include "engine/adapter_state.h"
+#include "engine/held_copies.h"
 #include "engine/sampling/sample_room.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/snapshots.h"
@@ -56,15 +55,16 @@ class WorkRunner {
   // weights may.
   void keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank);
 
+  // Any thread: what saves have copied and is not written yet.
+  [[nodiscard]] HeldCopies& copies() { return copies_; }
+
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const SnapshotCache& snapshots() const { return snapshots_; }
   [[nodiscard]] int64_t num_running() const { return loop_.num_running(); }
   [[nodiscard]] int64_t trained_tokens() const { return trained_tokens_; }
   [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
   [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return loop_.drafts(); }
-  [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const {
-    return loop_.prefix_counts();
-  }
+  [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const { return loop_.prefix_counts(); }
   // Null: there is none.
   [[nodiscard]] PrefixCache* prefixes() { return prefixes_.get(); }
 
@@ -72,10 +72,6 @@ class WorkRunner {
   struct Partial {  // of a forward_backward whose data come in several turns
     api::ForwardBackwardResult result;
     double loss = 0.0;
-  };
-
-  struct HeldCopy {  // until it is written
-    AdapterCopy copy;
   };
 
   // Samples (engine/work_samples.cc)
@@ -106,7 +102,6 @@ class WorkRunner {
   void check(const api::Command& command) const;
   void collect(const api::DataRange& rows, std::span<api::SequenceResult> results);
   [[nodiscard]] bool may_copy() const;
-  std::shared_ptr<const HeldCopy> hold(AdapterCopy copy);
   void fail_pass(const api::Command& command, const std::string& what);
   void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;
@@ -126,9 +121,7 @@ class WorkRunner {
   std::unordered_map<api::RequestId, Partial> partial_;
   std::vector<api::Result> results_;
   std::vector<api::Event> events_;
-  // Of copies that wait to be written; those who write them count them off, on their threads.
-  std::shared_ptr<std::atomic<int64_t>> held_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
-  int64_t largest_copy_ = 0;
+  HeldCopies copies_;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
   int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
 };

@@ -42,8 +42,8 @@ TEST(RunnerFaults, ASaveIsWrittenLaterAndHoldsWhatWasThen) {
   server.submit(command("m", 7, data(*server.engine, {20}, 5)));
   server.submit(command("m", 8, api::OptimStep{.adamw = {.lr = 0.5}}));
   server.run();
-  for (const char* request : {"m-5", "m-6"})
-    std::get<api::Saved>(server.posted[request][0]).write();
+  for (const char* request : {"m-5", "m-6"}) server.runner.copies().write({request});
+  EXPECT_EQ(server.runner.copies().num_bytes(), 0);
   for (const char* file : {"adapter_model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(strata::testing::read_bytes(dir.path() + "/now/" + file),
               strata::testing::read_bytes(dir.path() + "/later/" + file));
@@ -81,7 +81,8 @@ TEST(RunnerFaults, CopiesThatWaitForTheDiskAreBounded) {
   EXPECT_EQ(server.posted["m-1"].size(), 1u);
   EXPECT_EQ(server.posted["m-2"].size(), 0u);
   EXPECT_EQ(server.runner.capacity().saves, 0);
-  server.posted.clear();  // the copy goes with its answer
+  server.runner.copies().drop({"m-1"});
+  EXPECT_FALSE(server.runner.copies().write({"m-1"}).has_value());
   EXPECT_EQ(server.runner.capacity().saves, 1);
   server.turn();
   EXPECT_EQ(server.posted["m-2"].size(), 1u);

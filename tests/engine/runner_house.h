@@ -40,8 +40,8 @@ struct Server {
     const api::Work work = scheduler.next({&capacity, 1}, 0.0);
     for (api::Result& result : scheduler.complete(runner.run(work), 0.0)) {
       auto* saved = std::get_if<api::Saved>(&result.outcome);
-      if (saved != nullptr && saved->write && writes)
-        saved_bytes = std::exchange(saved->write, {})();
+      if (saved != nullptr && saved->what != api::SavedAs::kNothing && writes)
+        saved_bytes = runner.copies().write(result.request).value();
       posted[result.request.text].push_back(std::move(result.outcome));
     }
     for (api::Event& event : runner.take_events()) told.push_back(std::move(event));

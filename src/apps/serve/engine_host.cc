@@ -119,6 +119,17 @@ void EngineHost::start(scheduler::Scheduler& scheduler,
   thread_ = std::jthread([this] { loop(); });
 }
 
+int64_t EngineHost::write_saved(const api::RequestId& request) const {
+  for (const Base& base : engines_) {
+    if (const auto bytes = base.runner->copies().write(request)) return *bytes;
+  }
+  return 0;
+}
+
+void EngineHost::drop_saved(const api::RequestId& request) const {
+  for (const Base& base : engines_) base.runner->copies().drop(request);
+}
+
 void EngineHost::stop() {
   stopping_ = true;
   if (scheduler_ != nullptr) scheduler_->wake();
@@ -282,6 +293,8 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
       .release = [&scheduler](
                      api::BaseId base,
                      const api::SnapshotId& snapshot) { scheduler.release(base, snapshot); },
+      .write_saved = [&host](const api::RequestId& request) { return host.write_saved(request); },
+      .drop_saved = [&host](const api::RequestId& request) { host.drop_saved(request); },
       .parameter_bytes =
           [&host](api::BaseId base, const api::LoraConfig& lora) {
             return host.parameter_bytes(base, lora);

@@ -57,6 +57,9 @@ class EngineHost {
 
   // What happens to requests goes to `post`, on the engine thread.
   void start(scheduler::Scheduler& scheduler, std::function<void(std::vector<api::Event>)> post);
+  // Any thread: writes what a save has copied, or lets it go. Bytes of its files.
+  int64_t write_saved(const api::RequestId& request) const;
+  void drop_saved(const api::RequestId& request) const;
   // Ends the loop after the turn that is running.
   void stop();
 

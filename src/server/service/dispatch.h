@@ -23,6 +23,10 @@ struct Dispatch {
   // A sample that has not ended fails with this reason and leaves. False where there is none.
   std::function<bool(const api::RequestId&, const std::string& reason)> cancel;
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
+  // Any thread: writes the files that an api::Saved of this request names, and their bytes; throws
+  // Error. Or lets go what was copied for them.
+  std::function<int64_t(const api::RequestId&)> write_saved;
+  std::function<void(const api::RequestId&)> drop_saved;
   // Bytes of a model's parameters in a file: to reserve room for a save before it is accepted.
   std::function<int64_t(api::BaseId, const api::LoraConfig&)> parameter_bytes;
   // Several times a second. `excused` seconds of the time until `now` count for no time limit.

@@ -210,7 +210,10 @@ void Service::tell(const api::Event& event) {
 
 void Service::settle(api::Result& result, double now) {
   const std::shared_ptr<PendingCommand> pending = futures_.take_pending(result.request);
-  if (pending == nullptr) return;
+  if (pending == nullptr) {
+    if (std::holds_alternative<api::Saved>(result.outcome)) dispatch_.drop_saved(result.request);
+    return;
+  }
   parts_.watch.settled(pending->watched, result.request, result.outcome, now);
   count_settled(*pending, result, now);
   auto* failure = std::get_if<api::Failure>(&result.outcome);
@@ -256,7 +259,8 @@ std::string Service::for_clients(const std::string& message) const {
 Response Service::answer(const PendingCommand& pending, const api::Result& result) const {
   try {
     const auto* saved = std::get_if<api::Saved>(&result.outcome);
-    if (saved != nullptr && saved->write) saved->write();
+    if (saved != nullptr && saved->what != api::SavedAs::kNothing)
+      dispatch_.write_saved(result.request);
     return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
     pending.completion->undo();

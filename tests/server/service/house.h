@@ -107,7 +107,7 @@ class House {
   const DataDir& data() { return data_; }
 
   std::vector<api::Command> submitted;
-  std::vector<std::string> ended, released, cancelled;
+  std::vector<std::string> ended, released, cancelled, written, dropped;
   api::Admission admission = api::Admission::kAccepted;  // of what is submitted from now on
   double excused = 0.0;
   bool holds_jobs = false;  // of the worker, until run_aside()
@@ -154,6 +154,12 @@ class House {
               return true;
             },
         .release = [this](api::BaseId, const api::SnapshotId& id) { released.push_back(id.text); },
+        .write_saved =
+            [this](const api::RequestId& request) {
+              written.push_back(request.text);
+              return int64_t{0};
+            },
+        .drop_saved = [this](const api::RequestId& request) { dropped.push_back(request.text); },
         .parameter_bytes = [](api::BaseId, const api::LoraConfig&) { return int64_t{1000}; },
         .tick = [this](double, double seconds) { excused += seconds; }};
   }
