@@ -27,7 +27,7 @@ struct RowTokens {
   bool stopped = false;  // of one that ended: by a stop id or text; false: max_tokens
 };
 
-// Of a long pass or a save: so much of it is done.
+// Of a pass that takes several turns: so many of its data are done.
 struct Progress {
   int64_t done = 0;
   int64_t total = 0;

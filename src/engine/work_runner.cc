@@ -304,7 +304,11 @@ void WorkRunner::collect(const api::DataRange& rows, std::span<api::SequenceResu
     partial.result.data.push_back({.logprobs = std::move(results[i].logprobs),
                                    .num_targets = pass.data[rows.first + i].num_targets});
   }
-  if (rows.last < pass.data.size()) return;
+  if (rows.last < pass.data.size()) {
+    const auto done = static_cast<int64_t>(rows.last);
+    events_.emplace_back(rows.command->request, api::Progress{done, std::ssize(pass.data)});
+    return;
+  }
   partial.result.metrics["loss:sum"] = partial.loss;
   const std::string_view metric = api::row_of(pass.loss.name).metric;
   if (!metric.empty()) partial.result.metrics[std::string(metric)] = 1.0;

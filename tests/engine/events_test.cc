@@ -79,5 +79,21 @@ TEST(Events, SayHowARowEnded) {
   expect_told(server, "stop text");
 }
 
+TEST(Events, TellHowFarALongPassIs) {
+  Server server({.options = {.pass_tokens = 64}});
+  server.ask(create("m", {.rank = 4, .seed = 1}));
+  server.ask(command("m", 1, data(*server.engine, {30, 30, 30, 30, 30}, 4)));
+  int64_t before = 0;
+  for (const api::Event& event : server.told) {
+    const auto& progress = std::get<api::Progress>(event.what);
+    EXPECT_EQ(event.request.text, "m-1");
+    EXPECT_EQ(progress.total, 5);
+    EXPECT_GT(progress.done, before);
+    before = progress.done;
+  }
+  EXPECT_GT(before, 0);
+  EXPECT_LT(before, 5);  // the result says the rest
+}
+
 }  // namespace
 }  // namespace strata::engine

@@ -136,6 +136,11 @@ Response Futures::no_room(const std::string& tenant, int64_t size) {
                   size, held_.limit()));
 }
 
+void Futures::note(const api::RequestId& id, const std::string& how_far) {
+  const auto found = entries_.find(id.text);
+  if (found != entries_.end()) found->second.how_far = how_far;
+}
+
 bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return false;
@@ -218,9 +223,9 @@ void Futures::end_oldest_poll(const std::string& id, Entry& entry) {
   entry.polls.erase(entry.polls.begin());
   --num_parked_;
   parked_by_tenant_.give(entry.tenant, 1);
-  respond(json_response(
-      408,
-      JsonObject{{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}}.text()));
+  JsonObject reply = {{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}};
+  if (!entry.how_far.empty()) reply.add("queue_state_reason", entry.how_far);
+  respond(json_response(408, reply.text()));
 }
 
 void Futures::excuse(double seconds) {

@@ -71,6 +71,9 @@ class Futures {
   // room for what did not fit last.
   [[nodiscard]] bool has_room(const std::string& tenant);
 
+  // How far its request is, in words: what polls that end without a result say.
+  void note(const api::RequestId& id, const std::string& how_far);
+
   // Before a large result is packed: takes room for about so many bytes. Without room it is a
   // failure already, and false.
   bool reserve(const api::RequestId& id, int64_t size, double now);
@@ -103,6 +106,7 @@ class Futures {
     bool delivered = false;
     double completed = 0;
     SharedLimit::Share reserved = {};
+    std::string how_far;
     Response response;
     std::vector<std::pair<double, Respond>> polls;  // each with its deadline
     std::shared_ptr<PendingCommand> pending;        // until its command is settled

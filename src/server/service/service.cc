@@ -205,7 +205,13 @@ Response Service::with_number(const std::string& model_id, int64_t seq_id,
 
 void Service::tell(const api::Event& event) {
   const std::shared_ptr<PendingCommand> pending = futures_.find_pending(event.request);
-  if (pending != nullptr && pending->listener) pending->listener(event);
+  if (pending == nullptr) return;
+  if (pending->listener) pending->listener(event);
+  const auto* progress = std::get_if<api::Progress>(&event.what);
+  if (progress == nullptr) return;
+  const std::string text = fmt::format("{} of {} data are done", progress->done, progress->total);
+  futures_.note(event.request, text);
+  parts_.watch.progress(pending->watched, text);
 }
 
 void Service::settle(api::Result& result, double now) {
@@ -245,6 +251,8 @@ void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::
       futures_.complete(moved->request, std::move(*response), now_seconds());
     });
   };
+  if (std::holds_alternative<api::Saved>(moved->outcome))
+    futures_.note(moved->request, "its files are being written");
   const auto& elsewhere = pending->completion->writes_files() ? parts_.aside : parts_.parse;
   elsewhere(pending->tenant, job);
 }

@@ -96,6 +96,7 @@ JsonArray LivePage::runs_json(const Request& request) const {
                        {"name", run->name},
                        {"started", run->begin},
                        {"steps", run->steps},
+                       {"in_flight", run->in_flight},
                        {"curve", curve_json(run->curve)},
                        {"evaluations", curve_json(run->evaluations)}});
   }

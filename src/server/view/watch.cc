@@ -71,6 +71,11 @@ void Watch::run_ended(const std::string& id) {
   ended_.pop_front();
 }
 
+void Watch::progress(const WatchedCommand& command, const std::string& how_far) {
+  const auto found = runs_.find(command.run);
+  if (found != runs_.end()) found->second.in_flight = how_far;
+}
+
 void Watch::settled(const WatchedCommand& command, const api::RequestId& request,
                     const api::Outcome& outcome, double now) {
   const char* how = outcome_name(outcome);
@@ -82,6 +87,7 @@ void Watch::settled(const WatchedCommand& command, const api::RequestId& request
   const auto found = runs_.find(command.run);
   if (found == runs_.end()) return;
   WatchedRun& run = found->second;
+  run.in_flight.clear();
   if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
     const auto loss = pass->metrics.find("loss:sum");
     if (loss == pass->metrics.end()) return;

@@ -37,6 +37,7 @@ struct WatchedRun {
   double begin = 0.0;  // seconds since 1970
   bool live = true;
   int64_t steps = 0;
+  std::string in_flight = {};  // how far its long pass is, in words
   LossCurve curve = LossCurve();
   LossCurve evaluations = LossCurve();  // of forward passes alone, by the step behind them
 };
@@ -49,6 +50,7 @@ class Watch {
 
   void run_started(const std::string& id, WatchedRun run);
   void run_ended(const std::string& id);
+  void progress(const WatchedCommand& command, const std::string& how_far);
   void settled(const WatchedCommand& command, const api::RequestId& request,
                const api::Outcome& outcome, double now);
   // About ten times a second; keeps one reading a second.

@@ -75,6 +75,17 @@ class House {
   Response poll(const std::string& request, const std::string& tenant = "alice") {
     return post("retrieve_future", R"({"request_id":")" + request + "\"}", tenant);
   }
+  // One that may be held.
+  void poll(const std::string& request, const Respond& respond) {
+    Request poll;
+    poll.method = "POST";
+    poll.path = "/api/v1/retrieve_future";
+    poll.headers = {{"content-type", "application/json"}};
+    poll.body = R"({"request_id":")" + request + "\"}";
+    poll.tenant = "alice";
+    router_.find(poll);
+    router_.dispatch(std::move(poll), respond);
+  }
   // Makes a model and answers its creation.
   std::string model(const std::string& session, int number = 0, const std::string& base = "tiny",
                     const std::string& tenant = "alice") {

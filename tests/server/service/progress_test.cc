@@ -31,5 +31,43 @@ TEST(Saved, IsWrittenByItsNameOrLetGo) {
   EXPECT_THAT(house.dropped, ElementsAre("nobody waits for it"));
 }
 
+// A poll that ends says how far its request is.
+std::string ended_poll(House& house, const std::string& request) {
+  Response answer;
+  answer.status = 0;
+  house.poll(request, [&](Response response) { answer = std::move(response); });
+  EXPECT_EQ(answer.status, 0);
+  house.service().tick(now_seconds() + 31);
+  EXPECT_EQ(answer.status, 408);
+  return answer.body;
+}
+
+TEST(Progress, OfALongPassIsInThePollAndOnThePage) {
+  House house;
+  const std::string model = house.model(house.session());
+  const std::string request = House::text(
+      house.post("optim_step", R"({"model_id":")" + model +
+                                   R"(","seq_id":1,"adam_params":{"learning_rate":0.1}})"),
+      "request_id");
+  EXPECT_THAT(ended_poll(house, request), Not(HasSubstr("reason")));
+  house.service().post({api::Event({request}, api::Progress{.done = 3, .total = 8})});
+  EXPECT_THAT(ended_poll(house, request),
+              HasSubstr(R"("queue_state_reason":"3 of 8 data are done")"));
+  EXPECT_EQ(house.watch().runs().at(model).in_flight, "3 of 8 data are done");
+  house.settle(request, api::StepResult{});
+  EXPECT_EQ(house.watch().runs().at(model).in_flight, "");
+}
+
+TEST(Progress, OfASaveThatIsBeingWritten) {
+  House house;
+  const std::string request = save(house, house.model(house.session()));
+  house.holds_jobs = true;
+  house.settle(request, api::Saved{api::SavedAs::kState, "where"});
+  EXPECT_THAT(ended_poll(house, request), HasSubstr("its files are being written"));
+  house.holds_jobs = false;
+  house.run_aside();
+  EXPECT_EQ(house.poll(request).status, 200);
+}
+
 }  // namespace
 }  // namespace strata::server

@@ -68,6 +68,7 @@ function lossesOf(run) {
   let text = `step ${whole(run.steps)}`;
   if (run.curve.length) text += `, loss ${last(run.curve)}`;
   if (run.evaluations.length) text += `, evaluation loss ${last(run.evaluations)}`;
+  if (run.in_flight) text += `, in flight: ${run.in_flight}`;
   return text;
 }
 
