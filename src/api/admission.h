@@ -11,7 +11,7 @@ enum class Admission : uint8_t {
   kAccepted,
   kDuplicate,     // Admitted::request is the one to poll
   kConflict,      // this number was used for something else
-  kGivenUp,       // this number was refused or given up before
+  kGivenUp,       // this number was refused, given up, or has run before
   kUnknownModel,  // never created, unloaded, or its creation failed
   kFull,          // 429: the sample queue, the bytes of what is queued, the model's operations
   kTooLarge,      // no queue has room for a command of so many bytes

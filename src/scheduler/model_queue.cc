@@ -7,22 +7,21 @@ namespace strata::scheduler {
 
 ModelQueue::Arrival ModelQueue::add(const CommandPtr& command, double now, api::RequestId& first) {
   const int64_t seq = command->seq_id;
-  if (const auto known = known_.find(seq); known != known_.end()) {
-    first = known->second.request;
-    return known->second.fingerprint == command->fingerprint ? Arrival::kDuplicate
-                                                             : Arrival::kConflict;
+  if (const auto waits = waiting_.find(seq); waits != waiting_.end()) {
+    first = waits->second->request;
+    const bool same = waits->second->fingerprint == command->fingerprint;
+    return same ? Arrival::kDuplicate : Arrival::kConflict;
   }
-  if (seq < next_ || consumed_.contains(seq)) return Arrival::kGivenUp;
+  if (!awaits(seq)) return Arrival::kGivenUp;
   const bool blocked = has_gap();
   waiting_[seq] = command;
-  known_[seq] = {command->fingerprint, command->request};
   if (!blocked) blocked_since_ = now;
   find_missing();
   return Arrival::kQueued;
 }
 
 void ModelQueue::consume(int64_t seq_id, double now) {
-  if (seq_id < next_ || known_.contains(seq_id)) return;
+  if (!awaits(seq_id)) return;
   consumed_.insert(seq_id);
   advance(now);
 }
@@ -66,9 +65,6 @@ void ModelQueue::pop(double now) {
   ++next_;
   blocked_since_ = now;
   advance(now);
-  while (known_.size() > max_remembered_ && known_.begin()->first < next_) {
-    known_.erase(known_.begin());
-  }
 }
 
 std::optional<double> ModelQueue::gap_since() const {

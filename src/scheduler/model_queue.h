@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelQueue: the operations of one model in the order of their numbers, whatever order they arrive
 // in. Number n starts only after 1 ... n - 1 have started, were refused at submission, or were
-// given up. Plain data, no lock: the Scheduler holds one.
+// given up, and never twice; how a number that has started was answered, the server remembers.
+// Plain data, no lock: the Scheduler holds one.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -20,17 +21,17 @@ class ModelQueue {
  public:
   enum class Arrival : uint8_t {
     kQueued,
-    kDuplicate,  // the same payload under this number is known
-    kConflict,   // another payload is
-    kGivenUp,    // the number was refused or given up, or is too old to be remembered
+    kDuplicate,  // the same payload waits under this number
+    kConflict,   // another payload does
+    kGivenUp,    // the number was refused or given up, or has started
   };
 
-  // Numbers are remembered for this many operations after they started.
-  explicit ModelQueue(size_t max_remembered) : max_remembered_(max_remembered) {}
-
-  // `first` gets the request id of the one that is known: a duplicate's or a conflict's.
+  // `first` gets the request id of the one that waits: a duplicate's or a conflict's.
   Arrival add(const CommandPtr& command, double now, api::RequestId& first);
-  [[nodiscard]] bool knows(int64_t seq_id) const { return known_.contains(seq_id); }
+  // Whether this number may still come: it has not, and nothing says that it will not.
+  [[nodiscard]] bool awaits(int64_t seq_id) const {
+    return seq_id >= next_ && !waiting_.contains(seq_id) && !consumed_.contains(seq_id);
+  }
   // The number was refused at submission: nobody waits for it.
   void consume(int64_t seq_id, double now);
 
@@ -59,20 +60,14 @@ class ModelQueue {
   [[nodiscard]] size_t num_waiting() const { return waiting_.size(); }
 
  private:
-  struct Known {
-    uint64_t fingerprint = 0;
-    api::RequestId request;
-  };
   void advance(double now);
   void find_missing();
 
-  size_t max_remembered_;
   int64_t next_ = 1;     // the number whose turn it is
   int64_t missing_ = 1;  // >= next_
   std::map<int64_t, CommandPtr> waiting_;
-  std::set<int64_t> consumed_;      // refused numbers >= next_
-  std::map<int64_t, Known> known_;  // arrivals, waiting or started
-  double blocked_since_ = 0.0;      // since when next_ is missing while others wait
+  std::set<int64_t> consumed_;  // refused numbers >= next_
+  double blocked_since_ = 0.0;  // since when next_ is missing while others wait
 };
 
 }  // namespace strata::scheduler

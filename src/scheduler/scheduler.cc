@@ -89,7 +89,7 @@ api::Admitted Scheduler::submit_create(CommandPtr command, Held& held) {
   }
   if (const auto full = book(held, nullptr); full != api::Admission::kAccepted)
     return {full, command->request};
-  Model& model = models_.emplace(command->model, Model(options_.max_remembered)).first->second;
+  Model& model = models_[command->model];
   model.tenant = command->tenant;
   model.session = command->session;
   model.base = command->base;
@@ -117,7 +117,7 @@ api::Admitted Scheduler::submit_training(CommandPtr command, Held& held, double 
     return {api::Admission::kUnknownModel, command->request};
   Model& model = found->second;
   CHECK(command->seq_id >= 1, command->seq_id);
-  if (!model.queue.knows(command->seq_id)) {
+  if (model.queue.awaits(command->seq_id)) {
     // What everything else waits for is let in, or a full queue would never drain.
     const bool may_wait = command->seq_id != model.queue.next();
     if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
@@ -141,12 +141,6 @@ api::Admitted Scheduler::submit_training(CommandPtr command, Held& held, double 
   }
   expect_answer(command->request);
   return out;
-}
-
-bool Scheduler::knows(const api::ModelId& id, int64_t seq_id) const {
-  const MutexLock lock(mutex_);
-  const auto found = models_.find(id);
-  return found != models_.end() && found->second.queue.knows(seq_id);
 }
 
 void Scheduler::consume(const api::ModelId& id, int64_t seq_id, double now) {

@@ -49,7 +49,6 @@ struct SchedulerOptions {
   SharedLimit queued_samples = SharedLimit(4096);            // requests that have not begun
   SharedLimit queued_bytes = SharedLimit(int64_t{1} << 30);  // of commands until they are gone
   size_t max_queued_operations = 16384;                      // of one model, not begun
-  size_t max_remembered = 65536;  // numbers of a model, against duplicates
 };
 
 struct SchedulerStats {
@@ -70,8 +69,6 @@ class Scheduler {
 
   // Server side, any thread. `now` is now_seconds().
   api::Admitted submit(api::Command command, double now);
-  // Whether the number came before: it is answered as it was then, whatever has changed since.
-  [[nodiscard]] bool knows(const api::ModelId& id, int64_t seq_id) const;
   // A request with this number was refused before it came here: nobody waits for it.
   void consume(const api::ModelId& model, int64_t seq_id, double now);
   // Ends a session: what has not started fails with `reason` (category user), running samples are
@@ -111,7 +108,6 @@ class Scheduler {
 
  private:
   struct Model {
-    explicit Model(size_t max_remembered) : queue(max_remembered) {}
     api::TenantId tenant;
     api::SessionId session;
     api::BaseId base = {};

@@ -23,7 +23,7 @@ Arrival add(ModelQueue& queue, int64_t seq, double now = 0.0) {
 }
 
 TEST(ModelQueue, RunsInNumberOrder) {
-  ModelQueue queue(100);
+  ModelQueue queue;
   add(queue, 3);
   add(queue, 2);
   EXPECT_EQ(queue.ready(), nullptr);
@@ -39,7 +39,7 @@ TEST(ModelQueue, RunsInNumberOrder) {
 }
 
 TEST(ModelQueue, KnowsTheLowestNumberThatHasNotArrived) {
-  ModelQueue queue(100);
+  ModelQueue queue;
   EXPECT_EQ(queue.missing(), 1);
   add(queue, 1);
   add(queue, 3);
@@ -56,19 +56,20 @@ TEST(ModelQueue, KnowsTheLowestNumberThatHasNotArrived) {
   EXPECT_EQ(queue.missing(), 10);
 }
 
-TEST(ModelQueue, KnowsDuplicatesAndConflictsAlsoAfterTheyRan) {
-  ModelQueue queue(100);
+TEST(ModelQueue, KnowsDuplicatesAndConflictsOfWhatWaitsAndRunsNothingTwice) {
+  ModelQueue queue;
   api::RequestId first;
   EXPECT_EQ(queue.add(command(1, 7, "a"), 0.0, first), Arrival::kQueued);
-  queue.pop(0.0);
   EXPECT_EQ(queue.add(command(1, 7, "b"), 0.0, first), Arrival::kDuplicate);
   EXPECT_EQ(first.text, "a");
   EXPECT_EQ(queue.add(command(1, 8, "c"), 0.0, first), Arrival::kConflict);
+  queue.pop(0.0);
+  EXPECT_EQ(queue.add(command(1, 7, "b"), 0.0, first), Arrival::kGivenUp);
   EXPECT_EQ(queue.num_waiting(), 0u);
 }
 
 TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
-  ModelQueue queue(100);
+  ModelQueue queue;
   add(queue, 2);
   add(queue, 5);
   queue.consume(1, 0.0);
@@ -83,14 +84,14 @@ TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
 }
 
 TEST(ModelQueue, AConsumedNumberThatIsWaitingStays) {
-  ModelQueue queue(100);
+  ModelQueue queue;
   add(queue, 1);
   queue.consume(1, 0.0);
   EXPECT_EQ(queue.ready()->seq_id, 1);
 }
 
 TEST(ModelQueue, AGapIsCountedFromWhenSomethingBeganToWait) {
-  ModelQueue queue(100);
+  ModelQueue queue;
   add(queue, 1, 1.0);
   EXPECT_EQ(queue.gap_since(), std::nullopt);
   queue.pop(2.0);
@@ -108,15 +109,6 @@ TEST(ModelQueue, AGapIsCountedFromWhenSomethingBeganToWait) {
   EXPECT_EQ(add(queue, 6), Arrival::kGivenUp);
   EXPECT_EQ(add(queue, 8), Arrival::kQueued);
   EXPECT_EQ(queue.ready()->seq_id, 8);
-}
-
-TEST(ModelQueue, ForgetsOldNumbersOnly) {
-  ModelQueue queue(2);
-  for (int64_t seq = 1; seq <= 4; ++seq) add(queue, seq);
-  EXPECT_TRUE(queue.knows(1));
-  for (int64_t seq = 1; seq <= 4; ++seq) queue.pop(0.0);
-  EXPECT_EQ(add(queue, 1), Arrival::kGivenUp);
-  EXPECT_EQ(add(queue, 4), Arrival::kDuplicate);
 }
 
 }  // namespace

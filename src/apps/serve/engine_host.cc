@@ -279,8 +279,6 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
           [&scheduler](api::Command command) {
             return scheduler.submit(std::move(command), now_seconds());
           },
-      .knows = [&scheduler](const api::ModelId& model,
-                            int64_t seq_id) { return scheduler.knows(model, seq_id); },
       .consume = [&scheduler](const api::ModelId& model,
                               int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
       .end_session =

@@ -15,8 +15,6 @@ namespace strata::server {
 
 struct Dispatch {
   std::function<api::Admitted(api::Command)> submit;
-  // Whether this number came before: sent again, it is answered as it was then.
-  std::function<bool(const api::ModelId&, int64_t seq_id)> knows;
   // This number was refused before it got there: nobody waits for it.
   std::function<void(const api::ModelId&, int64_t seq_id)> consume;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;

@@ -123,6 +123,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
     undo(pending);
     return response;
   };
+  const uint64_t fingerprint = command.fingerprint;
+  if (auto known = known_number(model, seq_id, fingerprint)) return refuse(std::move(*known));
   if (stopping_) return refuse(busy_response(503, "the server is shutting down"));
   if (command.may_be_put_off() && !futures_.has_room(tenant)) return refuse(no_room_response());
   SharedLimit::Share promised;
@@ -133,7 +135,6 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   if (std::optional<Response> over = over_limit(command)) return refuse(std::move(*over));
   const TokenUse use = tokens_of(command);
   const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
-  const uint64_t fingerprint = command.fingerprint;
   const api::Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == api::Admission::kAccepted) {
     count_accepted(use, pending);
@@ -142,6 +143,7 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
     const auto kept = std::make_shared<PendingCommand>(std::move(pending));
     futures_.add(id, tenant, std::move(promised), kept);
+    if (seq_id > 0) remembered_.add(tenant, model, seq_id, {fingerprint, id.text});
     if (kept->listener) kept->listener({id, api::Accepted{}});
     return future_response(id.text, model);
   }
@@ -154,9 +156,11 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
       return error_response(
           409, fmt::format("model {}: number {} was used for another request", model, seq_id));
     case api::Admission::kGivenUp:
-      return error_response(400, fmt::format("model {}: number {} was refused, or given up "
-                                             "because it did not arrive (--gap-timeout)",
-                                             model, seq_id));
+      return error_response(
+          400, fmt::format("model {}: number {} was refused, or given up because it did not arrive "
+                           "(--gap-timeout), or has run and its answer is forgotten "
+                           "(--max-remembered-bytes)",
+                           model, seq_id));
     case api::Admission::kUnknownModel:
       return error_response(404, fmt::format("model {} is not loaded: it was never created, its "
                                              "creation failed, or it was unloaded",
@@ -172,6 +176,15 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   return busy_response(503, "the server is shutting down");
 }
 
+std::optional<Response> Service::known_number(const std::string& model_id, int64_t seq_id,
+                                              uint64_t fingerprint) const {
+  const Answered* known = seq_id > 0 ? remembered_.find(model_id, seq_id) : nullptr;
+  if (known == nullptr) return std::nullopt;
+  if (known->fingerprint == fingerprint) return future_response(known->request, model_id);
+  return error_response(
+      409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
+}
+
 void Service::undo(const PendingCommand& pending) {
   if (pending.completion) guarded("undo", [&] { pending.completion->undo(); });
 }
@@ -179,11 +192,7 @@ void Service::undo(const PendingCommand& pending) {
 Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
                                int64_t seq_id, uint64_t fingerprint, std::string_view message,
                                api::FaultCategory category) {
-  if (const Answered* known = remembered_.find(model_id, seq_id)) {
-    if (known->fingerprint == fingerprint) return future_response(known->request, model_id);
-    return error_response(
-        409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
-  }
+  if (auto known = known_number(model_id, seq_id, fingerprint)) return std::move(*known);
   if (!futures_.has_room(tenant)) return no_room_response();
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);

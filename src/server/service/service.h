@@ -227,6 +227,9 @@ class Service {
   // Hands the command on and answers with its future, or with why it was not taken: then what was
   // prepared for it is undone.
   Response submit(const std::string& tenant, api::Command command, PendingCommand pending);
+  // The answer to a number of a model that came before, as it was then, whatever has changed since.
+  [[nodiscard]] std::optional<Response> known_number(const std::string& model_id, int64_t seq_id,
+                                                     uint64_t fingerprint) const;
   void undo(const PendingCommand& pending);
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
@@ -262,7 +265,7 @@ class Service {
   SessionTable sessions_;
   ModelTable models_;
   SamplerTable samplers_;
-  Remembered remembered_;  // of samplers: samples; of models: what was refused
+  Remembered remembered_;  // every number of a model or a sampler
   double ticked_ = 0;      // when tick() began last, or this
   bool has_ticked_ = false;
   double last_sweep_ = 0;

@@ -58,8 +58,6 @@ Service::TokenUse Service::tokens_of(const api::Command& command) {
 }
 
 std::optional<Response> Service::over_limit(const api::Command& command) {
-  // What was accepted and is sent again takes nothing more.
-  if (command.seq_id > 0 && dispatch_.knows(command.model, command.seq_id)) return std::nullopt;
   const TokenUse use = tokens_of(command);
   std::optional<Response> refused;
   for (const auto& [kind, amount] : {std::pair(UsageKind::kTrainedTokens, use.trained),

@@ -150,12 +150,6 @@ class House {
               if (admission == api::Admission::kAccepted) submitted.push_back(std::move(command));
               return out;
             },
-        .knows =
-            [this](const api::ModelId& model, int64_t seq_id) {
-              return std::any_of(submitted.begin(), submitted.end(), [&](const auto& command) {
-                return command.model == model && command.seq_id == seq_id;
-              });
-            },
         .consume = [](const api::ModelId&, int64_t) {},
         .end_session = [this](const api::SessionId& id,
                               const std::string&) { ended.push_back(id.text); },
