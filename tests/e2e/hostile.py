@@ -553,7 +553,7 @@ attack("100 polls of one future (the first one)", "held until its result is ther
 attack("bodies held back, and another tenant's request", 200)(lambda w: held_bodies(w, 20))
 attack("windows of 16 MiB held back, and another tenant's request", 200)(lambda w: held_bodies(w, 24))
 attack("passes behind a missing number; then it, and another tenant's pass, are run", 429)(queue_filled)
-attack("60 samples beside 2 million zeros, at once", 429)(zeros_at_once)
+attack("60 samples while 2 million zeros come, at once", 429)(zeros_at_once)
 attack("100 unread polls that want a long result as JSON", "within --max-response-bytes")(unread_json)
 attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)
 attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(keys_piped)
@@ -645,7 +645,7 @@ def table(rows):
              "What a server answers to each, as `tests/e2e/hostile.py` sees it; afterwards the same server still trains, and its log",
              "holds no key. A bare number is an HTTP status; 0 means closed without an answer.", "",
              *part(rows[:len(CASES)]), "", "## With default limits", "",
-             "Each beside another tenant, whose heartbeats must be answered meanwhile; most are a few kilobytes as zstd.", "",
+             "Each runs while another tenant works, whose heartbeats must be answered meanwhile; most are a few kilobytes as zstd.", "",
              *part(rows[len(CASES):-len(hostile_tls.ATTACKS)]), "", "## Through TLS", "",
              "Likewise. Who is silent has `--header-timeout`; everybody else is answered, or the connection closed, within 2 s.", "",
              *part(rows[-len(hostile_tls.ATTACKS):])]
