@@ -295,6 +295,37 @@ TEST(Converting, RefusesValuesThatF16DoesNotHold) {
   EXPECT_FALSE(file_exists(folder.file("out")));
 }
 
+// The same values are as good in another type, and files that cannot be written cost no run.
+TEST(Converting, MeasuresInOneArithmeticAndFindsRoomFirst) {
+  const std::string model = STRATA_SOURCE_DIR "/models/tiny-qwen3";
+  const std::string convert = fmt::format("convert --model '{}' ", model);
+  const TempDir folder;
+  const std::string examples = folder.file("two.jsonl");
+  std::ofstream(examples) << R"({"prompt": "What is", "completion": "this?"})" << "\n";
+  std::string printed;
+  ASSERT_EQ(run_program(fmt::format("{} --type f32 --data '{}' --out '{}'", convert, examples,
+                                    folder.file("f32")),
+                        folder, &printed),
+            0)
+      << printed;
+  EXPECT_NE(printed.find("after (+0.000 %)"), std::string::npos) << printed;
+  ASSERT_EQ(run_program(fmt::format("{} --to gguf --out '{}' --report '{}'", convert,
+                                    folder.file("new/folder/m.gguf"), folder.file("other/r.json")),
+                        folder, &printed),
+            0)
+      << printed;
+  EXPECT_TRUE(file_exists(folder.file("new/folder/m.gguf")));
+  EXPECT_TRUE(file_exists(folder.file("other/r.json")));
+  const std::string faults[] = {
+      fmt::format("{} --to gguf --out '{}/'", convert, folder.file("no")),
+      fmt::format("{} --out '{}' --report '{}'", convert, folder.file("no"), folder.path())};
+  for (const std::string& arguments : faults) {
+    EXPECT_EQ(run_program(arguments, folder, &printed), 2) << printed;
+    EXPECT_NE(printed.find("is a folder; give the name of a file"), std::string::npos) << printed;
+    EXPECT_FALSE(file_exists(folder.file("no")));
+  }
+}
+
 class StackedModels : public ::testing::TestWithParam<GoldenRow> {};
 
 TEST_P(StackedModels, AreEqualThereAndBack) {

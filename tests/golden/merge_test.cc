@@ -265,6 +265,8 @@ TEST(Merging, RefusesWhatCannotBe) {
             std::string::npos);
   EXPECT_NE(fault(merge + "--adapter " + kAdapter + ":inf").find("'inf' is no weight"),
             std::string::npos);
+  EXPECT_NE(fault(merge + "--adapter nowhere").find("want a LoRA adapter as PEFT saves it"),
+            std::string::npos);
   EXPECT_NE(fault(merge + "--adapter " + kRoot + "llama2/a"), "");
   EXPECT_NE(
       fault(fmt::format("merge --model '{}' --adapter '{}' --out '{}'", kModel, kAdapter, kModel))

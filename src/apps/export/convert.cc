@@ -9,6 +9,7 @@
 
 #include "apps/export/export_model.h"
 #include "apps/export/perplexity.h"
+#include "apps/setup/engine_setup.h"
 #include "apps/setup/example_files.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -132,6 +133,7 @@ int convert_adapter(const ConvertOptions& o) {
         "llama.cpp scales adapters itself (--lora-scaled)");
   }
   check_new("out", o.out);
+  make_room_for_file("out", o.out);
   ExportModel model(o.model, {}, o.threads);
   const int64_t count =
       model::write_gguf_lora(model.backend(), model.names(), o.parts.front().dir, o.out);
@@ -148,8 +150,10 @@ std::string only_adapter(const ConvertOptions& o) {
 
 void print_perplexity(const ConvertOptions& o, const std::string& adapter,
                       const data::Dataset& data) {
-  const double before = perplexity(o.model, adapter, data, o.threads);
-  const double after = perplexity(o.out, {}, data, o.threads);
+  // What is computed in is not what changed.
+  const DType dtype = parse_dtype("auto", model::load_config(o.model, false).config);
+  const double before = perplexity(o.model, adapter, data, o.threads, dtype);
+  const double after = perplexity(o.out, {}, data, o.threads, dtype);
   fmt::print("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
              data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0));
 }
@@ -165,6 +169,8 @@ int run_convert(const ConvertOptions& options) {
   if (options.to == "gguf-lora") return convert_adapter(options);
   options.to == "gguf" ? check_gguf(options) : check_safetensors(options);
   check_new("out", options.out);
+  if (options.to == "gguf") make_room_for_file("out", options.out);
+  if (!options.report.empty()) make_room_for_file("report", options.report);
   std::optional<data::Dataset> data;
   std::string adapter;
   if (!options.data.empty()) {

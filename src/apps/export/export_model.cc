@@ -117,6 +117,16 @@ void check_new(const std::string& option, const std::string& path) {
               fmt::format("--{}: {} exists; choose another name", option, path));
 }
 
+void make_room_for_file(const std::string& option, const std::string& path) {
+  std::error_code fault;
+  if (path.ends_with('/') || std::filesystem::is_directory(path, fault)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--{}: {} is a folder; give the name of a file", option, path));
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (!folder.empty()) make_folders(folder);
+}
+
 std::string with_members(const std::string& text, const std::string& where,
                          const std::vector<std::pair<std::string, std::string>>& members) {
   JsonReader json(text, where);

@@ -16,8 +16,9 @@ constexpr int64_t kPassTokens = 2048;
 }  // namespace
 
 double perplexity(const std::string& model, const std::string& adapter, const data::Dataset& data,
-                  int threads) {
-  const EngineSetup setup = {.model = model, .threads = threads};
+                  int threads, DType dtype) {
+  const EngineSetup setup = {
+      .model = model, .dtype = dtype == DType::kF32 ? "f32" : "bf16", .threads = threads};
   const engine::PipelinePlan plan = plan_stages(setup, {});
   double loss = 0;
   run_ranks(1, [&](Comm& comm) {

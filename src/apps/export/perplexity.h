@@ -4,11 +4,12 @@
 #include <string>
 
 #include "data/dataset.h"
+#include "tensor/dtype.h"
 
 namespace strata::apps {
 
 // `adapter` may be empty. Loads the model, and lets it go.
 double perplexity(const std::string& model, const std::string& adapter, const data::Dataset& data,
-                  int threads);
+                  int threads, DType dtype);
 
 }  // namespace strata::apps

@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 constexpr const char* kWanted =
     "want a Hugging Face directory (config.json, model.safetensors, tokenizer.json), a GGUF file, "
     "or ORG/NAME of the hub";
+constexpr const char* kWantedAdapter =
+    "want a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors)";
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& option, const std::string& typed,
                          const std::string& what) {
@@ -85,7 +87,8 @@ std::string kind_of_file(const std::string& path) {
 
 [[noreturn]] void refuse_missing(const std::string& option, const std::string& typed) {
   if (!is_hub_name(typed)) {
-    refuse(ErrorCode::kNotFound, option, typed, fmt::format("no such directory; {}", kWanted));
+    refuse(ErrorCode::kNotFound, option, typed,
+           fmt::format("no such directory; {}", option == "adapter" ? kWantedAdapter : kWanted));
   }
   refuse(
       ErrorCode::kNotFound, option, typed,
