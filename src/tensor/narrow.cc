@@ -13,10 +13,36 @@ alignas(64) constexpr float kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10
 // Twice the values of e2m1.
 alignas(64) constexpr float kTwiceE2m1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                               0, -1, -2, -3, -4, -6, -8, -12};
+alignas(64) constexpr float kTwiceE2m1Signed[16] = {0,     1,  2,  3,  4,  6,  8,  12,
+                                                    -0.0f, -1, -2, -3, -4, -6, -8, -12};
+// bitsandbytes' functional.py, create_normal_map and get_4bit_type("fp4"), as files have them.
+alignas(64) constexpr float kNf4[16] = {-1.0f,
+                                        -0.6961928009986877f,
+                                        -0.5250730514526367f,
+                                        -0.39491748809814453f,
+                                        -0.28444138169288635f,
+                                        -0.18477343022823334f,
+                                        -0.09105003625154495f,
+                                        0.0f,
+                                        0.07958029955625534f,
+                                        0.16093020141124725f,
+                                        0.24611230194568634f,
+                                        0.33791524171829224f,
+                                        0.44070982933044434f,
+                                        0.5626170039176941f,
+                                        0.7229568362236023f,
+                                        1.0f};
+alignas(64) constexpr float kFp4[16] = {
+    0.0f, 0.0625f / 12,  8.0f / 12,  1.0f,  4.0f / 12,  0.5f,  2.0f / 12,  0.25f,
+    0.0f, -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -0.5f, -2.0f / 12, -0.25f};
 
 constexpr NarrowLayout row(std::string_view name, int bits, const float* values,
                            NarrowScale scale) {
-  NarrowLayout l = {.name = name, .bits = bits, .values = values, .scale = scale};
+  NarrowLayout l = {.name = name,
+                    .bits = bits,
+                    .values = values,
+                    .codes = bits == 8 ? NarrowCodes::kInt8 : NarrowCodes::kNibbles,
+                    .scale = scale};
   switch (scale) {
     case NarrowScale::kHalf:
       l.fields = 1, l.field_bytes = 2;
@@ -36,7 +62,17 @@ constexpr NarrowLayout row(std::string_view name, int bits, const float* values,
     case NarrowScale::kSuperMin:
       l.fields = 2, l.field_bytes = 1, l.super_fields = 2;
       break;
+    case NarrowScale::kFloat:
+      l.super_fields = 4, l.super_field_bytes = 4;
+      break;
   }
+  return l;
+}
+
+// Of 128 columns each.
+constexpr NarrowLayout fp8() {
+  NarrowLayout l = row("fp8", 8, nullptr, NarrowScale::kFloat);
+  l.codes = NarrowCodes::kE4m3, l.super_fields = 2;
   return l;
 }
 
@@ -53,6 +89,10 @@ constexpr NarrowLayout kLayouts[kNumNarrowForms] = {
     row("q5_1", 8, nullptr, NarrowScale::kHalfMin),
     row("q5_k", 8, nullptr, NarrowScale::kSuperMin),
     row("q6_k", 8, nullptr, NarrowScale::kSuper16),
+    row("e2m1", 4, kTwiceE2m1Signed, NarrowScale::kExponent),
+    row("nf4", 4, kNf4, NarrowScale::kFloat),
+    row("fp4", 4, kFp4, NarrowScale::kFloat),
+    fp8(),
 };
 
 constexpr int64_t kGroupsOfSuper = kNarrowSuper / kNarrowGroup;
@@ -63,7 +103,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t NarrowLayout::row_bytes(int64_t cols) const {
   return cols + cols / kNarrowGroup * fields * field_bytes +
-         ceil_div(cols, kNarrowSuper) * super_fields * 2;
+         ceil_div(cols, kNarrowSuper) * super_fields * super_field_bytes;
 }
 
 int64_t NarrowLayout::super_at(int64_t g, int64_t width) const {

@@ -41,7 +41,12 @@ struct NarrowMatrix {
       for (int64_t i = 0; i < field_bytes && layout.field_bytes == 1; ++i) {
         fields[i] = field_of(fields[i]);
       }
-      tame(fields + field_bytes, row_bytes - cols - field_bytes);
+      const int64_t super_bytes = row_bytes - cols - field_bytes;
+      if (layout.scale == NarrowScale::kFloat) {
+        tame_floats(fields + field_bytes, super_bytes);
+      } else {
+        tame(fields + field_bytes, super_bytes);
+      }
     }
   }
 
@@ -69,10 +74,8 @@ struct NarrowMatrix {
         codes + cols + col / kNarrowGroup * layout.fields * layout.field_bytes;
     const uint8_t* const supers = codes + cols +
                                   cols / kNarrowGroup * layout.fields * layout.field_bytes +
-                                  col / kNarrowSuper * layout.super_fields * 2;
-    const double code = layout.values != nullptr
-                            ? static_cast<double>(layout.values[codes[col]])
-                            : static_cast<double>(static_cast<int8_t>(codes[col]));
+                                  col / kNarrowSuper * layout.super_bytes(1);
+    const double code = code_value(codes[col]);
     switch (layout.scale) {
       case NarrowScale::kHalf:
         return static_cast<float>(code * half(fields));
@@ -86,16 +89,38 @@ struct NarrowMatrix {
         return static_cast<float>(half(supers) * static_cast<int8_t>(fields[col % 32 / 16]) * code);
       case NarrowScale::kSuperMin:
         return static_cast<float>(half(supers) * fields[0] * code - half(supers + 2) * fields[1]);
+      case NarrowScale::kFloat: {
+        float scale;
+        std::memcpy(&scale, supers + 4 * (col % 256 * layout.super_fields / 256), sizeof(scale));
+        return static_cast<float>(static_cast<double>(scale) * code);
+      }
     }
     return NAN;
   }
   [[nodiscard]] Bf16 bf16(int64_t r, int64_t col) const { return to_bf16(f32(r, col)); }
 
  private:
+  [[nodiscard]] double code_value(uint8_t code) const {
+    const NarrowLayout& layout = narrow_layout(form);
+    switch (layout.codes) {
+      case NarrowCodes::kNibbles:
+        return static_cast<double>(layout.values[code]);
+      case NarrowCodes::kInt8:
+        return static_cast<int8_t>(code);
+      case NarrowCodes::kE4m3: {  // / 256
+        const int exponent = code >> 3 & 15, mantissa = code & 7;
+        const double value =
+            exponent == 0 ? std::ldexp(mantissa, -17) : std::ldexp(8 + mantissa, exponent - 18);
+        return code >= 128 ? -value : value;
+      }
+    }
+    return NAN;
+  }
   // What the types of files have: products of more bits would not be exact in f32.
   [[nodiscard]] uint8_t code_of(uint8_t random) const {
     if (narrow_layout(form).bits == 4) return random & 15;
     if (form == NarrowForm::kQ8_0) return random;
+    if (form == NarrowForm::kFp8) return (random & 0x7f) == 0x7f ? 0 : random;
     return static_cast<uint8_t>(form == NarrowForm::kQ6_K ? random % 64 - 32 : random % 32);
   }
   [[nodiscard]] uint8_t field_of(uint8_t random) const {
@@ -116,6 +141,13 @@ struct NarrowMatrix {
       halves[i] =
           static_cast<uint8_t>(halves[i] % 16 == 0 ? halves[i] & 0x83 : (halves[i] & 0x9f) | 0x20);
       halves[i] &= 0xbf;
+    }
+  }
+  // Any 24 bits, of both signs and the size of weights, and zeros now and then.
+  static void tame_floats(uint8_t* floats, int64_t count) {
+    for (int64_t i = 3; i < count; i += 4) {
+      floats[i] = static_cast<uint8_t>((floats[i] & 0x83) | 0x3c);
+      if (floats[i - 1] % 16 == 0) std::memset(floats + i - 3, 0, 4);
     }
   }
   static double half(const uint8_t* p) {

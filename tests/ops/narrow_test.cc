@@ -17,7 +17,9 @@ using namespace testing;  // NOLINT: the helpers of this folder
 
 // The columns that whole blocks of the form make of `cols`.
 int64_t whole_blocks(NarrowForm form, int64_t cols) {
-  return narrow_layout(form).super_fields > 0 ? (cols + 255) / 256 * 256 : cols;
+  const NarrowLayout& layout = narrow_layout(form);
+  const bool any = layout.super_fields == 0 || layout.scale == NarrowScale::kFloat;
+  return any ? cols : (cols + 255) / 256 * 256;
 }
 
 // A random matrix as panels of its form, and its copy as panels of bf16.
@@ -200,7 +202,8 @@ TEST(Narrow, ListsOfProductsAreThoseOfTheBf16Copies) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 3);
     const int64_t width = ops::panel_width(backend);
-    for (const NarrowForm form : {NarrowForm::kQ4_K, NarrowForm::kQ8_0, NarrowForm::kMxfp4}) {
+    for (const NarrowForm form : {NarrowForm::kQ4_K, NarrowForm::kQ8_0, NarrowForm::kMxfp4,
+                                  NarrowForm::kNf4, NarrowForm::kFp8}) {
       SCOPED_TRACE(name(path, form));
       const Pair w0(backend, form, 96, 2560, width, 1), w1(backend, form, 96, 2560, width, 2);
       const Buffer x = random_buffer(DType::kBF16, {40, 2560}, {.seed = 3});

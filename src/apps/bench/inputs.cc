@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "model/weights/no_layers.h"
@@ -26,9 +27,11 @@ void fill_rows(const NarrowLayout& layout, int64_t rows, int64_t cols, uint64_t 
   constexpr float kLargest = 0.035f;
   constexpr uint8_t kField = 32;
   const bool four = layout.bits == 4;
-  float largest = four ? 0.0f : 127.0f;
+  const bool e4m3 = layout.codes == NarrowCodes::kE4m3;
+  const bool floats = layout.scale == NarrowScale::kFloat;
+  float largest = four ? 0.0f : e4m3 ? 448.0f / 256 : 127.0f;
   for (int i = 0; four && i < 16; ++i) largest = std::max(largest, std::abs(layout.values[i]));
-  const float scale = kLargest / largest / (layout.super_fields > 0 ? kField : 1);
+  const float scale = kLargest / largest / (layout.super_fields > 0 && !floats ? kField : 1);
   const uint16_t half = float_to_f16(scale);
   const int64_t row_bytes = layout.row_bytes(cols);
   const int64_t fields = cols / kNarrowGroup * layout.fields * layout.field_bytes;
@@ -37,7 +40,11 @@ void fill_rows(const NarrowLayout& layout, int64_t rows, int64_t cols, uint64_t 
     for (int64_t c = 0; c < cols; ++c) {
       const auto random =
           static_cast<uint8_t>(mixed(key + static_cast<uint64_t>(r * cols + c)) >> 56);
-      row[c] = four ? random & 15 : random;
+      row[c] = four ? random & 15 : e4m3 && (random & 0x7f) == 0x7f ? 0 : random;
+    }
+    if (floats) {
+      for (int64_t i = cols; i < row_bytes; i += 4) std::memcpy(row + i, &scale, sizeof(scale));
+      continue;
     }
     for (int64_t i = cols; i < row_bytes; ++i) {
       const bool is_half = layout.field_bytes == 2 || i >= cols + fields;
@@ -104,7 +111,9 @@ model::WeightForms random_forms(const Backend& backend, const model::ModelConfig
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--weights {}: of --dtype bf16 alone", name));
   }
-  const int64_t block = narrow_layout(form).super_fields > 0 ? kNarrowSuper : kNarrowGroup;
+  const NarrowLayout& layout = narrow_layout(form);
+  const bool supers = layout.super_fields > 0 && layout.scale != NarrowScale::kFloat;
+  const int64_t block = supers ? kNarrowSuper : kNarrowGroup;
   const model::ModelWeights names(backend, config, dtype, nullptr, model::kNoLayers);
   for (const model::Parameter& parameter : names.table()) {
     if (!parameter.is_matrix() || parameter.buffer || parameter.expert > 0) continue;

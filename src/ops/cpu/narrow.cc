@@ -35,10 +35,12 @@ NarrowArgs args_of(const PanelView& panel, int64_t index) {
   return {.panel = static_cast<const uint8_t*>(panel.panel(index)),
           .width = panel.width,
           .scale = layout.scale,
+          .codes = layout.codes,
           .has_min = layout.has_min(),
           .values = layout.values,
           .header_bytes = layout.header_bytes(panel.width),
           .group_bytes = layout.group_bytes(panel.width),
+          .super_fields = layout.super_fields,
           .super_bytes = layout.super_bytes(panel.width)};
 }
 
@@ -57,8 +59,9 @@ class LaneWriter {
   }
   void super_fields(int64_t g, const uint8_t* from) const {
     uint8_t* to = panel_ + layout_.super_at(g, width_);
+    const int bytes = layout_.super_field_bytes;
     for (int f = 0; f < layout_.super_fields; ++f) {
-      std::memcpy(to + (f * width_ + lane_) * 2, from + 2 * f, 2);
+      std::memcpy(to + (f * width_ + lane_) * bytes, from + bytes * f, static_cast<size_t>(bytes));
     }
   }
   void codes(int64_t g, const uint8_t* from) const {
@@ -89,7 +92,7 @@ void pack_lane(const NarrowLayout& layout, const LaneWriter& lane, const uint8_t
   const uint8_t* const supers = fields + groups * field_bytes;
   for (int64_t g = 0; g < groups; ++g) {
     if (g % (kNarrowSuper / kNarrowGroup) == 0) {
-      lane.super_fields(g, supers + g / (kNarrowSuper / kNarrowGroup) * layout.super_fields * 2);
+      lane.super_fields(g, supers + g / (kNarrowSuper / kNarrowGroup) * layout.super_bytes(1));
     }
     lane.fields(g, fields + g * field_bytes);
     lane.codes(g, row + g * kNarrowGroup);
@@ -140,7 +143,7 @@ class Lane {
     for (int part = 0; part < 2; ++part) {
       const auto [s, m] = scale(g, part);
       for (int64_t col = 16 * part; col < 16 * part + 16; ++col) {
-        const float product = code(codes, narrow_element(lane_, col, width_)) * s;  // exact
+        const float product = code(codes, narrow_element(lane_, col, width_)) * s;
         out[col] = round_to_bf16(layout_.has_min() ? product + m : product);
       }
     }
@@ -152,7 +155,8 @@ class Lane {
   };
 
   [[nodiscard]] float code(const uint8_t* codes, int64_t element) const {
-    if (layout_.bits == 8) return static_cast<int8_t>(codes[element]);
+    if (layout_.codes == NarrowCodes::kInt8) return static_cast<int8_t>(codes[element]);
+    if (layout_.codes == NarrowCodes::kE4m3) return f16_to_float(narrow_e4m3_half(codes[element]));
     const int byte = codes[element / 128 * 64 + element % 16 * 4 + element % 128 / 32];
     return layout_.values[element / 16 % 2 == 0 ? byte & 15 : byte >> 4];
   }
@@ -181,6 +185,12 @@ class Lane {
       case NarrowScale::kSuperMin:
         return {half(super, lane_) * static_cast<float>(field[lane_]),
                 -(half(super, width_ + lane_) * static_cast<float>(field[width_ + lane_]))};
+      case NarrowScale::kFloat: {
+        float s;
+        const int64_t at = narrow_float_field(g, layout_.super_fields) * width_ + lane_;
+        std::memcpy(&s, super + at * 4, sizeof(s));
+        return {s, 0.0f};
+      }
     }
     return {};
   }

@@ -25,6 +25,13 @@ struct Path {
   }
   static __m256 i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8(p))); }
   static __m256 u8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_8(p))); }
+  static __m256 f32(const uint8_t* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
+  template <NarrowCodes kCodes>
+  static __m256 code(const uint8_t* p) {
+    if constexpr (kCodes == NarrowCodes::kInt8) return i8(p);
+    const __m128i halves = _mm_slli_epi16(_mm_cvtepi8_epi16(load_8(p)), 7);  // sign twice
+    return _mm256_cvtph_ps(_mm_and_si128(halves, _mm_set1_epi16(static_cast<int16_t>(0xbf80))));
+  }
   static __m256 exponent(const uint8_t* p) {
     const __m256i e = _mm256_cvtepu8_epi32(load_8(p));
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
@@ -59,14 +66,14 @@ struct Path {
     _mm256_store_si256(reinterpret_cast<__m256i*>(dst), _mm256_permute4x64_epi64(mixed, 0xd8));
   }
 
-  template <bool kMin>
+  template <NarrowCodes kCodes, bool kMin>
   static void bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
                     const float* m, uint16_t* dst) {
     const int64_t mask = 2 * width - 1;
     for (int64_t i = 0; i < count; i += 16) {
       const int64_t at = i & mask;
-      store(dst + i, value<kMin>(i8(codes + i), at, s, m),
-            value<kMin>(i8(codes + i + 8), at + 8, s, m));
+      store(dst + i, value<kMin>(code<kCodes>(codes + i), at, s, m),
+            value<kMin>(code<kCodes>(codes + i + 8), at + 8, s, m));
     }
   }
 

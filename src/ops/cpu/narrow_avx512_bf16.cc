@@ -16,15 +16,14 @@ constexpr int64_t kWidth = 64;
 constexpr int kVectors = 4;
 
 // The weights of a pair of columns, 64 lanes: what unpacking them stores.
-template <bool kBytes, bool kMin>
+template <NarrowCodes kCodes, bool kMin>
 [[gnu::always_inline]] inline void load_pair(const uint8_t* codes, const Path::Values& values,
                                              const float* s, const float* m,
                                              __m512bh (&w)[kVectors]) {
-  if constexpr (kBytes) {
+  if constexpr (kCodes != NarrowCodes::kNibbles) {
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-      const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Path::load_16(codes + 32 * v)));
-      const __m512 high =
-          _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Path::load_16(codes + 32 * v + 16)));
+      const __m512 low = Path::code<kCodes>(codes + 32 * v);
+      const __m512 high = Path::code<kCodes>(codes + 32 * v + 16);
       w[v] = (__m512bh)Instruction::both(Path::value<kMin>(low, 32 * v, s, m),
                                          Path::value<kMin>(high, 32 * v + 16, s, m));
     });
@@ -41,7 +40,7 @@ template <bool kBytes, bool kMin>
 
 // The chains of a tile over groups of a panel, in the order of a bf16 panel's product. Every loop
 // over registers is unrolled by hand, see cpu/unroll.h.
-template <bool kBytes, bool kMin, int kRows>
+template <NarrowCodes kCodes, bool kMin, int kRows>
 void tile(const NarrowArgs& of, const TileArgs& args) {
   const NarrowArgs a = of;
   const TileArgs t = args;  // copies that the stores below cannot change
@@ -57,15 +56,14 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   const bool halves = a.scale == NarrowScale::kSuper16;
   const char* x = static_cast<const char*>(t.x);
   const int64_t row_bytes = t.x_stride * 2;
-  constexpr int64_t kPairBytes = kBytes ? 2 * kWidth : kWidth;
+  constexpr int64_t kPairBytes = kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
-    const uint8_t* const group = group_of(a, g);
-    make_scales<Path>(a, super_of(a, g), group, scales);
-    const uint8_t* codes = group + a.header_bytes;
+    make_scales<Path>(a, g, scales);
+    const uint8_t* codes = group_of(a, g) + a.header_bytes;
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair) {
       const float* const s = scales.s[halves ? pair / 8 : 0];
       __m512bh w[kVectors];
-      load_pair<kBytes, kMin>(codes, values, s, scales.m, w);
+      load_pair<kCodes, kMin>(codes, values, s, scales.m, w);
       unroll<kRows>([&](auto r) __attribute__((always_inline)) {
         int32_t bits;
         __builtin_memcpy(&bits, x + r * row_bytes, sizeof(bits));
@@ -85,11 +83,11 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   });
 }
 
-template <bool kBytes, bool kMin>
+template <NarrowCodes kCodes, bool kMin>
 void accumulate(const NarrowArgs& a, const TileArgs& t) {
   using Tile = void (*)(const NarrowArgs&, const TileArgs&);
-  static constexpr Tile kTiles[] = {tile<kBytes, kMin, 1>, tile<kBytes, kMin, 2>,
-                                    tile<kBytes, kMin, 3>, tile<kBytes, kMin, 4>};
+  static constexpr Tile kTiles[] = {tile<kCodes, kMin, 1>, tile<kCodes, kMin, 2>,
+                                    tile<kCodes, kMin, 3>, tile<kCodes, kMin, 4>};
   kTiles[t.rows - 1](a, t);
 }
 
@@ -98,10 +96,15 @@ void accumulate(const NarrowArgs& a, const TileArgs& t) {
 void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<Path>(args); }
 
 void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
-  if (a.values == nullptr) {
-    return a.has_min ? accumulate<true, true>(a, t) : accumulate<true, false>(a, t);
+  using enum NarrowCodes;
+  switch (a.codes) {
+    case kNibbles:
+      return a.has_min ? accumulate<kNibbles, true>(a, t) : accumulate<kNibbles, false>(a, t);
+    case kInt8:
+      return a.has_min ? accumulate<kInt8, true>(a, t) : accumulate<kInt8, false>(a, t);
+    case kE4m3:
+      return accumulate<kE4m3, false>(a, t);
   }
-  return a.has_min ? accumulate<false, true>(a, t) : accumulate<false, false>(a, t);
 }
 
 }  // namespace strata::ops::cpu

@@ -16,10 +16,21 @@ struct alignas(64) GroupScales {
   float m[2 * kMostLanes];
 };
 
-// The values of a group's fields. `super` is at the f16 fields of its 256 columns.
+// The super fields that group `g` reads, and its own fields.
+inline const uint8_t* super_of(const NarrowArgs& a, int64_t g) {
+  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
+  return a.panel + g / kGroups * (a.super_bytes + kGroups * a.group_bytes);
+}
+inline const uint8_t* group_of(const NarrowArgs& a, int64_t g) {
+  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
+  return a.panel + (g / kGroups + 1) * a.super_bytes + g * a.group_bytes;
+}
+
+// The values of a group's fields.
 template <typename P>
-[[gnu::always_inline]] inline void make_scales(const NarrowArgs& a, const uint8_t* super,
-                                               const uint8_t* field, GroupScales& out) {
+[[gnu::always_inline]] inline void make_scales(const NarrowArgs& a, int64_t g, GroupScales& out) {
+  const uint8_t* const super = super_of(a, g);
+  const uint8_t* const field = group_of(a, g);
   for (int64_t lane = 0; lane < a.width; lane += P::kCount) {
     float* const s = out.s[0] + 2 * lane;
     float* const m = out.m + 2 * lane;
@@ -48,21 +59,15 @@ template <typename P>
         P::store_twice(m, P::negative(P::mul(P::half(super + 2 * (a.width + lane)),
                                              P::u8(field + a.width + lane))));
         break;
+      case NarrowScale::kFloat:
+        P::store_twice(
+            s, P::f32(super + 4 * (narrow_float_field(g, a.super_fields) * a.width + lane)));
+        break;
     }
   }
 }
 
-// The f16 fields that group `g` reads, and its own fields.
-inline const uint8_t* super_of(const NarrowArgs& a, int64_t g) {
-  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
-  return a.panel + g / kGroups * (a.super_bytes + kGroups * a.group_bytes);
-}
-inline const uint8_t* group_of(const NarrowArgs& a, int64_t g) {
-  constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
-  return a.panel + (g / kGroups + 1) * a.super_bytes + g * a.group_bytes;
-}
-
-template <typename P, bool kBytes, bool kMin>
+template <typename P, NarrowCodes kCodes, bool kMin>
 void unpack(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   GroupScales scales;
@@ -71,17 +76,16 @@ void unpack(const NarrowArgs& args) {
   auto* dst = static_cast<uint16_t*>(a.dst);
   const typename P::Values values(a.values);
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
-    const uint8_t* const group = group_of(a, g);
-    make_scales<P>(a, super_of(a, g), group, scales);
-    const uint8_t* codes = group + a.header_bytes;
+    make_scales<P>(a, g, scales);
+    const uint8_t* codes = group_of(a, g) + a.header_bytes;
     for (int part = 0; part < 2; ++part) {
       const float* const s = scales.s[halves ? part : 0];
-      if constexpr (kBytes) {
-        P::template bytes<kMin>(codes, part_elements, a.width, s, scales.m, dst);
-      } else {
+      if constexpr (kCodes == NarrowCodes::kNibbles) {
         P::template nibbles<kMin>(codes, part_elements, a.width, values, s, scales.m, dst);
+      } else {
+        P::template bytes<kCodes, kMin>(codes, part_elements, a.width, s, scales.m, dst);
       }
-      codes += kBytes ? part_elements : part_elements / 2;
+      codes += kCodes == NarrowCodes::kNibbles ? part_elements / 2 : part_elements;
       dst += part_elements;
     }
   }
@@ -89,8 +93,15 @@ void unpack(const NarrowArgs& args) {
 
 template <typename P>
 void unpack(const NarrowArgs& a) {
-  if (a.values == nullptr) return a.has_min ? unpack<P, true, true>(a) : unpack<P, true, false>(a);
-  return a.has_min ? unpack<P, false, true>(a) : unpack<P, false, false>(a);
+  using enum NarrowCodes;
+  switch (a.codes) {
+    case kNibbles:
+      return a.has_min ? unpack<P, kNibbles, true>(a) : unpack<P, kNibbles, false>(a);
+    case kInt8:
+      return a.has_min ? unpack<P, kInt8, true>(a) : unpack<P, kInt8, false>(a);
+    case kE4m3:
+      return unpack<P, kE4m3, false>(a);
+  }
 }
 
 }  // namespace

@@ -30,6 +30,14 @@ struct NarrowAvx512 {
   static __m512 u8(const uint8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_16(p)));
   }
+  static __m512 f32(const uint8_t* p) { return _mm512_loadu_ps(p); }
+  template <NarrowCodes kCodes>
+  [[gnu::always_inline]] static __m512 code(const uint8_t* p) {
+    if constexpr (kCodes == NarrowCodes::kInt8) return i8(p);
+    const __m256i halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load_16(p)), 7);  // sign twice
+    return _mm512_cvtph_ps(
+        _mm256_and_si256(halves, _mm256_set1_epi16(static_cast<int16_t>(0xbf80))));
+  }
   static __m512 exponent(const uint8_t* p) {
     const __m512i e = _mm512_cvtepu8_epi32(load_16(p));
     const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
@@ -59,13 +67,13 @@ struct NarrowAvx512 {
     return _mm512_mul_ps(code, _mm512_load_ps(s + at));
   }
 
-  template <bool kMin>
+  template <NarrowCodes kCodes, bool kMin>
   static void bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
                     const float* m, uint16_t* dst) {
     const int64_t mask = 2 * width - 1;
     for (int64_t i = 0; i < count; i += 32) {
-      const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_16(codes + i)));
-      const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_16(codes + i + 16)));
+      const __m512 low = code<kCodes>(codes + i);
+      const __m512 high = code<kCodes>(codes + i + 16);
       _mm512_store_si512(dst + i, Round::both(value<kMin>(low, i & mask, s, m),
                                               value<kMin>(high, (i + 16) & mask, s, m)));
     }

@@ -16,11 +16,13 @@ struct NarrowArgs {
   int64_t first = 0;  // groups
   int64_t count = 0;
   NarrowScale scale = NarrowScale::kHalf;
+  NarrowCodes codes = NarrowCodes::kNibbles;
   bool has_min = false;
   const float* values = nullptr;  // [16], aligned to 64 bytes; null: codes of 8 bits
   int64_t header_bytes = 0;       // of a group, its fields
   int64_t group_bytes = 0;
-  int64_t super_bytes = 0;  // the f16 fields of eight groups
+  int64_t super_fields = 0;
+  int64_t super_bytes = 0;  // the super fields of eight groups
   void* dst = nullptr;      // bf16 [16 count][width][2], aligned to 64 bytes
 };
 

@@ -19,6 +19,11 @@ struct Path {
   }
   static float i8(const uint8_t* p) { return static_cast<int8_t>(*p); }
   static float u8(const uint8_t* p) { return *p; }
+  static float f32(const uint8_t* p) {
+    float value;
+    std::memcpy(&value, p, sizeof(value));
+    return value;
+  }
   static float exponent(const uint8_t* p) {
     const uint32_t e = *p;
     return std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23);
@@ -27,17 +32,19 @@ struct Path {
   static float negative(float a) { return -a; }
   static void store_twice(float* dst, float value) { dst[0] = dst[1] = value; }
 
-  // The product is exact: multiply and add round like one fma.
+  // With a minimum the product is exact: multiply and add round like one fma.
   template <bool kMin>
   static uint16_t value(float code, int64_t lane, const float* s, const float* m) {
     const float product = code * s[lane];
     return to_bf16(kMin ? product + m[lane] : product).bits;
   }
-  template <bool kMin>
+  template <NarrowCodes kCodes, bool kMin>
   static void bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
                     const float* m, uint16_t* dst) {
     for (int64_t i = 0; i < count; ++i) {
-      dst[i] = value<kMin>(static_cast<int8_t>(codes[i]), i % (2 * width), s, m);
+      const float code = kCodes == NarrowCodes::kInt8 ? static_cast<int8_t>(codes[i])
+                                                      : f16_to_float(narrow_e4m3_half(codes[i]));
+      dst[i] = value<kMin>(code, i % (2 * width), s, m);
     }
   }
   template <bool kMin>
