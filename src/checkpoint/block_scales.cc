@@ -7,15 +7,24 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "checkpoint/narrow_scale.h"
 
 namespace strata {
 namespace {
 
 constexpr std::string_view kPowersOfTwo = "F8_E8M0";
+constexpr std::string_view kE4m3 = "F8_E4M3";
+constexpr std::string_view kWeight = ".weight";
 // Elements that are read at once: few reads, of little memory beside what they become.
 constexpr int64_t kElementsAtOnce = int64_t{8} << 20;
+constexpr int64_t kFp8Columns = 128;   // of one scale of NarrowForm::kFp8
+constexpr int kLargestExponent = 252;  // of e8m0 that keeps every e2m1 finite
 
 std::array<float, 256> make_e4m3() {
   std::array<float, 256> table{};
@@ -30,6 +39,11 @@ std::array<float, 256> make_e4m3() {
   return table;
 }
 
+// "Y.scale" of "Y.weight".
+std::string beside(std::string_view tensor, std::string_view suffix) {
+  return fmt::format("{}{}", tensor.substr(0, tensor.size() - kWeight.size()), suffix);
+}
+
 int64_t blocks_of(int64_t size, int64_t block) { return (size + block - 1) / block; }
 
 std::vector<int64_t> scale_dims(const BlockFormat& format) {
@@ -40,10 +54,14 @@ std::vector<int64_t> scale_dims(const BlockFormat& format) {
   return dims;
 }
 
+// The bytes of MXFP8's scales are exponents too.
+bool is_exponents(const TensorInfo& scale) {
+  return scale.dtype_name == kPowersOfTwo || scale.dtype_name == "U8";
+}
+
 void read_scales(const SafetensorsFile& file, const TensorInfo& scale, int64_t first,
                  std::span<float> out) {
-  if (scale.dtype_name != kPowersOfTwo)
-    return file.read_f32(scale, first, std::ssize(out), out.data());
+  if (!is_exponents(scale)) return file.read_f32(scale, first, std::ssize(out), out.data());
   std::vector<uint8_t> bytes(out.size());
   file.read_bytes(scale, first, std::as_writable_bytes(std::span(bytes)));
   std::transform(bytes.begin(), bytes.end(), out.begin(), e8m0_to_float);
@@ -70,8 +88,7 @@ float e8m0_to_float(uint8_t bits) {
 std::optional<BlockFormat> block_format(const TensorInfo& stored) {
   const std::string_view dtype = stored.dtype_name;
   if (stored.dims.size() < 2 || std::ssize(stored.dims) > kMaxRank) return std::nullopt;
-  if (dtype == "F8_E4M3")
-    return BlockFormat{.block_rows = 128, .block_cols = 128, .dims = stored.dims};
+  if (dtype == kE4m3) return BlockFormat{.block_rows = 128, .block_cols = 128, .dims = stored.dims};
   if (dtype != "F4" && dtype != "I8" && dtype != "U8") return std::nullopt;
   BlockFormat format{
       .block_rows = 1, .block_cols = 32, .elements_per_byte = 2, .dims = stored.dims};
@@ -81,23 +98,67 @@ std::optional<BlockFormat> block_format(const TensorInfo& stored) {
   return format;
 }
 
-std::vector<std::string> scale_names(std::string_view tensor) {
-  constexpr std::string_view kWeight = ".weight";
-  std::vector<std::string> names = {fmt::format("{}_scale_inv", tensor)};
-  if (tensor.ends_with(kWeight)) {
-    names.push_back(fmt::format("{}.scale", tensor.substr(0, tensor.size() - kWeight.size())));
+std::optional<std::array<int64_t, 2>> config_block_size(const std::string& config_text,
+                                                        const std::string& where) {
+  JsonReader json(config_text, where);
+  std::optional<std::array<int64_t, 2>> block;
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (key != "quantization_config" || json.kind() != JsonReader::Kind::kObject) {
+      json.skip();
+      continue;
+    }
+    json.begin_object();
+    while (json.next_key(key)) {
+      if (key != "weight_block_size" || json.kind() != JsonReader::Kind::kArray) {
+        json.skip();
+        continue;
+      }
+      std::vector<int64_t> sizes;
+      json.begin_array();
+      while (json.next_item()) sizes.push_back(json.integer());
+      if (sizes.size() != 2 || *std::min_element(sizes.begin(), sizes.end()) < 1) {
+        json.fail("weight_block_size: want two numbers above 0");
+      }
+      block = {sizes[0], sizes[1]};
+    }
   }
+  return block;
+}
+
+std::vector<std::string> scale_names(const TensorInfo& weight) {
+  std::vector<std::string> names = {fmt::format("{}_scale_inv", weight.name)};
+  if (weight.name.ends_with(kWeight)) names.push_back(beside(weight.name, ".scale"));
+  // Beside bytes of four bits this is another program's, NVFP4's.
+  if (weight.dtype_name == kE4m3) names.push_back(fmt::format("{}_scale", weight.name));
   return names;
 }
 
-std::string scale_fault(const TensorInfo& weight, const BlockFormat& format,
-                        const TensorInfo& scale) {
-  if (!scale.readable && scale.dtype_name != kPowersOfTwo) {
+std::vector<std::string> activation_scale_names(std::string_view tensor) {
+  if (!tensor.ends_with(kWeight)) return {};
+  return {beside(tensor, ".input_scale"), beside(tensor, ".activation_scale")};
+}
+
+std::string fit_scale(const TensorInfo& weight, const TensorInfo& scale, BlockFormat& format) {
+  const bool fits = scale.dtype_name == "U8" ? format.elements_per_byte == 1 : is_exponents(scale);
+  if (!scale.readable && !fits) {
     return fmt::format("tensor '{}': dtype {}, want F32, F16, BF16 or {}", scale.name,
                        scale.dtype_name, kPowersOfTwo);
   }
   const std::vector<int64_t> want = scale_dims(format);
   if (scale.dims == want) return "";
+  if (format.elements_per_byte == 1 && format.dims.size() == 2) {
+    const int64_t rows = format.dims[0];
+    const auto is_one = [](int64_t dim) { return dim == 1; };
+    const bool one = std::all_of(scale.dims.begin(), scale.dims.end(), is_one);
+    const bool by_row = !scale.dims.empty() && scale.dims[0] == rows && scale.dims.size() <= 2 &&
+                        std::all_of(scale.dims.begin() + 1, scale.dims.end(), is_one);
+    if (one || by_row) {
+      format.block_rows = one ? rows : 1;
+      format.block_cols = format.dims[1];
+      return "";
+    }
+  }
   return fmt::format("tensor '{}': shape {}, want [{}]: '{}' is {} {} in blocks of {} x {}{}",
                      scale.name, scale.shape_text(), fmt::join(want, ", "), weight.name,
                      weight.dtype_name, weight.shape_text(), format.block_rows, format.block_cols,
@@ -139,6 +200,89 @@ void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
       }
       at += n;
     }
+  }
+}
+
+NarrowForm scaled_form(const BlockFormat& format, const TensorInfo& scale) {
+  const int64_t cols = format.dims.back();
+  if (cols % kNarrowGroup != 0) return NarrowForm::kNone;
+  if (format.elements_per_byte == 2) {
+    return scale.dtype_name == kPowersOfTwo ? NarrowForm::kE2m1 : NarrowForm::kNone;
+  }
+  const bool fits = format.block_cols % kFp8Columns == 0 || format.block_cols >= cols;
+  return fits ? NarrowForm::kFp8 : NarrowForm::kNone;
+}
+
+namespace {
+
+[[noreturn]] void fail_number(const TensorInfo& weight, int64_t row) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("tensor '{}': row {} has values that are no numbers in {}, or scales with "
+                  "which weights do not stay in few bits; --weights bf16",
+                  weight.name, row, weight.dtype_name));
+}
+
+// A row's super fields: times 256, as its codes are e4m3 / 256.
+bool put_floats(std::span<const float> factors, int64_t block_cols, int64_t cols, std::byte* out) {
+  const int64_t count = blocks_of(cols, kNarrowSuper) * kNarrowSuper / kFp8Columns;
+  bool fits = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t col = std::min(i * kFp8Columns, cols - 1);
+    const float scale = factors[static_cast<size_t>(col / block_cols)] * 256.0f;
+    fits = fits && fits_narrow(scale);
+    std::memcpy(out + i * 4, &scale, sizeof(scale));
+  }
+  return fits;
+}
+
+bool put_exponents(std::span<const float> factors, std::byte* out) {
+  bool fits = true;
+  for (const float factor : factors) {
+    int exponent = 0;  // of 0.5
+    std::frexp(factor, &exponent);
+    const int e = exponent - 1 + 127;
+    // Times 6 it has to be finite.
+    fits = fits && std::isfinite(factor) && e >= 0 && e <= kLargestExponent;
+    *out++ = static_cast<std::byte>(e);
+  }
+  return fits;
+}
+
+}  // namespace
+
+void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
+                        const BlockFormat& format, const SafetensorsFile& scales,
+                        const TensorInfo& scale, int64_t first_row, int64_t count, std::byte* out) {
+  const int64_t cols = format.dims[format.dims.size() - 1];
+  const int64_t rows = format.dims[format.dims.size() - 2];
+  const int64_t stored = cols / format.elements_per_byte;
+  const NarrowForm form = scaled_form(format, scale);
+  const int64_t row_bytes = narrow_layout(form).row_bytes(cols);
+  std::vector<uint8_t> all(static_cast<size_t>(count * stored));
+  weights.read_bytes(weight, first_row * stored, std::as_writable_bytes(std::span(all)));
+  std::vector<float> factors(static_cast<size_t>(blocks_of(cols, format.block_cols)));
+  int64_t known = -1;  // the row of scales that is there
+  for (int64_t row = first_row; row < first_row + count; ++row, out += row_bytes) {
+    const auto bytes = std::span(all).subspan(static_cast<size_t>((row - first_row) * stored),
+                                              static_cast<size_t>(stored));
+    const int64_t scale_row =
+        row / rows * blocks_of(rows, format.block_rows) + row % rows / format.block_rows;
+    if (scale_row != known) read_scales(scales, scale, scale_row * std::ssize(factors), factors);
+    known = scale_row;
+    bool fits = true;
+    if (form == NarrowForm::kFp8) {
+      for (const uint8_t byte : bytes) fits = fits && (byte & 0x7f) != 0x7f;
+      std::memcpy(out, bytes.data(), bytes.size());
+      fits = put_floats(factors, format.block_cols, cols, out + cols) && fits;
+    } else {
+      for (int64_t i = 0; i < cols; ++i) {
+        const uint8_t byte = bytes[static_cast<size_t>(i / 2)];
+        out[i] = static_cast<std::byte>(i % 2 == 0 ? byte & 15 : byte >> 4);
+      }
+      fits = put_exponents(factors, out + cols);
+    }
+    if (!fits) fail_number(weight, row);
   }
 }
 

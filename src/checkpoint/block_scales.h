@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights stored in few bits with one scale for each block: value = element * scale, exactly.
-//   FP8: e4m3, blocks of 128 x 128 (DeepSeek-V3, V4); blocks at the ends are smaller.
+// Weights stored in few bits with one scale for each block: value = element * scale, rounded to
+// f32.
+//   FP8: e4m3, blocks of config.json's weight_block_size, or 128 x 128 (DeepSeek-V3, Qwen3-FP8);
+//   blocks at the ends are smaller. One scale may be a whole row's (fbgemm_fp8) or the tensor's.
 //   FP4: e2m1, blocks of 1 x 32 (DeepSeek-V4's experts); as F4, or as bytes (I8, U8) of two
 //   elements, of which the low four bits are the first.
-// The scales of tensor "X" are "X_scale_inv", those of "Y.weight" also "Y.scale": of [rows / block,
-// columns / block], F32, F16, BF16 or powers of two (F8_E8M0). Formats: OCP Microscaling Formats
-// 1.0: e4m3 has 1 sign, 4 exponent bits of bias 7, 3 mantissa bits, no infinity, NaN at 0x7f and
-// 0xff; e2m1 1, 2 of bias 1, 1, no infinity, no NaN; e8m0 is 2^(bits - 127), NaN at 0xff.
+// The scales of tensor "X" are "X_scale_inv" or "X_scale", those of "Y.weight" also "Y.scale": of
+// [rows / block, columns / block], F32, F16, BF16 or powers of two (F8_E8M0). Scales of activations
+// beside them ("Y.input_scale", "Y.activation_scale") are no part of the weights. Formats: OCP
+// Microscaling Formats 1.0: e4m3 has 1 sign, 4 exponent bits of bias 7, 3 mantissa bits, no
+// infinity, NaN at 0x7f and 0xff; e2m1 1, 2 of bias 1, 1, no infinity, no NaN; e8m0 is 2^(bits -
+// 127), NaN at 0xff.
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +21,7 @@
 #include <vector>
 
 #include "checkpoint/safetensors.h"
+#include "tensor/narrow.h"
 
 namespace strata {
 
@@ -32,17 +39,29 @@ struct BlockFormat {
 // Nothing when no such format has the tensor's dtype and number of axes.
 std::optional<BlockFormat> block_format(const TensorInfo& stored);
 
-// Under which names the scales of a tensor may be.
-std::vector<std::string> scale_names(std::string_view tensor);
+// Rows and columns of a block of FP8, of a config.json that says so.
+std::optional<std::array<int64_t, 2>> config_block_size(const std::string& config_text,
+                                                        const std::string& where);
 
-// What is wrong with `scale` as the scales of `weight`, or nothing.
-std::string scale_fault(const TensorInfo& weight, const BlockFormat& format,
-                        const TensorInfo& scale);
+// Under which names the scales of a tensor may be, and those of what it multiplies.
+std::vector<std::string> scale_names(const TensorInfo& weight);
+std::vector<std::string> activation_scale_names(std::string_view tensor);
+
+// What is wrong with `scale` as the scales of `weight`, or nothing: then the format's blocks are
+// those of the scales.
+std::string fit_scale(const TensorInfo& weight, const TensorInfo& scale, BlockFormat& format);
 
 // Reads elements [first, first + count) of the weight, in row-major order, times their scales, in
 // f32. The scale has no fault.
 void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
                  const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale,
                  int64_t first, int64_t count, float* out);
+
+// The form that such a weight may be kept in, kNone for none, and rows of it in that form. An Error
+// where a value is no number.
+NarrowForm scaled_form(const BlockFormat& format, const TensorInfo& scale);
+void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
+                        const BlockFormat& format, const SafetensorsFile& scales,
+                        const TensorInfo& scale, int64_t first_row, int64_t count, std::byte* out);
 
 }  // namespace strata

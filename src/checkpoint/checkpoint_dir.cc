@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "checkpoint/bnb4.h"
 #include "checkpoint/faults.h"
 #include "checkpoint/json.h"
 #include "checkpoint/stacks.h"
@@ -20,8 +21,11 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxIndexBytes = 100'000'000;
+constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr size_t kMaxShards = 10'000;
 constexpr size_t kMostTensors = 1 << 18;  // of all stacks; no model comes near
+
+bool is_fp8(const CheckpointTensor& tensor) { return tensor.info.dtype_name == "F8_E4M3"; }
 
 struct Index {
   std::map<std::string, std::string> weight_map;
@@ -98,6 +102,7 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
                     path_, kSingle, kIndex));
   }
   join_scales();
+  join_bnb4();
   unstack();
 }
 
@@ -115,7 +120,7 @@ void CheckpointDir::unstack() {
   if (!any) return;
   for (const CheckpointTensor& tensor : tensors_) {
     const std::string& where = files_[tensor.shard].path();
-    const auto parts = stacks[tensor.shard].empty() || tensor.scaled
+    const auto parts = stacks[tensor.shard].empty() || tensor.scaled || tensor.bnb4
                            ? std::nullopt
                            : unstacked(tensor.info, stacks[tensor.shard], where);
     if (!parts) tensors.push_back(tensor);
@@ -139,7 +144,7 @@ void CheckpointDir::unstack() {
 }
 
 const CheckpointTensor* CheckpointDir::scale_of(const CheckpointTensor& tensor) const {
-  for (const std::string& name : scale_names(tensor.info.name)) {
+  for (const std::string& name : scale_names(tensor.info)) {
     const CheckpointTensor* scale = find(name);
     if (scale != nullptr) return scale;
   }
@@ -151,11 +156,17 @@ const CheckpointTensor* CheckpointDir::scale_of(const CheckpointTensor& tensor) 
 void CheckpointDir::join_scales() {
   FaultList faults(path_);
   std::set<std::string> joined;
+  std::optional<std::array<int64_t, 2>> block;  // of FP8, as config.json says
+  const std::string config = path_ + "/config.json";
+  if (std::any_of(tensors_.begin(), tensors_.end(), is_fp8) && file_exists(config)) {
+    block = config_block_size(read_file(config, kMaxConfigBytes), config);
+  }
   for (CheckpointTensor& tensor : tensors_) {
-    const std::optional<BlockFormat> format = block_format(tensor.info);
+    std::optional<BlockFormat> format = block_format(tensor.info);
     const CheckpointTensor* scale = format ? scale_of(tensor) : nullptr;
     if (scale == nullptr) continue;
-    const std::string fault = scale_fault(tensor.info, *format, scale->info);
+    if (block && is_fp8(tensor)) format->block_rows = (*block)[0], format->block_cols = (*block)[1];
+    const std::string fault = fit_scale(tensor.info, scale->info, *format);
     if (!fault.empty()) {
       faults.add(fault);
       continue;
@@ -166,9 +177,37 @@ void CheckpointDir::join_scales() {
     tensor.info.dims = format->dims;
     for (const int64_t dim : tensor.info.dims) tensor.info.shape.push_back(dim);
     joined.insert(scale->info.name);
+    for (std::string& name : activation_scale_names(tensor.info.name))
+      joined.insert(std::move(name));
   }
   faults.raise();
   if (joined.empty()) return;
+  erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
+}
+
+// The same for bitsandbytes' 4 bits, which are found by their state.
+void CheckpointDir::join_bnb4() {
+  std::set<std::string> joined;
+  const auto find_stored = [&](const std::string& name) -> StoredTensorRef {
+    const CheckpointTensor* part = find(name);
+    if (part == nullptr) return {};
+    return {&part->info, &files_[part->shard], part->shard};
+  };
+  for (CheckpointTensor& tensor : tensors_) {
+    if (tensor.scaled) continue;
+    tensor.bnb4 = read_bnb4(tensor.info, find_stored);
+    if (tensor.bnb4 == nullptr) continue;
+    for (std::string& name : bnb4_parts(tensor.info.name)) joined.insert(std::move(name));
+  }
+  if (joined.empty()) return;
+  for (CheckpointTensor& tensor : tensors_) {
+    if (tensor.bnb4 == nullptr) continue;
+    tensor.info.dtype_name = tensor.bnb4->type;
+    tensor.info.readable = true;
+    tensor.info.dtype = DType::kF32;
+    tensor.info.dims = {tensor.bnb4->rows, tensor.bnb4->cols};
+    tensor.info.shape = {tensor.bnb4->rows, tensor.bnb4->cols};
+  }
   erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
 }
 
@@ -229,6 +268,11 @@ void CheckpointDir::open_indexed() {
 
 void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                          void* raw_out) const {
+  if (tensor.bnb4 != nullptr) {
+    return read_bnb4_values(*tensor.bnb4, files_[tensor.shard], tensor.info,
+                            files_[tensor.bnb4->absmax_shard], first_element, count,
+                            static_cast<float*>(raw_out));
+  }
   if (tensor.scaled) {
     const auto& [format, scale, shard] = *tensor.scaled;
     return read_scaled(files_[tensor.shard], tensor.info, format, files_[shard], scale,
@@ -239,8 +283,26 @@ void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, 
 
 void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                              float* out) const {
-  if (tensor.scaled) return read(tensor, first_element, count, out);
+  if (tensor.scaled || tensor.bnb4) return read(tensor, first_element, count, out);
   files_[tensor.shard].read_f32(tensor.info, first_element, count, out);
+}
+
+NarrowForm CheckpointDir::narrow_form(const CheckpointTensor& tensor) const {
+  if (tensor.bnb4 != nullptr) return tensor.bnb4->form;
+  return tensor.scaled ? scaled_form(tensor.scaled->format, tensor.scaled->scale)
+                       : NarrowForm::kNone;
+}
+
+void CheckpointDir::read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                                std::byte* out) const {
+  const SafetensorsFile& file = files_[tensor.shard];
+  if (tensor.bnb4 != nullptr) {
+    return read_bnb4_narrow(*tensor.bnb4, file, tensor.info, files_[tensor.bnb4->absmax_shard],
+                            first_row, count, out);
+  }
+  CHECK(tensor.scaled.has_value(), tensor.info.name);
+  const auto& [format, scale, shard] = *tensor.scaled;
+  read_scaled_narrow(file, tensor.info, format, files_[shard], scale, first_row, count, out);
 }
 
 void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
@@ -261,7 +323,7 @@ CheckpointLayout CheckpointDir::layout() const {
       continue;
     }
     if (!tensor.info.readable) continue;
-    const DType dtype = tensor.scaled ? DType::kBF16 : tensor.info.dtype;
+    const DType dtype = tensor.scaled || tensor.bnb4 ? DType::kBF16 : tensor.info.dtype;
     layout.entries.push_back(
         {{.name = tensor.info.name, .dtype = dtype, .shape = tensor.info.shape},
          shard_names_[tensor.shard]});

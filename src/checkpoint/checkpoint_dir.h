@@ -30,6 +30,9 @@ class CheckpointDir final : public CheckpointSource {
             void* raw_out) const override;
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                 float* out) const override;
+  [[nodiscard]] NarrowForm narrow_form(const CheckpointTensor& tensor) const override;
+  void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                   std::byte* out) const override;
   void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                   std::span<std::byte> out) const override;
   [[nodiscard]] CheckpointLayout layout() const override;
@@ -38,6 +41,7 @@ class CheckpointDir final : public CheckpointSource {
   void open_indexed();
   void add_shard(const std::string& name);
   void join_scales();
+  void join_bnb4();
   void unstack();
   [[nodiscard]] const CheckpointTensor* scale_of(const CheckpointTensor& tensor) const;
 

@@ -20,6 +20,8 @@
 
 namespace strata {
 
+struct Bnb4;  // checkpoint/bnb4.h
+
 struct CheckpointTensor {
   TensorInfo info;
   size_t shard = 0;  // into shards()
@@ -31,6 +33,7 @@ struct CheckpointTensor {
     size_t shard = 0;  // of the scale
   };
   std::optional<Scaled> scaled = {};
+  std::shared_ptr<const Bnb4> bnb4 = {};  // the same of bitsandbytes' 4 bits
 };
 
 // What a saver must know of where the weights came from.

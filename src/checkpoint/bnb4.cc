@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/bnb4.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "checkpoint/narrow_scale.h"
+
+namespace strata {
+namespace {
+
+constexpr std::string_view kStates[] = {".quant_state.bitsandbytes__nf4",
+                                        ".quant_state.bitsandbytes__fp4"};
+constexpr int64_t kMostStateBytes = 1 << 16;
+constexpr int64_t kNarrowBlock = 64;  // columns of one scale of NarrowForm::kNf4 and kFp4
+constexpr int64_t kElementsAtOnce = int64_t{8} << 20;
+
+[[noreturn]] void refuse(const std::string& name, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("tensor '{}': {}", name, what));
+}
+
+DType parse_type(const std::string& name, const std::string& of) {
+  if (name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  if (name == "float32") return DType::kF32;
+  refuse(of, fmt::format("dtype '{}', want bfloat16, float16 or float32", name));
+}
+
+// What the JSON of a state says; `nested` whether it has the members of nested scales.
+bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
+  JsonReader json(text, name);
+  bool nested = false;
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (key == "blocksize") {
+      out.block = json.integer();
+    } else if (key == "dtype") {
+      out.dtype = parse_type(json.string(), name);
+    } else if (key == "shape") {
+      std::vector<int64_t> shape;
+      json.begin_array();
+      while (json.next_item()) shape.push_back(json.integer());
+      if (shape.size() != 2) refuse(name, fmt::format("shape of {} axes, want 2", shape.size()));
+      out.rows = shape[0], out.cols = shape[1];
+    } else if (key == "nested_blocksize") {
+      out.nested_block = json.integer();
+      nested = true;
+    } else if (key == "nested_offset") {
+      out.offset = static_cast<float>(json.number());
+    } else if (key == "nested_dtype") {
+      if (json.string() != "float32") refuse(name, "nested_dtype: want float32");
+    } else {
+      json.skip();
+    }
+  }
+  json.end();
+  constexpr int64_t kMost = int64_t{1} << 31;
+  if (out.block < 1 || out.block > kMost || out.rows < 1 || out.rows > kMost || out.cols < 1 ||
+      out.cols > kMost || (nested && (out.nested_block < 1 || out.nested_block > kMost))) {
+    refuse(name, fmt::format("blocks of {} ({}) of [{}, {}]: want numbers above 0 and below 2^31",
+                             out.block, out.nested_block, out.rows, out.cols));
+  }
+  return nested;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A tensor of so many elements of a type.
+StoredTensorRef find_part(const FindStored& find, const std::string& name, std::string_view dtype,
+                          int64_t count) {
+  const StoredTensorRef part = find(name);
+  if (part.info == nullptr) refuse(name, "is missing; want it beside the weight of bitsandbytes");
+  const int64_t bytes = count * (dtype == "U8" ? 1 : 4);
+  if (part.info->dtype_name != dtype || part.info->num_bytes() != bytes) {
+    refuse(name, fmt::format("{} {}, want {} elements of {}", part.info->dtype_name,
+                             part.info->shape_text(), count, dtype));
+  }
+  return part;
+}
+
+std::vector<float> read_floats(const StoredTensorRef& part) {
+  std::vector<float> values(static_cast<size_t>(part.info->num_bytes()) / sizeof(float));
+  part.file->read_bytes(*part.info, 0, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+// The scales of blocks [first, first + out.size()).
+void read_absmax(const Bnb4& state, const SafetensorsFile& file, int64_t first,
+                 std::span<float> out) {
+  if (state.nested_map.empty()) {
+    return file.read_bytes(state.absmax, first * 4, std::as_writable_bytes(out));
+  }
+  std::vector<uint8_t> codes(out.size());
+  file.read_bytes(state.absmax, first, std::as_writable_bytes(std::span(codes)));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto nested = static_cast<size_t>((first + static_cast<int64_t>(i)) / state.nested_block);
+    const float product = state.nested_map[codes[i]] * state.nested_absmax[nested];
+    out[i] = product + state.offset;
+  }
+}
+
+float rounded_to(float value, DType dtype) {
+  if (dtype == DType::kBF16) return round_to_bf16(value);
+  return dtype == DType::kF16 ? f16_to_float(float_to_f16(value)) : value;
+}
+
+// The form whose values are those of the map, bit by bit.
+NarrowForm form_of(const Bnb4& state) {
+  // Of float16 files a value is rounded twice.
+  if (state.cols % kNarrowBlock != 0 || state.block % kNarrowBlock != 0 ||
+      state.dtype == DType::kF16) {
+    return NarrowForm::kNone;
+  }
+  for (const NarrowForm form : {NarrowForm::kNf4, NarrowForm::kFp4}) {
+    if (std::memcmp(narrow_layout(form).values, state.map.data(), sizeof(state.map)) == 0) {
+      return form;
+    }
+  }
+  return NarrowForm::kNone;
+}
+
+}  // namespace
+
+std::vector<std::string> bnb4_parts(std::string_view weight) {
+  std::vector<std::string> names;
+  for (const std::string_view suffix :
+       {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"}) {
+    names.push_back(fmt::format("{}{}", weight, suffix));
+  }
+  for (const std::string_view suffix : kStates)
+    names.push_back(fmt::format("{}{}", weight, suffix));
+  return names;
+}
+
+std::shared_ptr<const Bnb4> read_bnb4(const TensorInfo& weight, const FindStored& find) {
+  StoredTensorRef state;
+  for (const std::string_view suffix : kStates) {
+    if (state.info == nullptr) state = find(fmt::format("{}{}", weight.name, suffix));
+  }
+  if (weight.dtype_name != "U8" || state.info == nullptr) return nullptr;
+  if (state.info->dtype_name != "U8" || state.info->num_bytes() > kMostStateBytes) {
+    refuse(state.info->name,
+           fmt::format("{} {}, want JSON in U8", state.info->dtype_name, state.info->shape_text()));
+  }
+  std::string text(static_cast<size_t>(state.info->num_bytes()), '\0');
+  state.file->read_bytes(*state.info, 0, std::as_writable_bytes(std::span(text)));
+  auto out = std::make_shared<Bnb4>();
+  const bool nested = parse_state(text, state.info->name, *out);
+  out->type = state.info->name.substr(state.info->name.size() - 3);
+  const int64_t count = out->rows * out->cols;
+  if (weight.num_bytes() != ceil_div(count, 2)) {
+    refuse(weight.name, fmt::format("{} bytes, and its state says [{}, {}] in 4 bits",
+                                    weight.num_bytes(), out->rows, out->cols));
+  }
+  const int64_t blocks = ceil_div(count, out->block);
+  const std::string name = weight.name;
+  const StoredTensorRef absmax = find_part(find, name + ".absmax", nested ? "U8" : "F32", blocks);
+  out->absmax = *absmax.info;
+  out->absmax_shard = absmax.shard;
+  const std::vector<float> map = read_floats(find_part(find, name + ".quant_map", "F32", 16));
+  std::copy(map.begin(), map.end(), out->map.begin());
+  if (nested) {
+    out->nested_map = read_floats(find_part(find, name + ".nested_quant_map", "F32", 256));
+    out->nested_absmax = read_floats(
+        find_part(find, name + ".nested_absmax", "F32", ceil_div(blocks, out->nested_block)));
+  }
+  out->form = form_of(*out);
+  return out;
+}
+
+void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
+                      const SafetensorsFile& absmax, int64_t first, int64_t count, float* out) {
+  std::vector<uint8_t> bytes;
+  std::vector<float> scales;
+  for (int64_t begin = first; begin < first + count; begin += kElementsAtOnce) {
+    const int64_t end = std::min(first + count, begin + kElementsAtOnce);
+    bytes.resize(static_cast<size_t>((end - 1) / 2 + 1 - begin / 2));
+    weights.read_bytes(weight, begin / 2, std::as_writable_bytes(std::span(bytes)));
+    scales.resize(static_cast<size_t>((end - 1) / state.block + 1 - begin / state.block));
+    read_absmax(state, absmax, begin / state.block, scales);
+    for (int64_t i = begin; i < end; ++i) {
+      const uint8_t byte = bytes[static_cast<size_t>(i / 2 - begin / 2)];
+      const float scale = scales[static_cast<size_t>(i / state.block - begin / state.block)];
+      *out++ = rounded_to(state.map[i % 2 == 0 ? byte >> 4 : byte & 15] * scale, state.dtype);
+    }
+  }
+}
+
+void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
+                      const SafetensorsFile& absmax, int64_t first_row, int64_t count,
+                      std::byte* out) {
+  const int64_t cols = state.cols;
+  const NarrowLayout& layout = narrow_layout(state.form);
+  std::vector<uint8_t> bytes(static_cast<size_t>(count * cols / 2));
+  weights.read_bytes(weight, first_row * cols / 2, std::as_writable_bytes(std::span(bytes)));
+  const int64_t first_block = first_row * cols / state.block;
+  std::vector<float> scales(
+      static_cast<size_t>(((first_row + count) * cols - 1) / state.block + 1 - first_block));
+  read_absmax(state, absmax, first_block, scales);
+  const int64_t fields = (layout.row_bytes(cols) - cols) / 4;
+  for (int64_t r = 0; r < count; ++r) {
+    const uint8_t* from = bytes.data() + r * cols / 2;
+    for (int64_t i = 0; i < cols; ++i) {
+      *out++ = static_cast<std::byte>(i % 2 == 0 ? from[i / 2] >> 4 : from[i / 2] & 15);
+    }
+    for (int64_t i = 0; i < fields; ++i, out += 4) {
+      const int64_t col = std::min(i * kNarrowBlock, cols - 1);
+      const float scale =
+          scales[static_cast<size_t>(((first_row + r) * cols + col) / state.block - first_block)];
+      if (!fits_narrow(scale)) {
+        refuse(
+            weight.name + ".absmax",
+            fmt::format("row {} has {}, with which weights do not stay in 4 bits; --weights bf16",
+                        first_row + r, scale));
+      }
+      std::memcpy(out, &scale, sizeof(scale));
+    }
+  }
+}
+
+}  // namespace strata
