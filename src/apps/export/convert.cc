@@ -58,9 +58,8 @@ std::string own_type(const model::LoadedModel& names) {
 }
 
 void check_safetensors(const ConvertOptions& o) {
-  if (o.type == "nf4" && (o.layout == "stacked" || !o.data.empty())) {
-    refuse(
-        "--type nf4: for transformers, by layer; Strata does not load it: no layout and no data");
+  if (o.type == "nf4" && o.layout == "stacked") {
+    refuse("--layout stacked: of full types alone; bitsandbytes has a tensor for each layer");
   }
   if (o.type == "keep" || o.type == "nf4" || find_type(o.type) != nullptr) return;
   if (o.type == "mxfp4") {

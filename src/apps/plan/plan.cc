@@ -226,9 +226,8 @@ int plan_training(const PlanOptions& options) {
       {"model", fmt::format("{}, {} parameters, {}", engine->config().family,
                             report::format_count(static_cast<double>(weights.num_parameters())),
                             dtype_name(weights.compute_dtype()))});
-  if (has_gguf(options.model)) {
-    add_weights_row(weights, open_checkpoint(options.model).get(), table);
-  }
+  const std::string& where = has_gguf(options.model) ? options.model : engine->model().dir;
+  if (const auto source = find_weights(where)) add_weights_row(weights, source.get(), table);
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   table.add_row({"memory", memory_text(plan.memory)});

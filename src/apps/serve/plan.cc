@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/setup/model_files.h"
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
@@ -127,9 +128,13 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget,
   int64_t bytes = 0;
   for (const std::string& dir : directories) {
     std::error_code ignored;
+    const auto source = find_weights(dir);
+    const NarrowBytes narrow = source == nullptr ? NarrowBytes() : narrow_bytes(*source);
+    const bool keeps = keep != model::KeepWeights::kBf16;
     if (has_gguf(dir)) {
-      const NarrowBytes narrow = narrow_bytes(*open_checkpoint(dir));
-      bytes += keep == model::KeepWeights::kBf16 ? narrow.dequantised : narrow.stored;
+      bytes += keeps ? narrow.stored : narrow.dequantised;
+    } else if (!keeps) {
+      bytes += narrow.dequantised - narrow.stored;
     }
     for (const auto& file : std::filesystem::directory_iterator(dir, ignored)) {
       if (file.path().extension() == ".safetensors")

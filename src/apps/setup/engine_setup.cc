@@ -9,6 +9,7 @@
 
 #include "apps/setup/backend.h"
 #include "apps/setup/config_source.h"
+#include "apps/setup/model_files.h"
 #include "backend/file_memory.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -215,16 +216,6 @@ bool uses_mtp(const EngineSetup& setup) {
   return model::uses_mtp(*open_checkpoint(setup.model), parsed.config, setup.mtp);
 }
 
-namespace {
-
-// A plan wants a model's config alone, but looks at its weights where they are there.
-bool has_weights(const std::string& dir) {
-  return !dir.empty() && (file_exists(dir + "/model.safetensors") ||
-                          file_exists(dir + "/model.safetensors.index.json"));
-}
-
-}  // namespace
-
 std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, int64_t draft_tokens,
                                                      std::optional<model::LayerRange> part) {
   check_device(setup.device);
@@ -234,7 +225,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, i
   const ConfigSource source = find_config("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
   const DType dtype = parse_dtype(setup.dtype, parsed.config);
-  if (has_weights(source.dir)) model::untie_stored_head(*open_checkpoint(source.dir), parsed);
+  // A plan wants a model's config alone, but looks at its weights where they are there.
+  if (const auto weights = find_weights(source.dir)) model::untie_stored_head(*weights, parsed);
   auto backend = make_backend(setup.threads);
   model::LoadedModel model;
   model.dir = source.dir;
@@ -248,13 +240,13 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, i
                             source.where));
   }
   model::WeightForms forms;
-  if (has_gguf(setup.model)) {
-    forms = model::forms_to_keep(*open_checkpoint(setup.model), *backend, model.config, dtype,
-                                 parse_weights(setup.weights));
+  if (const auto weights = find_weights(has_gguf(setup.model) ? setup.model : source.dir)) {
+    forms =
+        model::forms_to_keep(*weights, *backend, model.config, dtype, parse_weights(setup.weights));
   } else if (setup.weights == "narrow") {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--weights narrow: {} is no file in GGUF, whose weights of 4 or 8 "
-                            "bits can be kept",
+                fmt::format("--weights narrow: {} has no weights next to it, which could be kept "
+                            "in 4 or 8 bits",
                             source.where));
   }
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, dtype, nullptr,

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/files.h"
+#include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/json.h"
 #include "checkpoint/source.h"
 #include "report/format.h"
@@ -37,6 +38,12 @@ std::string without_quantization(const std::string& config_text, const std::stri
     }
   }
   return found ? out + "\n}\n" : config_text;
+}
+
+std::unique_ptr<CheckpointSource> find_weights(const std::string& path) {
+  const bool there = !path.empty() && (has_gguf(path) || file_exists(path + "/model.safetensors") ||
+                                       file_exists(path + "/model.safetensors.index.json"));
+  return there ? open_checkpoint(path) : nullptr;
 }
 
 std::string dequantised_text(const CheckpointSource* source) {

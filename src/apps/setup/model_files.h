@@ -2,6 +2,7 @@
 // The small files of a model directory: those that belong to the model whatever its weights are
 // (configuration, tokenizer, chat template).
 #pragma once
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ std::string without_quantization(const std::string& config_text, const std::stri
 
 // Names of the small files of a model directory, config.json first.
 std::span<const std::string_view> model_file_names();
+
+// The weights of a model's directory or file; null where there are none, as next to a config alone.
+std::unique_ptr<CheckpointSource> find_weights(const std::string& path);
 
 // Copies those that the model at `from` has, config.json without `quantization_config`; the target
 // folder exists. Nothing happens where both are the same folder.

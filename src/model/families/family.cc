@@ -191,21 +191,21 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
   return rope;
 }
 
-// Weights stored as 8-bit floats are what the checkpoint reader makes of them: only the block form
-// is known to it.
+// Weights in few bits are what the checkpoint reader makes of them, which goes by the tensors that
+// are there: here other forms are refused, by name.
 void check_quantization(const ConfigObject& object) {
   const auto quantization = object.object("quantization_config");
   if (!quantization) return;
   const std::string method = quantization->text("quant_method", "");
   const std::string format = quantization->text("fmt", "e4m3");
-  const std::string block = quantization->has("weight_block_size")
-                                ? quantization->json("weight_block_size")
-                                : std::string("[128,128]");
-  if (method == "fp8" && format == "e4m3" && block == "[128,128]") return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: quantization_config: got {}, supported is quant_method fp8 with fmt "
-                          "e4m3 and weight_block_size [128, 128]",
-                          object.where(), object.json("quantization_config")));
+  if ((method == "fp8" || method == "fbgemm_fp8") && format == "e4m3") return;
+  if (method == "bitsandbytes" && quantization->boolean("load_in_4bit", false)) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: quantization_config: quant_method '{}' is not supported in this form "
+                  "(got {}); supported are fp8 with fmt e4m3, fbgemm_fp8, and bitsandbytes "
+                  "with load_in_4bit. Weights of other methods may be had in GGUF",
+                  object.where(), method, object.json("quantization_config")));
 }
 
 DType parse_dtype(const ConfigObject& object, std::string_view key) {
