@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -125,7 +126,12 @@ class Service {
     CheckpointKind kind;
   };
 
-  void add_session_routes(Router& router);
+  struct Operation;  // operations.cc has them as rows
+  static std::span<const Operation> operations();
+  Response health(const Request& request);
+  Response ready(const Request&) { return readiness(); }
+  Response dynamic_config(const Request& request);
+  Response telemetry(const Request& request);
 
   // Sessions (session_handlers.cc)
   Response client_config(const Request& request);
@@ -168,6 +174,15 @@ class Service {
   Response optim_step(const Request& request);
   Response load_weights(const Request& request);
   Response save(const Request& request, const SaveForm& form);
+  Response save_weights(const Request& request) {
+    return save(request, {"save_weights", CheckpointKind::kWeights});
+  }
+  Response save_weights_for_sampler(const Request& request) {
+    return save(request, {"save_weights_for_sampler", CheckpointKind::kSampler});
+  }
+  Response save_weights_external(const Request& request) {
+    return save(request, {"save_weights_external", CheckpointKind::kExternal});
+  }
   Response save_ephemeral(const Request& request, const Fields& body, const std::string& model_id,
                           int64_t seq_id);
   Response submit_save(const Request& request, const Fields& body, const SaveForm& form,
