@@ -31,7 +31,8 @@ from wire import Wire, as_json, ce, datum, dense, pb, sparse
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 CASES, ATTACKS = [], []
 STRICT = ["--memory", "1GiB", "--max-body", "1MiB", "--max-rank", "32", "--header-timeout", "1", "--body-timeout", "1",
-          "--quota", "carl:requests=3", "--quota", "carla:trained-tokens=10", "--quota", "carla:disk-bytes=1", "--rate", "carlo:requests=0.001/s"]
+          "--quota", "carl:requests=3", "--quota", "carla:trained-tokens=10", "--quota", "carla:disk-bytes=1", "--rate", "carlo:requests=0.001/s",
+          "--rate", "carrie:sampled-tokens=50/s", "--rate", "carrie:prompt-tokens=1/s"]
 MIB = 1 << 20
 MEMORY = 2048 * MIB
 DEFAULTS = ["--memory", "2GiB"]
@@ -59,8 +60,8 @@ class World:
                        f"{self.keys[3]} alice expires=2020-01-31\n{made.stdout.strip()} alice sample-only\n")
             file.writelines(f"tml-{i:032d} crowd{i}\n" for i in range(more_tenants))
             if limits is STRICT:
-                self.limited = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(3)]
-                file.writelines(f"{key} {name}\n" for key, name in zip(self.limited, ("carl", "carla", "carlo")))
+                self.limited = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(4)]
+                file.writelines(f"{key} {name}\n" for key, name in zip(self.limited, ("carl", "carla", "carlo", "carrie")))
         self.log = open(f"{data}/log", "w+")
         self.process = subprocess.Popen(
             [strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--keys", f"{data}/keys", "--audit", f"{data}/audit",
@@ -71,7 +72,7 @@ class World:
                 self.url = line.split()[-1]
                 break
         if limits is STRICT:
-            self.carl, self.carla, self.carlo = [Wire(self.url, key) for key in self.limited]
+            self.carl, self.carla, self.carlo, self.carrie = [Wire(self.url, key) for key in self.limited]
         self.enter()
 
     def enter(self):
@@ -559,7 +560,7 @@ attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)
 attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(keys_piped)
 
 
-CASES += hostile_bytes.FRAMINGS
+CASES += hostile_queues.LIMITED + hostile_bytes.FRAMINGS
 ATTACKS += hostile_bytes.ENDLESS + hostile_queues.ATTACKS
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tenant's crowd in a queue that all use, as rows of tests/e2e/hostile.py: `ATTACKS`, and `CROWDED` for a server whose
-keys name 3,000 tenants, of (what, want, send(world))."""
+"""One tenant's crowd in a queue that all use, as rows of tests/e2e/hostile.py: `LIMITED` of tenants with rates,
+`ATTACKS`, and `CROWDED` for a server whose keys name 3,000 tenants, of (what, want, send(world))."""
 import concurrent.futures
 import select
 import socket
@@ -122,9 +122,54 @@ def held_bodies(w):
     return f"{session.status_code}, {'result' if isinstance(done, bytes) else done}, {sorted(beats)}"
 
 
+def samples_at_once(w, count=100, most=256):
+    """Samples that may yield 256 tokens each, at once, by a tenant who has 50 a second, 500 at first."""
+    sampler = w.carrie.sampler(w.carrie.session(), 0, base_model="tiny")
+    body = {"num_samples": 1, "prompt": {"chunks": [{"type": "encoded_text", "tokens": []}]}, "sampling_session_id": sampler,
+            "sampling_params": {"max_tokens": most, "stop": []}}
+
+    def send(number, tokens=(5,)):
+        body["prompt"]["chunks"][0]["tokens"] = list(tokens)
+        return httpx.post(f"{w.url}/api/v1/asample", json={**body, "seq_id": number}, headers={"X-API-Key": w.limited[3]}, timeout=30)
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        replies = list(pool.map(send, range(1, 1 + count)))
+    taken = sum(reply.status_code == 200 for reply in replies)
+    refused = {(reply.status_code, int(reply.headers["retry-after"]) > 0) for reply in replies if reply.status_code != 200}
+    assert refused == {(429, True)} and all("--rate carrie:" in reply.text for reply in replies if reply.status_code != 200), refused
+    return 429 if 0 < taken * most <= 500 + most else f"{taken} taken"
+
+
+def long_prompts(w):
+    """Prompts of 8 tokens by a tenant who has one a second, ten at first: the second one, and how long to wait for it."""
+    sampler = w.carrie.sampler(w.carrie.session(), 0, base_model="tiny")
+    replies = [w.carrie.sample(sampler, number, TOKENS, max_tokens=1) for number in (1, 2)]
+    assert 1 <= int(replies[1].headers["retry-after"]) <= 8, replies[1].headers
+    return replies[1].status_code
+
+
+def sessions_without_rights(w, count=90, at_once=50):
+    """Sessions of a key that may only read, as many as it gets; then one of a key that trains."""
+    request = w.head("POST /api/v1/create_session HTTP/1.1", "Content-Type: application/json", "Content-Length: 2", body=b"{}")
+    request, codes = request.replace(w.keys[0].encode(), w.keys[2].encode()), set()
+    with socket.create_connection(("127.0.0.1", w.port), timeout=30) as peer, peer.makefile("rb") as answers:
+        while count and codes <= {200}:
+            count -= 1
+            peer.sendall(request * at_once)
+            for _ in range(at_once):
+                codes.add(int(answers.readline()[9:12]))
+                head = [line.lower() for line in iter(answers.readline, b"\r\n")]
+                answers.read(next(int(line.split(b":")[1]) for line in head if line.startswith(b"content-length:")))
+    return f"{', '.join(str(code) for code in sorted(codes - {200}))}; {w.wire.post('create_session', {'tags': []}).status_code}"
+
+
+LIMITED = [
+    ("100 samples at once that may yield five times what their tenant has", 429, samples_at_once),
+    ("a second prompt beyond its tenant's tokens a second", 429, long_prompts),
+]
 ATTACKS = [
     ("80 archives ordered with a read-only key, and another tenant's save", 429, archives),
     ("200 connections with zeros as zstd, and another tenant's body of 12 MiB", 400, unpacked),
     ("200 readers of one signed URL who do not read", "200, 503", unread_downloads),
+    ("all the sessions that a read-only key gets, then one of a key that trains", "429; 200", sessions_without_rights),
 ]
 CROWDED = [("bodies held back by one of 3,000 tenants, and another's session, pass and heartbeats", "200, result, [200]", held_bodies)]

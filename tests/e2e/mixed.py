@@ -15,6 +15,7 @@ import threading
 import time
 import types
 
+import hostile_queues
 from hostile import ATTACKS, CASES, MIB, World, memory
 from lifetimes import Server
 from tenants import data_of, tokens_of
@@ -27,7 +28,7 @@ READER, EXPIRED, PLAYER = KEYS[-3:]
 # Of hostile.py's tenants with limits.
 NEED_LIMITS = {"the fourth request of a quota of three", "a poll and a heartbeat beyond the quota", "a pass beyond its tenant's tokens",
                "a save beyond its tenant's disk",
-               "a second request at 0.001/s"}
+               "a second request at 0.001/s", *(row[0] for row in hostile_queues.LIMITED)}
 LOSSES = ["cross_entropy", "importance_sampling", "ppo", "cispo"]
 
 
