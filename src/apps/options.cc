@@ -212,12 +212,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.text("adapter", o.adapter, "PEFT LoRA directory; alone it stands for its base too");
   t.group("Answers");
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
-  t.number("temperature", o.temperature, {0, 1e6, "0 (greedy) or more"}, "0: greedy")
-      .by_default("generation_config.json's, else 1");
-  t.integer("top-k", o.top_k, {0, INT64_MAX, "0 (off) or more"}, "0: off")
-      .by_default("generation_config.json's, else 0");
-  t.number("top-p", o.top_p, {1e-300, 1, "above 0, at most 1"}, "1: off")
-      .by_default("generation_config.json's, else 1");
+  sampling_rows(t, o.sampling);
   t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
   t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
   t.group(kMachineGroup);

@@ -53,6 +53,24 @@ std::optional<int64_t> whole_number(const std::string& path, const json::object&
   return static_cast<int64_t>(*value);
 }
 
+// Those that a range is all there is to say of.
+struct NumberKey {
+  const char* name;
+  std::optional<double> SamplingDefaults::* value;
+  bool NamedSampling::* named;
+  double least, most;
+  const char* wanted;
+};
+constexpr NumberKey kNumberKeys[] = {
+    {"top_p", &SamplingDefaults::top_p, &NamedSampling::top_p, 1e-300, 1,
+     "a number above 0 and at most 1; or give --top-p"},
+    {"min_p", &SamplingDefaults::min_p, &NamedSampling::min_p, 0, 1,
+     "a number of 0 to 1; or give --min-p"},
+    {"repetition_penalty", &SamplingDefaults::repetition_penalty,
+     &NamedSampling::repetition_penalty, 0.01, 100,
+     "a number of 0.01 to 100; or give --repetition-penalty"},
+};
+
 }  // namespace
 
 SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSampling& named) {
@@ -80,9 +98,9 @@ SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSamp
                              {-1, kMostTopK, "a whole number of 0 (off) or more; or give --top-k"});
     if (out.top_k == -1) out.top_k = 0;
   }
-  if (!named.top_p) {
-    out.top_p = number(path, object, "top_p",
-                       {1e-300, 1, "a number above 0 and at most 1; or give --top-p"});
+  for (const NumberKey& key : kNumberKeys) {
+    if (!(named.*key.named))
+      out.*key.value = number(path, object, key.name, {key.least, key.most, key.wanted});
   }
   return out;
 }

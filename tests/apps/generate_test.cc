@@ -93,6 +93,64 @@ TEST_F(GenerateTest, ChatTakesTheSame) {
   EXPECT_THAT(chat(model_with(kQwen)).err, HasSubstr("[seed "));
 }
 
+// Of an answer: its tokens, from --json.
+std::vector<int64_t> tokens_of(const Ran& ran) {
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  std::vector<int64_t> out;
+  for (const auto& token : boost::json::parse(ran.out).at("tokens").as_array())
+    out.push_back(token.as_int64());
+  return out;
+}
+
+TEST_F(GenerateTest, PenaltiesAndBiasMoveAnswersAndNeutralValuesDoNot) {
+  const std::string model = model_with(R"({"eos_token_id":[4072,4070]})");
+  const auto ask = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--json", "--temperature", "0"});
+    return tokens_of(generate(model, more));
+  };
+  const std::vector<int64_t> plain = ask({});
+  EXPECT_EQ(ask({"--presence-penalty", "0", "--frequency-penalty", "0", "--repetition-penalty", "1",
+                 "--min-p", "0", "--logit-bias", "5:0"}),
+            plain);
+  const std::string first = std::to_string(plain.at(0));
+  EXPECT_NE(ask({"--logit-bias", first + ":-100"}).at(0), plain.at(0));
+  EXPECT_EQ(ask({"--logit-bias", "77:-1.5,9:100"}).at(0), 9);
+  // No token comes twice where each costs more than any logit.
+  std::vector<int64_t> once =
+      ask({"--frequency-penalty", "2", "--presence-penalty", "2", "--repetition-penalty", "100"});
+  std::sort(once.begin(), once.end());
+  EXPECT_EQ(std::adjacent_find(once.begin(), once.end()), once.end());
+}
+
+TEST_F(GenerateTest, TakesThePenaltyOfTheFile) {
+  const std::string with = model_with(R"({"eos_token_id":[4072,4070],"repetition_penalty":1.3})");
+  const Ran taken = generate(with, {"--temperature", "0"});
+  EXPECT_THAT(taken.err, HasSubstr("[from generation_config.json: repetition_penalty 1.3]\n"));
+  EXPECT_EQ(generate(with, {"--temperature", "0", "--repetition-penalty", "1.3"}).out, taken.out);
+  const Ran named = generate(with, {"--temperature", "0", "--repetition-penalty", "1"});
+  EXPECT_THAT(named.err, Not(HasSubstr("generation_config")));
+  EXPECT_EQ(generate(model_with(R"({"eos_token_id":[4072,4070]})"), {"--temperature", "0"}).out,
+            named.out);
+  // Cuts say nothing where nothing is drawn.
+  EXPECT_THAT(generate(model_with(R"({"min_p":0.2})"), {"--temperature", "0"}).err,
+              Not(HasSubstr("generation_config")));
+  EXPECT_THAT(generate(model_with(R"({"min_p":0.2})")).err,
+              HasSubstr("[from generation_config.json: min_p 0.2]\n"));
+}
+
+TEST_F(GenerateTest, RefusesABiasThatIsNone) {
+  const std::string model = model_with("{}");
+  for (const char* wrong : {"5", "5:", ":1", "5:101", "5:nan", "x:1", "5:1,", "5:1;6:1", "5:1x"}) {
+    const Ran bad = generate(model, {"--logit-bias", wrong});
+    EXPECT_EQ(bad.code, 2) << wrong;
+    EXPECT_THAT(bad.err, HasSubstr("--logit-bias: got '")) << wrong;
+    EXPECT_THAT(bad.err, HasSubstr("want ID:VALUE,... with values of -100 to 100")) << wrong;
+  }
+  EXPECT_THAT(generate(model, {"--logit-bias", "99999999:1"}).err,
+              HasSubstr("logit_bias: got id 99999999"));
+  EXPECT_THAT(generate(model, {"--repetition-penalty", "0"}).err, HasSubstr("want 0.01 to 100"));
+}
+
 TEST_F(GenerateTest, AFaultOfTheFileNamesTheOptionInstead) {
   const Ran bad = generate(model_with(R"({"top_p":2})"));
   EXPECT_EQ(bad.code, 2);

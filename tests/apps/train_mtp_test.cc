@@ -130,7 +130,7 @@ TEST_F(TrainTest, AnAdapterMayHaveMultiTokenPredictionToo) {
   generation.adapter = o.out;
   generation.threads = 2;
   generation.max_tokens = 3;
-  generation.temperature = 0;
+  generation.sampling.number("temperature") = 0;
   Generator generator(generation);
   const auto write = [](std::string_view) {};
   const auto stop = [] { return false; };

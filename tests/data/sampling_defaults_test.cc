@@ -49,12 +49,28 @@ TEST_F(SamplingDefaultsTest, TakesWhatTheFileNames) {
   EXPECT_EQ(load(R"({"top_k":-1})").top_k, 0);
 }
 
+TEST_F(SamplingDefaultsTest, TakesPenaltyAndMinP) {
+  const char* file = R"({"repetition_penalty":1.05,"min_p":0.1})";
+  EXPECT_EQ(load(file).repetition_penalty, 1.05);
+  EXPECT_EQ(load(file).min_p, 0.1);
+  EXPECT_FALSE(load(file, {.repetition_penalty = true}).repetition_penalty);
+  EXPECT_EQ(load(file, {.repetition_penalty = true}).min_p, 0.1);
+  EXPECT_NE(fault(R"({"min_p":1.5})")
+                .find(": min_p: got 1.5E0, want a number of 0 to 1; or give --min-p"),
+            std::string::npos);
+  EXPECT_NE(fault(R"({"repetition_penalty":0})").find("or give --repetition-penalty"),
+            std::string::npos);
+  EXPECT_EQ(fault(R"({"repetition_penalty":0})", {.repetition_penalty = true}), "no error");
+}
+
 TEST_F(SamplingDefaultsTest, WhatIsAbsentOrNullSaysNothing) {
   for (const char* content :
-       {"{}", R"({"do_sample":null,"temperature":null,"top_k":null,"top_p":null})"}) {
+       {"{}", R"({"do_sample":null,"temperature":null,"top_k":null,"top_p":null,)"
+              R"("min_p":null,"repetition_penalty":null})"}) {
     const SamplingDefaults nothing = load(content);
     EXPECT_FALSE(nothing.greedy);
-    EXPECT_FALSE(nothing.temperature || nothing.top_k || nothing.top_p);
+    EXPECT_FALSE(nothing.temperature || nothing.top_k || nothing.top_p || nothing.min_p ||
+                 nothing.repetition_penalty);
   }
   std::filesystem::remove(dir_ / "generation_config.json");
   EXPECT_FALSE(load_sampling_defaults(dir_.string()).temperature);

@@ -210,10 +210,8 @@ std::string Conversation::stats() {
   out += fmt::format(
       "answers: {}; {} tokens, {} tokens/s\n", num_answers_, num_tokens_,
       num_tokens_ == 0 ? "0" : report::format_count(static_cast<double>(num_tokens_) / seconds_));
-  out += sampling.greedy()
-             ? "greedy\n"
-             : fmt::format("temperature {}, top-k {}, top-p {}, seed {}\n", sampling.temperature,
-                           sampling.top_k, sampling.top_p, generator_.seed().value_or(0));
+  out += describe(sampling.request);
+  out += sampling.greedy() ? "\n" : fmt::format(", seed {}\n", generator_.seed().value_or(0));
   return out;
 }
 

@@ -9,8 +9,6 @@
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "checkpoint/source.h"
-#include "data/sampling_defaults.h"
 #include "model/adapter/io.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
@@ -31,35 +29,11 @@ uint64_t random_seed() {
 
 }  // namespace
 
-SamplingSettings sampling_settings(const GenerationOptions& options) {
-  const data::SamplingDefaults file = data::load_sampling_defaults(
-      open_texts(options.model), {.temperature = options.temperature.has_value(),
-                                  .top_k = options.top_k.has_value(),
-                                  .top_p = options.top_p.has_value()});
-  SamplingSettings out;
-  if (file.greedy) {
-    out.temperature = 0.0;
-    out.taken = file.temperature == 0.0 ? "temperature 0 (greedy)" : "do_sample false (greedy)";
-  } else {
-    out.temperature = options.temperature.value_or(file.temperature.value_or(out.temperature));
-  }
-  out.top_k = options.top_k.value_or(file.top_k.value_or(out.top_k));
-  out.top_p = options.top_p.value_or(file.top_p.value_or(out.top_p));
-  if (out.greedy()) return out;  // which the others do not change
-  const auto take = [&](const char* name, const auto& value) {
-    if (value) out.taken += fmt::format("{}{} {}", out.taken.empty() ? "" : ", ", name, *value);
-  };
-  take("temperature", file.temperature);
-  take("top_k", file.top_k);
-  take("top_p", file.top_p);
-  return out;
-}
-
 Generator::Generator(const GenerationOptions& options)
     : options_(options),
       text_(options.model),
       end_tokens_(text_.end_tokens().stop),
-      sampling_(sampling_settings(options)) {
+      sampling_(sampling_settings(options.model, options.sampling)) {
   check_stops(options.stop);
   EngineSetup setup = options;
   const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
@@ -79,12 +53,9 @@ Generator::Generator(const GenerationOptions& options)
 Generated Generator::run(const std::vector<int32_t>& prompt,
                          FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
   const double begin = now_seconds();
-  api::SampleRequest request;
+  api::SampleRequest request = sampling_.request;
   request.prompt = prompt;
   request.slot = slot_;
-  request.temperature = static_cast<float>(sampling_.temperature);
-  request.top_k = sampling_.top_k;
-  request.top_p = static_cast<float>(sampling_.top_p);
   request.seed = seed_.value_or(0) + num_answers_++;
   request.stop = end_tokens_;
   const int64_t room = context() - std::ssize(prompt);

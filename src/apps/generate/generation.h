@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/generate/sampling.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/text_stack.h"
 #include "base/function_ref.h"
@@ -20,25 +21,12 @@ namespace strata::apps {
 struct GenerationOptions : EngineSetup {
   std::string adapter;  // PEFT directory; empty: the base
   int64_t max_tokens = 256;
-  // Absent: as generation_config.json has it, else 1, 0 (off) and 1. A temperature of 0 is greedy.
-  std::optional<double> temperature;
-  std::optional<int64_t> top_k;
-  std::optional<double> top_p;
+  SamplingChoices sampling = {};
   std::optional<uint64_t> seed;    // drawn, and printed, when absent and not greedy
   std::vector<std::string> stop;   // texts that end the answer; they are not part of it
   std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
   int64_t draft_tokens = 1;        // of a step, where it speculates
 };
-
-// How tokens are chosen, and which part of it stood in generation_config.json.
-struct SamplingSettings {
-  double temperature = 1.0;  // 0: greedy
-  int64_t top_k = 0;
-  double top_p = 1.0;
-  std::string taken;  // for people; empty: nothing was taken
-  [[nodiscard]] bool greedy() const { return temperature == 0.0; }
-};
-SamplingSettings sampling_settings(const GenerationOptions& options);
 
 inline constexpr std::string_view kInterrupted = "interrupt";
 

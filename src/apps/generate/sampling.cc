@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/generate/sampling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "checkpoint/source.h"
+#include "data/sampling_defaults.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr double kMostTemperature = 1e6;
+constexpr double kLeastAbove = 1e-300;  // of a range that excludes 0
+constexpr const char* kBias = "logit-bias";
+
+std::string dashed(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
+
+[[noreturn]] void refuse_bias(std::string_view got) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: got '{}', want ID:VALUE,... with values of {} to {}", kBias, got,
+                          -api::kMostLogitBias, api::kMostLogitBias));
+}
+
+template <typename T>
+T whole(std::string_view text, std::string_view pair) {
+  T value = {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) refuse_bias(pair);
+  return value;
+}
+
+// "ID:VALUE,ID:VALUE"; ids are held against the vocabulary when the model is there.
+std::vector<api::LogitBias> read_biases(std::string_view text) {
+  std::vector<api::LogitBias> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view pair = text.substr(begin, end - begin);
+    const size_t colon = pair.find(':');
+    if (colon == std::string_view::npos) refuse_bias(pair);
+    const auto add = whole<float>(pair.substr(colon + 1), pair);
+    if (!(std::abs(add) <= api::kMostLogitBias)) refuse_bias(pair);
+    out.push_back({.token = whole<int32_t>(pair.substr(0, colon), pair), .add = add});
+    begin = end + 1;
+  }
+  return out;
+}
+
+void bias_row(OptionTable& table, std::vector<api::LogitBias>& field) {
+  auto* at = &field;
+  table.add({.name = kBias,
+             .unit = "ID:VALUE,...",
+             .help = "added to the logits of these tokens; -100 bans one",
+             .set = [at](const std::string& text) { *at = read_biases(text); },
+             .text =
+                 [at] {
+                   std::string text;
+                   for (const api::LogitBias& bias : *at)
+                     text += fmt::format("{}{}:{}", text.empty() ? "" : ",", bias.token, bias.add);
+                   return text;
+                 }});
+}
+
+struct FileNumber {
+  std::string_view name;
+  std::optional<double> data::SamplingDefaults::* value;
+  bool data::NamedSampling::* named;
+};
+constexpr FileNumber kFileNumbers[] = {
+    {"temperature", &data::SamplingDefaults::temperature, &data::NamedSampling::temperature},
+    {"top_p", &data::SamplingDefaults::top_p, &data::NamedSampling::top_p},
+    {"min_p", &data::SamplingDefaults::min_p, &data::NamedSampling::min_p},
+    {"repetition_penalty", &data::SamplingDefaults::repetition_penalty,
+     &data::NamedSampling::repetition_penalty},
+};
+
+data::SamplingDefaults read_file(const std::string& model, SamplingChoices choices) {
+  data::NamedSampling named = {.top_k = choices.top_k.has_value()};
+  for (const FileNumber& number : kFileNumbers)
+    named.*number.named = choices.number(number.name).has_value();
+  return data::load_sampling_defaults(open_texts(model), named);
+}
+
+std::optional<double> number_of(const data::SamplingDefaults& file, std::string_view name) {
+  for (const FileNumber& number : kFileNumbers) {
+    if (number.name == name) return file.*number.value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<double>& SamplingChoices::number(std::string_view name) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (api::kSamplingOptions[i].name == name) return numbers[i];
+  }
+  CHECK(false, name);
+  return numbers[0];
+}
+
+void sampling_rows(OptionTable& table, SamplingChoices& choices) {
+  for (size_t i = 0; i < choices.numbers.size(); ++i) {
+    const api::SamplingOption& option = api::kSamplingOptions[i];
+    const double least = option.excludes_least ? kLeastAbove : option.least;
+    const double most = std::min<double>(option.most, kMostTemperature);
+    OptionRow& row =
+        table.number(dashed(option.name), choices.numbers[i],
+                     {least, most, std::string(option.wanted)}, std::string(option.help));
+    const std::string otherwise = fmt::format("{}", option.neutral);
+    row.by_default(option.in_generation_config ? "generation_config.json's, else " + otherwise
+                                               : otherwise);
+  }
+  table.integer("top-k", choices.top_k, {0, INT64_MAX, "0 (off) or more"}, "0: off")
+      .by_default("generation_config.json's, else 0");
+  bias_row(table, choices.logit_bias);
+}
+
+SamplingSettings sampling_settings(const std::string& model, const SamplingChoices& choices) {
+  const data::SamplingDefaults file = read_file(model, choices);
+  SamplingSettings out;
+  const auto take = [&](std::string_view name, const auto& value) {
+    if (value) out.taken += fmt::format("{}{} {}", out.taken.empty() ? "" : ", ", name, *value);
+  };
+  if (file.greedy)
+    out.taken = file.temperature == 0.0 ? "temperature 0 (greedy)" : "do_sample false (greedy)";
+  bool greedy = file.greedy;
+  for (size_t i = 0; i < choices.numbers.size(); ++i) {
+    const api::SamplingOption& option = api::kSamplingOptions[i];
+    const std::optional<double> from_file = number_of(file, option.name);
+    const double otherwise = from_file.value_or(option.neutral);
+    out.request.*option.field = static_cast<float>(choices.numbers[i].value_or(otherwise));
+    if (option.name == "temperature") {
+      if (file.greedy) out.request.temperature = 0.0f;
+      greedy = out.greedy();
+      if (greedy) continue;  // the file's is told above
+      take(option.name, from_file);
+      take("top_k", file.top_k);
+    } else if (!(greedy && option.is_cut)) {
+      take(option.name, from_file);
+    }
+  }
+  out.request.top_k = choices.top_k.value_or(file.top_k.value_or(0));
+  out.request.logit_bias = choices.logit_bias;
+  return out;
+}
+
+std::string describe(const api::SampleRequest& request) {
+  const bool greedy = request.temperature == 0.0f;
+  std::string out = greedy ? "greedy" : fmt::format("temperature {}", request.temperature);
+  if (!greedy && request.top_k != 0) out += fmt::format(", top-k {}", request.top_k);
+  for (const api::SamplingOption& option : api::kSamplingOptions) {
+    const float value = request.*option.field;
+    if (option.name == "temperature" || value == option.neutral || (greedy && option.is_cut))
+      continue;
+    out += fmt::format(", {} {}", dashed(option.name), value);
+  }
+  if (!request.logit_bias.empty())
+    out += fmt::format(", bias of {} tokens", request.logit_bias.size());
+  return out;
+}
+
+}  // namespace strata::apps
