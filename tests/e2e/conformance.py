@@ -5,6 +5,7 @@ usage: conformance.py URL KEY_A KEY_B [--only N,N]     (tools/run/e2e.sh starts 
 Each test names the items that it shows; count.py says where the others are shown.
 """
 import math
+import random
 import sys
 import time
 import traceback
@@ -573,6 +574,14 @@ def reproducible(w):
     assert greedy[0] == greedy[1] == tokens(temperature=0.0)[0]
     seeded = tokens(seed=7, temperature=1.5)
     assert seeded == tokens(seed=7, temperature=1.5) and seeded[0] != seeded[1]
+    # What is known of a prompt is not read again, and only its own tenant finds it.
+    prompt = [random.randrange(100) for _ in range(200)]
+    def whole(wire, sampler):
+        return wire.sampled(sampler, next(w.seq), prompt, max_tokens=12, params={"stop": [], "seed": 7})
+    first, again = whole(w.wire, w.base), whole(w.wire, w.base)
+    other = whole(w.other, w.other.sampler(w.other.session(), 0, base_model="tiny"))
+    assert [r.prompt_cache_hit_tokens for r in (first, again, other)] == [0, 192, 0], (first, again, other)
+    assert first.sequences == again.sequences == other.sequences
 
 
 @item(76, 122)

@@ -176,12 +176,14 @@ TEST(Options, ReadsTheFile) {
   const std::string path = dir.file("strata.toml");
   write_bytes(path,
               "# ours\nmodel = [\"A=/x\"]\ndata = \"/d\"\nmax-body = \"1MiB\"\nmax-rank = 64\n"
-              "no-keys = true\nstable-reinforce = false\nresult-ttl = 1.5\n");
+              "no-keys = true\nstable-reinforce = false\nprefix-cache = false\n"
+              "result-ttl = 1.5\n");
   const OptionSource sources[] = {options_from_file(path)};
   const ServeOptions options = merge_options(sources);
   EXPECT_EQ(options.max_body, 1 << 20);
   EXPECT_EQ(options.max_rank, 64);
   EXPECT_EQ(options.result_ttl, 1.5);
+  EXPECT_FALSE(options.prefix_cache);
   EXPECT_TRUE(options.no_keys);
   EXPECT_FALSE(options.stable_reinforce);
   const std::pair<const char*, const char*> bad[] = {

@@ -55,7 +55,8 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
             .base = bases_[i].id,
             .max_sample_rows = options.max_sample_rows,
             .snapshot_bytes = plan_.snapshots / static_cast<int64_t>(engines_.size()),
-            .expert_rank = options.expert_rank});
+            .expert_rank = options.expert_rank,
+            .prefix_cache = options.prefix_cache});
   }
   for (const ServedAdapter& adapter : options.served) {
     engines_[adapter.model].runner->keep_adapter(adapter.id, adapter.dir,
@@ -236,6 +237,10 @@ void EngineHost::count(const api::Work& work) {
     sum.running_samples += base.runner->capacity().running_samples;
     sum.snapshot_bytes += base.runner->snapshots().num_bytes();
     sum.kv_bytes += base.engine->kv_pool().num_bytes();
+    sum.prompt_tokens += base.runner->prefix_counts().prompt_tokens;
+    sum.cached_tokens += base.runner->prefix_counts().found_tokens;
+    if (const engine::PrefixCache* prefixes = base.runner->prefixes())
+      sum.prefix_bytes += prefixes->num_pages() * base.engine->kv_pool().page_bytes();
   }
   trained_tokens_ = sum.trained_tokens;
   sampled_tokens_ = sum.sampled_tokens;
@@ -244,6 +249,9 @@ void EngineHost::count(const api::Work& work) {
   running_samples_ = sum.running_samples;
   snapshot_bytes_ = sum.snapshot_bytes;
   kv_bytes_ = sum.kv_bytes;
+  prompt_tokens_ = sum.prompt_tokens;
+  cached_tokens_ = sum.cached_tokens;
+  prefix_bytes_ = sum.prefix_bytes;
   adapters_ = book_->num_models();
   adapter_bytes_ = book_->num_bytes();
   int64_t batch = 0;
@@ -263,6 +271,8 @@ EngineHost::Counts EngineHost::counts() const {
           .sampled_tokens = sampled_tokens_,
           .drafts_read = drafts_read_,
           .drafts_accepted = drafts_accepted_,
+          .prompt_tokens = prompt_tokens_,
+          .cached_tokens = cached_tokens_,
           .train_passes = train_passes_,
           .batch_tokens = batch_tokens_,
           .running_samples = running_samples_,
@@ -270,6 +280,7 @@ EngineHost::Counts EngineHost::counts() const {
           .adapter_bytes = adapter_bytes_,
           .snapshot_bytes = snapshot_bytes_,
           .kv_bytes = kv_bytes_,
+          .prefix_bytes = prefix_bytes_,
           .turn_seconds = began > 0 ? now_seconds() - began : 0.0};
 }
 

@@ -38,6 +38,7 @@ struct HostOptions {
   int64_t max_sample_rows = 256;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
   int64_t draft_tokens = 0;  // by multi-token prediction: of the models that have it, one at least
+  bool prefix_cache = true;  // of the models whose samples are not drafted
 };
 
 class EngineHost {
@@ -67,6 +68,7 @@ class EngineHost {
     int64_t trained_tokens = 0;
     int64_t sampled_tokens = 0;
     int64_t drafts_read = 0, drafts_accepted = 0;
+    int64_t prompt_tokens = 0, cached_tokens = 0;  // looked for in the prefix cache, and found
     int64_t train_passes = 0;
     int64_t batch_tokens = 0;  // of the last turn with training rows
     int64_t running_samples = 0;
@@ -74,6 +76,7 @@ class EngineHost {
     int64_t adapter_bytes = 0;
     int64_t snapshot_bytes = 0;
     int64_t kv_bytes = 0;       // allocated
+    int64_t prefix_bytes = 0;   // of the pages that no row holds, and of those that some do
     double turn_seconds = 0.0;  // of the turn that is running; 0: none is
   };
   [[nodiscard]] Counts counts() const;
@@ -106,7 +109,8 @@ class EngineHost {
   std::atomic<double> turn_began_ = 0.0;  // now_seconds(), or 0
   std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,
                        batch_tokens_ = 0, running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0,
-                       snapshot_bytes_ = 0, kv_bytes_ = 0, drafts_read_ = 0, drafts_accepted_ = 0;
+                       snapshot_bytes_ = 0, kv_bytes_ = 0, drafts_read_ = 0, drafts_accepted_ = 0,
+                       prompt_tokens_ = 0, cached_tokens_ = 0, prefix_bytes_ = 0;
   std::jthread thread_;
 };
 

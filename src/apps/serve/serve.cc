@@ -44,6 +44,8 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .sampled_tokens = counts.sampled_tokens,
           .drafts_read = counts.drafts_read,
           .drafts_accepted = counts.drafts_accepted,
+          .prompt_tokens = counts.prompt_tokens,
+          .cached_tokens = counts.cached_tokens,
           .train_passes = counts.train_passes,
           .batch_tokens = counts.batch_tokens,
           .running_samples = counts.running_samples,
@@ -61,6 +63,7 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .snapshot_limit = plan.snapshots,
           .kv_bytes = counts.kv_bytes,
           .kv_limit = plan.kv,
+          .prefix_bytes = counts.prefix_bytes,
           .budget = plan.budget};
 }
 
@@ -162,7 +165,8 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
                        .max_rank = options.max_rank},
           .served = served_adapters(names),
           .expert_rank = model::parse_expert_rank(options.expert_rank),
-          .draft_tokens = draft_tokens(options.speculate, options.draft_tokens)};
+          .draft_tokens = draft_tokens(options.speculate, options.draft_tokens),
+          .prefix_cache = options.prefix_cache};
 }
 
 struct StopHost {

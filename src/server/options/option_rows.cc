@@ -274,6 +274,8 @@ void adapter_rows(OptionTable& t, ServeOptions& o) {
       .in("none|mtp");
   t.integer("draft-tokens", o.draft_tokens, {1, 16, "1 to 16"},
             "with --speculate mtp: tokens of a sample that are drafted at once");
+  switch_row(t, "prefix-cache", o.prefix_cache,
+             "off: a prompt is read whole, also where a sample of its tenant began as it does");
 }
 
 // What may wait, and what is kept.

@@ -100,6 +100,7 @@ struct ServeOptions {
   std::string expert_rank = "divided";
   std::string speculate = "none";
   int64_t draft_tokens = 1;
+  bool prefix_cache = true;
   int64_t threads = 0;     // 0: all cores
   std::string stands_for;  // for people: what a short command line stands for, or empty
 };

@@ -147,6 +147,7 @@ Response sample_response(const api::SampleOutput& output, const TensorParts& tar
   if (!targets.shape.empty())
     fill_targets(output.prompt_target_logprobs, targets, *out.mutable_target_prompt_logprobs());
   if (output.prompt_draws.k > 0) fill_draws(output.prompt_draws, *out.mutable_prompt_alt_tokens());
+  out.set_prompt_cache_hit_tokens(static_cast<int32_t>(output.cached_tokens));
   return proto_response(out);
 }
 

@@ -12,6 +12,8 @@ struct EngineStats {
   int64_t sampled_tokens = 0;
   int64_t drafts_read = 0;      // tokens that were guessed and read with those that were known
   int64_t drafts_accepted = 0;  // of these, what was sampled
+  int64_t prompt_tokens = 0;    // of samples that looked for a known prefix
+  int64_t cached_tokens = 0;    // of these, what was known
   int64_t train_passes = 0;
   // Gauges.
   int64_t batch_tokens = 0;     // of the last pass with training rows
@@ -28,6 +30,7 @@ struct EngineStats {
   int64_t adapter_bytes = 0, adapter_limit = 0;
   int64_t snapshot_bytes = 0, snapshot_limit = 0;
   int64_t kv_bytes = 0, kv_limit = 0;
+  int64_t prefix_bytes = 0;  // of the pages, those that samples which ended have left
   int64_t budget = 0;
 };
 

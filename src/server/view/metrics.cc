@@ -119,6 +119,11 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
          "Drafts that a sampling step read, and of these the ones that were sampled.", "outcome",
          {{"accepted", d(engine.drafts_accepted)},
           {"rejected", d(engine.drafts_read - engine.drafts_accepted)}});
+  family(out, "strata_prompt_tokens_total", "counter",
+         "Tokens of prompts that looked for a known prefix: cached ones were not read again.",
+         "kind",
+         {{"cached", d(engine.cached_tokens)},
+          {"read", d(engine.prompt_tokens - engine.cached_tokens)}});
   one(out, "strata_train_passes_total", "counter", "Training passes.", d(engine.train_passes));
   one(out, "strata_batch_tokens", "gauge", "Tokens of the last training pass.",
       d(engine.batch_tokens));

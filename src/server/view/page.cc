@@ -34,6 +34,9 @@ JsonArray memory_json(const EngineStats& s, const Budget& budget) {
   add("adapters", s.adapter_bytes, s.adapter_limit);
   add("sampler weights", s.snapshot_bytes, s.snapshot_limit);
   add("KV cache", s.kv_bytes, s.kv_limit);
+  const int64_t hits = s.prompt_tokens == 0 ? 0 : 100 * s.cached_tokens / s.prompt_tokens;
+  const std::string prefixes = fmt::format("of it prefix cache, {} % hits", hits);
+  add(prefixes.c_str(), s.prefix_bytes, s.kv_limit);
   for (const Budget::Row& row : budget.rows()) add(row.name, row.held, row.limit);
   add("resident", resident_bytes(), s.budget);
   return out;

@@ -39,6 +39,12 @@ TEST(Results, APassIsEncodedAsThePollAccepts) {
   EXPECT_EQ(kept.encoding->make(false).content_type, kProtobuf);
 }
 
+// SampleResponse.prompt_cache_hit_tokens, field 4.
+TEST(Results, ASampleSaysHowMuchOfItsPromptWasKnown) {
+  EXPECT_EQ(sample_response({}, {}).body, "");
+  EXPECT_EQ(sample_response({.cached_tokens = 24}, {}).body, "\x20\x18");
+}
+
 TEST(Results, OnlyWhoReadsNoProtobufGetsJson) {
   EXPECT_TRUE(accepts_json_only("application/json"));
   EXPECT_TRUE(accepts_json_only("text/html, application/json;q=0.9"));

@@ -40,9 +40,14 @@ TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
   metrics.exchange("/api/v1/asample", 429, 0.0);
   metrics.exchange("other", 404, 0.0);
   metrics.command("sample", "ok", 0.3);
-  const std::string text = metrics.text(
-      {.trained_tokens = 7, .drafts_read = 5, .drafts_accepted = 3, .weights = 1'000'000'000'000},
-      {.budget = {{.name = "queue", .limit = 30, .held = 20}}}, kNothing);
+  const std::string text =
+      metrics.text({.trained_tokens = 7,
+                    .drafts_read = 5,
+                    .drafts_accepted = 3,
+                    .prompt_tokens = 9,
+                    .cached_tokens = 4,
+                    .weights = 1'000'000'000'000},
+                   {.budget = {{.name = "queue", .limit = 30, .held = 20}}}, kNothing);
   std::istringstream lines(text);
   std::set<std::string> families;
   std::string family;
@@ -64,6 +69,8 @@ TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
   EXPECT_THAT(text, HasSubstr("strata_tokens_total{kind=\"train\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("strata_drafts_total{outcome=\"accepted\"} 3\n"
                               "strata_drafts_total{outcome=\"rejected\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("strata_prompt_tokens_total{kind=\"cached\"} 4\n"
+                              "strata_prompt_tokens_total{kind=\"read\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("strata_memory_bytes{use=\"weights\"} 1000000000000\n"));
   EXPECT_THAT(text, HasSubstr("strata_memory_bytes{use=\"queue\"} 20\n"));
   EXPECT_THAT(text, HasSubstr("strata_memory_plan_bytes{use=\"queue\"} 30\n"));
