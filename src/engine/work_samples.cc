@@ -56,7 +56,7 @@ std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
 void WorkRunner::leave(const api::Work& work) {
   for (const api::RequestId& request : work.cancel) drop_samples(request);
   for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
-  if (prefixes_ != nullptr) prefixes_->drop_unreachable();
+  if (prefixes_ != nullptr && !work.release.empty()) prefixes_->drop_unreachable();
 }
 
 void WorkRunner::join(const api::Work& work, std::vector<api::Result>& results) {
@@ -118,6 +118,7 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
   answer->output.sequences.resize(static_cast<size_t>(sample.num_samples));
   std::shared_ptr<model::LoraAdapter> adapter;
   if (!sample.snapshot.empty()) adapter = snapshots_.get(sample.snapshot, sample.snapshot_dir);
+  if (prefixes_ != nullptr) prefixes_->drop_unreachable();  // of weights that made way for these
   const size_t group =
       loop_.open(std::shared_ptr<const api::SampleRequest>(command, &sample), std::move(adapter),
                  /*owner=*/std::hash<std::string>()(command->tenant.text));
