@@ -206,6 +206,30 @@ TEST(PrefixCache, IsNotThereWhereDraftsAre) {
   EXPECT_EQ(server.runner.prefixes(), nullptr);
 }
 
+// Pages that a pass was to write, and did not, are nobody's prefix.
+TEST(PrefixCache, KeepsNothingOfAPassThatFailed) {
+  for (const bool has_run : {false, true}) {
+    auto engine = tiny_engine({.options = {.page_size = kPage}});
+    PrefixCache prefixes(engine->cache_layout(), engine->kv_pool(), engine->state_pool());
+    RowBook book(*engine, &prefixes);
+    StepPlanner planner(*engine, book);
+    const auto command = std::make_shared<const api::Command>(
+        ask("request", "tenant", tiny_tokens(30, engine->config().vocab_size, 1), 3, 1));
+    const auto& sample = std::get<api::Sample>(command->op);
+    const size_t group =
+        book.open(std::shared_ptr<const api::SampleRequest>(command, &sample), nullptr, 1);
+    book.group(group).answer = std::make_shared<SampleAnswer>(SampleAnswer{.command = command});
+    const size_t row = book.add_row(group, 1);
+    book.close(group);
+    planner.plan(0);
+    EXPECT_EQ(book.row(row).position, 30);
+    if (has_run) book.note_read(row, planner.slices()[0].ends_prompt);
+    book.finish(row);
+    EXPECT_EQ(prefixes.num_pages(), has_run ? 3 : 0);
+    book.take(row);
+  }
+}
+
 // What a prompt's values need is read.
 TEST(PrefixCache, PromptsWhoseValuesAreAskedForAreReadFromThereOn) {
   Server server({.options = {.page_size = kPage}}, {}, {.prefix_cache = true});
