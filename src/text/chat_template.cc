@@ -98,8 +98,10 @@ Value prepare_message(const Value& message, size_t index) {
 struct BuiltIn {
   std::string_view model_type;
   std::string (*render)(const ChatFormat& chat);
+  std::string_view marks;  // that it writes
 };
-constexpr BuiltIn kBuiltIn[] = {{"deepseek_v4", render_deepseek_v4}};
+constexpr BuiltIn kBuiltIn[] = {
+    {"deepseek_v4", render_deepseek_v4, "<think> </think> \uff5cDSML\uff5c reasoning_effort"}};
 
 const BuiltIn* find_built_in(const ModelTexts& texts) {
   const std::string path = texts.where("config.json");
@@ -121,11 +123,19 @@ struct ChatTemplate::Impl {
   Block program;
   std::optional<Block> tool_use;  // a second template, for requests with tools
   Variables tokens;
+  std::string source;  // of both
 };
+
+bool ChatTemplate::mentions(std::string_view mark) const {
+  const std::string_view text =
+      impl_->built_in != nullptr ? impl_->built_in->marks : std::string_view(impl_->source);
+  return text.find(mark) != std::string_view::npos;
+}
 
 ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view tokenizer_config) {
   auto impl = std::make_shared<Impl>();
   impl->program = parse_template(checked_utf8(source, "chat template"));
+  impl->source = source;
   if (!tokenizer_config.empty()) {
     const auto config = parse_json(tokenizer_config, "tokenizer_config.json");
     read_tokens({config, "tokenizer_config.json"}, impl->tokens);
@@ -174,6 +184,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
   impl->program = parse_template(checked_utf8(main.text, texts.where(kTemplate)));
   if (tool_use.found)
     impl->tool_use = parse_template(checked_utf8(tool_use.text, texts.where(kToolUse)));
+  impl->source = main.text + tool_use.text;
   return ChatTemplate(std::move(impl));
 }
 

@@ -37,6 +37,8 @@ class ChatTemplate {
 
   // An Error with line and cause when the template fails, raise_exception included.
   [[nodiscard]] std::string render(const ChatRequest& request) const;
+  // Whether it writes `mark` somewhere: which marks it has says how the model's answers look.
+  [[nodiscard]] bool mentions(std::string_view mark) const;
 
  private:
   struct Impl;
