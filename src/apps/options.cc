@@ -214,6 +214,8 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
   sampling_rows(t, o.sampling);
   t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
+  t.choice("seed-rule", o.seed_rule, {"plain", "server"},
+           "server: every answer as a server's to a request with that seed");
   t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
   t.group(kMachineGroup);
   t.choice("speculate", o.speculate, {"none", "mtp"},

@@ -7,19 +7,11 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/rng.h"
+#include "engine/sampling/sample_seed.h"
 #include "engine/work_runner.h"
 
 namespace strata::engine {
 namespace {
-
-constexpr uint64_t kSeedStream = 0x73657276652d31;  // keeps these seeds apart from other draws
-
-// The seed of sample i of a request.
-uint64_t sample_seed(uint64_t seed, int64_t i) {
-  const auto words = Counter{.seed = seed, .stream = kSeedStream}.words(static_cast<uint64_t>(i));
-  return uint64_t{words[0]} << 32 | words[1];
-}
 
 void put_prompt(const api::Sample& sample, api::SampleResult& result, api::SampleOutput& output) {
   const auto first = static_cast<size_t>(sample.first_prompt_logprob);

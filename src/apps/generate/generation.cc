@@ -9,6 +9,7 @@
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "engine/sampling/sample_seed.h"
 #include "model/adapter/io.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
@@ -56,7 +57,8 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   api::SampleRequest request = sampling_.request;
   request.prompt = prompt;
   request.slot = slot_;
-  request.seed = seed_.value_or(0) + num_answers_++;
+  request.seed = options_.seed_rule == "server" ? engine::sample_seed(seed_.value_or(0), 0)
+                                                : seed_.value_or(0) + num_answers_++;
   request.stop = end_tokens_;
   const int64_t room = context() - std::ssize(prompt);
   if (room < 1) {

@@ -22,10 +22,11 @@ struct GenerationOptions : EngineSetup {
   std::string adapter;  // PEFT directory; empty: the base
   int64_t max_tokens = 256;
   SamplingChoices sampling = {};
-  std::optional<uint64_t> seed;    // drawn, and printed, when absent and not greedy
-  std::vector<std::string> stop;   // texts that end the answer; they are not part of it
-  std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
-  int64_t draft_tokens = 1;        // of a step, where it speculates
+  std::optional<uint64_t> seed;     // drawn, and printed, when absent and not greedy
+  std::string seed_rule = "plain";  // or "server": every answer as a server's with that seed
+  std::vector<std::string> stop;    // texts that end the answer; they are not part of it
+  std::string speculate = "none";   // or "mtp": drafts of multi-token prediction
+  int64_t draft_tokens = 1;         // of a step, where it speculates
 };
 
 inline constexpr std::string_view kInterrupted = "interrupt";
@@ -53,7 +54,7 @@ class Generator {
   // Positions of the model, prompt and answer together.
   [[nodiscard]] int64_t context() const { return engine_->config().max_position_embeddings; }
   // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
-  // i). `stop` is asked before each step whether to end there.
+  // i), or by the server's rule. `stop` is asked before each step whether to end there.
   Generated run(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write,
                 FunctionRef<bool()> stop);
 

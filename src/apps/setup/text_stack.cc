@@ -19,29 +19,38 @@ TextStack::TextStack(const std::string& model, const ModelTexts& texts)
       end_tokens_(data::load_end_tokens(texts, tokenizer_)),
       template_(text::ChatTemplate::load(texts)) {}
 
-std::string TextStack::render(const text::ChatRequest& request) const {
+const text::ChatTemplate& TextStack::chat() const {
   if (!template_) {
     throw Error(ErrorCode::kInvalidArgument,
                 model_ +
                     ": no chat template (chat_template.jinja, or chat_template in "
                     "tokenizer_config.json); is it a base model?");
   }
-  return template_->render(request);
+  return *template_;
+}
+
+std::string TextStack::render(const text::ChatRequest& request) const {
+  return chat().render(request);
 }
 
 std::optional<int32_t> TextStack::turn_end(const std::string& vars) const {
+  return apps::turn_end(chat(), tokenizer_, vars);
+}
+
+std::optional<int32_t> turn_end(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer,
+                                const std::string& vars) {
   constexpr std::string_view kAnswer = "answer of this turn";
   const std::string text =
-      render({.messages = fmt::format(R"([{{"role":"user","content":"question"}},)"
-                                      R"({{"role":"assistant","content":"{}"}}])",
-                                      kAnswer),
-              .vars = vars});
+      chat.render({.messages = fmt::format(R"([{{"role":"user","content":"question"}},)"
+                                           R"({{"role":"assistant","content":"{}"}}])",
+                                           kAnswer),
+                   .vars = vars});
   const size_t at = text.rfind(kAnswer);
   if (at == std::string::npos) return std::nullopt;
   const size_t behind = text.find_first_not_of(" \n", at + kAnswer.size());
   if (behind == std::string::npos) return std::nullopt;
-  const std::vector<int32_t> ids = tokenizer_.encode(std::string_view(text).substr(behind));
-  if (ids.empty() || !tokenizer_.is_special(ids.front())) return std::nullopt;
+  const std::vector<int32_t> ids = tokenizer.encode(std::string_view(text).substr(behind));
+  if (ids.empty() || !tokenizer.is_special(ids.front())) return std::nullopt;
   return ids.front();
 }
 

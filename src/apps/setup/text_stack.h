@@ -11,6 +11,12 @@
 
 namespace strata::apps {
 
+// The control token that a template writes behind an assistant's text (<|im_end|>, <end_of_turn>):
+// it ends an answer in a chat, also where no file of the directory says so, as in those of base
+// models. Nothing when the template writes none. `vars` as in ChatRequest.
+std::optional<int32_t> turn_end(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer,
+                                const std::string& vars);
+
 class TextStack {
  public:
   explicit TextStack(const std::string& model);
@@ -21,13 +27,13 @@ class TextStack {
   // The conversation as the directory's template writes it. Throws Error where there is no
   // template.
   [[nodiscard]] std::string render(const text::ChatRequest& request) const;
-  // The control token that the template writes behind an assistant's text (<|im_end|>,
-  // <end_of_turn>): it ends an answer in a chat, also where no file of the directory says so, as in
-  // those of base models. Nothing when the template writes none. `vars` as in ChatRequest.
+  // Of its template. Throws Error where there is none.
   [[nodiscard]] std::optional<int32_t> turn_end(const std::string& vars) const;
 
  private:
   TextStack(const std::string& model, const ModelTexts& texts);
+
+  [[nodiscard]] const text::ChatTemplate& chat() const;
 
   std::string model_;
   text::Tokenizer tokenizer_;
