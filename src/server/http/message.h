@@ -51,6 +51,9 @@ struct Request {
   void note(std::string_view object) const {
     if (about) about->assign(object.substr(0, 512));
   }
+  // Of a route that watches its peer: what to do if that one goes before it is answered. I/O
+  // thread.
+  std::shared_ptr<std::function<void()>> on_hang_up = {};
   // When the body was read: it counts no longer.
   void free_body() {
     std::string().swap(body);  // an assignment would keep its memory

@@ -21,6 +21,26 @@ BodyLimit body_limit(const HttpOptions& options, const Route* route) {
   return {std::min(options.max_small_body, options.max_body), "--max-small-body"};
 }
 
+namespace {
+
+// X-API-Key, or the token of Authorization: Bearer.
+std::string_view presented_key(const Request& request) {
+  const std::string_view key = request.header("x-api-key");
+  if (!key.empty()) return key;
+  constexpr std::string_view kBearer = "bearer ";
+  std::string_view given = request.header("authorization");
+  if (given.size() <= kBearer.size()) return {};
+  const bool is_bearer =
+      std::equal(kBearer.begin(), kBearer.end(), given.begin(), [](char a, char b) {
+        return a == (b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b);
+      });
+  if (!is_bearer) return {};
+  given.remove_prefix(std::min(given.find_first_not_of(' ', kBearer.size()), given.size()));
+  return given;
+}
+
+}  // namespace
+
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
                                       AnnouncedBody body, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
@@ -41,12 +61,12 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
   with.router.find(request);
   const Route* route = request.route;
   if (route == nullptr || route->needs_key) {
-    const std::optional<Caller> caller = with.identify(request.header("x-api-key"));
+    const std::string_view key = presented_key(request);
+    const std::optional<Caller> caller = with.identify(key);
     if (!caller) {
-      return error_response(401,
-                            request.header("x-api-key").empty()
-                                ? "X-API-Key is missing: every endpoint but healthz needs a key"
-                                : "X-API-Key is not a key of this server");
+      return error_response(
+          401, key.empty() ? "X-API-Key is missing: every endpoint but healthz needs a key"
+                           : "X-API-Key is not a key of this server");
     }
     if (caller->has_expired) {
       return error_response(401, "X-API-Key has expired; ask the operator for a new one");

@@ -28,8 +28,9 @@ std::vector<std::string_view> segments(std::string_view path) {
 
 bool matches(const std::vector<std::string_view>& pattern,
              const std::vector<std::string_view>& path) {
-  if (pattern.size() != path.size()) return false;
-  for (size_t i = 0; i < path.size(); ++i) {
+  const bool takes_rest = pattern.back() == "{*}";
+  if (takes_rest ? path.size() < pattern.size() : path.size() != pattern.size()) return false;
+  for (size_t i = 0; i < pattern.size() - (takes_rest ? 1 : 0); ++i) {
     const bool fits = pattern[i] == "{}" ? !path[i].empty() : pattern[i] == path[i];
     if (!fits) return false;
   }
@@ -110,6 +111,10 @@ void Router::find(Request& request) const {
     request.route = &route;
     for (size_t i = 0; i < pattern.size(); ++i) {
       if (pattern[i] == "{}") request.parts.emplace_back(wanted[i]);
+      if (pattern[i] == "{*}") {
+        const auto begin = static_cast<size_t>(wanted[i].data() - request.path.data());
+        request.parts.push_back(request.path.substr(begin));
+      }
     }
     return;
   }

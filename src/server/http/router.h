@@ -4,7 +4,8 @@
 // status_of says; a long-poll handler keeps `respond` and calls it later.
 //   router.add({"GET", "/api/v1/training_runs/{}", BodyKind::kNone, handler});
 //   router.find(request);  ...  router.dispatch(std::move(request), respond);
-// {} matches one path segment. Built at start, constant afterwards.
+// {} matches one path segment, {*} at the end what is left of the path. Built at start, constant
+// afterwards.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -45,6 +46,7 @@ struct Route {  // wants a key of the widest scope unless it says less
   BodySize size = BodySize::kSmall;
   Scope scope = Scope::kAll;
   Effect effect = Effect::kChanges;
+  bool watches_peer = false;  // sets on_hang_up of its requests
 };
 
 // A handler that answers at once.

@@ -32,6 +32,8 @@
 #include "server/http/framing.h"
 #include "server/http/handshakes.h"
 #include "server/http/listener.h"
+#include "server/http/peer_watch.h"
+#include "server/http/pending.h"
 #include "server/http/read_header.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
@@ -58,26 +60,6 @@ std::chrono::steady_clock::duration in_seconds(double seconds) {
 }
 
 std::string text_of(beast::string_view view) { return {view.data(), view.size()}; }
-
-// Where a handler's response meets the connection that waits for it. The handler may keep its end
-// for as long as it likes, also past the server, so the timer stays with the connection.
-struct Pending {
-  std::optional<Response> response;
-  asio::steady_timer* ready = nullptr;  // cancelled when the response is there; null: nobody waits
-};
-
-// A wait for the response, as long as its scope.
-struct Waiting {
-  Waiting(asio::io_context& io, std::shared_ptr<Pending> what)
-      : timer(io, asio::steady_timer::time_point::max()), pending(std::move(what)) {
-    pending->ready = &timer;
-  }
-  ~Waiting() { pending->ready = nullptr; }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-  asio::steady_timer timer;
-  std::shared_ptr<Pending> pending;
-};
 
 }  // namespace
 
@@ -111,12 +93,15 @@ struct HttpServer::State {
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit(Connection& connection);
   bool hold(Connection& connection);
-  asio::awaitable<Response> run_handler(Request request);
+  asio::awaitable<Response> run_handler(Connection& connection, Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
 
   std::optional<Response> check(const BodyParser& parser, Request& request) const;
   void note(Exchange exchange, int status, double seconds) const;
+  void put_in_form(std::string_view path, Response& response) const {
+    if (response.status >= 400 && options.put_in_form) options.put_in_form(path, response);
+  }
 
   HttpOptions options;
   Router router;
@@ -296,7 +281,15 @@ void HttpServer::State::note(Exchange exchange, int status, double seconds) cons
   observe(exchange);
 }
 
-asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
+asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection, Request request) {
+  std::optional<PeerWatch> watch;
+  if (request.route != nullptr && request.route->watches_peer) {
+    const auto hang_up = request.on_hang_up = std::make_shared<std::function<void()>>();
+    watch.emplace(io, connection.shared_from_this(), connection.stream, connection.buffer,
+                  [hang_up] {
+                    if (*hang_up) (*hang_up)();
+                  });
+  }
   auto pending = std::make_shared<Pending>();
   Waiting waiting(io, pending);
   router.dispatch(std::move(request), [this, pending](Response response) {
@@ -315,6 +308,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
     error_code ignored;
     co_await waiting.timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
+  if (watch) co_await watch->stop();
   co_return std::move(*pending->response);
 }
 
@@ -322,6 +316,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Request request) {
 // or the peer would see a reset instead of the answer.
 asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response response,
                                                 Request& request) {
+  put_in_form(request.path, response);
   const bool written = co_await write_response({connection.stream, io, options}, response,
                                                request.method == "HEAD", /*keep_alive=*/false);
   note(told_of(request), response.status, 0.0);
@@ -399,7 +394,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   request.about = std::make_shared<std::string>();
   Exchange told = told_of(request);
   connection.stream.expires_never();
-  Response response = co_await run_handler(std::move(request));
+  Response response = co_await run_handler(connection, std::move(request));
+  put_in_form(told.path, response);
   const Answered answered = {told.tenant,
                              told.method,
                              is_http10,

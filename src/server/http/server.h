@@ -50,6 +50,8 @@ struct HttpOptions {
   // Runs what reads from a disk, for a tenant, on another thread, or drops it when the server
   // stops. Null: it is run here.
   std::function<void(const std::string& tenant, std::function<void()> read)> read_aside = {};
+  // Gives a refusal the form that the path's clients know. Null: all have one form.
+  std::function<void(std::string_view path, Response& refusal)> put_in_form = {};
   int64_t max_connections = 10000;
   int64_t max_connections_per_address = 5000;  // but for loopback addresses and unix sockets
   TrustedProxies proxies;  // have no limit themselves; each of their clients has

@@ -15,6 +15,9 @@ Router small_router() {
                 return json_response(
                     200, request.parts[0] + "|" + request.parts[1] + "|" + request.parts[2]);
               })});
+  router.add({"GET", "/v1/models/{*}", BodyKind::kNone, at_once([](const Request& request) {
+                return json_response(200, request.parts.at(0));
+              })});
   router.add({"POST", "/api/v1/bad", BodyKind::kJson, at_once([](const Request&) -> Response {
                 throw Error(ErrorCode::kNotFound, "bad: no such \"thing\"");
               })});
@@ -48,6 +51,10 @@ Response ask(const std::string& method, const std::string& path, const std::stri
 TEST(Router, PassesTheMatchedParts) {
   EXPECT_EQ(ask("GET", "/api/v1/runs/a:train:0/checkpoints/weights/x.1").body,
             "a:train:0|weights|x.1");
+  EXPECT_EQ(ask("GET", "/v1/models/tinker://a:train:0/sampler_weights/x").body,
+            "tinker://a:train:0/sampler_weights/x");
+  EXPECT_EQ(ask("GET", "/v1/models/one").body, "one");
+  EXPECT_EQ(ask("GET", "/v1/models").status, 404);
 }
 
 TEST(Router, UnknownPathsAndMethods) {

@@ -79,6 +79,19 @@ TEST_F(HttpServerTest, ATenantBeyondItsLimitIsRefusedBeforeItsBodyIsRead) {
   EXPECT_EQ(status(ask(of_other)), "200");
 }
 
+TEST_F(HttpServerTest, AKeyMayComeAsABearersToken) {
+  const auto answer = [&](const std::string& headers) {
+    return status(ask("GET /api/v1/read HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n"));
+  };
+  EXPECT_EQ(answer("Authorization: Bearer tml-good\r\n"), "200");
+  EXPECT_EQ(answer("Authorization: bearer   tml-read\r\n"), "200");
+  for (const char* given : {"Bearer", "Bearer ", "Bearer tml-bad", "Basic tml-good", "tml-good"}) {
+    EXPECT_EQ(answer("Authorization: " + std::string(given) + "\r\n"), "401") << given;
+  }
+  // X-API-Key says who it is, where both come.
+  EXPECT_EQ(answer("X-API-Key: tml-bad\r\nAuthorization: Bearer tml-good\r\n"), "401");
+}
+
 // Before the body is read, and before anything is told of it.
 TEST_F(HttpServerTest, HoldsAKeysScopeAgainstTheRoute) {
   const auto answer = [&](const std::string& key, const std::string& line) {
