@@ -15,7 +15,10 @@
 #include "server/checkpoints/registry.h"
 #include "server/http/server.h"
 #include "server/keys.h"
+#include "server/openai/openai_endpoint.h"
+#include "server/openai/openai_error.h"
 #include "server/parse_pool.h"
+#include "server/part_options.h"
 #include "server/reloads.h"
 #include "server/rest/rest.h"
 #include "server/service/service.h"
@@ -29,7 +32,6 @@ namespace strata::server {
 namespace {
 
 constexpr double kTickSeconds = 0.1;
-constexpr int64_t kMetricsConnections = 64;
 constexpr double kQuietSeconds = 1.0;  // between two lines about refused logins
 constexpr int kParseThreads = 2;
 constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
@@ -37,72 +39,8 @@ constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
 constexpr size_t kMostMerges = 4;       // that wait to be made, of a tenant
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
-KeySources key_sources(const ServeOptions& options) {
-  KeySources sources;
-  sources.keys_file = options.keys;
-  sources.admin_keys_file = options.admin_keys;
-  sources.keys_text = options.keys_text;
-  sources.admin_keys_text = options.admin_keys_text;
-  sources.no_keys = options.no_keys;
-  return sources;
-}
-
 std::unique_ptr<Sql> open_store(const ServeOptions& options, const DataDir& data) {
   return options.db.empty() ? open_sqlite(data.database()) : open_postgres(options.db);
-}
-
-ServiceOptions service_options(const ServeOptions& options, const Budget& budget,
-                               const DataDir& data, int64_t boot) {
-  ServiceOptions out;
-  out.futures = {.secret = data.secret(),
-                 .boot = boot,
-                 .result_ttl = options.result_ttl,
-                 .poll_hold = options.poll_hold,
-                 .parked = budget.polls,
-                 .results = budget.results};
-  out.session_timeout = options.session_timeout;
-  out.max_rank = options.max_rank;
-  out.max_body = options.max_body;
-  out.max_queued_samples = options.max_queued_samples;
-  // As floats they take at most a quarter of the queue, as one command may.
-  out.max_pass_values = std::min(options.max_body, options.max_queued_bytes / 16);
-  out.max_stability_bytes = options.max_stability_bytes;
-  out.max_sessions = options.max_sessions_per_tenant;
-  out.max_samplers = options.max_samplers_per_session;
-  out.max_ephemerals = options.max_ephemeral;
-  out.stable_reinforce = options.stable_reinforce;
-  out.remembered_bytes = budget.remembered;
-  return out;
-}
-
-HttpOptions http_options(const ServeOptions& options, const Budget& budget) {
-  HttpOptions out;
-  out.host = options.listen.host;
-  out.port = options.listen.port;
-  out.socket_path = options.listen.path;
-  out.socket_mode = static_cast<unsigned>(options.socket_mode);
-  out.tls = {options.tls_cert, options.tls_key};
-  out.public_url = options.public_url;
-  out.header_timeout = options.header_timeout;
-  out.body_timeout = options.body_timeout;
-  out.keepalive = options.keepalive;
-  out.max_body = static_cast<uint64_t>(options.max_body);
-  out.max_sample_body = static_cast<uint64_t>(options.max_sample_body);
-  out.max_small_body = static_cast<uint64_t>(options.max_small_body);
-  out.bodies = budget.bodies;
-  out.responses = budget.responses;
-  out.min_body_rate = static_cast<double>(options.min_body_rate);
-  out.downloads = budget.downloads;
-  out.max_downloads_per_tenant = options.max_downloads_per_tenant;
-  out.min_download_rate = static_cast<double>(options.min_download_rate);
-  out.connections = budget.connections;
-  out.max_handshakes = options.max_handshakes;
-  out.proxies = TrustedProxies(options.trusted_proxies);
-  out.max_connections = connection_limit(options);
-  out.max_connections_per_address = options.max_connections_per_address > 0
-                                        ? options.max_connections_per_address
-                                        : std::max<int64_t>(1, out.max_connections / 2);
-  return out;
 }
 
 void log_exchange(const Exchange& exchange) {
@@ -110,18 +48,6 @@ void log_exchange(const Exchange& exchange) {
   log(LogLevel::kDebug,
       fmt::format("event=http method={} path={} status={} seconds={:.4f}", exchange.method,
                   one_word(exchange.path), exchange.status, exchange.seconds));
-}
-
-HttpOptions metrics_options(const ServeOptions& options, int port) {
-  HttpOptions out;
-  out.option = "--metrics-listen";
-  out.host = options.metrics_listen.host;
-  out.port = port;
-  out.socket_path = options.metrics_listen.path;
-  out.socket_mode = static_cast<unsigned>(options.socket_mode);
-  out.max_body = 0;
-  out.max_connections = kMetricsConnections;
-  return out;
 }
 
 Response metrics_answer(std::string text) {
@@ -135,8 +61,9 @@ Response metrics_answer(std::string text) {
 
 struct TinkerServer::State {
   State(const ServeOptions& serve_options, const BaseNames& base_names,
-        const std::vector<api::BaseInfo>& bases, const Budget& limits, Dispatch dispatch,
-        std::function<EngineStats()> engine_stats, ModelMerger merger)
+        const std::vector<api::BaseInfo>& bases, std::vector<std::optional<ServedText>> texts,
+        const Budget& limits, Dispatch dispatch, std::function<EngineStats()> engine_stats,
+        ModelMerger merger)
       : options(serve_options),
         budget(limits),
         keys(std::make_shared<KeyRing>(key_sources(options))),
@@ -165,6 +92,11 @@ struct TinkerServer::State {
                    parsing.post(tenant, std::move(job));
                  }},
                 std::move(dispatch)),
+        openai({service, names, bases, std::move(texts), static_cast<int64_t>(wall_seconds()),
+                [this](const std::string& tenant, std::function<void()> job) {
+                  parsing.post(tenant, std::move(job));
+                },
+                [this](std::function<void()> job) { http->post(std::move(job)); }}),
         page({service, watch, usage, budget, names, bases, stats}),
         audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
 
@@ -224,6 +156,7 @@ struct TinkerServer::State {
   std::function<EngineStats()> stats;
   Watch watch;
   Service service;
+  OpenAiEndpoint openai;
   LivePage page;
   std::unique_ptr<AuditLog> audit;  // null: none is wanted
   int64_t num_refused_logins = 0;   // I/O thread
@@ -283,6 +216,7 @@ std::string TinkerServer::State::metrics_text() {
 
 void TinkerServer::State::make_http(Router router) {
   HttpOptions with = http_options(options, budget);
+  with.put_in_form = put_in_openai_form;
   with.read_aside = [this](const std::string& tenant, std::function<void()> read) {
     reads.post(tenant, std::move(read));
   };
@@ -371,16 +305,18 @@ void TinkerServer::State::start_metrics() {
 }
 
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
-                           const std::vector<api::BaseInfo>& bases, const Budget& budget,
+                           const std::vector<api::BaseInfo>& bases,
+                           std::vector<std::optional<ServedText>> texts, const Budget& budget,
                            Dispatch dispatch, std::function<EngineStats()> stats,
                            ModelMerger merger)
-    : state_(std::make_unique<State>(options, names, bases, budget, std::move(dispatch),
-                                     std::move(stats), std::move(merger))) {
+    : state_(std::make_unique<State>(options, names, bases, std::move(texts), budget,
+                                     std::move(dispatch), std::move(stats), std::move(merger))) {
   State& s = *state_;
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;
   s.service.add_routes(router);
   s.rest.add_routes(router);
+  s.openai.add_routes(router);
   s.page.add_routes(router);
   if (s.options.audit_sync) {
     router.wrap([&s](const Route& route) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // TinkerServer: the whole server but the engines: keys, data directory, state, service and HTTP,
 // wired from the options. The owner brings what runs commands as a Dispatch and hands back results.
-//   TinkerServer server(options, names, bases, budget, dispatch);
+//   TinkerServer server(options, names, bases, texts, budget, dispatch, stats);
 //   server.start();  ...  server.post(events);  ...  server.stop();
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "server/base_names.h"
 #include "server/budget.h"
 #include "server/checkpoints/model_merger.h"
+#include "server/openai/served_text.h"
 #include "server/options/options.h"
 #include "server/service/dispatch.h"
 #include "server/view/engine_stats.h"
@@ -26,8 +28,9 @@ class TinkerServer {
   // directories; `stats` is called on the I/O thread; `merger` may be none. Throws Error for what
   // the operator must change.
   TinkerServer(const ServeOptions& options, const BaseNames& names,
-               const std::vector<api::BaseInfo>& bases, const Budget& budget, Dispatch dispatch,
-               std::function<EngineStats()> stats, ModelMerger merger = {});
+               const std::vector<api::BaseInfo>& bases,
+               std::vector<std::optional<ServedText>> texts, const Budget& budget,
+               Dispatch dispatch, std::function<EngineStats()> stats, ModelMerger merger = {});
   ~TinkerServer();
   TinkerServer(const TinkerServer&) = delete;
   TinkerServer& operator=(const TinkerServer&) = delete;

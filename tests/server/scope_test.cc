@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "server/checkpoints/signed_url.h"
+#include "server/openai/openai_endpoint.h"
 #include "server/rest/rest.h"
 #include "tests/server/service/house.h"
 
@@ -26,10 +27,12 @@ TEST(Scope, OfEveryRoute) {
   Rest rest(
       {house.store(), house.registry(), signer, worker, worker, house.usage(), worker, names, {}});
   rest.add_routes(router);
+  OpenAiEndpoint openai({.service = house.service(), .names = names, .bases = {}, .texts = {}});
+  openai.add_routes(router);
   std::vector<std::string> open, read, sample, all;
   for (const Route& route : router.routes()) {
     std::string name = route.method + " " + route.pattern;
-    name.erase(name.find("/api/v1/"), 8);
+    if (const size_t at = name.find("/api/v1/"); at != std::string::npos) name.erase(at, 8);
     if (!route.needs_key) {
       open.push_back(name);
     } else if (route.scope == Scope::kRead) {
@@ -50,7 +53,8 @@ TEST(Scope, OfEveryRoute) {
                         "POST create_session", "POST session_heartbeat", "POST sessions/{}/finish",
                         "POST get_info", "POST weights_info", "POST retrieve_future"));
   EXPECT_THAT(sample, UnorderedElementsAre("POST create_sampling_session", "POST asample",
-                                           "POST cancel_future"));
+                                           "POST cancel_future", "POST /v1/chat/completions",
+                                           "POST /v1/completions"));
   const std::string checkpoint = "training_runs/{}/checkpoints/{}/{}";
   EXPECT_THAT(
       all, UnorderedElementsAre(

@@ -52,6 +52,16 @@ class EngineHost {
 
   [[nodiscard]] const std::vector<api::BaseInfo>& bases() const { return bases_; }
   [[nodiscard]] const ServePlan& plan() const { return plan_; }
+  // Positions that the cache has for one sample: a prompt that several share keeps one more page.
+  [[nodiscard]] int64_t longest_sample(api::BaseId base) const {
+    const auto index = static_cast<size_t>(base);
+    return (plan_.max_pages[index] - 1) * engines_[index].engine->kv_pool().page_size();
+  }
+  // Null: the model has none.
+  [[nodiscard]] const text::Tokenizer* tokenizer(api::BaseId base) const {
+    const Base& of = engines_.at(static_cast<size_t>(base));
+    return of.tokenizer ? &*of.tokenizer : nullptr;
+  }
 
   // Any thread: bytes of the parameters of such an adapter, as a file holds them.
   [[nodiscard]] int64_t parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const;

@@ -18,6 +18,7 @@
 #include "apps/serve/engine_host.h"
 #include "apps/serve/merger.h"
 #include "apps/serve/notify.h"
+#include "apps/serve/served_texts.h"
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -214,7 +215,7 @@ int run_serve(const server::ServeOptions& given) {
        .queued_bytes = budget.queue,
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
   server::TinkerServer server(
-      options, names, host.bases(), budget, dispatch_to(scheduler, host),
+      options, names, host.bases(), served_texts(host), budget, dispatch_to(scheduler, host),
       [&] { return stats_of(host, scheduler); }, merging.merger);
   host.start(scheduler,
              [&server](std::vector<api::Event> events) { server.post(std::move(events)); });

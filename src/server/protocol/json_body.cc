@@ -64,8 +64,10 @@ std::string got(const json::value& value) {
 }  // namespace
 
 void Fields::fail(std::string_view name, std::string_view what) const {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}{}: {}", path_, name.substr(0, kMaxName), what));
+  const std::string field = path_ + std::string(name.substr(0, kMaxName));
+  const size_t where_end = field.find(": ");
+  throw FieldFault(fmt::format("{}: {}", field, what),
+                   where_end == std::string::npos ? field : field.substr(where_end + 2));
 }
 
 void Fields::fail_kind(std::string_view name, const json::value& value,

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/shared_limit.h"
 
 namespace boost::json {
@@ -20,6 +21,13 @@ class value;
 }  // namespace boost::json
 
 namespace strata::server {
+
+// A fault of one field: "logit_bias", "messages[3].content".
+struct FieldFault : Error {
+  FieldFault(const std::string& message, std::string which)
+      : Error(ErrorCode::kInvalidArgument, message), field(std::move(which)) {}
+  std::string field;
+};
 
 // One object and its path. Borrows it from the body.
 class Fields {
@@ -55,6 +63,7 @@ class Fields {
                                                              size_t max_bytes) const;
   [[nodiscard]] bool is_string(std::string_view name) const;
   [[nodiscard]] bool is_array_of_strings(std::string_view name) const;  // [] is not
+  [[nodiscard]] const boost::json::value* find(std::string_view name) const;  // null: absent
 
   // Throws: "asample: sampling_params.top_p: <what>".
   [[noreturn]] void fail(std::string_view name, std::string_view what) const;
@@ -66,7 +75,6 @@ class Fields {
                               std::string_view wanted) const;
   [[noreturn]] void fail_item(std::string_view name, size_t index, const boost::json::value& value,
                               std::string_view wanted) const;
-  [[nodiscard]] const boost::json::value* find(std::string_view name) const;  // null: absent
   [[nodiscard]] const boost::json::value& need(std::string_view name) const;
 
   const boost::json::object* object_;

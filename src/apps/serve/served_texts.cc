@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/serve/served_texts.h"
+
+#include <fmt/format.h>
+
+#include "apps/setup/text_stack.h"
+#include "apps/version.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/source.h"
+#include "data/sampling_defaults.h"
+
+namespace strata::apps {
+namespace {
+
+// What `read` throws is a warning.
+void try_to(const std::string& dir, const char* without, const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    log(LogLevel::kWarning, fmt::format("{}: {} ({})", dir, without, error.what()));
+  }
+}
+
+void take_defaults(const data::SamplingDefaults& file, api::SampleRequest& defaults) {
+  if (file.temperature) defaults.temperature = static_cast<float>(*file.temperature);
+  if (file.greedy) defaults.temperature = 0.0f;
+  if (file.top_k) defaults.top_k = *file.top_k;
+  if (file.top_p) defaults.top_p = static_cast<float>(*file.top_p);
+  if (file.min_p) defaults.min_p = static_cast<float>(*file.min_p);
+  if (file.repetition_penalty) {
+    defaults.repetition_penalty = static_cast<float>(*file.repetition_penalty);
+  }
+}
+
+server::ServedText served_text(const std::string& dir, const text::Tokenizer& tokenizer) {
+  const ModelTexts texts = open_texts(dir);
+  server::ServedText out{.tokenizer = tokenizer};
+  out.build = fmt::format("{} {} {}", kVersion, kCommit, kBuild);
+  try_to(dir, "its chats are refused", [&] { out.chat = text::ChatTemplate::load(texts); });
+  if (out.chat) {
+    try_to(dir, "its chats end at the end tokens alone",
+           [&] { out.turn_end = turn_end(*out.chat, tokenizer, ""); });
+  }
+  try_to(dir, "generation_config.json is not used",
+         [&] { take_defaults(data::load_sampling_defaults(texts), out.defaults); });
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::optional<server::ServedText>> served_texts(const EngineHost& host) {
+  std::vector<std::optional<server::ServedText>> out;
+  for (const api::BaseInfo& base : host.bases()) {
+    const text::Tokenizer* tokenizer = host.tokenizer(base.id);
+    if (tokenizer == nullptr) {
+      out.emplace_back();
+      continue;
+    }
+    out.emplace_back(served_text(base.dir, *tokenizer));
+    out.back()->longest_sample = host.longest_sample(base.id);
+  }
+  return out;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/answer_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/crypto.h"
+#include "server/openai/openai_error.h"
+
+namespace strata::server {
+namespace {
+
+constexpr const char* kAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz";
+
+// An id that no other call has, in the length that the model's template wants.
+std::string new_call_id(const AnswerForm& form) {
+  const size_t length = form.calls == nullptr ? 0 : form.calls->id_length;
+  if (length == 0) return "call_" + random_id().substr(0, 24);
+  std::string id;
+  uint64_t bits = random_seed();
+  for (size_t i = 0; i < length; ++i, bits /= 36) id += kAlphabet[bits % 36];
+  return id;
+}
+
+Json call_json(const AnswerForm& form, const ToolCall& call, int64_t index) {
+  JsonObject out;
+  if (index >= 0) out.add("index", index);
+  out.add("id", new_call_id(form)).add("type", "function");
+  return out.add("function", JsonObject{{"name", call.name}, {"arguments", call.arguments}});
+}
+
+JsonObject head_object(const AnswerHead& head, const char* kind) {
+  return {{"id", head.id},
+          {"object", kind},
+          {"created", head.created},
+          {"model", head.model},
+          {"system_fingerprint", head.fingerprint}};
+}
+
+struct Counts {
+  int64_t tokens = 0, cached = 0;
+};
+
+Json usage_json(const AnswerOrder& order, const Counts& counts) {
+  int64_t prompt = 0;
+  for (const api::Sample& sample : order.samples) prompt += std::ssize(sample.prompt);
+  const int64_t answer = order.drops_answer ? 0 : counts.tokens;
+  return JsonObject{{"prompt_tokens", prompt},
+                    {"completion_tokens", answer},
+                    {"total_tokens", prompt + answer},
+                    {"prompt_tokens_details", JsonObject{{"cached_tokens", counts.cached}}}};
+}
+
+Json chat_message(const AnswerOrder& order, const AnswerPiece& piece) {
+  JsonObject message = {{"role", "assistant"}};
+  const bool is_call = !piece.calls.empty() && piece.content.empty();
+  message.add("content", is_call ? Json(nullptr) : Json(piece.content)).add("refusal", nullptr);
+  if (!piece.reasoning.empty()) message.add("reasoning_content", piece.reasoning);
+  if (piece.calls.empty()) return message;
+  JsonArray calls;
+  for (const ToolCall& call : piece.calls) calls.add(call_json(order.form, call, -1));
+  return message.add("tool_calls", calls);
+}
+
+Json chat_choice(int64_t index, const AnswerOrder& order, const ServedText& text,
+                 const api::SampledSequence& sequence) {
+  Choice choice(order, order.samples.front(), text);
+  const AnswerPiece piece = choice.push(sequence.tokens, /*ended=*/true, sequence.stopped);
+  Json logprobs = nullptr;
+  if (order.telling.logprobs) {
+    const std::string items =
+        chat_logprobs(text.tokenizer, {sequence.tokens, sequence.logprobs, sequence.topk});
+    logprobs = JsonObject{{"content", Json::written("[" + items + "]")}, {"refusal", nullptr}};
+  }
+  return JsonObject{{"index", index},
+                    {"message", chat_message(order, piece)},
+                    {"logprobs", logprobs},
+                    {"finish_reason", choice.finish_reason()}};
+}
+
+std::string prompt_text(const ServedText& text, const api::Sample& sample) {
+  return text.tokenizer.decode(sample.prompt, /*skip_special=*/true);
+}
+
+Json text_choice(int64_t index, const AnswerOrder& order, const api::Sample& sample,
+                 const ServedText& text, const api::SampleOutput& output,
+                 const api::SampledSequence& sequence) {
+  Choice choice(order, sample, text);
+  std::string shown = order.echo ? prompt_text(text, sample) : "";
+  if (!order.drops_answer) {
+    shown += choice.push(sequence.tokens, /*ended=*/true, sequence.stopped).content;
+  }
+  Json logprobs = nullptr;
+  if (order.telling.logprobs) {
+    CompletionLogprobs told;
+    if (order.echo)
+      told.add(text.tokenizer, {sample.prompt, output.prompt_logprobs, output.prompt_topk});
+    if (!order.drops_answer) {
+      told.add(text.tokenizer, {sequence.tokens, sequence.logprobs, sequence.topk});
+    }
+    logprobs = told.take();
+  }
+  return JsonObject{{"index", index},
+                    {"text", shown},
+                    {"logprobs", logprobs},
+                    {"finish_reason", order.drops_answer ? "length" : choice.finish_reason()}};
+}
+
+std::string sse(const std::string& text) { return "data: " + text + "\n\n"; }
+
+}  // namespace
+
+std::string whole_answer(const AnswerHead& head, const AnswerOrder& order, const ServedText& text,
+                         const std::vector<api::SampleOutput>& outputs) {
+  JsonArray choices;
+  Counts counts;
+  int64_t index = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    counts.cached += outputs[i].cached_tokens;
+    for (const api::SampledSequence& sequence : outputs[i].sequences) {
+      counts.tokens += std::ssize(sequence.tokens);
+      choices.add(order.is_chat
+                      ? chat_choice(index, order, text, sequence)
+                      : text_choice(index, order, order.samples[i], text, outputs[i], sequence));
+      ++index;
+    }
+  }
+  return head_object(head, order.is_chat ? "chat.completion" : "text_completion")
+      .add("choices", choices)
+      .add("usage", usage_json(order, counts))
+      .text();
+}
+
+AnswerStream::AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> order,
+                           const ServedText& text)
+    : head_(std::move(head)), order_(std::move(order)), text_(text) {
+  for (const api::Sample& sample : order_->samples) {
+    for (int64_t i = 0; i < sample.num_samples; ++i)
+      rows_.emplace_back(Choice(*order_, sample, text));
+  }
+}
+
+std::string AnswerStream::event(const JsonArray& choices, const Json& usage) const {
+  JsonObject out =
+      head_object(head_, order_->is_chat ? "chat.completion.chunk" : "text_completion");
+  out.add("choices", choices);
+  if (order_->telling.stream_usage) out.add("usage", usage);
+  return sse(out.text());
+}
+
+std::string AnswerStream::event(int64_t index, const Json& delta, const Json& logprobs,
+                                const Json& reason) const {
+  return event(JsonArray().add(JsonObject{{"index", index},
+                                          {order_->is_chat ? "delta" : "text", delta},
+                                          {"logprobs", logprobs},
+                                          {"finish_reason", reason}}),
+               nullptr);
+}
+
+std::string AnswerStream::tell(size_t sample, const api::RowTokens& told) {
+  const int64_t index = static_cast<int64_t>(sample) * order_->choices_each() + told.row;
+  Row& row = rows_[static_cast<size_t>(index)];
+  num_tokens_ += std::ssize(told.tokens);
+  const bool drops = order_->drops_answer;
+  const AnswerPiece piece =
+      drops ? AnswerPiece() : row.choice.push(told.tokens, told.ended, told.stopped);
+  const Json reason =
+      !told.ended ? Json(nullptr) : Json(drops ? "length" : row.choice.finish_reason());
+  const ToldTokens tokens = {told.tokens, told.logprobs, told.topk};
+  return order_->is_chat ? tell_chat(index, row, piece, tokens, reason)
+                         : tell_text(index, sample, row, piece, tokens, reason);
+}
+
+// One event for what is new; the role comes before it, the reason after it, each in one of its own.
+std::string AnswerStream::tell_chat(int64_t index, Row& row, const AnswerPiece& piece,
+                                    const ToldTokens& told, const Json& reason) {
+  std::string out;
+  if (!std::exchange(row.has_begun, true)) {
+    out += event(index, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+  }
+  JsonObject delta;
+  if (!piece.reasoning.empty()) delta.add("reasoning_content", piece.reasoning);
+  if (!piece.content.empty()) delta.add("content", piece.content);
+  if (!piece.calls.empty()) {
+    JsonArray calls;
+    for (const ToolCall& call : piece.calls) {
+      calls.add(call_json(order_->form, call, row.num_calls++));
+    }
+    delta.add("tool_calls", calls);
+  }
+  const bool tells = order_->telling.logprobs && !told.tokens.empty();
+  if (tells || !piece.empty()) {
+    Json logprobs = nullptr;
+    if (tells) {
+      logprobs =
+          JsonObject{{"content", Json::written("[" + chat_logprobs(text_.tokenizer, told) + "]")},
+                     {"refusal", nullptr}};
+    }
+    out += event(index, delta, logprobs, nullptr);
+  }
+  if (row.choice.has_ended()) out += event(index, JsonObject(), nullptr, reason);
+  return out;
+}
+
+std::string AnswerStream::tell_text(int64_t index, size_t sample, Row& row,
+                                    const AnswerPiece& piece, const ToldTokens& told,
+                                    const Json& reason) {
+  std::string shown;
+  if (!std::exchange(row.has_begun, true) && order_->echo) {
+    shown = prompt_text(text_, order_->samples[sample]);
+  }
+  shown += piece.content;
+  Json logprobs = nullptr;
+  if (order_->telling.logprobs) {
+    row.logprobs.add(text_.tokenizer, told);
+    logprobs = row.logprobs.take();
+  }
+  if (shown.empty() && reason.text() == "null" && !order_->telling.logprobs) return "";
+  return event(index, Json(shown), logprobs, reason);
+}
+
+void AnswerStream::ended(const api::SampleOutput& output) { num_cached_ += output.cached_tokens; }
+
+std::string AnswerStream::end() {
+  std::string out;
+  if (order_->telling.stream_usage)
+    out = event(JsonArray(), usage_json(*order_, {num_tokens_, num_cached_}));
+  return out + sse("[DONE]");
+}
+
+std::string AnswerStream::fault(int status, std::string_view message) {
+  return sse(openai_error_text(status, message)) + sse("[DONE]");
+}
+
+}  // namespace strata::server

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers as OpenAI's clients read them: whole, or as the events of a stream. One thread.
+//   respond(json_response(200, whole_answer(head, *order, text, outputs)));
+//   AnswerStream stream(head, order, text);  push(stream.tell(0, row_tokens)); ...
+//   push(stream.end())
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/event.h"
+#include "server/json.h"
+#include "server/openai/answer_order.h"
+#include "server/openai/choice.h"
+#include "server/openai/served_text.h"
+#include "server/openai/token_json.h"
+
+namespace strata::server {
+
+struct AnswerHead {
+  std::string id;
+  int64_t created = 0;      // seconds since 1970, UTC
+  std::string model;        // as the request called it
+  std::string fingerprint;  // of build and weights
+};
+
+// `outputs`: of each of the order's samples.
+std::string whole_answer(const AnswerHead& head, const AnswerOrder& order, const ServedText& text,
+                         const std::vector<api::SampleOutput>& outputs);
+
+class AnswerStream {
+ public:
+  AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> order, const ServedText& text);
+
+  // Events for what a row of a sample was given; "" where nothing is certain yet.
+  std::string tell(size_t sample, const api::RowTokens& told);
+  // What a sample's last event says.
+  void ended(const api::SampleOutput& output);
+  // After all have ended.
+  std::string end();
+  static std::string fault(int status, std::string_view message);
+
+ private:
+  struct Row {
+    explicit Row(Choice of) : choice(std::move(of)) {}
+    Choice choice;
+    CompletionLogprobs logprobs = {};
+    int64_t num_calls = 0;  // told
+    bool has_begun = false;
+  };
+  std::string event(const JsonArray& choices, const Json& usage) const;
+  std::string event(int64_t index, const Json& delta, const Json& logprobs,
+                    const Json& reason) const;
+  std::string tell_chat(int64_t index, Row& row, const AnswerPiece& piece, const ToldTokens& told,
+                        const Json& reason);
+  std::string tell_text(int64_t index, size_t sample, Row& row, const AnswerPiece& piece,
+                        const ToldTokens& told, const Json& reason);
+
+  const AnswerHead head_;
+  const std::shared_ptr<const AnswerOrder> order_;
+  const ServedText& text_;
+  std::vector<Row> rows_;
+  int64_t num_tokens_ = 0, num_cached_ = 0;
+};
+
+}  // namespace strata::server

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// AnswerOrder: what a chat or a completion asks for, read and checked: the samples that answer it,
+// and how their tokens become the answer. Choices are num_samples of each sample, in turn.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "api/command.h"
+#include "server/openai/answer_parser.h"
+
+namespace strata::server {
+
+struct Telling {
+  bool stream = false;
+  bool stream_usage = false;  // in a chunk of its own, the last
+  bool logprobs = false;
+  int64_t top_logprobs = 0;  // beside the token's own
+};
+
+struct AnswerOrder {
+  bool is_chat = false;
+  std::vector<api::Sample> samples = {};  // without a snapshot; a chat has one
+  Telling telling = {};
+  // Of a chat.
+  AnswerForm form = {};
+  bool in_reasoning = false;
+  std::shared_ptr<const ToolTypes> types = nullptr;  // null: no tools may be called
+  int64_t most_calls = INT64_MAX;
+  // Of a completion.
+  bool echo = false;
+  bool drops_answer = false;  // max_tokens is 0: the prompt alone is told
+
+  [[nodiscard]] int64_t choices_each() const { return samples.front().num_samples; }
+  [[nodiscard]] int64_t num_choices() const {
+    return static_cast<int64_t>(samples.size()) * choices_each();
+  }
+};
+
+}  // namespace strata::server

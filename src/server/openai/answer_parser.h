@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// AnswerParser: the text of an answer, as it comes, divided into reasoning, content and calls of
+// tools. What it gives is final; what may yet turn out to be a mark or a call waits. Text that
+// looks like a call and is none is content. Borrows the form and the types. One thread.
+//   AnswerParser parser(form_of(chat), {.in_reasoning = true, .types = &types});
+//   send(parser.push(piece)); ... send(parser.finish());
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/openai/tool_call.h"
+
+namespace strata::server {
+
+// How the answers of a model are written.
+struct AnswerForm {
+  const CallForm* calls = nullptr;    // null: it calls no tools
+  std::string_view think, think_end;  // around reasoning, with which an answer may begin; or empty
+  // Marks that are text to the parser, should the vocabulary have them as special tokens.
+  [[nodiscard]] std::vector<std::string_view> marks() const;
+};
+AnswerForm answer_form_of(const text::ChatTemplate& chat);
+
+struct AnswerPiece {
+  std::string reasoning = {}, content = {};
+  std::vector<ToolCall> calls = {};
+  [[nodiscard]] bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+};
+
+struct AnswerReading {
+  bool in_reasoning = false;         // the prompt ended with the mark
+  const ToolTypes* types = nullptr;  // null: calls are text
+  int64_t most_calls = INT64_MAX;    // what follows the last of them is dropped
+};
+
+class AnswerParser {
+ public:
+  AnswerParser(const AnswerForm& form, const AnswerReading& reading);
+
+  AnswerPiece push(std::string_view text);
+  // No more comes.
+  AnswerPiece finish();
+  [[nodiscard]] int64_t num_calls() const { return num_calls_; }
+  // Nothing that may follow will be given.
+  [[nodiscard]] bool is_done() const { return num_calls_ >= reading_.most_calls; }
+
+ private:
+  enum class State : uint8_t { kStart, kReasoning, kContent, kCall };
+  [[nodiscard]] bool reads_calls() const {
+    return form_.calls != nullptr && reading_.types != nullptr;
+  }
+  bool step(AnswerPiece& out, bool is_last);
+  bool start(bool is_last);
+  bool reason(AnswerPiece& out, bool is_last);
+  bool content(AnswerPiece& out, bool is_last);
+  bool call(AnswerPiece& out, bool is_last);
+  bool whole_call(bool is_last);
+  void give(AnswerPiece& out, std::string_view text);
+  void take_call(AnswerPiece& out, std::string_view inner, std::string_view close);
+
+  const AnswerForm form_;
+  const AnswerReading reading_;
+  State state_ = State::kStart;
+  std::string held_;
+  std::string space_;         // behind content, dropped where a call follows
+  size_t searched_ = 0;       // of held_, for the end of a call
+  bool drops_space_ = false;  // before the next content
+  bool has_content_ = false;
+  int64_t num_calls_ = 0;
+};
+
+// Whether what is rendered for an answer ends inside its reasoning.
+bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt);
+
+}  // namespace strata::server

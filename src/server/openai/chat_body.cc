@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/chat_body.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+#include "server/openai/json_text.h"
+#include "server/openai/openai_error.h"
+#include "server/openai/sampling_fields.h"
+
+namespace strata::server {
+namespace {
+
+namespace json = boost::json;
+
+constexpr size_t kMostTools = 512;
+constexpr size_t kMostName = 256;  // bytes of a tool's
+
+constexpr std::string_view kKnown[] = {"model",
+                                       "messages",
+                                       "tools",
+                                       "tool_choice",
+                                       "parallel_tool_calls",
+                                       "stream",
+                                       "stream_options",
+                                       "n",
+                                       "logprobs",
+                                       "top_logprobs",
+                                       "stop",
+                                       "seed",
+                                       "max_tokens",
+                                       "max_completion_tokens",
+                                       "temperature",
+                                       "top_p",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "logit_bias",
+                                       "top_k",
+                                       "min_p",
+                                       "repetition_penalty",
+                                       "response_format",
+                                       "modalities",
+                                       "store",
+                                       "service_tier",
+                                       "reasoning_effort",
+                                       "chat_template_kwargs",
+                                       "user",
+                                       "metadata",
+                                       "safety_identifier",
+                                       "prompt_cache_key"};
+
+json::string text_of(const std::string& text) { return json::string(text.data(), text.size()); }
+
+// A string, or a list of parts of text, which stand on lines of their own.
+std::string read_content(const Fields& message) {
+  if (!message.has("content")) return "";
+  if (message.is_string("content")) return message.string("content");
+  std::string text;
+  size_t count = 0;
+  message.each_object("content", [&](const Fields& part) {
+    const std::string type = part.string("type");
+    if (type != "text") {
+      part.fail("type", fmt::format("'{}' is not supported: this server reads text alone",
+                                    type.substr(0, 100)));
+    }
+    if (count++ > 0) text += '\n';
+    text += part.string("text");
+  });
+  return text;
+}
+
+// Ids of calls, in the length that the template wants.
+std::string read_id(const std::string& id, const CallForm* form) {
+  const size_t length = form == nullptr ? 0 : form->id_length;
+  return length == 0 || id.size() <= length ? id : id.substr(id.size() - length);
+}
+
+json::value read_arguments(const Fields& function, const CallForm* form) {
+  const std::string text = function.string_or("arguments", "");
+  std::optional<json::value> value = parse_json_text(text.empty() ? "{}" : text);
+  if (!value || !value->is_object())
+    function.fail("arguments", "wanted the JSON text of an object");
+  if (form != nullptr && form->keeps_arguments_text) return text_of(text.empty() ? "{}" : text);
+  return std::move(*value);
+}
+
+json::array read_calls(const Fields& message, const CallForm* form) {
+  json::array calls;
+  message.each_object("tool_calls", [&](const Fields& call) {
+    if (call.string_or("type", "function") != "function") {
+      call.fail("type", "only 'function' is supported");
+    }
+    const Fields function = call.object("function");
+    json::object out;
+    out["id"] = text_of(read_id(call.string_or("id", ""), form));
+    out["type"] = "function";
+    out["function"] = json::object{{"name", text_of(function.string("name"))},
+                                   {"arguments", read_arguments(function, form)}};
+    calls.push_back(std::move(out));
+  });
+  return calls;
+}
+
+json::object read_message(const Fields& message, const CallForm* form) {
+  for (const char* name : {"function_call", "audio"}) {
+    if (message.has(name)) message.fail(name, "is not supported by this server");
+  }
+  std::string role = message.string("role");
+  if (role == "developer") role = "system";  // which is what templates know
+  if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
+    message.fail("role", fmt::format("got '{}', wanted system, developer, user, assistant or tool",
+                                     role.substr(0, 100)));
+  }
+  const bool has_calls = role == "assistant" && message.has("tool_calls");
+  if (!message.has("content") && !has_calls) message.fail("content", "this field is required");
+  json::object out;
+  out["role"] = text_of(role);
+  out["content"] = text_of(read_content(message));
+  if (message.has("name")) out["name"] = text_of(message.string("name"));
+  if (role == "tool") {
+    out["tool_call_id"] = text_of(read_id(message.string_or("tool_call_id", ""), form));
+  }
+  if (role == "assistant" && message.has("reasoning_content")) {
+    out["reasoning_content"] = text_of(message.string("reasoning_content"));
+  }
+  if (has_calls) {
+    json::array calls = read_calls(message, form);
+    if (!calls.empty()) out["tool_calls"] = std::move(calls);
+  }
+  return out;
+}
+
+// As the request has it, once it is known to be a list of functions.
+std::string read_tools(const Fields& body) {
+  size_t count = 0;
+  body.each_object("tools", [&](const Fields& tool) {
+    if (++count > kMostTools) {
+      body.fail("tools", fmt::format("has more than {} items", kMostTools));
+    }
+    const std::string type = tool.string("type");
+    if (type != "function") {
+      tool.fail("type", fmt::format("'{}' is not supported, only 'function'", type.substr(0, 100)));
+    }
+    const Fields function = tool.object("function");
+    const std::string name = function.string("name");
+    if (name.empty() || name.size() > kMostName) {
+      function.fail("name", fmt::format("has {} bytes, wanted 1 to {}", name.size(), kMostName));
+    }
+    if (function.boolean_or("strict", false)) {
+      function.fail("strict",
+                    "true is not supported: this server does not constrain what a model "
+                    "writes; leave it out");
+    }
+    if (function.has("parameters")) static_cast<void>(function.object("parameters"));
+  });
+  return count == 0 ? "" : json::serialize(*body.find("tools"));
+}
+
+// Whether tools may be called.
+bool read_tool_choice(const Fields& body) {
+  if (!body.has("tool_choice")) return true;
+  const std::string choice =
+      body.is_string("tool_choice") ? body.string("tool_choice") : "an object";
+  if (choice == "auto") return true;
+  if (choice == "none") return false;
+  refuse_parameter("tool_choice",
+                   fmt::format("{} is not supported, only auto and none: this server does not "
+                               "constrain what a model writes",
+                               choice.substr(0, 100)));
+}
+
+void read_effort(const Fields& body, const ServedText& text, json::object& vars) {
+  if (!body.has("reasoning_effort")) return;
+  if (!text.chat->mentions("reasoning_effort")) {
+    refuse_parameter("reasoning_effort", "this model's chat template has no such variable");
+  }
+  vars["reasoning_effort"] = text_of(body.string("reasoning_effort"));
+}
+
+std::string rendered(const ServedText& text, const text::ChatRequest& request) {
+  try {
+    return text.chat->render(request);
+  } catch (const Error& error) {
+    throw OpenAiFault(ErrorCode::kInvalidArgument, fmt::format("messages: {}", error.what()),
+                      "messages", "");
+  }
+}
+
+void read_told_logprobs(const Fields& body, Telling& telling) {
+  telling.logprobs = body.boolean_or("logprobs", false);
+  telling.top_logprobs = body.integer_or("top_logprobs", 0, 0, kMostTopLogprobs);
+  if (telling.top_logprobs > 0 && !telling.logprobs) {
+    body.fail("top_logprobs", "needs logprobs: true");
+  }
+}
+
+std::optional<int64_t> read_max_tokens(const Fields& body) {
+  std::optional<int64_t> most;
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    if (!body.has(name)) continue;
+    const int64_t value = body.integer(name, 1, INT64_MAX / 2);
+    if (most && *most != value) body.fail(name, "says another number than max_tokens");
+    most = value;
+  }
+  return most;
+}
+
+}  // namespace
+
+text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
+                                    const CallForm* calls) {
+  text::ChatRequest request;
+  json::array messages;
+  body.each_object(
+      "messages", [&](const Fields& message) { messages.push_back(read_message(message, calls)); });
+  if (messages.empty()) body.fail("messages", "wanted at least one message");
+  request.messages = json::serialize(messages);
+  const bool may_call = read_tool_choice(body);
+  if (body.has("tools")) {
+    const std::string tools = read_tools(body);
+    if (may_call) request.tools = tools;
+  }
+  json::object vars;
+  if (body.has("chat_template_kwargs")) {
+    static_cast<void>(body.object("chat_template_kwargs"));
+    vars = body.find("chat_template_kwargs")->get_object();
+  }
+  read_effort(body, text, vars);
+  if (!vars.empty()) request.vars = json::serialize(vars);
+  request.add_generation_prompt = true;
+  return request;
+}
+
+AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                      uint64_t fallback_seed) {
+  if (!text.chat) {
+    throw OpenAiFault(ErrorCode::kInvalidArgument,
+                      "model: it has no chat template; ask /v1/completions for it", "model",
+                      "unsupported_model");
+  }
+  for (const char* name : {"functions", "function_call"}) {
+    if (body.has(name)) refuse_parameter(name, "is not supported; use tools");
+  }
+  refuse_others(body, kKnown);
+  refuse_unsupported(body);
+  AnswerOrder order;
+  order.is_chat = true;
+  order.telling = read_telling(body);
+  read_told_logprobs(body, order.telling);
+  order.form = answer_form_of(*text.chat);
+  api::Sample& sample = order.samples.emplace_back();
+  read_sampling(body, text, base, fallback_seed, sample);
+  if (text.turn_end) sample.stop.push_back(*text.turn_end);
+  const text::ChatRequest request = read_conversation(body, text, order.form.calls);
+  const std::string prompt = rendered(text, request);
+  order.in_reasoning = ends_in_reasoning(order.form, prompt);
+  if (!request.tools.empty()) order.types = std::make_shared<const ToolTypes>(request.tools);
+  if (!body.boolean_or("parallel_tool_calls", true)) order.most_calls = 1;
+  sample.prompt = text.tokenizer.encode(prompt);
+  if (sample.prompt.empty()) body.fail("messages", "the prompt is empty");
+  sample.topk_sample_logprobs = order.telling.top_logprobs;
+  set_max_tokens(text, base, read_max_tokens(body), "messages", sample);
+  check_answer_size(order);
+  return order;
+}
+
+}  // namespace strata::server

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of a chat completion as a sample: messages and tools through the model's own template,
+// and how its answer is to be read. Faults are Errors that name the field.
+#pragma once
+#include <cstdint>
+
+#include "api/work.h"
+#include "server/openai/answer_order.h"
+#include "server/openai/served_text.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+
+AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                      uint64_t fallback_seed);
+
+// The conversation as ChatTemplate::render wants it; of a form that wants it so arguments of calls
+// stay text. Exposed for tests.
+text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
+                                    const CallForm* calls);
+
+}  // namespace strata::server

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/choice.h"
+
+#include <algorithm>
+
+namespace strata::server {
+namespace {
+
+std::vector<int32_t> special_marks(const AnswerOrder& order, const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> out;
+  for (const std::string_view mark : order.form.marks()) {
+    const std::optional<int32_t> id = tokenizer.token_to_id(mark);
+    if (id && tokenizer.is_special(*id)) out.push_back(*id);
+  }
+  return out;
+}
+
+}  // namespace
+
+Choice::Choice(const AnswerOrder& order, const api::Sample& sample, const ServedText& text)
+    : sample_(sample),
+      tokenizer_(text.tokenizer),
+      marks_(special_marks(order, text.tokenizer)),
+      detokenizer_(text.tokenizer),
+      stops_(sample.stop_texts) {
+  if (order.is_chat) {
+    parser_.emplace(order.form, AnswerReading{.in_reasoning = order.in_reasoning,
+                                              .types = order.types.get(),
+                                              .most_calls = order.most_calls});
+  }
+}
+
+std::string Choice::text_of(int32_t token) {
+  const bool is_hidden =
+      tokenizer_.is_special(token) && std::ranges::find(marks_, token) == marks_.end();
+  return is_hidden ? "" : detokenizer_.push(token);
+}
+
+AnswerPiece Choice::push(std::span<const int32_t> tokens, bool ended, bool stopped) {
+  // An end token is no part of the text, also where it is no special one.
+  const bool by_id = ended && stopped && !tokens.empty() &&
+                     std::ranges::find(sample_.stop, tokens.back()) != sample_.stop.end();
+  std::string certain;
+  for (const int32_t token : tokens.first(tokens.size() - (by_id ? 1 : 0))) {
+    certain += stops_.push(text_of(token));
+  }
+  if (ended) {
+    certain += stops_.push(detokenizer_.flush());
+    certain += stops_.flush();
+    has_ended_ = true;
+    is_stopped_ = stopped || stops_.found();
+  }
+  if (!parser_) return {.content = std::move(certain)};
+  AnswerPiece piece = parser_->push(certain);
+  if (!ended) return piece;
+  AnswerPiece rest = parser_->finish();
+  piece.reasoning += rest.reasoning;
+  piece.content += rest.content;
+  std::ranges::move(rest.calls, std::back_inserter(piece.calls));
+  return piece;
+}
+
+const char* Choice::finish_reason() const {
+  if (parser_ && parser_->is_done()) return "tool_calls";
+  if (!is_stopped_) return "length";
+  return num_calls() > 0 ? "tool_calls" : "stop";
+}
+
+}  // namespace strata::server

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/completion_body.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+#include "server/openai/openai_error.h"
+#include "server/openai/sampling_fields.h"
+
+namespace strata::server {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kUnasked = 16;        // OpenAI's max_tokens
+constexpr int64_t kMostChoices = 2048;  // of a request, of all its prompts
+
+constexpr std::string_view kKnown[] = {"model",
+                                       "prompt",
+                                       "echo",
+                                       "best_of",
+                                       "stream",
+                                       "stream_options",
+                                       "n",
+                                       "logprobs",
+                                       "stop",
+                                       "seed",
+                                       "max_tokens",
+                                       "temperature",
+                                       "top_p",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "logit_bias",
+                                       "top_k",
+                                       "min_p",
+                                       "repetition_penalty",
+                                       "response_format",
+                                       "user"};
+
+class PromptReader {
+ public:
+  PromptReader(const Fields& body, const ServedText& text, const api::BaseInfo& base)
+      : body_(body), text_(text), base_(base) {}
+
+  // A text, a list of texts, a list of ids, or a list of such lists.
+  std::vector<std::vector<int32_t>> read() {
+    const json::value* prompt = body_.find("prompt");
+    if (prompt == nullptr) body_.fail("prompt", "this field is required");
+    if (!prompt->is_array()) return {read_one(*prompt)};
+    const json::array& items = prompt->get_array();
+    if (items.empty()) body_.fail("prompt", "the prompt is empty");
+    if (items.front().is_number()) return {read_ids(items)};
+    std::vector<std::vector<int32_t>> prompts;
+    for (const json::value& item : items) {
+      if (std::ssize(prompts) == kMostChoices) {
+        body_.fail("prompt", fmt::format("has more than {} prompts", kMostChoices));
+      }
+      prompts.push_back(read_one(item));
+    }
+    return prompts;
+  }
+
+ private:
+  std::vector<int32_t> read_one(const json::value& value) {
+    if (value.is_array()) return read_ids(value.get_array());
+    if (!value.is_string()) body_.fail("prompt", "wanted a string, a list of them, or token ids");
+    const json::string& text = value.get_string();
+    return checked(text_.tokenizer.encode({text.data(), text.size()}, /*add_special=*/true));
+  }
+  std::vector<int32_t> read_ids(const json::array& items) {
+    std::vector<int32_t> ids;
+    ids.reserve(items.size());
+    for (const json::value& item : items) {
+      const int64_t id = item.is_int64() ? item.get_int64() : -1;
+      if (id < 0 || id >= base_.vocab_size) {
+        body_.fail("prompt", fmt::format("item {}: no token id from 0 to {}", ids.size(),
+                                         base_.vocab_size - 1));
+      }
+      ids.push_back(static_cast<int32_t>(id));
+    }
+    return checked(std::move(ids));
+  }
+  std::vector<int32_t> checked(std::vector<int32_t> ids) {
+    if (ids.empty()) body_.fail("prompt", "the prompt is empty");
+    return ids;
+  }
+
+  const Fields& body_;
+  const ServedText& text_;
+  const api::BaseInfo& base_;
+};
+
+void read_told_logprobs(const Fields& body, Telling& telling) {
+  if (!body.has("logprobs")) return;
+  telling.logprobs = true;
+  telling.top_logprobs = body.integer("logprobs", 0, kMostTopLogprobs);
+}
+
+}  // namespace
+
+AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                            uint64_t fallback_seed) {
+  if (body.has("suffix")) refuse_parameter("suffix", "is not supported by this server");
+  refuse_others(body, kKnown);
+  refuse_unsupported(body);
+  AnswerOrder order;
+  order.telling = read_telling(body);
+  read_told_logprobs(body, order.telling);
+  order.echo = body.boolean_or("echo", false);
+  if (order.echo && order.telling.logprobs && order.telling.stream) {
+    refuse_parameter("echo", "with logprobs is not supported in a stream");
+  }
+  api::Sample sample;
+  read_sampling(body, text, base, fallback_seed, sample);
+  if (body.has("best_of") && body.integer("best_of", 1, 128) != sample.num_samples) {
+    refuse_parameter("best_of", "is not supported, unless it is n");
+  }
+  const int64_t max_tokens =
+      body.integer_or("max_tokens", kUnasked, order.echo ? 0 : 1, INT64_MAX / 2);
+  order.drops_answer = max_tokens == 0;
+  sample.topk_sample_logprobs = order.telling.top_logprobs;
+  sample.prompt_logprobs = order.echo && order.telling.logprobs;
+  sample.topk_prompt_logprobs = sample.prompt_logprobs ? order.telling.top_logprobs : 0;
+  std::vector<std::vector<int32_t>> prompts = PromptReader(body, text, base).read();
+  if (std::ssize(prompts) * sample.num_samples > kMostChoices) {
+    body.fail("prompt", fmt::format("{} prompts and n {} are more than {} choices", prompts.size(),
+                                    sample.num_samples, kMostChoices));
+  }
+  for (std::vector<int32_t>& prompt : prompts) {
+    api::Sample one = sample;
+    one.prompt = std::move(prompt);
+    set_max_tokens(text, base, max_tokens, "prompt", one);
+    order.samples.push_back(std::move(one));
+  }
+  check_answer_size(order);
+  return order;
+}
+
+}  // namespace strata::server

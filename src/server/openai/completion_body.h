@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of a completion: one sample for each of its prompts. Faults are Errors that name the
+// field.
+#pragma once
+#include <cstdint>
+
+#include "api/work.h"
+#include "server/openai/answer_order.h"
+#include "server/openai/served_text.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+
+AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                            uint64_t fallback_seed);
+
+}  // namespace strata::server

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpenAiEndpoint: /v1/models, /v1/chat/completions and /v1/completions, on the keys, limits and
+// weights of the Tinker protocol: an answer is a sample of the continuous batch like any other, of
+// a base model, an adapter that is served, or a checkpoint's path. I/O thread only.
+//   OpenAiEndpoint openai({service, names, bases, texts, parse, back});  openai.add_routes(router);
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/work.h"
+#include "server/base_names.h"
+#include "server/http/router.h"
+#include "server/json.h"
+#include "server/openai/served_text.h"
+#include "server/service/service.h"
+
+namespace strata::server {
+
+// What the endpoint works on; all outlive it.
+struct OpenAiParts {
+  Service& service;
+  const BaseNames& names;
+  std::vector<api::BaseInfo> bases;              // by BaseNames' model index
+  std::vector<std::optional<ServedText>> texts;  // likewise
+  int64_t created = 0;                           // of the models, as clients are told: the start
+  // Runs what takes long, of a tenant, on another thread; and what follows it on the I/O thread.
+  // Without them it is run at once.
+  std::function<void(const std::string& tenant, std::function<void()>)> parse = {};
+  std::function<void(std::function<void()>)> back = {};
+};
+
+class OpenAiEndpoint {
+ public:
+  explicit OpenAiEndpoint(OpenAiParts parts) : parts_(std::move(parts)) {}
+
+  void add_routes(Router& router);
+
+ private:
+  struct Call;
+  struct Gathering;
+  struct Streaming;
+  Response list_models() const;
+  Response get_model(const Request& request) const;
+  Json model_json(const std::string& id, const api::BaseInfo& base) const;
+  void answer(Request&& request, const Respond& respond, bool is_chat);
+  void find_weights(const std::shared_ptr<Call>& call);
+  void submit(const std::shared_ptr<Call>& call);
+  // Of every sample of the order; false, and it has been answered, where one was refused.
+  bool begin(const std::shared_ptr<Call>& call,
+             const std::function<void(size_t sample, const api::Event& event)>& hear);
+  void cancel(const std::vector<api::RequestId>& samples, const std::string& reason);
+  void gather(const std::shared_ptr<Gathering>& gathering, size_t sample, const api::Event& event);
+  void respond_whole(const std::shared_ptr<Gathering>& gathering);
+  void stream(const std::shared_ptr<Call>& call);
+  void tell(Streaming& streaming, size_t sample, const api::Event& event);
+  // Runs `work` elsewhere where it is long, then `then` here; what either throws is the response.
+  void in_parts(const Respond& respond, const std::string& tenant, bool is_long,
+                std::function<void()> work, std::function<void()> then);
+
+  OpenAiParts parts_;
+};
+
+}  // namespace strata::server

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/sampling_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "api/sampling_options.h"
+#include "server/openai/openai_error.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMostChoices = 128;
+constexpr size_t kMostStops = 4;
+constexpr size_t kMostStopBytes = 1024;
+constexpr double kMostAnswerBytes = 64.0 * (1 << 20);
+constexpr double kTokenBytes = 16;     // of an answer's text, about
+constexpr double kLogprobBytes = 120;  // of a token with its logprob, as JSON
+// What an answer may have where the request does not say: rows keep room for all that they may
+// still take, so one that may take all of a long context would keep others out.
+constexpr int64_t kMostUnasked = 4096;
+
+bool is_text_format(const Fields& format) { return format.string("type") == "text"; }
+
+void read_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sample) {
+  if (!body.has("logit_bias")) return;
+  const Fields bias = body.object("logit_bias");
+  bias.each_name([&](const std::string& name) {
+    if (sample.logit_bias.size() == api::kMostLogitBiases) {
+      body.fail("logit_bias", fmt::format("has more than {} entries", api::kMostLogitBiases));
+    }
+    int32_t token = -1;
+    const char* end = name.data() + name.size();
+    if (std::from_chars(name.data(), end, token).ptr != end || token < 0 ||
+        token >= base.vocab_size) {
+      body.fail("logit_bias", fmt::format("'{}' is no token id from 0 to {}", name.substr(0, 40),
+                                          base.vocab_size - 1));
+    }
+    const double add = bias.number(name);
+    if (add < -api::kMostLogitBias || add > api::kMostLogitBias) {
+      bias.fail(name, fmt::format("got {0}, wanted -{1} to {1}", add, api::kMostLogitBias));
+    }
+    sample.logit_bias.push_back({token, static_cast<float>(add)});
+  });
+}
+
+void read_stop(const Fields& body, api::Sample& sample) {
+  if (!body.has("stop")) return;
+  if (body.is_string("stop")) {
+    sample.stop_texts = {body.string("stop")};
+  } else {
+    sample.stop_texts = body.strings("stop");
+  }
+  if (sample.stop_texts.size() > kMostStops) {
+    body.fail("stop",
+              fmt::format("has {} strings, the limit is {}", sample.stop_texts.size(), kMostStops));
+  }
+  for (const std::string& text : sample.stop_texts) {
+    if (text.empty() || text.size() > kMostStopBytes) {
+      body.fail("stop",
+                fmt::format("a string has {} bytes, wanted 1 to {}", text.size(), kMostStopBytes));
+    }
+  }
+}
+
+}  // namespace
+
+Telling read_telling(const Fields& body) {
+  Telling telling;
+  telling.stream = body.boolean_or("stream", false);
+  if (!body.has("stream_options")) return telling;
+  if (!telling.stream) body.fail("stream_options", "needs stream: true");
+  const Fields options = body.object("stream_options");
+  static constexpr std::string_view kKnown[] = {"include_usage"};
+  refuse_others(options, kKnown);
+  telling.stream_usage = options.boolean_or("include_usage", false);
+  return telling;
+}
+
+void read_sampling(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                   uint64_t fallback_seed, api::Sample& sample) {
+  static_cast<api::SampleRequest&>(sample) = text.defaults;
+  sample.scaled_logprobs = true;
+  for (const api::SamplingOption& row : api::kSamplingOptions) {
+    if (!body.has(row.name)) continue;
+    const double value = body.number(row.name);
+    if (!row.allows(value))
+      body.fail(row.name, fmt::format("got {}, wanted {}", value, row.wanted));
+    sample.*row.field = static_cast<float>(value);
+  }
+  // Logits divided by less than a thousandth leave the range of numbers.
+  if (sample.temperature > 0 && sample.temperature < 1e-3f) {
+    body.fail("temperature",
+              fmt::format("got {}, wanted 0, or 0.001 and more", sample.temperature));
+  }
+  if (body.has("top_k")) {
+    sample.top_k = std::max<int64_t>(0, body.integer("top_k", -1, INT32_MAX));
+  }
+  sample.top_k = std::min(sample.top_k, base.vocab_size);
+  sample.seed = body.maybe_bits("seed").value_or(fallback_seed);
+  sample.num_samples = body.integer_or("n", 1, 1, kMostChoices);
+  sample.stop = base.end_tokens;
+  read_bias(body, base, sample);
+  read_stop(body, sample);
+}
+
+void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
+                    std::optional<int64_t> max_tokens, std::string_view param,
+                    api::Sample& sample) {
+  const int64_t prompt = std::ssize(sample.prompt);
+  const int64_t left = base.max_context - prompt;
+  if (left < 1 || max_tokens.value_or(0) > left) {
+    throw OpenAiFault(
+        ErrorCode::kInvalidArgument,
+        fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
+                    "tokens in the {} and {} for the completion. Please reduce the length of "
+                    "either.",
+                    base.max_context, prompt, param, max_tokens.value_or(1)),
+        std::string(param), "context_length_exceeded");
+  }
+  const int64_t unasked = std::min({left, text.longest_sample - prompt, kMostUnasked});
+  sample.max_tokens = std::max<int64_t>(1, max_tokens.value_or(unasked));
+}
+
+void check_answer_size(const AnswerOrder& order) {
+  const Telling& telling = order.telling;
+  double tokens = 0;
+  for (const api::Sample& sample : order.samples) {
+    const int64_t each = sample.max_tokens + (order.echo ? std::ssize(sample.prompt) : 0);
+    tokens += static_cast<double>(sample.num_samples * each);
+  }
+  const double per_token =
+      kTokenBytes +
+      (telling.logprobs ? kLogprobBytes * static_cast<double>(1 + telling.top_logprobs) : 0.0);
+  const double bytes = tokens * per_token;
+  if (bytes <= kMostAnswerBytes) return;
+  throw OpenAiFault(ErrorCode::kInvalidArgument,
+                    fmt::format("n: an answer of {:.0f} tokens could have {:.0f} bytes, the limit "
+                                "is {:.0f}; ask for less of n, max_tokens or logprobs",
+                                tokens, bytes, kMostAnswerBytes),
+                    "n", "");
+}
+
+void refuse_others(const Fields& body, std::span<const std::string_view> known) {
+  body.each_name([&](const std::string& name) {
+    if (std::ranges::find(known, name) != known.end()) return;
+    refuse_parameter(name.substr(0, 100), "is not supported by this server");
+  });
+}
+
+void refuse_unsupported(const Fields& body) {
+  if (body.has("response_format") && !is_text_format(body.object("response_format"))) {
+    refuse_parameter("response_format",
+                     "only {\"type\": \"text\"} is supported: this server does not constrain what "
+                     "a model writes");
+  }
+  if (body.has("modalities") && body.strings("modalities") != std::vector<std::string>{"text"}) {
+    refuse_parameter("modalities", "only [\"text\"] is supported");
+  }
+  if (body.boolean_or("store", false)) refuse_parameter("store", "nothing is stored here");
+  const std::string tier = body.string_or("service_tier", "auto");
+  if (tier != "auto" && tier != "default") {
+    refuse_parameter("service_tier", "only auto and default are supported");
+  }
+}
+
+}  // namespace strata::server

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields that chats and completions share: how tokens are chosen, how many, when they end, and
+// what is told of them. Faults are Errors that name the field.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "api/command.h"
+#include "api/work.h"
+#include "server/openai/answer_order.h"
+#include "server/openai/served_text.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+
+constexpr int64_t kMostTopLogprobs = 20;
+
+// stream, stream_options. What is told of logprobs the two forms say differently.
+Telling read_telling(const Fields& body);
+
+// temperature, top_p, top_k, min_p, penalties, logit_bias, seed, n, stop into `sample`.
+void read_sampling(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                   uint64_t fallback_seed, api::Sample& sample);
+
+// Sets max_tokens, which a request leaves out (nothing) or says. Throws where the context would
+// become too long; `param` is what the prompt came in.
+void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
+                    std::optional<int64_t> max_tokens, std::string_view param, api::Sample& sample);
+// Throws where the answer's JSON could become too long.
+void check_answer_size(const AnswerOrder& order);
+
+// Refuses, by name, every field that is not null and not among these.
+void refuse_others(const Fields& body, std::span<const std::string_view> known);
+// Fields of OpenAI's that change no answer, and those that would and are refused.
+void refuse_unsupported(const Fields& body);
+
+}  // namespace strata::server

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the server knows of a base model's text: of those that have a tokenizer.json. Immutable.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "api/batch.h"
+#include "text/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace strata::server {
+
+struct ServedText {
+  text::Tokenizer tokenizer;
+  std::optional<text::ChatTemplate> chat = {};
+  std::optional<int32_t> turn_end = {};  // ends an answer in a chat, beside the end tokens
+  // How tokens are chosen where a request does not say: generation_config.json's.
+  api::SampleRequest defaults = {};
+  int64_t longest_sample = INT64_MAX;  // positions that the cache has for one, prompt and answer
+  std::string build = {};              // of the program, for fingerprints
+};
+
+}  // namespace strata::server

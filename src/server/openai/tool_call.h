@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of tools as models write them, and how each family writes them: a row of marks and a
+// reader. Which row is a model's, its chat template says. Readers are strict: text that is no call
+// is nothing, and stays text.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/chat_template.h"
+
+namespace strata::server {
+
+struct ToolCall {
+  std::string name;
+  std::string arguments;  // the text of a JSON object
+  bool operator==(const ToolCall&) const = default;
+};
+
+// The types of the parameters of a request's tools, for forms that write values without one.
+class ToolTypes {
+ public:
+  ToolTypes() = default;
+  // The request's list of tools, JSON; what is odd in it has no type.
+  explicit ToolTypes(std::string_view tools);
+  // A value that was written as bare text, as JSON: of the parameter's type where it reads as one,
+  // else a string.
+  [[nodiscard]] std::string value(const std::string& function, const std::string& parameter,
+                                  std::string_view text) const;
+
+ private:
+  std::map<std::pair<std::string, std::string>, std::string> types_;
+};
+
+using ToolCalls = std::optional<std::vector<ToolCall>>;  // nothing: it is none
+
+struct CallForm {
+  std::string_view sign;   // stands in the templates of the family
+  std::string_view open;   // empty: calls are the whole answer, which then begins with a brace
+  std::string_view close;  // empty: the next open, or the end
+  std::vector<std::string_view> around;  // marks beside these, which say nothing
+  std::vector<std::string_view> inside;  // marks that may be special tokens
+  ToolCalls (*read)(std::string_view inner, const ToolTypes& types);
+  bool keeps_arguments_text = false;  // the template takes arguments as JSON text, not as an object
+  size_t id_length = 0;               // that it wants of a call's id; 0: any
+};
+
+// Null for a template that writes no calls.
+const CallForm* find_call_form(const text::ChatTemplate& chat);
+
+}  // namespace strata::server

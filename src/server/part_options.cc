@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/part_options.h"
+
+#include <algorithm>
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMetricsConnections = 64;
+
+}  // namespace
+
+KeySources key_sources(const ServeOptions& options) {
+  KeySources sources;
+  sources.keys_file = options.keys;
+  sources.admin_keys_file = options.admin_keys;
+  sources.keys_text = options.keys_text;
+  sources.admin_keys_text = options.admin_keys_text;
+  sources.no_keys = options.no_keys;
+  return sources;
+}
+
+ServiceOptions service_options(const ServeOptions& options, const Budget& budget,
+                               const DataDir& data, int64_t boot) {
+  ServiceOptions out;
+  out.futures = {.secret = data.secret(),
+                 .boot = boot,
+                 .result_ttl = options.result_ttl,
+                 .poll_hold = options.poll_hold,
+                 .parked = budget.polls,
+                 .results = budget.results};
+  out.session_timeout = options.session_timeout;
+  out.max_rank = options.max_rank;
+  out.max_body = options.max_body;
+  out.max_queued_samples = options.max_queued_samples;
+  // As floats they take at most a quarter of the queue, as one command may.
+  out.max_pass_values = std::min(options.max_body, options.max_queued_bytes / 16);
+  out.max_stability_bytes = options.max_stability_bytes;
+  out.max_sessions = options.max_sessions_per_tenant;
+  out.max_samplers = options.max_samplers_per_session;
+  out.max_ephemerals = options.max_ephemeral;
+  out.stable_reinforce = options.stable_reinforce;
+  out.remembered_bytes = budget.remembered;
+  return out;
+}
+
+HttpOptions http_options(const ServeOptions& options, const Budget& budget) {
+  HttpOptions out;
+  out.host = options.listen.host;
+  out.port = options.listen.port;
+  out.socket_path = options.listen.path;
+  out.socket_mode = static_cast<unsigned>(options.socket_mode);
+  out.tls = {options.tls_cert, options.tls_key};
+  out.public_url = options.public_url;
+  out.header_timeout = options.header_timeout;
+  out.body_timeout = options.body_timeout;
+  out.keepalive = options.keepalive;
+  out.max_body = static_cast<uint64_t>(options.max_body);
+  out.max_sample_body = static_cast<uint64_t>(options.max_sample_body);
+  out.max_small_body = static_cast<uint64_t>(options.max_small_body);
+  out.bodies = budget.bodies;
+  out.responses = budget.responses;
+  out.min_body_rate = static_cast<double>(options.min_body_rate);
+  out.downloads = budget.downloads;
+  out.max_downloads_per_tenant = options.max_downloads_per_tenant;
+  out.min_download_rate = static_cast<double>(options.min_download_rate);
+  out.connections = budget.connections;
+  out.max_handshakes = options.max_handshakes;
+  out.proxies = TrustedProxies(options.trusted_proxies);
+  out.max_connections = connection_limit(options);
+  out.max_connections_per_address = options.max_connections_per_address > 0
+                                        ? options.max_connections_per_address
+                                        : std::max<int64_t>(1, out.max_connections / 2);
+  return out;
+}
+
+HttpOptions metrics_options(const ServeOptions& options, int port) {
+  HttpOptions out;
+  out.option = "--metrics-listen";
+  out.host = options.metrics_listen.host;
+  out.port = port;
+  out.socket_path = options.metrics_listen.path;
+  out.socket_mode = static_cast<unsigned>(options.socket_mode);
+  out.max_body = 0;
+  out.max_connections = kMetricsConnections;
+  return out;
+}
+
+}  // namespace strata::server

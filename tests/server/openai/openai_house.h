@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// An OpenAiEndpoint over a House, with the tokenizer and the template of the bundled model: called
+// through its routes, answered by hand. One thread.
+#pragma once
+#include <boost/json.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "server/http/body_stream.h"
+#include "server/openai/openai_endpoint.h"
+#include "server/openai/openai_error.h"
+#include "tests/server/service/house.h"
+
+namespace strata::server {
+
+inline std::string bundled_model() { return STRATA_SOURCE_DIR "/models/tiny-qwen3"; }
+
+inline const ServedText& bundled_text() {
+  static const ServedText kText = {.tokenizer = text::Tokenizer::load(bundled_model()),
+                                   .chat = text::ChatTemplate::parse(read_file(
+                                       bundled_model() + "/chat_template.jinja", 1 << 20)),
+                                   .turn_end = 4072};
+  return kText;
+}
+
+inline api::BaseInfo bundled_base() {
+  return {.id = api::BaseId{0},
+          .dir = "d",
+          .vocab_size = 4096,
+          .max_context = 600,
+          .longest_datum = 48,
+          .end_tokens = {4070, 4072}};
+}
+
+class OpenAiHouse {
+ public:
+  explicit OpenAiHouse(const std::vector<UsageLimit>& rates = {},
+                       const ServedText& text = bundled_text())
+      : house(ServiceOptions(), {}, rates),
+        endpoint_({.service = house.service(),
+                   .names = names_,
+                   .bases = {bundled_base()},
+                   .texts = std::vector<std::optional<ServedText>>(1, text),
+                   .created = 1000}) {
+    endpoint_.add_routes(router_);
+  }
+
+  // The answer, in the form that clients see it in; status 0 while it waits.
+  static Response waiting() {
+    Response response;
+    response.status = 0;
+    return response;
+  }
+  struct Answer {
+    Response response = waiting();
+    [[nodiscard]] boost::json::value json() const { return boost::json::parse(response.bytes()); }
+    [[nodiscard]] std::string error(const char* field) const {
+      const boost::json::value value = json();
+      const boost::json::value& found = value.at("error").at(field);
+      return found.is_string() ? std::string(found.as_string()) : "";
+    }
+  };
+  std::shared_ptr<Answer> call(const std::string& method, const std::string& path,
+                               const std::string& body = "") {
+    auto answer = std::make_shared<Answer>();
+    Request request;
+    request.method = method;
+    request.path = path;
+    request.headers = {{"content-type", "application/json"}};
+    request.body = body;
+    request.tenant = "alice";
+    request.key_id = "key";
+    request.about = about = std::make_shared<std::string>();
+    router_.find(request);
+    router_.dispatch(std::move(request), [answer, path](Response response) {
+      put_in_openai_form(path, response);
+      answer->response = std::move(response);
+    });
+    return answer;
+  }
+  std::shared_ptr<Answer> chat(const std::string& more) {
+    return call("POST", "/v1/chat/completions", R"({"model":"tiny",)" + more + "}");
+  }
+  std::shared_ptr<Answer> complete(const std::string& more) {
+    return call("POST", "/v1/completions", R"({"model":"tiny",)" + more + "}");
+  }
+
+  const api::Command& command(size_t i = 0) { return house.submitted.at(i); }
+  const api::Sample& sample(size_t i = 0) { return std::get<api::Sample>(command(i).op); }
+  [[nodiscard]] static std::vector<int32_t> tokens(const std::string& text) {
+    return bundled_text().tokenizer.encode(text);
+  }
+  // An answer of the i-th command: its tokens, then the end of the turn.
+  void settle(size_t i, const std::vector<std::string>& texts, bool stopped = true) {
+    api::SampleOutput output;
+    for (const std::string& text : texts) {
+      api::SampledSequence& sequence = output.sequences.emplace_back();
+      sequence.tokens = tokens(text);
+      if (stopped) sequence.tokens.push_back(4072);
+      sequence.logprobs.assign(sequence.tokens.size(), -0.1f);
+      sequence.stopped = stopped;
+    }
+    house.settle(command(i).request.text, std::move(output));
+  }
+
+  House house;
+  std::shared_ptr<std::string> about;
+
+ private:
+  BaseNames names_{std::vector<std::string>{"tiny=" + bundled_model()}, {"org/name=tiny"}, {}};
+  Router router_;
+  OpenAiEndpoint endpoint_;
+};
+
+}  // namespace strata::server
