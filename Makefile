@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e events cookbook robust chaos many-tenants page \
+.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page \
   documents package packages-test run-smollm2 random-models \
   compare-llama-cpp llama-cpp tiny-qwen3 clean
 
@@ -103,6 +103,12 @@ run-train: build
 e2e: build
 	@tools/install.sh sdk
 	@tools/run/e2e.sh build/release/strata $(SDKS)
+
+# Further clients of OpenAI's API, litellm and llm, in an environment of their own (about 300 MB).
+e2e-clients: build
+	@[ -x build/clients/bin/llm ] || { python3 -m venv --clear build/clients && \
+	  build/clients/bin/pip install --quiet --disable-pip-version-check -r tools/requirements/openai_clients.txt; }
+	@build/clients/bin/python tests/e2e/openai_clients.py build/release/strata models/tiny-qwen3
 
 # Frozen processes, full and failing disks, killed databases, clocks that jump, long queues: over and over for CHAOS_SECONDS; 0: once.
 chaos: build

@@ -21,7 +21,7 @@ import time
 import tiny_gguf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/tour.md", "docs/train.md", "docs/data.md", "docs/eval.md", "docs/chat.md", "docs/serve.md",
+PAGES = ["README.md", "docs/tour.md", "docs/train.md", "docs/data.md", "docs/eval.md", "docs/chat.md", "docs/serve.md", "docs/openai.md",
          "docs/memory.md", "docs/stages.md", "docs/models.md", "docs/gguf.md", "docs/convert.md",
          "docs/transformers.md", "docs/timeline.md", "docs/hardening.md"]
 BLOCK = re.compile(r"(<!-- not run: (?P<why>[^>]*) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)

@@ -33,6 +33,7 @@ python=$(../../tools/run/sdk_python.sh 0.38.0)
 "$python" lifetimes.py "$strata" "$model"
 "$python" tenants.py "$strata" "$model"
 "$python" tls.py "$strata" "$model"
+"$python" openai_sdk.py "$strata" "$model"
 ../../tools/run/tiny_qwen35.sh "$strata" "$work/tiny-qwen3.5"
 "$python" states.py "$strata" "$work/tiny-qwen3.5"
 "$python" -c 'import pyrage' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check pyrage==1.4.0

@@ -13,4 +13,9 @@ if [ ! -e "$venv/ready" ]; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check -r "tools/requirements/tinker-$version.txt" >&2
   touch "$venv/ready"
 fi
+# OpenAI's package beside the newest.
+if [ "$version" = 0.38.0 ] && [ ! -e "$venv/openai" ]; then
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -r tools/requirements/openai.txt >&2
+  touch "$venv/openai"
+fi
 echo "$PWD/$venv/bin/python"
