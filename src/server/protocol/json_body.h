@@ -62,7 +62,7 @@ class Fields {
                                                              size_t max_entries,
                                                              size_t max_bytes) const;
   [[nodiscard]] bool is_string(std::string_view name) const;
-  [[nodiscard]] bool is_array_of_strings(std::string_view name) const;  // [] is not
+  [[nodiscard]] bool is_array_of_strings(std::string_view name) const;        // [] is not
   [[nodiscard]] const boost::json::value* find(std::string_view name) const;  // null: absent
 
   // Throws: "asample: sampling_params.top_p: <what>".
