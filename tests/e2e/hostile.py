@@ -555,7 +555,7 @@ attack("100 polls of one future (the first one)", "held until its result is ther
 attack("bodies held back, and another tenant's request", 200)(lambda w: held_bodies(w, 20))
 attack("windows of 16 MiB held back, and another tenant's request", 200)(lambda w: held_bodies(w, 24))
 attack("passes behind a missing number; then it, and another tenant's pass, are run", 429)(queue_filled)
-attack("60 samples while 2 million zeros come, at once", 429)(zeros_at_once)
+attack("60 samples with 2 million zeros each, at once", 429)(zeros_at_once)
 attack("100 unread polls that want a long result as JSON", "within --max-response-bytes")(unread_json)
 attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)
 attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(keys_piped)

@@ -20,7 +20,9 @@ TEST_F(RestTest, AnArchiveMayBeMerged) {
   ASSERT_EQ(file.status, 200);
   EXPECT_THAT(read_bytes(file.file->path), HasSubstr("base and 0123456789"));
   EXPECT_EQ(fetch(plain).status, 200);
-  EXPECT_EQ(ok("GET", target + "?merged=false").at("url").as_string(), plain);
+  // Up to the time when it expires, which may be a second later.
+  const std::string again(ok("GET", target + "?merged=false").at("url").as_string());
+  EXPECT_EQ(again.substr(0, again.find('?')), plain.substr(0, plain.find('?')));
   EXPECT_EQ(status("GET", target + "?merged=yes"), 400);
   EXPECT_EQ(status("GET", target + "?merged=true", "bob"), 404);
   // Of a URL that is older than the archive it is made again.
