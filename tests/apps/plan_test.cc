@@ -9,7 +9,6 @@
 #include <boost/json.hpp>
 #include <filesystem>
 
-#include "apps/bench/count.h"
 #include "apps/bench/shapes.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/plan.h"
@@ -18,6 +17,7 @@
 #include "apps/train/plan.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "engine/plan/cost.h"
 #include "model/adapter/specs.h"
 #include "tests/apps/plan_run.h"
 
@@ -123,15 +123,17 @@ TEST(Plan, HasTheLossOfIndexersWhereItIsAskedFor) {
   EXPECT_NE(fault(options).find("no layer of"), std::string::npos);
 }
 
-// Counted by rows of a fresh adapter, and by its modules.
-TEST(Plan, CountsAStepAsTheBenchDoes) {
-  for (const char* model : kModels) {
+// The products of a forward pass are those that its backend counts: matrices of the layers, and of
+// the head. Of latent attention some are part of the attention itself.
+TEST(Plan, CountsTheProductsThatPassesRun) {
+  for (const char* model :
+       {"qwen3", "gemma3", "qwen2", "qwen3_moe", "qwen3_5_moe", "deepseek_v4"}) {
     const auto engine = make_planning_engine({.model = path_of(model)});
     const model::ModelConfig& config = engine->config();
-    const auto modules = model::adapter_specs(config, {"all-linear"}, 8, 8.0);
-    const std::vector<int64_t> lengths(4, 32);
-    const double wanted = count_train(config, {.sequences = 4, .length = 32, .rank = 8}).flops;
-    EXPECT_NEAR(count_step_flops(config, lengths, modules, false), wanted, 1e-9 * wanted) << model;
+    const int64_t weights = engine::layer_weights(config) + config.vocab_size * config.hidden_size;
+    EXPECT_EQ(engine::plan_pass(*engine, {.pass_tokens = 32}).flops,
+              2.0 * 32.0 * static_cast<double>(weights))
+        << model;
   }
 }
 
@@ -153,7 +155,7 @@ TEST(Plan, CountsDeepSeekV4AsItsFormula) {
   const double wanted = 4 * (projections + local + streams + experts) + 2 * (heavy + sparse) + head;
   const model::ModelConfig config = bench_config(BenchShape::kDeepseekV4);
   ASSERT_EQ(config.num_layers(), 4);
-  EXPECT_NEAR(count_prefill(config, 4096).flops, wanted, 1e-9 * wanted);
+  EXPECT_NEAR(engine::prefill_work(config, 4096).flops, wanted, 1e-9 * wanted);
 }
 
 // What is made again takes time, and so does every pass.
@@ -161,8 +163,8 @@ TEST(Plan, PredictsMoreTimeForMoreWork) {
   const Loaded loaded("qwen3", true);
   const MachineLimits limits = {.flops = 1e9, .bytes = 1e9};
   const auto seconds = [&](int64_t micro_tokens, const model::Recompute& recompute) {
-    return step_seconds(plan_train(*loaded.engine, loaded.shape, micro_tokens, recompute).work,
-                        limits);
+    return engine::seconds_of(
+        plan_train(*loaded.engine, loaded.shape, micro_tokens, recompute).work, limits);
   };
   EXPECT_LT(seconds(2048, model::Recompute::kNone), seconds(2048, model::Recompute::kFull));
   EXPECT_LT(seconds(2048, model::Recompute::kNone), seconds(40, model::Recompute::kNone));
@@ -360,9 +362,9 @@ TEST(Plan, CountsMultiTokenPredictionWhereItsLayerIs) {
   const auto engine =
       make_planning_engine({.model = path_of("deepseek_v4_mtp"), .mtp = model::UseMtp::kAlways});
   model::ModelConfig config = engine->config();
-  const LayerCosts with = layer_costs(config);
+  const engine::LayerCosts with = engine::layer_costs(config);
   config.use_mtp = false;
-  const LayerCosts without = layer_costs(config);
+  const engine::LayerCosts without = engine::layer_costs(config);
   EXPECT_EQ(with.layers, without.layers);
   EXPECT_GE(with.head, 2 * without.head + with.layers.back() / 2);
 }
@@ -373,8 +375,9 @@ TEST(Plan, CountsTheLossOfIndexers) {
   for (const char* model : {"deepseek-v4-tiny", "qwen3-0.6b"}) {
     const auto engine = make_planning_engine({.model = model});
     const bool any = engine->model().weights->layers().num_indexers() > 0;
-    const double without = count_step_flops(engine->config(), lengths, {}, false);
-    const double with = count_step_flops(engine->config(), lengths, {}, true);
+    const double without = engine::step_flops(engine->config(), {.lengths = lengths});
+    const double with =
+        engine::step_flops(engine->config(), {.lengths = lengths, .indexer_loss = true});
     EXPECT_EQ(with > without, any) << model;
     EXPECT_LT(with, 2 * without) << model;
   }

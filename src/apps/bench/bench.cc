@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "apps/bench/context.h"
-#include "apps/bench/count.h"
 #include "apps/bench/figures.h"
 #include "apps/bench/groups.h"
 #include "apps/bench/inputs.h"
@@ -25,6 +24,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
+#include "engine/plan/cost.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "model/blocks/experts/moe.h"
@@ -240,11 +240,9 @@ class Bench {
     engine_->run(batch);
     engine_->step(slots_[0], {.lr = 1e-4});
     const double seconds = now_seconds() - start;
-    const WorkCount count = count_train(engine_->config(), {.sequences = work_.batch,
-                                                            .length = work_.length,
-                                                            .rank = kRank,
-                                                            .recompute = recompute() == "full"});
-    add_compute_sample(probe, before, count.flops, seconds);
+    const double flops = flops_of_work(engine_->config(), work_.batch, work_.length, modules(),
+                                       recompute() == "full");
+    add_compute_sample(probe, before, flops, seconds);
   }
 
   api::SampleRequest request(int64_t index, int64_t max_tokens, bool adapters) const {
@@ -263,7 +261,7 @@ class Bench {
     const double start = now_seconds();
     engine_->sample({request(0, 1, false)});
     const double seconds = now_seconds() - start;
-    add_compute_sample(probe, before, count_prefill(engine_->config(), work_.length).flops,
+    add_compute_sample(probe, before, engine::prefill_work(engine_->config(), work_.length).flops,
                        seconds);
   }
 
@@ -285,9 +283,15 @@ class Bench {
       bandwidths.push_back(probe.read_bandwidth());
       peaks.push_back(probe.matrix_flops(dtype()));
     }
-    const WorkCount count =
-        count_decode(engine_->config(), work_.batch, work_.length + kTimedTokens / 2, dtype(),
-                     adapters ? work_.batch : 0, kRank, narrow_bytes(*engine_->model().weights));
+    const std::vector<model::LoraModuleSpec> of_adapter =
+        adapters ? modules() : std::vector<model::LoraModuleSpec>();
+    const engine::Work count = engine::decode_work(
+        engine_->config(), {.batch = work_.batch,
+                            .context = work_.length + kTimedTokens / 2,
+                            .dtype = dtype(),
+                            .num_adapters = adapters ? work_.batch : 0,
+                            .modules = of_adapter,
+                            .weight_bytes = narrow_bytes(*engine_->model().weights)});
     const double bandwidth = median(bandwidths);
     const double peak = median(peaks);
     const double limit = std::max(count.bytes / bandwidth, count.flops / peak);
@@ -388,7 +392,7 @@ class Bench {
     }
     const model::ModelConfig& c = engine_->config();
     if (has_block(model::kMla)) {
-      line["absorbed_attention_work_ratio"] = absorbed_attention_ratio(c);
+      line["absorbed_attention_work_ratio"] = engine::absorbed_attention_ratio(c);
       line["latent_bytes_per_token_and_layer"] = latent_bytes();
       if (cache_bytes() > 0.0) line["cache_bytes_per_token_and_layer"] = cache_bytes();
     }
@@ -422,7 +426,7 @@ class Bench {
       fmt::print(
           "{}: cache {:.0f} bytes a token and layer, (kv_lora_rank + qk_rope_head_dim) are "
           "{}; scores and values in latent space are {:.2f} x the work of expanded heads\n",
-          work_.name, cache_bytes(), latent_bytes(), absorbed_attention_ratio(c));
+          work_.name, cache_bytes(), latent_bytes(), engine::absorbed_attention_ratio(c));
     }
   }
 

@@ -33,6 +33,14 @@ double peak_rss_gib() {
   return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
 }
 
+double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_t length,
+                     std::span<const model::LoraModuleSpec> modules, bool recompute) {
+  const std::vector<int64_t> lengths(static_cast<size_t>(sequences), length);
+  const engine::StepShape shape = {.lengths = lengths, .modules = modules};
+  return engine::step_flops(config, shape) +
+         (recompute ? engine::forward_flops(config, shape) : 0.0);
+}
+
 std::string words_of(const Figures& figures, std::string_view of, std::string_view arithmetic,
                      int threads) {
   const std::string reads =

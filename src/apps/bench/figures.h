@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the timed runs of a work come to: each figure's median, in words and as JSON.
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/plan/cost.h"
 
 namespace boost::json {
 class object;
@@ -23,6 +26,10 @@ double median(std::vector<double> values);
 Figures median(const std::vector<Figures>& runs);
 
 double peak_rss_gib();
+
+// What a LoRA step of so many sequences asks for, with `full` recompute.
+double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_t length,
+                     std::span<const model::LoraModuleSpec> modules, bool recompute);
 
 // "812.5 tokens/s{of}, 93.1 % of the limit (120 GFLOP/s probed, avx2, 2 threads)"
 std::string words_of(const Figures& figures, std::string_view of, std::string_view arithmetic,

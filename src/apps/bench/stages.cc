@@ -8,7 +8,6 @@
 #include <boost/json.hpp>
 #include <numeric>
 
-#include "apps/bench/count.h"
 #include "apps/bench/figures.h"
 #include "apps/bench/inputs.h"
 #include "apps/setup/backend.h"
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
+#include "engine/plan/cost.h"
 #include "model/adapter/specs.h"
 #include "ops/limits.h"
 #include "schedule/lower.h"
@@ -117,11 +117,9 @@ class StagesBench {
     const double peak = (before + matrix_flops(comm)) / 2.0;
     meet(comm);
     if (!counts || comm.rank() != 0) return;
-    const double flops = count_train(config_, {.sequences = work_.sequences,
-                                               .length = work_.length,
-                                               .rank = kRank,
-                                               .recompute = work_.recompute == "full"})
-                             .flops;
+    const double flops = flops_of_work(config_, work_.sequences, work_.length,
+                                       model::adapter_specs(config_, {"all-linear"}, kRank, 32.0),
+                                       work_.recompute == "full");
     runs_.push_back({.tokens_per_s = static_cast<double>(work_.sequences * work_.length) / seconds,
                      .share = flops / seconds / peak,
                      .peak = peak});
@@ -148,7 +146,7 @@ class StagesBench {
   }
   // What the mean rank has to compute over what the busiest has, as counted.
   [[nodiscard]] double balance() const {
-    const LayerCosts costs = layer_costs(config_);
+    const engine::LayerCosts costs = engine::layer_costs(config_);
     std::vector<double> of_rank(static_cast<size_t>(plan_.num_ranks()));
     for (int stage = 0; stage < plan_.num_stages(); ++stage) {
       double& sum = of_rank[static_cast<size_t>(plan_.ranks[static_cast<size_t>(stage)])];

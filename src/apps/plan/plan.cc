@@ -217,7 +217,7 @@ int plan_training(const PlanOptions& options) {
   }
   if (options.json) {
     const boost::json::object line =
-        json_of(plan, weights.layers().num_layers(), step_seconds(plan.work, limits), limits);
+        json_of(plan, weights.layers().num_layers(), engine::seconds_of(plan.work, limits), limits);
     fmt::print("{}\n", boost::json::serialize(line));
     return 0;
   }

@@ -25,7 +25,7 @@ struct FrontPoint {
 
 FrontPoint point_of(const TrainPlan& plan, const MachineLimits& limits) {
   return {.gib = static_cast<double>(plan.memory.total()) / kGiB,
-          .seconds = step_seconds(plan.work, limits)};
+          .seconds = engine::seconds_of(plan.work, limits)};
 }
 
 // The best plans for budgets from the least that training takes to all that it can use; none takes

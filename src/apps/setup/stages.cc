@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <charconv>
 
-#include "apps/bench/count.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/schedule_source.h"
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/plan/cost.h"
 
 namespace strata::apps {
 namespace {
@@ -84,7 +84,7 @@ std::vector<LayerRange> divide(const StageOptions& options, const model::ModelCo
     return equal_layers(options.leftovers == "before", num_layers, num_stages);
   }
   if (listed) return listed_layers(options.layers_per_stage, num_layers, num_stages);
-  const LayerCosts costs = layer_costs(config);
+  const engine::LayerCosts costs = engine::layer_costs(config);
   return engine::balanced_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
 }
 
@@ -146,23 +146,6 @@ std::unique_ptr<engine::Engine> make_stage(std::unique_ptr<Backend> backend,
 }
 
 }  // namespace
-
-LayerCosts layer_costs(const model::ModelConfig& config) {
-  constexpr TrainShape kUsual = {.sequences = 1, .length = 512, .rank = 32};
-  model::ModelConfig part = config;
-  part.layers.clear();
-  part.use_mtp = false;
-  LayerCosts costs = {.layers = {}, .head = count_train(part, kUsual).flops};
-  const double head = costs.head;
-  for (const model::LayerConfig& layer : config.layers) {
-    part.layers = {layer};
-    costs.layers.push_back(count_train(part, kUsual).flops - head);
-  }
-  if (!config.use_mtp) return costs;
-  part.layers = {*config.mtp_layer};
-  costs.head += count_train(part, kUsual).flops;  // it has logits of its own
-  return costs;
-}
 
 int threads_of(int rank, int num_ranks, int threads) {
   const int all = threads > 0 ? threads : usable_cores();

@@ -32,14 +32,6 @@ engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& o
 engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
                                  const std::string& recompute, const std::string& offload);
 
-// Forward and backward of each layer on a sequence of a usual length, and of what comes after them:
-// the head and, where it takes part, multi-token prediction.
-struct LayerCosts {
-  std::vector<double> layers;
-  double head = 0.0;
-};
-LayerCosts layer_costs(const model::ModelConfig& config);
-
 // Threads of a rank, of so many (0: all cores) that are divided among the ranks.
 int threads_of(int rank, int num_ranks, int threads);
 

@@ -10,24 +10,17 @@ namespace {
 
 constexpr int kProbes = 3;
 constexpr double kProbeSeconds = 0.01;
-// What products and attention reach of the limit, which is probed in registers (docs/log.md).
-constexpr double kProductShare = 0.85;
 
 }  // namespace
 
 MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes) {
   ops::LimitProbe probe(backend, std::min(most_bytes, ops::LimitProbe::kReadBytes));
-  MachineLimits limits;
+  MachineLimits limits = {.flops = 0.0, .bytes = 0.0, .source = "probed now"};
   for (int i = 0; i < kProbes; ++i) {
     limits.flops = std::max(limits.flops, probe.matrix_flops(dtype, kProbeSeconds));
     limits.bytes = std::max(limits.bytes, probe.read_bandwidth());
   }
   return limits;
-}
-
-double step_seconds(const StepWork& work, const MachineLimits& limits) {
-  const double seconds = work.flops / (kProductShare * limits.flops) + work.bytes / limits.bytes;
-  return seconds + work.file_bytes / limits.file_bytes;
 }
 
 }  // namespace strata::apps

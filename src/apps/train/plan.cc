@@ -10,7 +10,6 @@
 #include <optional>
 #include <utility>
 
-#include "apps/bench/count.h"
 #include "base/error.h"
 #include "model/adapter/specs.h"
 #include "report/format.h"
@@ -19,13 +18,6 @@
 
 namespace strata::apps {
 namespace {
-
-// How often a value is written or read between products: an activation once each in forward, and in
-// backward with its gradient; a logit; and what AdamW goes through for a parameter.
-constexpr double kActivationMoves = 5.0;
-constexpr double kAgainMoves = 2.0;
-constexpr double kLogitMoves = 5.0;
-constexpr double kAdamWMoves = 7.0;
 
 // Of examples what is in memory; and of each run of them the order of an epoch, its shuffle and
 // their lengths.
@@ -101,8 +93,9 @@ bool weights_in_files(const engine::Engine& engine, const RunShape& shape) {
 double overhead(const engine::Engine& engine, const RunShape& shape,
                 const engine::RecomputePlan& plan, int64_t tokens) {
   const auto weights = static_cast<double>(engine.model().weights->num_bytes());
-  double work = plan.cost() + kWeightReads * weights * kFlopsPerByte;
-  if (weights_in_files(engine, shape)) work += kFileReads * weights * engine::kFlopsPerFileByte;
+  double work = plan.cost() + engine::kWeightReads * weights * engine::kFlopsPerByte;
+  if (weights_in_files(engine, shape))
+    work += engine::kFileReads * weights * engine::kFlopsPerFileByte;
   return work / static_cast<double>(tokens);
 }
 
@@ -196,45 +189,16 @@ std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens) {
   return limits;
 }
 
-StepWork work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan) {
-  const model::ModelConfig& config = engine.config();
-  const model::ModelWeights& weights = *engine.model().weights;
-  double tokens = 0.0;
-  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
-  const auto step_tokens = static_cast<double>(shape.step_tokens);
-  const double full_passes = step_tokens / static_cast<double>(plan.pass.pass_tokens);
-  StepWork work;
-  work.flops =
-      count_step_flops(config, shape.lengths, shape.pass.modules, shape.pass.indexer_loss) *
-          step_tokens / tokens +
-      plan.recompute.flops * full_passes;
-  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
-    const auto layers = static_cast<double>(row.layers.size());
-    work.bytes += full_passes * static_cast<double>(row.layer_bytes) *
-                  (kActivationMoves * layers + kAgainMoves * static_cast<double>(row.num_again()));
-  }
-  work.bytes += kWeightReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
-  work.bytes += kLogitMoves * static_cast<double>(dtype_bytes(DType::kF32)) * step_tokens *
-                static_cast<double>(config.vocab_size);
-  double floats = 0.0;  // trained
-  if (shape.pass.train_base) {
-    floats = static_cast<double>(weights.num_parameters());
-    work.bytes += 2.0 * dtype_bytes(DType::kF32) * floats * plan.num_passes;  // their gradients
-  } else {
-    for (const model::LoraModuleSpec& spec : shape.pass.modules) {
-      const model::LoraTarget& target =
-          weights.layers().targets(spec.layer)[static_cast<size_t>(spec.target)];
-      floats += static_cast<double>(std::max<int64_t>(1, target.num_experts) * spec.rank *
-                                    (target.in + target.out));
-    }
-  }
-  work.bytes += kAdamWMoves * dtype_bytes(DType::kF32) * floats;
-  work.file_bytes =
-      engine::kFileMoves * static_cast<double>(plan.recompute.file_bytes) * full_passes;
-  if (weights_in_files(engine, shape)) {
-    work.file_bytes += kFileReads * static_cast<double>(weights.num_bytes()) * plan.num_passes;
-  }
-  return work;
+engine::Work work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan) {
+  return engine::step_work(*engine.model().weights,
+                           {.lengths = shape.lengths,
+                            .modules = shape.pass.modules,
+                            .indexer_loss = shape.pass.indexer_loss},
+                           {.tokens = static_cast<double>(shape.step_tokens),
+                            .number = plan.num_passes,
+                            .pass_tokens = plan.pass.pass_tokens,
+                            .weights_in_files = weights_in_files(engine, shape)},
+                           plan.recompute);
 }
 
 TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
@@ -365,7 +329,7 @@ std::string memory_text(const engine::MemoryPlan& plan) {
 }
 
 std::string time_text(const TrainPlan& plan, const MachineLimits& limits) {
-  const double seconds = step_seconds(plan.work, limits);
+  const double seconds = engine::seconds_of(plan.work, limits);
   return fmt::format("{} predicted: {} FLOP, {} moved; {} {} FLOP/s, {}/s",
                      report::format_seconds(seconds), report::format_count(plan.work.flops),
                      report::format_bytes(static_cast<int64_t>(plan.work.bytes)), limits.source,

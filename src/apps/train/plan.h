@@ -37,12 +37,6 @@ struct RunShape {
   int64_t file_room = 0;
 };
 
-// What one byte of weights costs beside one floating-point operation: every pass reads them three
-// times, and memory gives so much less than the cores compute (docs/log.md). A constant, so that a
-// plan does not depend on the minute it was made in.
-constexpr double kFlopsPerByte = 20.0;
-constexpr double kWeightReads = 3.0;
-constexpr double kFileReads = 2.0;         // of weights in files by a pass: forward and backward
 constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
 
 struct TrainPlan {
@@ -51,7 +45,7 @@ struct TrainPlan {
   engine::RecomputePlan recompute;
   engine::MemoryPlan memory;
   double num_passes = 0;  // of a step, on average
-  StepWork work;          // of a step
+  engine::Work work;      // of a step
 };
 
 // The tokens of a pass that trains, at a limit of so many.
@@ -68,7 +62,7 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
                      engine::RecomputePlan recompute);
 
 // Of a plan that has all else.
-StepWork work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan);
+engine::Work work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan);
 
 // Limits of a pass that are worth trying: the given one, and halves of it.
 std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens);

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <optional>
 
-#include "apps/bench/count.h"
 #include "base/error.h"
 #include "engine/adapter_state.h"
 #include "report/format.h"
@@ -66,7 +65,7 @@ class StagedPlanner {
           own, false, whole ? std::nullopt : std::optional<model::LayerRange>(range)));
     }
     for (const auto& engine : engines_) borrowed_.push_back(engine.get());
-    const LayerCosts costs = layer_costs(whole_->config());
+    const engine::LayerCosts costs = engine::layer_costs(whole_->config());
     for (const model::LayerRange& range : stages.layers) {
       shares_.push_back(std::accumulate(costs.layers.begin() + range.first,
                                         costs.layers.begin() + range.last, 0.0));
@@ -156,12 +155,14 @@ class StagedPlanner {
     double tokens = 0.0;
     for (const int64_t length : shape_.lengths) tokens += static_cast<double>(length);
     const double flops =
-        count_step_flops(whole_->config(), shape_.lengths, shape_.pass.modules, false) / tokens *
-        static_cast<double>(shape_.step_tokens) / static_cast<double>(longest.limit);
+        engine::step_flops(whole_->config(),
+                           {.lengths = shape_.lengths, .modules = shape_.pass.modules}) /
+        tokens * static_cast<double>(shape_.step_tokens) / static_cast<double>(longest.limit);
     for (size_t stage = 0; stage < engines_.size(); ++stage) {
       const auto bytes = static_cast<double>(engines_[stage]->model().weights->num_bytes());
-      const double files = in_files ? kFileReads * engine::kFlopsPerFileByte : 0.0;
-      one.work.push_back(flops * shares_[stage] + bytes * (kWeightReads * kFlopsPerByte + files));
+      const double files = in_files ? engine::kFileReads * engine::kFlopsPerFileByte : 0.0;
+      one.work.push_back(flops * shares_[stage] +
+                         bytes * (engine::kWeightReads * engine::kFlopsPerByte + files));
     }
     return one;
   }
@@ -354,7 +355,7 @@ std::string stages_table(const StagedPlan& plan) {
 }
 
 double step_seconds(const StagedPlan& plan, const MachineLimits& limits) {
-  return step_seconds(plan.work, limits) * plan.stretch;
+  return engine::seconds_of(plan.work, limits) * plan.stretch;
 }
 
 }  // namespace strata::apps

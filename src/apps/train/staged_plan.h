@@ -18,7 +18,7 @@ struct StagedPlan {
   engine::MemoryPlan memory;  // of all ranks
   int64_t pass_tokens = 0;    // of the largest micro-batch
   bool weights_in_files = false;
-  StepWork work;         // of a step, on all ranks
+  engine::Work work;     // of a step, on all ranks
   double stretch = 1.0;  // a step beside that work spread evenly over all ranks: the busiest one
                          // and bubbles
 };

@@ -107,7 +107,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   table.add_row({"a step", time_text(plan, limits)});
   table.add_row({"machine", machine});
   fmt::print(stderr, "{}{}", table.text(), activations_text(plan));
-  return Predicted{plan.memory.total(), step_seconds(plan.work, limits)};
+  return Predicted{plan.memory.total(), engine::seconds_of(plan.work, limits)};
 }
 
 std::string fingerprint_of(TrainJob& job) {

@@ -8,16 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "engine/plan/cost.h"
 #include "engine/plan/memory_plan.h"
 
 namespace strata::engine {
-
-// What a byte that is written to a disk and one that is read cost beside one floating-point
-// operation: 1 GB/s beside 400 GFLOP/s. A constant, so that a plan does not depend on the minute it
-// was made in; a disk that is slower than this while others compute makes offloading dearer than it
-// says.
-constexpr double kFlopsPerFileByte = 400.0;
-constexpr double kFileMoves = 2.0;  // of an offloaded activation: written once, read once
 
 struct RecomputePlan {
   // A tag in layers where it takes equally much.
