@@ -160,6 +160,7 @@ void LivePage::add_routes(Router& router) {
   file("/", "text/html; charset=utf-8", page_html());
   file("/page.js", "text/javascript; charset=utf-8", page_script());
   file("/chart.js", "text/javascript; charset=utf-8", page_charts());
+  file("/play.js", "text/javascript; charset=utf-8", page_playground());
   file("/page.css", "text/css; charset=utf-8", page_style());
   file("/favicon.svg", "image/svg+xml", page_icon());
   file("/favicon.ico", "image/svg+xml", page_icon());  // what browsers ask for unasked

@@ -8,6 +8,7 @@ namespace strata::server {
 std::string_view page_html();
 std::string_view page_script();
 std::string_view page_charts();
+std::string_view page_playground();
 std::string_view page_style();
 std::string_view page_icon();
 

@@ -158,6 +158,12 @@ function ask(path) {
   return fetch(path, {headers: key ? {'X-API-Key': key} : {}, cache: 'no-store'});
 }
 
+function post(path, body, signal) {
+  const key = sessionStorage.getItem(KEY);
+  const headers = {'Content-Type': 'application/json', ...(key ? {'X-API-Key': key} : {})};
+  return fetch(path, {method: 'POST', headers, body: JSON.stringify(body), signal, cache: 'no-store'});
+}
+
 // The archive is packed on the first call; the address that comes back is good for a while and needs no key.
 async function download(button, path) {
   const [run, kind, id] = path.slice('tinker://'.length).split('/');
@@ -192,7 +198,10 @@ async function refreshSaved() {
   if ($('main').hidden) return;
   try {
     const response = await ask('api/v1/checkpoints?limit=100');
-    if (response.ok) showSaved(await response.json());
+    if (!response.ok) return;
+    const data = await response.json();
+    showSaved(data);
+    await refreshChoices(data.checkpoints);
   } catch (error) {
     return;  // the overview says that the server does not answer
   }
