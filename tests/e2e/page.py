@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live page in headless Chromium: a run started by the SDK, its curve seen to grow, its checkpoint downloaded; on wide
-and narrow screens, light and dark, with the contrast of every text measured.
+"""The live page in headless Chromium: a run started by the SDK, its curve seen to grow, its checkpoint downloaded, models
+asked in its playground; on wide and narrow screens, light and dark, with the contrast of every text measured.
 
 usage: page.py STRATA MODEL_DIR [PICTURES]     (needs chromium and chromium-driver)
 
-PICTURES: a folder for page.png, and page-narrow.png, page-dark.png and page-narrow-dark.png (not in docs) beside it.
+PICTURES: a folder for page.png, and page-narrow.png, page-dark.png and page-narrow-dark.png (not in docs) with it, and playground.png.
 """
 import base64
 import json
@@ -18,6 +18,7 @@ import warnings
 
 warnings.simplefilter("ignore")
 import tinker  # noqa: E402
+from page_play import check_playground  # noqa: E402
 from tinker import types  # noqa: E402
 
 NAME = "first try"
@@ -284,7 +285,9 @@ def main():
             check_metrics(metrics)
             check_runs(browser, client)
             check_checkpoints(browser, client)
-            check_looks(browser, sys.argv[3] if len(sys.argv) > 3 else None)
+            pictures = sys.argv[3] if len(sys.argv) > 3 else None
+            check_playground(browser, pictures)
+            check_looks(browser, pictures)
             check_isolation(browser, keys)
             check_text(browser)
         finally:
