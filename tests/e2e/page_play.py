@@ -10,6 +10,9 @@ ANSWERED = """return [...document.querySelectorAll('.turn.assistant')].filter((t
                   tokens: t.querySelectorAll('.tokens span').length}))"""
 
 
+ASKED = "return document.querySelectorAll('.turn.assistant').length"
+
+
 def set_values(browser, **values):
     browser.run("for (const [id, value] of Object.entries(arguments[0])) { const e = document.getElementById(id);"
                 " e.value = value; e.dispatchEvent(new Event('change')); }", values)
@@ -42,18 +45,28 @@ def check_answers(browser):
     return first
 
 
-def check_stop(browser):
-    """A stopped answer ends where it is, and the page can ask again at once."""
+# Stops the answer as soon as it has begun.
+STOP_SOON = """const at = document.getElementById('answers');
+new MutationObserver((_, self) => { if (!at.querySelector('.turn.assistant:last-child .tokens span')) return;
+                                    self.disconnect(); document.getElementById('stop').click(); })
+    .observe(at, {childList: true, subtree: true});
+document.getElementById('ask').requestSubmit();"""
+
+
+def check_stop(browser, tries=20):
+    """A stopped answer ends where it is, and the page can ask again at once. An answer may be whole before the stop."""
     set_values(browser, right="", temperature="2", most="4000", system="")
-    ask(browser, "Write without an end.")
-    browser.wait("return document.querySelectorAll('.turn.assistant .tokens span').length >= 3", 60)
-    browser.run("document.getElementById('stop').click()")
-    stopped = answers(browser, 1)[-1]
-    assert stopped["why"] == "stopped", stopped
-    browser.wait("return document.getElementById('stop').hidden")
+    for i in range(tries):
+        set_values(browser, question="Write without an end.")
+        browser.run(STOP_SOON)
+        stopped = answers(browser, i + 1)[-1]
+        browser.wait("return document.getElementById('stop').hidden")
+        if stopped["why"] == "stopped":
+            break
+    assert stopped["why"] == "stopped" and stopped["tokens"] >= 1, stopped
     set_values(browser, most="4")
     ask(browser, "And now?")
-    assert answers(browser, 2)[-1]["why"] in ("stop", "length")
+    assert answers(browser, i + 2)[-1]["why"] in ("stop", "length")
 
 
 def check_refused(browser):
@@ -61,7 +74,7 @@ def check_refused(browser):
     set_values(browser, temperature="-1")
     browser.run("document.getElementById('temperature').removeAttribute('min')")
     ask(browser, "Too cold?")
-    refused = answers(browser, 3)[-1]
+    refused = answers(browser, browser.run(ASKED))[-1]
     assert "temperature" in refused["why"] and refused["tokens"] == 0, refused
     browser.run("document.getElementById('temperature').setAttribute('min', '0')")
 
@@ -75,7 +88,7 @@ def check_nothing_kept(browser):
 
 def picture(browser, path):
     box = browser.run("const b = document.getElementById('play').getBoundingClientRect();"
-                      "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height, scale: 1}")
+                      "return {x: 0, y: b.y + scrollY - 16, width: innerWidth, height: b.height + 32, scale: 1}")
     shot = browser.devtools("Page.captureScreenshot", captureBeyondViewport=True, clip=box)
     with open(path, "wb") as file:
         file.write(base64.b64decode(shot["data"]))
@@ -93,3 +106,4 @@ def check_playground(browser, pictures):
     check_stop(browser)
     check_refused(browser)
     check_nothing_kept(browser)
+    set_values(browser, temperature="", most="256")
