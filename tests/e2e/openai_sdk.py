@@ -36,7 +36,7 @@ def train_both(strata, model, folder):
         for city in ("Paris", "Rome", "Oslo", "Lima"):
             messages = [{"role": "user", "content": f"The weather in {city}?"}, {"role": "assistant", "content": text}]
             out.write(json.dumps({"messages": messages, "tools": [TOOL]}) + "\n")
-    caller = train(strata, model, data, folder / "caller", "--method", "full", "--epochs", "25", "--lr", "3e-3")
+    caller = train(strata, model, data, folder / "caller", "--method", "full", "--epochs", "50", "--lr", "3e-3")
     return caller, train(strata, model, data, folder / "tuned", "--epochs", "1")
 
 
@@ -89,7 +89,7 @@ def check_chats(client, strata, model):
         assert last.usage == whole.usage, (last.usage, whole.usage)
         again = chat(client, max_tokens=24, n=3, stop=["9"], **more)
         assert [c.message for c in again.choices] == [c.message for c in whole.choices]
-    assert len({c.message.content for c in chat(client, n=4, temperature=1.0, max_tokens=24).choices}) > 1
+    assert len({c.message.content for c in chat(client, n=8, temperature=2.0, seed=1, max_tokens=24).choices}) > 1
     assert chat(client, model="tuned", max_tokens=4).model == "tuned"
     parts = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
     assert chat(client, parts, max_tokens=2).choices[0].finish_reason in ("stop", "length")
@@ -205,13 +205,13 @@ async def many(url, count):
 
     async def one(seed):
         text = ""
-        stream = await client.chat.completions.create(model="tiny", messages=HELLO, seed=seed, temperature=1.0,
+        stream = await client.chat.completions.create(model="tiny", messages=HELLO, seed=seed, temperature=2.0,
                                                       max_tokens=24, stream=True)
         async for chunk in stream:
             text += chunk.choices[0].delta.content or ""
         return text
     texts = await asyncio.gather(*(one(seed) for seed in range(count)))
-    alone = await client.chat.completions.create(model="tiny", messages=HELLO, seed=count - 1, temperature=1.0, max_tokens=24)
+    alone = await client.chat.completions.create(model="tiny", messages=HELLO, seed=count - 1, temperature=2.0, max_tokens=24)
     assert texts[-1] == alone.choices[0].message.content
     assert len(set(texts)) > count // 4
     await client.close()
@@ -244,7 +244,8 @@ def main():
                      "--model", f"caller={caller}", "--adapter", f"tuned={tuned}") as (url, metrics):
             client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0)
             wire = Wire(url, KEY)
-            assert [m.id for m in client.models.list()] == ["tiny", "caller", "org/tiny", "tuned"]
+            names = [m.id for m in client.models.list()]
+            assert sorted(names) == ["caller", "org/tiny", "tiny", "tuned"], names
             assert client.models.retrieve("org/tiny").id == "org/tiny"
             check_chats(client, strata, model)
             check_logprobs(client, wire)
