@@ -37,7 +37,7 @@ REQUESTS = [
     ("a chat of a template's variable messages", 400, chat(chat_template_kwargs={"messages": []})),
     ("a chat with n 10^9", 400, chat(n=10 ** 9)),
     ("a chat with max_tokens 10^12", 400, chat(max_tokens=10 ** 12)),
-    ("a chat with 100,000 biases", 400, chat(logit_bias={str(i): 1 for i in range(100000)})),
+    ("a chat with 10,000 biases", 400, chat(logit_bias={str(i): 1 for i in range(10000)})),
     ("a chat with a bias of 1e300", 400, chat(logit_bias={"5": 1e300})),
     ("a chat with 10,000 tools", 400, chat(tools=[{"type": "function", "function": {"name": "f"}}] * 10000)),
     ("a chat with a stop text of 100 KB", 400, chat(stop="x" * 100000)),
@@ -56,6 +56,8 @@ def open_stream(world, **more):
     peer.settimeout(30)
     peer.connect(("127.0.0.1", world.port))
     peer.sendall(world.head("POST /v1/completions HTTP/1.1", "Content-Type: application/json", f"Content-Length: {len(body)}", body=body))
+    head = peer.recv(12)
+    assert head == b"HTTP/1.1 200", head
     return peer
 
 
@@ -70,7 +72,8 @@ def hang_ups(world):
     """Two hundred streams whose clients reset them as soon as they have begun; then another tenant's chat."""
     for _ in range(200):
         peer = open_stream(world)
-        peer.recv(1)
+        while b"data: " not in peer.recv(4096):
+            pass
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
     return bystander_chats(world)
@@ -79,6 +82,7 @@ def hang_ups(world):
 def unread(world):
     """Streams with all their logprobs that nobody reads; then another tenant's chat."""
     peers = [open_stream(world, logprobs=20, max_tokens=2000) for _ in range(100)]
+    time.sleep(3)  # long enough to fill what they may hold
     status = bystander_chats(world)
     for peer in peers:
         peer.close()
