@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 
 #include "apps/setup/engine_setup.h"
 #include "apps/train/plan.h"
 #include "backend/file_memory.h"
+#include "base/files.h"
 #include "base/process_memory.h"
 #include "model/adapter/specs.h"
 #include "tests/apps/plan_run.h"
@@ -28,6 +31,14 @@ class NoTemporaryFolder {
  private:
   const std::string was_ = std::getenv("TMPDIR") == nullptr ? "" : std::getenv("TMPDIR");
 };
+
+// A machine that is fixed, so that plans can be compared; one that is slow at each thing in turn.
+constexpr const char* kMachines[] = {
+    R"({"bf16_flops":4e11,"f32_flops":1e11,"read_bytes_per_s":2e10,"file_bytes_per_s":1e9})",
+    R"({"bf16_flops":1e10,"f32_flops":1e10,"read_bytes_per_s":2e10,"file_bytes_per_s":2e9})",
+    R"({"bf16_flops":4e12,"f32_flops":4e12,"read_bytes_per_s":1e10,"file_bytes_per_s":1e8})"};
+constexpr const char* kFastFiles =
+    R"({"bf16_flops":4e11,"f32_flops":1e11,"read_bytes_per_s":2e10,"file_bytes_per_s":4e11})";
 
 TEST(PlanMemory, StaysWithinTheMemory) {
   const NoTemporaryFolder in_memory;
@@ -96,6 +107,8 @@ TEST(PlanMemory, ChoosesTheLengthOfPassesAndFiles) {
 TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
   if (usable_offload_folder("").empty()) GTEST_SKIP() << "TMPDIR is held in memory";
   PlanOptions options = options_of_plan("deepseek_v4");
+  options.machine = testing::TempDir() + "strata_plan_fast_files.json";
+  write_file_atomic(options.machine, kFastFiles);
   const int64_t most = plan(options).at("planned_bytes").as_int64();
   options.recompute = "full";
   const int64_t least = plan(options).at("planned_bytes").as_int64();
@@ -112,6 +125,7 @@ TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
     most_in_files = std::max(most_in_files, named.at("file_bytes").as_int64());
   }
   EXPECT_GT(most_in_files, 0);
+  std::filesystem::remove(options.machine);
 }
 
 // Nor more than half of what is left on the disk, which others may change meanwhile.
@@ -138,6 +152,7 @@ TEST(PlanMemory, KeepsToTheRoomForFiles) {
   shape.longest = shape.step_tokens = 256;
   shape.pass.backward = true;
   shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 8, 8.0);
+  shape.price.file_byte = 1.0;
   const auto bytes_of = [&](const model::Recompute& recompute) {
     return plan_train(*engine, shape, 256, recompute).memory.total();
   };
@@ -146,16 +161,110 @@ TEST(PlanMemory, KeepsToTheRoomForFiles) {
   int64_t compared = 0;
   for (int64_t bytes = least; bytes < most; bytes += (most - least) / 6) {
     const std::string memory = std::to_string(bytes);
-    shape.file_room = INT64_MAX;
+    shape.file_room.most = INT64_MAX;
     const int64_t in_files = fit_train(*engine, shape, 256, memory).recompute.file_bytes;
     if (in_files == 0) continue;
     ++compared;
-    shape.file_room = in_files;
+    shape.file_room.most = in_files;
     EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, in_files);
-    --shape.file_room;
+    --shape.file_room.most;
+    EXPECT_LT(fit_train(*engine, shape, 256, memory).recompute.file_bytes, in_files);
+    shape.file_room.most = 0;
     EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, 0);
   }
   EXPECT_GT(compared, 0);
+}
+
+// Plans of sequences in passes of several lengths, with files in a folder that is named, or not.
+class PlansWithin {
+ public:
+  PlansWithin(const std::string& model, const char* machine, const std::string& method)
+      : options_(options_of_plan(model)) {
+    options_.tokens = "6x256";
+    options_.method = method;
+    options_.machine = testing::TempDir() + "strata_plan_within.json";
+    write_file_atomic(options_.machine, machine);
+  }
+  ~PlansWithin() { std::filesystem::remove(options_.machine); }
+  PlansWithin(const PlansWithin&) = delete;
+  PlansWithin& operator=(const PlansWithin&) = delete;
+
+  void offload() { options_.offload = testing::TempDir(); }
+  [[nodiscard]] boost::json::object of_policy(std::string_view policy) {
+    options_.memory.clear();
+    options_.recompute = policy;
+    PlanOptions own = options_;
+    own.offload.clear();  // which serves --memory
+    return plan(own);
+  }
+  // Nothing where not even the least fits.
+  [[nodiscard]] std::optional<boost::json::object> within(int64_t bytes) {
+    options_.recompute = "none";
+    options_.memory = std::to_string(bytes);
+    try {
+      return plan(options_);
+    } catch (const Error&) {
+      testing::internal::GetCapturedStdout();
+      return std::nullopt;
+    }
+  }
+
+ private:
+  PlanOptions options_;
+};
+
+double seconds_of(const boost::json::object& line) {
+  return line.at("seconds_per_step").as_double();
+}
+
+// Whatever is traded for it: work, files, or the length of passes.
+TEST(PlanMemory, MoreOfItNeverPlansMoreTime) {
+  const auto expect_monotone = [](const char* model, const char* machine, const char* method,
+                                  bool named) {
+    PlansWithin plans(model, machine, method);
+    if (named) plans.offload();
+    const int64_t most = plans.of_policy("none").at("planned_bytes").as_int64();
+    double last = 1e300;
+    int64_t num_plans = 0;
+    for (int64_t bytes = most / 2; bytes <= most + most / 20; bytes += most / 24) {
+      const std::optional<boost::json::object> line = plans.within(bytes);
+      if (!line) {
+        EXPECT_EQ(num_plans, 0) << "more memory holds no plan";
+        continue;
+      }
+      ++num_plans;
+      EXPECT_LE(line->at("planned_bytes").as_int64(), bytes) << model << ' ' << method;
+      EXPECT_LE(seconds_of(*line), last * (1 + 1e-12))
+          << model << ' ' << method << ' ' << machine << ' ' << bytes;
+      last = seconds_of(*line);
+    }
+    EXPECT_GE(num_plans, 3) << model << ' ' << method;
+  };
+  for (const char* machine : kMachines) {
+    expect_monotone("qwen3", machine, "lora", machine != kMachines[1]);
+  }
+  expect_monotone("qwen3", kMachines[0], "full", true);
+  expect_monotone("deepseek_v4", kMachines[2], "lora", true);
+}
+
+// A policy with a name is never faster than what the memory that it takes is planned for.
+TEST(PlanMemory, NoPolicyWithANameIsFaster) {
+  for (const char* model : {"qwen3", "deepseek_v4"}) {
+    for (const char* machine : {kMachines[0], kFastFiles}) {
+      PlansWithin plans(model, machine, "lora");
+      plans.offload();
+      std::vector<std::string> names = {"none", "full"};
+      for (const model::RecomputePreset& preset : model::recompute_presets())
+        names.emplace_back(preset.name);
+      for (const std::string& name : names) {
+        const boost::json::object named = plans.of_policy(name);
+        const auto line = plans.within(named.at("planned_bytes").as_int64());
+        ASSERT_TRUE(line) << name;
+        EXPECT_LE(seconds_of(*line), seconds_of(named) * (1 + 1e-12))
+            << model << ' ' << name << ' ' << machine;
+      }
+    }
+  }
 }
 
 }  // namespace

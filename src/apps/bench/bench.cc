@@ -150,7 +150,7 @@ class Bench {
     RunShape shape = {.lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
                       .longest = work_.length,
                       .step_tokens = work_.batch * work_.length,
-                      .file_room = file_room(options_.offload, options_.memory)};
+                      .file_room = room_for_files(options_.offload)};
     shape.pass.backward = true;
     shape.pass.modules = modules();
     return fit_train(*engine_, shape, engine_->options().pass_tokens, options_.memory);

@@ -78,7 +78,7 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
-      .file_room = file_room(options.offload, options.memory)};
+      .file_room = room_for_files(options.offload)};
   add_passes(shape, shape.lengths, /*trained=*/true, options.micro_tokens);
   if (!shape.pass.train_base) {
     shape.pass.modules = model::adapter_specs(
@@ -203,7 +203,10 @@ int plan_training(const PlanOptions& options) {
   if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
     refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
   }
+  const MachineLimits limits = machine_of(options, *engine);
   RunShape shape = shape_of(options, *engine);
+  // What is probed now would make another plan a minute later.
+  if (!options.machine.empty()) shape.price = engine::price_of(limits);
   shape.pass.weights_in_files =
       !options.memory.empty() && needs_files(*engine, shape, options.micro_tokens, options.memory);
   const TrainPlan plan =
@@ -211,7 +214,6 @@ int plan_training(const PlanOptions& options) {
           ? plan_train(*engine, shape, options.micro_tokens, parse_recompute(options.recompute))
           : fit_train(*engine, shape, options.micro_tokens, options.memory);
   const model::ModelWeights& weights = *engine->model().weights;
-  const MachineLimits limits = machine_of(options, *engine);
   if (!options.svg.empty()) {
     draw_front(options.svg, {*engine, shape, options.micro_tokens, limits}, plan);
   }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -28,22 +30,45 @@ FrontPoint point_of(const TrainPlan& plan, const MachineLimits& limits) {
           .seconds = engine::seconds_of(plan.work, limits)};
 }
 
-// The best plans for budgets from the least that training takes to all that it can use; none takes
-// more than another and is slower.
-std::vector<FrontPoint> front_of(const PlannedRun& run) {
+// Policies by their names, as far as there is room for their files.
+std::vector<std::pair<std::string, TrainPlan>> plans_of_presets(const PlannedRun& run) {
+  std::vector<std::pair<std::string, TrainPlan>> plans;
+  const auto add = [&](std::string_view name, const model::Recompute& policy) {
+    TrainPlan plan = plan_train(run.engine, run.shape, run.micro_tokens, policy);
+    if (!run.shape.file_room.holds(plan.recompute.file_bytes, plan.memory.total())) return;
+    plans.emplace_back(name, std::move(plan));
+  };
+  add("none", model::Recompute::kNone);
+  add("full", model::Recompute::kFull);
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    add(preset.name, preset.value());
+  }
+  return plans;
+}
+
+// The best plans for budgets from the least that training takes to all that it can use, and for
+// those of the presets; none takes more than another and is slower.
+std::vector<FrontPoint> front_of(const PlannedRun& run,
+                                 std::span<const std::pair<std::string, TrainPlan>> presets) {
   std::vector<FrontPoint> points;
   for (const int64_t limit : pass_limits(run.shape, run.micro_tokens)) {
     engine::PlanShape pass = run.shape.pass;
     pass.pass_tokens = pass_tokens(run.shape, limit);
     for (const bool offloads : {false, true}) {
-      if (offloads && run.shape.file_room == 0) continue;
-      engine::RecomputePlanner planner(run.engine, pass, offloads);
-      for (int i = 0; i <= kBudgets; ++i) {
-        const int64_t bytes = planner.least() + (planner.most() - planner.least()) / kBudgets * i;
-        engine::RecomputePlan plan = planner.plan(i < kBudgets ? bytes : planner.most());
-        if (plan.file_bytes > run.shape.file_room) continue;
+      if (offloads && run.shape.file_room.most == 0) continue;
+      engine::RecomputePlanner planner(run.engine, pass, offloads, engine::price_of(run.limits));
+      std::vector<int64_t> budgets = {planner.most()};
+      for (int i = 0; i < kBudgets; ++i)
+        budgets.push_back(planner.least() + (planner.most() - planner.least()) / kBudgets * i);
+      for (const auto& [name, preset] : presets) budgets.push_back(preset.recompute.bytes);
+      for (const int64_t bytes : budgets) {
+        const auto allowed = [&](int64_t taken, int64_t file_bytes) {
+          return run.shape.file_room.holds(file_bytes, taken);
+        };
+        std::optional<engine::RecomputePlan> plan = planner.plan(bytes, allowed);
+        if (!plan) continue;
         points.push_back(
-            point_of(plan_train(run.engine, run.shape, limit, std::move(plan)), run.limits));
+            point_of(plan_train(run.engine, run.shape, limit, *std::move(plan)), run.limits));
       }
     }
   }
@@ -82,17 +107,12 @@ report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& point
   return series;
 }
 
-std::vector<FrontPoint> points_of_presets(const PlannedRun& run) {
+std::vector<FrontPoint> points_of(std::span<const std::pair<std::string, TrainPlan>> presets,
+                                  const MachineLimits& limits) {
   std::vector<FrontPoint> points;
-  const auto add = [&](std::string name, const model::Recompute& policy) {
-    points.push_back(
-        point_of(plan_train(run.engine, run.shape, run.micro_tokens, policy), run.limits));
-    points.back().name = std::move(name);
-  };
-  add("none", model::Recompute::kNone);
-  add("full", model::Recompute::kFull);
-  for (const model::RecomputePreset& preset : model::recompute_presets()) {
-    add(std::string(preset.name), preset.value());
+  for (const auto& [name, plan] : presets) {
+    points.push_back(point_of(plan, limits));
+    points.back().name = name;
   }
   // Presets that come to the same share a dot, and a label.
   std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
@@ -111,11 +131,13 @@ std::vector<FrontPoint> points_of_presets(const PlannedRun& run) {
 }  // namespace
 
 void draw_front(const std::string& path, const PlannedRun& run, const TrainPlan& plan) {
+  const auto presets = plans_of_presets(run);
   const report::CurveChart chart = {
       .title = fmt::format("training {} tokens a step", run.shape.step_tokens),
       .x_label = "memory, GiB",
       .y_label = "predicted seconds a step",
-      .series = {steps("fastest that fits", front_of(run)), dots("presets", points_of_presets(run)),
+      .series = {steps("fastest that fits", front_of(run, presets)),
+                 dots("presets", points_of(presets, run.limits)),
                  dots("this plan", {point_of(plan, run.limits)})},
       .from_zero = true};
   write_file_atomic(path, report::svg_chart(chart));

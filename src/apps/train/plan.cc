@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/process_memory.h"
 #include "model/adapter/specs.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -77,26 +79,8 @@ int64_t held_out_bytes(engine::Engine& engine, const RunShape& shape, int64_t mi
   return engine::plan_pass_bytes(engine, pass);
 }
 
-int64_t fixed_bytes(const engine::MemoryPlan& plan) {
-  int64_t bytes = 0;
-  for (const engine::PlanItem& item : plan.items) {
-    if (item.name != "pass") bytes += item.bytes;
-  }
-  return bytes;
-}
-
 bool weights_in_files(const engine::Engine& engine, const RunShape& shape) {
   return shape.pass.weights_in_files || engine.model().weights->in_files();
-}
-
-// Work of a token beside its own forward and backward.
-double overhead(const engine::Engine& engine, const RunShape& shape,
-                const engine::RecomputePlan& plan, int64_t tokens) {
-  const auto weights = static_cast<double>(engine.model().weights->num_bytes());
-  double work = plan.cost() + engine::kWeightReads * weights * engine::kFlopsPerByte;
-  if (weights_in_files(engine, shape))
-    work += engine::kFileReads * weights * engine::kFlopsPerFileByte;
-  return work / static_cast<double>(tokens);
 }
 
 // Passes that the sequences take, in their order.
@@ -127,6 +111,19 @@ std::string decision(const engine::RecomputePlan::Row& row) {
 
 }  // namespace
 
+bool FileRoom::holds(int64_t file_bytes, int64_t planned) const {
+  // Who has changed more of files than a fifth of the memory waits until it is written
+  // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
+  constexpr int64_t kChangedShare = 5;
+  if (file_bytes == 0) return true;
+  const bool is_kept = memory == INT64_MAX || file_bytes <= (memory - planned) / kChangedShare;
+  return file_bytes <= most && is_kept;
+}
+
+FileRoom room_for_files(const std::string& named) {
+  return {.most = file_room(named, ""), .memory = named.empty() ? usable_memory() : INT64_MAX};
+}
+
 RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
@@ -140,7 +137,7 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
       .lengths = lengths,
       .longest = std::max(longest_of(lengths), longest_of(held_out)),
       .step_tokens = std::min(batch_plan_options(options).batch_tokens, train.num_tokens),
-      .file_room = file_room(options.offload, options.memory)};
+      .file_room = room_for_files(options.offload)};
   add_passes_of_run(shape, options, lengths, held_out);
   shape.pass.kv_positions = options.sample_positions;
   shape.pass.num_sampled = std::ssize(options.samples);
@@ -226,74 +223,100 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
 
 namespace {
 
-// Of the passes that a memory holds the ones with the least work; or what is missing.
-struct Fit {
-  std::optional<engine::RecomputePlan> best = {};
-  double overhead = 0.0;  // of it
-  int64_t micro_tokens = 0;
-  int64_t fixed = 0;         // bytes beside the shortest passes
-  int64_t least_tokens = 0;  // of the shortest pass
-  int64_t least = 0;         // bytes of it
-};
-
-Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-             const std::string& memory, bool offloads) {
-  const int64_t budget = server::parse_size("memory", memory);
-  Fit fit;
-  for (const int64_t limit : pass_limits(shape, micro_tokens)) {
-    engine::RecomputePlanner planner(engine, pass_of(shape, limit), offloads);
-    fit.fixed = fixed_bytes(engine::plan_memory(engine, pass_of(shape, limit)));
-    fit.least_tokens = pass_tokens(shape, limit);
-    fit.least = std::max(planner.least(), held_out_bytes(engine, shape, limit));
-    if (fit.least > budget - fit.fixed) continue;
-    engine::RecomputePlan plan = planner.plan(budget - fit.fixed);
-    const double cost = overhead(engine, shape, plan, fit.least_tokens);
-    if (fit.best && cost >= fit.overhead) continue;
-    fit.best = std::move(plan);
-    fit.micro_tokens = limit;
-    fit.overhead = cost;
+// The plan that costs the least of those that a memory holds; or what is missing.
+class Fit {
+ public:
+  // `any_files`: also activations in files beyond the room for them.
+  Fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens, int64_t budget,
+      bool any_files)
+      : engine_(engine), shape_(shape), budget_(budget), any_files_(any_files) {
+    for (const int64_t limit : pass_limits(shape, micro_tokens)) {
+      if (!any_files) try_passes(limit, /*offloads=*/false);
+      if (any_files || shape.file_room.most > 0) try_passes(limit, /*offloads=*/true);
+    }
   }
-  return fit;
-}
+  [[nodiscard]] bool has() const { return best_.has_value(); }
+  TrainPlan take() { return *std::move(best_); }
+  [[nodiscard]] double cost() const { return best_ ? cost_ : std::numeric_limits<double>::max(); }
+  // Of the shortest passes: bytes beside them, their tokens, and the least bytes of one.
+  [[nodiscard]] int64_t beside() const { return beside_; }
+  [[nodiscard]] int64_t least_tokens() const { return least_tokens_; }
+  [[nodiscard]] int64_t least() const { return least_; }
 
-Fit find_fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-             const std::string& memory) {
-  Fit in_files = find_fit(engine, shape, micro_tokens, memory, true);
-  if (in_files.best && in_files.best->file_bytes <= shape.file_room) return in_files;
-  Fit in_memory = find_fit(engine, shape, micro_tokens, memory, false);
-  return in_memory.best ? in_memory : in_files;
-}
+ private:
+  void try_passes(int64_t limit, bool offloads) {
+    const engine::PlanShape pass = pass_of(shape_, limit);
+    engine::RecomputePlanner planner(engine_, pass, offloads, shape_.price);
+    const int64_t held_out = held_out_bytes(engine_, shape_, limit);
+    const auto total = [&](int64_t bytes, int64_t file_bytes) {
+      return engine::plan_memory(engine_, pass, std::max(bytes, held_out), file_bytes).total();
+    };
+    least_ = std::max(planner.least(), held_out);
+    least_tokens_ = pass.pass_tokens;
+    beside_ = total(least_, 0) - least_;
+    if (total(planner.least(), 0) > budget_) return;
+    const int64_t room = budget_ - (total(planner.most(), 0) - std::max(planner.most(), held_out));
+    std::optional<engine::RecomputePlan> plan =
+        planner.plan(room, [&](int64_t bytes, int64_t file_bytes) {
+          const int64_t planned = total(bytes, file_bytes);
+          return planned <= budget_ && (any_files_ || shape_.file_room.holds(file_bytes, planned));
+        });
+    if (!plan) return;
+    TrainPlan whole = plan_train(engine_, shape_, limit, *std::move(plan));
+    const double cost = shape_.price.of(whole.work);
+    if (best_ && cost >= cost_) return;
+    best_ = std::move(whole);
+    cost_ = cost;
+  }
+
+  engine::Engine& engine_;
+  const RunShape& shape_;
+  const int64_t budget_;
+  const bool any_files_;
+  std::optional<TrainPlan> best_;
+  double cost_ = 0.0;
+  int64_t beside_ = 0, least_tokens_ = 0, least_ = 0;
+};
 
 }  // namespace
 
 bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                  const std::string& memory) {
   if (shape.pass.train_base) return false;
-  const bool any_room = shape.file_room == INT64_MAX;
-  if (find_fit(engine, shape, micro_tokens, memory, any_room).best) return false;
-  // Files it must be: for the activations of passes, or for the weights.
-  const Fit activations = find_fit(engine, shape, micro_tokens, memory, true);
-  if (!activations.best) return true;
+  const int64_t budget = server::parse_size("memory", memory);
   RunShape in_files = shape;
   in_files.pass.weights_in_files = true;
-  const Fit weights = find_fit(engine, in_files, micro_tokens, memory);
-  return weights.best && weights.overhead < activations.overhead;
+  // Of the longest passes that keep all.
+  const double least_cost =
+      shape.price.of(plan_train(engine, in_files, micro_tokens, model::Recompute::kNone).work);
+  for (const bool any_files : {false, true}) {
+    const Fit in_memory(engine, shape, micro_tokens, budget, any_files);
+    if (!any_files && shape.file_room.most == 0) {
+      if (in_memory.has()) return false;
+      continue;  // files are a last resort
+    }
+    if (in_memory.cost() <= least_cost) return false;
+    const Fit weights(engine, in_files, micro_tokens, budget, any_files);
+    if (in_memory.has() || weights.has()) return weights.cost() < in_memory.cost();
+  }
+  return true;
 }
 
 TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                     const std::string& memory) {
-  Fit fit = find_fit(engine, shape, micro_tokens, memory);
-  if (!fit.best) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} "
-                    "tokens takes {} at least, with all it can in files; give more, or drop "
-                    "longer examples with --max-length",
-                    memory, weights_in_files(engine, shape) ? "" : "weights, ",
-                    report::format_bytes(fit.fixed), fit.least_tokens,
-                    report::format_bytes(fit.least)));
-  }
-  return plan_train(engine, shape, fit.micro_tokens, *std::move(fit.best));
+  const int64_t budget = server::parse_size("memory", memory);
+  Fit fit(engine, shape, micro_tokens, budget, /*any_files=*/false);
+  if (fit.has()) return fit.take();
+  Fit in_files(engine, shape, micro_tokens, budget, /*any_files=*/true);
+  if (in_files.has()) return in_files.take();
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} tokens "
+                  "takes {} at least, with all it can in files; give more, or drop longer examples "
+                  "with --max-length",
+                  memory, weights_in_files(engine, shape) ? "" : "weights, ",
+                  report::format_bytes(in_files.beside()), in_files.least_tokens(),
+                  report::format_bytes(in_files.least())));
 }
 
 bool needs_files(const TrainOptions& options, const data::Dataset& train,

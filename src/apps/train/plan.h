@@ -23,6 +23,15 @@ struct LongestPass {
   std::vector<int64_t> of_microbatches = {};
 };
 
+// Of activations that --memory has in files wherever that costs less.
+struct FileRoom {
+  int64_t most = 0;            // on the disk
+  int64_t memory = INT64_MAX;  // of which the system keeps files, beside what is planned
+  [[nodiscard]] bool holds(int64_t file_bytes, int64_t planned) const;
+};
+// Any number where a folder was named, else what apps/setup/engine_setup.h says of it.
+FileRoom room_for_files(const std::string& named);
+
 // What is trained, as far as memory and time depend on it.
 struct RunShape {
   engine::PlanShape pass = {};        // of any pass, but its tokens
@@ -32,9 +41,10 @@ struct RunShape {
   int64_t largest_step = 0;           // tokens of the largest one, where the batches are known
   // By limit, where the batches are known; else passes may be as long as their limit.
   std::vector<LongestPass> longest_passes = {};
-  // Bytes of activations that may lie in files wherever that costs less (engine_setup.h); where
-  // nothing else fits, any number.
-  int64_t file_room = 0;
+  // Bytes of activations that may lie in files wherever that costs less; where nothing else fits,
+  // any number.
+  FileRoom file_room = {};
+  engine::Price price = {};  // that plans weigh work by
 };
 
 constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
@@ -76,7 +86,8 @@ TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro
 RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval);
 
-// Whether the memory holds such a run only with files, best with the frozen weights in one.
+// Whether the frozen weights had best lie in a file: the memory holds the run only so, or costs
+// less.
 bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                  const std::string& memory);
 // The same of a run of `strata train`, before the model is loaded.

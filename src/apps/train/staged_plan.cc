@@ -160,9 +160,10 @@ class StagedPlanner {
         tokens * static_cast<double>(shape_.step_tokens) / static_cast<double>(longest.limit);
     for (size_t stage = 0; stage < engines_.size(); ++stage) {
       const auto bytes = static_cast<double>(engines_[stage]->model().weights->num_bytes());
-      const double files = in_files ? engine::kFileReads * engine::kFlopsPerFileByte : 0.0;
-      one.work.push_back(flops * shares_[stage] +
-                         bytes * (engine::kWeightReads * engine::kFlopsPerByte + files));
+      one.work.push_back(
+          engine::Price().of({.flops = flops * shares_[stage],
+                              .bytes = engine::kWeightReads * bytes,
+                              .file_bytes = in_files ? engine::kFileReads * bytes : 0.0}));
     }
     return one;
   }

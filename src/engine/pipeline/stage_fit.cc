@@ -22,6 +22,49 @@ int64_t bytes_at(const std::vector<RecomputePlanner::Point>& front, double cost)
   return least;
 }
 
+using Planners = std::vector<std::unique_ptr<RecomputePlanner>>;
+
+// What ranks may recompute. Stages of one rank share what it leaves in proportion to what they
+// would recompute in full.
+struct Levels {
+  const PipelinePlan& plan;
+  std::span<const double> work;  // beside that, by stage
+  std::vector<std::vector<RecomputePlanner::Point>> fronts = {};
+
+  [[nodiscard]] double all_again(size_t stage) const { return fronts[stage].front().cost; }
+
+  // Bytes of each stage where no rank does more than `level`.
+  [[nodiscard]] std::vector<int64_t> shares_at(double level) const {
+    std::vector<double> left(static_cast<size_t>(plan.num_ranks()), level), again(left.size());
+    for (size_t stage = 0; stage < fronts.size(); ++stage) {
+      const auto rank = static_cast<size_t>(plan.ranks[stage]);
+      left[rank] -= work[stage];
+      again[rank] += all_again(stage);
+    }
+    std::vector<int64_t> shares;
+    for (size_t stage = 0; stage < fronts.size(); ++stage) {
+      const auto rank = static_cast<size_t>(plan.ranks[stage]);
+      const double share = again[rank] > 0.0 ? std::clamp(left[rank] / again[rank], 0.0, 1.0) : 1.0;
+      shares.push_back(bytes_at(fronts[stage], share * all_again(stage)));
+    }
+    return shares;
+  }
+
+  // The lowest level whose shares fit.
+  [[nodiscard]] double lowest(double low, double high, int64_t room) const {
+    const auto fits = [&](double level) {
+      const std::vector<int64_t> shares = shares_at(level);
+      return std::accumulate(shares.begin(), shares.end(), int64_t{0}) <= room;
+    };
+    if (fits(low)) return low;
+    for (int halving = 0; halving < kHalvings && high > low; ++halving) {
+      const double middle = (low + high) / 2;
+      (fits(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+};
+
 // What each stage's plan keeps, for the stage's own layers.
 model::Recompute together(std::span<const RecomputePlan> plans, int64_t num_layers) {
   const auto keeps_all = [](const RecomputePlan& plan) { return plan.recompute.keeps_all(); };
@@ -39,6 +82,35 @@ model::Recompute together(std::span<const RecomputePlan> plans, int64_t num_laye
     }
   }
   return model::Recompute::keeping(std::move(tags), std::move(masks));
+}
+
+// Bytes of choices were but about right: what is left of `room` is for stages of the busiest rank.
+void use_what_is_left(const Planners& planners, std::span<const double> work, int64_t room,
+                      std::span<RecomputePlan> plans,
+                      FunctionRef<std::vector<double>(std::span<const double>)> by_rank,
+                      std::span<const int> ranks) {
+  std::vector<double> works(work.begin(), work.end());
+  int64_t left = room;
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    works[stage] += plans[stage].cost();
+    left -= plans[stage].bytes;
+  }
+  const auto improve_one = [&] {
+    const std::vector<double> of_ranks = by_rank(works);
+    const double most = *std::max_element(of_ranks.begin(), of_ranks.end());
+    for (size_t stage = 0; stage < plans.size(); ++stage) {
+      if (of_ranks[static_cast<size_t>(ranks[stage])] < most) continue;
+      RecomputePlan more = planners[stage]->plan(plans[stage].bytes + left);
+      if (more.cost() >= plans[stage].cost()) continue;
+      left += plans[stage].bytes - more.bytes;
+      works[stage] += more.cost() - plans[stage].cost();
+      plans[stage] = std::move(more);
+      return true;
+    }
+    return false;
+  };
+  while (left > 0 && improve_one()) {
+  }
 }
 
 }  // namespace
@@ -92,9 +164,12 @@ std::vector<double> StageFitter::again(const StagesChoice& choice) {
   for (const std::vector<model::SavedCost>& saved : saved_) {
     double& flops = again.emplace_back(0.0);
     double all = 0.0;
-    for (const model::SavedCost& cost : saved) {
-      all += cost.flops;
-      if (!choice.recompute.keeps(cost.layer, cost.tag)) flops += cost.flops;
+    for (const model::SavedCost& saved_cost : saved) {
+      const double cost =
+          Price().of({.flops = saved_cost.flops,
+                      .bytes = kAgainMoves * static_cast<double>(saved_cost.bytes)});
+      all += cost;
+      if (!choice.recompute.keeps(saved_cost.layer, saved_cost.tag)) flops += cost;
     }
     // Its layers' inputs are made before them.
     if (choice.regions.makes_stage() && choice.regions.layers) flops += all;
@@ -135,79 +210,34 @@ std::optional<StagesChoice> StageFitter::fit(std::span<const model::RecomputeReg
 }
 
 // Ranks wait for the busiest one: a level of work is looked for that no rank goes beyond, the
-// lowest at which the stages' fewest bytes fit. Stages of one rank share what it leaves in
-// proportion to what they would make again in full.
+// lowest at which the stages' fewest bytes fit.
 std::optional<StagesChoice> StageFitter::fit_layers(const model::RecomputeRegions& regions,
                                                     int64_t bytes) {
-  std::vector<std::unique_ptr<RecomputePlanner>> planners;
-  std::vector<std::vector<RecomputePlanner::Point>> fronts;
-  std::vector<double> all_again;
   const StagesChoice full = count(regions, model::Recompute::kFull);
   least_ = std::min(least_, full.bytes());
   if (full.bytes() > bytes) return {};
+  Planners planners;
+  Levels levels = {.plan = plan_, .work = work_};
   int64_t beside = full.bytes();  // activations
   for (int stage = 0; stage < plan_.num_stages(); ++stage) {
     planners.push_back(std::make_unique<RecomputePlanner>(*engines_[static_cast<size_t>(stage)],
                                                           shape_of(stage, regions)));
-    fronts.push_back(planners.back()->front());
-    all_again.push_back(fronts.back().front().cost);
+    levels.fronts.push_back(planners.back()->front());
     beside -= full.stages[static_cast<size_t>(stage)].activation_bytes();
   }
-  // For each stage at a share of what its rank may make again.
-  const auto shares_at = [&](double level) {
-    std::vector<double> left(static_cast<size_t>(plan_.num_ranks()), level), again(left.size());
-    for (size_t stage = 0; stage < fronts.size(); ++stage) {
-      const auto rank = static_cast<size_t>(plan_.ranks[stage]);
-      left[rank] -= work_[stage];
-      again[rank] += all_again[stage];
-    }
-    std::vector<int64_t> room;
-    for (size_t stage = 0; stage < fronts.size(); ++stage) {
-      const auto rank = static_cast<size_t>(plan_.ranks[stage]);
-      const double share = again[rank] > 0.0 ? std::clamp(left[rank] / again[rank], 0.0, 1.0) : 1.0;
-      room.push_back(bytes_at(fronts[stage], share * all_again[stage]));
-    }
-    return room;
-  };
-  std::vector<double> most_work(work_.begin(), work_.end());
-  for (size_t stage = 0; stage < most_work.size(); ++stage) most_work[stage] += all_again[stage];
   const int64_t num_layers = engines_.front()->model().weights->layers().num_layers();
+  std::vector<double> most_work(work_.begin(), work_.end());
+  for (size_t stage = 0; stage < most_work.size(); ++stage)
+    most_work[stage] += levels.all_again(stage);
   int64_t room = bytes - beside;
   for (int i = 0; i < kTries && room > 0; ++i) {
-    double low = busiest(work_), high = busiest(most_work);
-    const auto fits = [&](double level) {
-      const std::vector<int64_t> shares = shares_at(level);
-      return std::accumulate(shares.begin(), shares.end(), int64_t{0}) <= room;
-    };
-    if (fits(low)) high = low;
-    for (int halving = 0; halving < kHalvings && high > low; ++halving) {
-      const double middle = (low + high) / 2;
-      (fits(middle) ? high : low) = middle;
-    }
-    const std::vector<int64_t> shares = shares_at(high);
+    const double level = levels.lowest(busiest(work_), busiest(most_work), room);
     std::vector<RecomputePlan> plans;
-    std::vector<double> works(work_.begin(), work_.end());
-    int64_t left = room;
-    for (size_t stage = 0; stage < planners.size(); ++stage) {
-      plans.push_back(planners[stage]->plan(shares[stage]));
-      works[stage] += plans.back().flops;
-      left -= plans.back().bytes;
-    }
-    // Bytes of choices were but about right: what is left is for stages of the busiest rank.
-    for (bool better = true; better && left > 0;) {
-      better = false;
-      const std::vector<double> of_ranks = by_rank(works);
-      for (size_t stage = 0; stage < plans.size(); ++stage) {
-        if (of_ranks[static_cast<size_t>(plan_.ranks[stage])] < busiest(works)) continue;
-        RecomputePlan more = planners[stage]->plan(plans[stage].bytes + left);
-        if (more.flops >= plans[stage].flops) continue;
-        left += plans[stage].bytes - more.bytes;
-        works[stage] += more.flops - plans[stage].flops;
-        plans[stage] = std::move(more);
-        better = true;
-        break;
-      }
-    }
+    for (size_t stage = 0; stage < planners.size(); ++stage)
+      plans.push_back(planners[stage]->plan(levels.shares_at(level)[stage]));
+    use_what_is_left(
+        planners, work_, room, plans,
+        [this](std::span<const double> works) { return by_rank(works); }, plan_.ranks);
     StagesChoice choice = count(regions, together(plans, num_layers));
     if (choice.bytes() <= bytes) return choice;
     room -= choice.bytes() - bytes;

@@ -14,7 +14,6 @@ constexpr double kProductShare = 0.85;
 // How often a value is written or read between products: an activation once each in forward, and in
 // backward with its gradient; a logit; and what AdamW goes through for a parameter.
 constexpr double kActivationMoves = 5.0;
-constexpr double kAgainMoves = 2.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
 
@@ -143,13 +142,12 @@ double num_tokens(const StepShape& shape) {
   return tokens;
 }
 
-// Bytes of the activations of passes that hold a step's tokens.
+// Bytes that move for the activations of one pass.
 double activation_bytes(const RecomputePlan& kept) {
-  double bytes = 0.0;
+  double bytes = kept.again_bytes;
   for (const RecomputePlan::Row& row : kept.rows) {
-    const auto layers = static_cast<double>(row.layers.size());
-    bytes += static_cast<double>(row.layer_bytes) *
-             (kActivationMoves * layers + kAgainMoves * static_cast<double>(row.num_again()));
+    bytes += kActivationMoves * static_cast<double>(row.layer_bytes) *
+             static_cast<double>(row.layers.size());
   }
   return bytes;
 }
@@ -159,6 +157,11 @@ double activation_bytes(const RecomputePlan& kept) {
 double seconds_of(const Work& work, const MachineLimits& limits) {
   const double seconds = work.flops / (kProductShare * limits.flops) + work.bytes / limits.bytes;
   return seconds + work.file_bytes / limits.file_bytes;
+}
+
+Price price_of(const MachineLimits& limits) {
+  const double flops = kProductShare * limits.flops;
+  return {.byte = flops / limits.bytes, .file_byte = flops / limits.file_bytes};
 }
 
 double absorbed_attention_ratio(const model::ModelConfig& c) {

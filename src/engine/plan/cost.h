@@ -28,14 +28,24 @@ struct MachineLimits {
   double file_bytes = 1e9;
   std::string source = "assumed";
 };
-constexpr double kFlopsPerByte = 20.0;       // of such a machine
-constexpr double kFlopsPerFileByte = 400.0;  // likewise
 
 double seconds_of(const Work& work, const MachineLimits& limits);
+
+// What a byte costs beside a floating-point operation: of a machine as above, in whole numbers.
+struct Price {
+  double byte = 20.0;
+  double file_byte = 400.0;
+  // In operations.
+  [[nodiscard]] double of(const Work& work) const {
+    return work.flops + byte * work.bytes + file_byte * work.file_bytes;
+  }
+};
+Price price_of(const MachineLimits& limits);
 
 constexpr double kWeightReads = 3.0;  // by a pass with its backward
 constexpr double kFileReads = 2.0;    // of weights in files, likewise: forward and backward
 constexpr double kFileMoves = 2.0;    // of an offloaded activation: written once, read once
+constexpr double kAgainMoves = 2.0;   // of an activation that is made again
 
 // Matrices of all layers that one token uses; of experts the chosen ones. With a batch: that so
 // many tokens read, if no two chose the same expert.

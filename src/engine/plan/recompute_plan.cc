@@ -89,9 +89,10 @@ class RecomputeChoices {
   // `copies`: passes that each hold what is kept. `makes_room`: of a class that is made again in
   // some layer, backward has one layer's in memory at the pass's fullest.
   RecomputeChoices(std::vector<SavedClass> classes, int64_t most_bytes, int64_t copies,
-                   bool offloads, bool makes_room)
+                   bool offloads, const Price& price, bool makes_room)
       : classes_(std::move(classes)),
         copies_(copies),
+        price_(price),
         offloads_(offloads),
         makes_room_(makes_room) {
     levels_.push_back({Choice{}});
@@ -114,14 +115,16 @@ class RecomputeChoices {
   // so that some of each is never better than the cheaper of the two.
   [[nodiscard]] std::vector<Choice> choices_of(const SavedClass& c) const {
     const int64_t layers = std::ssize(c.layers);
-    const double moved = kFileMoves * kFlopsPerFileByte * static_cast<double>(c.cost.bytes);
+    const auto layer_bytes = static_cast<double>(c.cost.bytes);
+    const double again = price_.of({.flops = c.cost.flops, .bytes = kAgainMoves * layer_bytes});
+    const double moved = price_.of({.file_bytes = kFileMoves * layer_bytes});
     std::vector<Choice> choices;
     for (int64_t count = 0; count <= layers; ++count) {
       const int64_t rest = layers - count;
       const int64_t room = rest > 0 && makes_room_ ? c.cost.bytes : 0;
       const int64_t bytes = count * copies_ * c.cost.bytes;
       if (rest == 0 || !is_input(c)) {
-        choices.push_back({bytes + room, static_cast<double>(rest) * c.cost.flops, count, 0});
+        choices.push_back({bytes + room, static_cast<double>(rest) * again, count, 0});
       }
       if (rest > 0 && offloads_) {
         choices.push_back({bytes, static_cast<double>(rest) * moved, layers, rest});
@@ -152,6 +155,7 @@ class RecomputeChoices {
 
   std::vector<SavedClass> classes_;
   int64_t copies_;
+  Price price_;
   bool offloads_;
   bool makes_room_;
   std::vector<std::vector<Choice>> levels_;
@@ -178,9 +182,24 @@ RecomputePlan describe(const PlanShape& shape, const std::vector<SavedClass>& cl
                          .num_offloaded = count(&model::Recompute::offloads),
                          .layer_bytes = c.cost.bytes,
                          .layer_flops = c.cost.flops});
-    plan.flops += c.cost.flops * static_cast<double>(plan.rows.back().num_again());
+    const auto again = static_cast<double>(plan.rows.back().num_again());
+    plan.flops += c.cost.flops * again;
+    plan.again_bytes += kAgainMoves * static_cast<double>(c.cost.bytes) * again;
   }
   return plan;
+}
+
+// Of policies with a name.
+std::vector<RecomputePlan> named_plans(Engine& engine, const PlanShape& shape,
+                                       const std::vector<SavedClass>& classes, bool offloads) {
+  std::vector<RecomputePlan> plans;
+  const auto add = [&](const model::Recompute& recompute) {
+    if (recompute.offloads_any() && !offloads) return;
+    plans.push_back(describe(shape, classes, recompute, plan_with(engine, shape, recompute)));
+  };
+  add(model::Recompute::kFull);
+  for (const model::RecomputePreset& preset : model::recompute_presets()) add(preset.value());
+  return plans;
 }
 
 }  // namespace
@@ -190,10 +209,12 @@ RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
   return describe(shape, classes_of(engine, shape), recompute, plan_with(engine, shape, recompute));
 }
 
-RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads)
+RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads,
+                                   const Price& price)
     : engine_(engine),
       shape_(shape),
       offloads_(offloads),
+      price_(price),
       least_recompute_(offloads ? all_offloaded(classes_of(engine, shape))
                                 : model::Recompute::kFull),
       least_(bytes_of(shape, plan_with(engine, shape, least_recompute_))),
@@ -218,7 +239,7 @@ void RecomputePlanner::find_choices() {
   if (makes_room) base_ -= std::max<int64_t>(0, layer_bytes - added);
   choices_ = std::make_unique<RecomputeChoices>(std::move(classes), most_ - base_,
                                                 shape_.in_stages ? shape_.in_flight : 1, offloads_,
-                                                makes_room);
+                                                price_, makes_room);
 }
 
 std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
@@ -233,25 +254,39 @@ std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
 
 RecomputePlan RecomputePlanner::plan(int64_t bytes) {
   CHECK(bytes >= least_, bytes, least_);
-  if (bytes >= most_) return describe_recompute(engine_, shape_, model::Recompute::kNone);
-  if (!choices_) find_choices();
-  const auto described = [&](const model::Recompute& recompute, const PassPlan& pass) {
-    return describe(shape_, choices_->classes(), recompute, pass);
+  return *plan(bytes, [](int64_t, int64_t) { return true; });
+}
+
+// The list of choices does not depend on `bytes`, and what they add is no more than they take: the
+// first that fits, by rising cost, is the best, and more bytes only fit more of them.
+std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allowed) {
+  std::optional<RecomputePlan> best;
+  const auto consider = [&](RecomputePlan plan) {
+    if (plan.bytes > bytes || !allowed(plan.bytes, plan.file_bytes)) return false;
+    if (!best || plan.cost(price_) < best->cost(price_)) best = std::move(plan);
+    return true;
   };
-  const auto counted = [&](const model::Recompute& recompute) {
-    return plan_with(engine_, shape_, recompute);
+  if (bytes >= most_ && consider(describe_recompute(engine_, shape_, model::Recompute::kNone)))
+    return best;
+  if (!choices_) find_choices();
+  if (named_.empty()) named_ = named_plans(engine_, shape_, choices_->classes(), offloads_);
+  for (const RecomputePlan& plan : named_) consider(plan);
+  const std::vector<SavedClass>& classes = choices_->classes();
+  const auto described = [&](const model::Recompute& recompute) {
+    return describe(shape_, classes, recompute, plan_with(engine_, shape_, recompute));
   };
   const std::vector<Choice>& all = choices_->all();
   const auto beyond =
       std::upper_bound(all.begin(), all.end(), bytes - base_,
                        [](int64_t room, const Choice& choice) { return room < choice.bytes; });
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
-    const model::Recompute recompute = keep_counts(choices_->classes(), choices_->of(i),
-                                                   engine_.model().weights->layers().num_layers());
-    const PassPlan pass = counted(recompute);
-    if (bytes_of(shape_, pass) <= bytes) return described(recompute, pass);
+    if (best && all[i].cost >= best->cost(price_)) break;
+    const model::Recompute recompute =
+        keep_counts(classes, choices_->of(i), engine_.model().weights->layers().num_layers());
+    if (consider(described(recompute))) break;
   }
-  return described(least_recompute_, counted(least_recompute_));
+  if (!best) consider(described(least_recompute_));
+  return best;
 }
 
 }  // namespace strata::engine

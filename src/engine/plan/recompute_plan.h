@@ -6,6 +6,7 @@
 // exactly, and its answers are counted until one fits. Engine thread only.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/plan/cost.h"
@@ -30,9 +31,10 @@ struct RecomputePlan {
   std::vector<Scratch::Use> uses;  // of its scratch at the fullest, by tag
   int64_t file_bytes = 0;          // of what is offloaded, beside that
   double flops = 0.0;              // of making again what is not kept, in one pass
-  // Of both, in floating-point operations.
-  [[nodiscard]] double cost() const {
-    return flops + kFileMoves * kFlopsPerFileByte * static_cast<double>(file_bytes);
+  double again_bytes = 0.0;        // that move for it
+  // Of what is made again and of what is offloaded, in floating-point operations.
+  [[nodiscard]] double cost(const Price& price = {}) const {
+    return price.of({flops, again_bytes, kFileMoves * static_cast<double>(file_bytes)});
   }
 };
 
@@ -44,7 +46,8 @@ RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
 class RecomputePlanner {
  public:
   // `offloads`: activations may lie in files.
-  RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads = false);
+  RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads = false,
+                   const Price& price = {});
   ~RecomputePlanner();
   RecomputePlanner(const RecomputePlanner&) = delete;
   RecomputePlanner& operator=(const RecomputePlanner&) = delete;
@@ -52,8 +55,13 @@ class RecomputePlanner {
   // Bytes with full recompute, or with everything offloaded.
   [[nodiscard]] int64_t least() const { return least_; }
   [[nodiscard]] int64_t most() const { return most_; }  // where all is kept
-  // The choice for passes of at most `bytes`, which is no less than least().
+  // The choice for passes of at most `bytes`, which is no less than least(). It costs no more than
+  // any for fewer bytes, nor than a policy with a name that fits.
   [[nodiscard]] RecomputePlan plan(int64_t bytes);
+  // The same of the choices that `allowed` finds right for their bytes, of the pass and of files;
+  // nothing where that is none.
+  using Allowed = FunctionRef<bool(int64_t bytes, int64_t file_bytes)>;
+  [[nodiscard]] std::optional<RecomputePlan> plan(int64_t bytes, Allowed allowed);
   // All choices by rising bytes, about, and falling cost, none of which is better in both.
   struct Point {
     int64_t bytes = 0;
@@ -67,10 +75,12 @@ class RecomputePlanner {
   Engine& engine_;
   PlanShape shape_;
   bool offloads_ = false;
+  Price price_;
   model::Recompute least_recompute_;
   int64_t least_ = 0;
   int64_t most_ = 0;
   int64_t base_ = 0;                                       // bytes that choices add to
+  std::vector<RecomputePlan> named_;                       // what policies with a name come to
   std::unique_ptr<const class RecomputeChoices> choices_;  // made when first needed
 };
 
