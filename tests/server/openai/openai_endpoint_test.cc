@@ -289,6 +289,38 @@ TEST(OpenAiEndpoint, WhatARequestLeavesOutIsTheModels) {
   EXPECT_EQ(house.sample(1).presence_penalty, 2.0f);
 }
 
+// The prefix cache's hits: of a chat, of several prompts together, and in a stream's last chunk.
+TEST(OpenAiEndpoint, UsageTellsWhatThePrefixCacheKnew) {
+  const std::string streams = R"("stream":true,"stream_options":{"include_usage":true})";
+  for (const bool stream : {false, true}) {
+    for (const bool chat : {false, true}) {
+      OpenAiHouse house;
+      const std::string more = stream ? "," + streams : "";
+      const auto answer =
+          chat ? house.chat(kHello + more) : house.complete(R"("prompt":["ab","cd"])" + more);
+      int64_t known = 0;
+      for (size_t i = 0; i < (chat ? 1u : 2u); ++i) {
+        api::SampleOutput output;
+        output.sequences = {{.tokens = {9}, .logprobs = {-1.0f}}};
+        output.cached_tokens = 24 + static_cast<int64_t>(i);
+        known += output.cached_tokens;
+        house.house.settle(house.command(i).request.text, std::move(output));
+      }
+      ASSERT_EQ(answer->response.status, 200);
+      json::value got;
+      if (stream) {
+        const std::string text = answer->response.stream->take(1 << 20);
+        const size_t begin = text.rfind("data: {") + 6;
+        got = json::parse(text.substr(begin, text.find("\n\n", begin) - begin));
+      } else {
+        got = answer->json();
+      }
+      EXPECT_EQ(got.at("usage").at("prompt_tokens_details").at("cached_tokens"), known)
+          << stream << chat;
+    }
+  }
+}
+
 // The events of a stream as they were sent, without their ids.
 std::vector<json::value> events_of(BodyStream& stream) {
   std::string text = stream.take(1 << 20);
