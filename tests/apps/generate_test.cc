@@ -97,8 +97,8 @@ TEST_F(GenerateTest, ChatTakesTheSame) {
 std::vector<int64_t> tokens_of(const Ran& ran) {
   EXPECT_EQ(ran.code, 0) << ran.err;
   std::vector<int64_t> out;
-  for (const auto& token : boost::json::parse(ran.out).at("tokens").as_array())
-    out.push_back(token.as_int64());
+  const boost::json::value answer = boost::json::parse(ran.out);
+  for (const auto& token : answer.at("tokens").as_array()) out.push_back(token.as_int64());
   return out;
 }
 
