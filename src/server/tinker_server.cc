@@ -17,6 +17,7 @@
 #include "server/keys.h"
 #include "server/openai/openai_endpoint.h"
 #include "server/openai/openai_error.h"
+#include "server/operations/operation.h"
 #include "server/parse_pool.h"
 #include "server/part_options.h"
 #include "server/reloads.h"
@@ -203,7 +204,7 @@ std::string TinkerServer::State::metrics_text() {
   return watch.metrics().text(stats(),
                               {.pending = static_cast<int64_t>(service.futures().num_pending()),
                                .parked = service.futures().num_parked(),
-                               .sessions = static_cast<int64_t>(service.num_sessions()),
+                               .sessions = static_cast<int64_t>(service.sessions().size()),
                                .models = static_cast<int64_t>(service.models().size()),
                                .train_rate = rate.train,
                                .sample_rate = rate.sample,
@@ -314,7 +315,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   State& s = *state_;
   for (const std::string& warning : s.keys->warnings()) log(LogLevel::kWarning, warning);
   Router router;
-  s.service.add_routes(router);
+  add_operations(router, s.service);
   s.rest.add_routes(router);
   s.openai.add_routes(router);
   s.page.add_routes(router);

@@ -7,6 +7,7 @@
 
 #include "server/checkpoints/signed_url.h"
 #include "server/openai/openai_endpoint.h"
+#include "server/operations/operation.h"
 #include "server/rest/rest.h"
 #include "tests/server/service/house.h"
 
@@ -19,7 +20,7 @@ using ::testing::UnorderedElementsAre;
 TEST(Scope, OfEveryRoute) {
   House house;
   Router router;
-  house.service().add_routes(router);
+  add_operations(router, house.service());
   const UrlSigner signer(house.data().secret(), house.store(), 3600,
                          [](const std::string&) { return true; });
   Worker worker;

@@ -28,6 +28,7 @@ class ModelTable {
   void add(const std::string& id, LiveModel model);
   void remove(const std::string& id);
 
+  [[nodiscard]] size_t size() const { return rows_.size(); }
   [[nodiscard]] bool contains(const std::string& id) const { return rows_.contains(id); }
   // Null when the tenant has none of that name. Valid until it is removed.
   [[nodiscard]] LiveModel* find(const std::string& id, const std::string& tenant);

@@ -32,7 +32,6 @@ class Completion {
 struct PendingCommand {
   std::shared_ptr<Completion> completion = {};  // null: a listener is told, and nobody polls
   Listener listener = {};
-  int64_t promised = 0;     // bytes that the result takes whatever becomes of it
   std::string key_id = {};  // whose tokens they are: of passes and samples
   // Set by Service::submit().
   api::RequestId request = {};

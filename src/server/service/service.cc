@@ -6,15 +6,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/crypto.h"
+#include "server/http/router.h"
 #include "server/json.h"
 #include "server/service/refusals.h"
 
 namespace strata::server {
 namespace {
 
-constexpr size_t kMaxMetadataEntries = 64;
-constexpr size_t kMaxMetadataBytes = 16 << 10;
-constexpr int64_t kMaxTtl = 315'360'000;   // ten years
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
 
@@ -33,6 +31,13 @@ size_t num_values(const api::Outcome& outcome) {
   return count;
 }
 
+// Tables over a prompt are made when its sample begins, and kept until they are fetched.
+int64_t prompt_table_bytes(const api::Sample& sample) {
+  const int64_t values =
+      (sample.prompt_logprobs ? 1 : 0) + 2 * (sample.topk_prompt_logprobs + sample.prompt_draws);
+  return (std::ssize(sample.prompt) * values + std::ssize(sample.prompt_targets.ids)) * 4;
+}
+
 }  // namespace
 
 Response future_response(const std::string& request_id, const std::string& model_id) {
@@ -41,30 +46,15 @@ Response future_response(const std::string& request_id, const std::string& model
   return json_response(200, reply.text());
 }
 
-std::optional<int64_t> read_ttl(const Fields& body) {
-  if (!body.has("ttl_seconds")) return std::nullopt;
-  return body.integer("ttl_seconds", 1, kMaxTtl);
-}
-
-std::optional<std::string> read_metadata(const Fields& body) {
-  return body.maybe_object_text("user_metadata", kMaxMetadataEntries, kMaxMetadataBytes);
-}
-
-void refuse_token(const Fields& body) {
-  if (body.has("weights_access_token")) {
-    body.fail("weights_access_token", "is not supported by this server");
-  }
-}
-
 Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch)
     : options_(options),
       parts_(std::move(parts)),
       dispatch_(std::move(dispatch)),
       futures_(options.futures),
       samplers_(options.max_ephemerals),
-      remembered_(options.remembered_bytes) {
-  const double now = now_seconds();
-  ticked_ = last_sweep_ = now;  // a standstill before the first tick is one too
+      remembered_(options.remembered_bytes),
+      clock_(now_seconds()) {
+  const double now = last_sweep_ = now_seconds();
   for (const SessionRow& row : parts_.store.active_sessions()) {
     sessions_.add(row.id, row.tenant, now);
   }
@@ -81,15 +71,6 @@ api::Command Service::new_command(const std::string& tenant, const std::string& 
   command.tenant = {tenant};
   command.session = {session};
   command.base = base;
-  return command;
-}
-
-api::Command Service::training_command(const Request& request, const LiveModel& model,
-                                       const std::string& id, int64_t seq_id) {
-  api::Command command =
-      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-  command.model = {id};
-  command.seq_id = seq_id;
   return command;
 }
 
@@ -111,7 +92,8 @@ void Service::in_parts(const Respond& respond, const std::string& tenant, size_t
   });
 }
 
-Response Service::submit(const std::string& tenant, api::Command command, PendingCommand pending) {
+Response Service::submit(api::Command command, PendingCommand pending) {
+  const std::string tenant = command.tenant.text;
   const api::RequestId id = command.request;
   const std::string model = command.model.text;
   const int64_t seq_id = command.seq_id;
@@ -119,6 +101,8 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   pending.tenant = tenant;
   pending.request = id;
   pending.is_sample = std::holds_alternative<api::Sample>(command.op);
+  const int64_t wanted =
+      pending.is_sample ? prompt_table_bytes(std::get<api::Sample>(command.op)) : 0;
   const auto refuse = [&](Response response) {
     undo(pending);
     return response;
@@ -128,9 +112,9 @@ Response Service::submit(const std::string& tenant, api::Command command, Pendin
   if (stopping_) return refuse(busy_response(503, "the server is shutting down"));
   if (command.may_be_put_off() && !futures_.has_room(tenant)) return refuse(no_room_response());
   SharedLimit::Share promised;
-  if (pending.promised > 0) {
-    promised = futures_.promise(tenant, pending.promised);
-    if (!promised) return refuse(no_room_response(pending.promised, futures_.most_bytes()));
+  if (wanted > 0) {
+    promised = futures_.promise(tenant, wanted);
+    if (!promised) return refuse(no_room_response(wanted, futures_.most_bytes()));
   }
   if (std::optional<Response> over = over_limit(command)) return refuse(std::move(*over));
   const TokenUse use = tokens_of(command);
@@ -200,16 +184,6 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
   dispatch_.consume({model_id}, seq_id);
   remembered_.add(tenant, model_id, seq_id, {fingerprint, id.text});
   return future_response(id.text, model_id);
-}
-
-Response Service::with_number(const std::string& model_id, int64_t seq_id,
-                              const std::function<Response()>& body) {
-  try {
-    return body();
-  } catch (const Error&) {
-    dispatch_.consume({model_id}, seq_id);
-    throw;
-  }
 }
 
 void Service::tell(const api::Event& event) {
@@ -307,19 +281,17 @@ void Service::post(std::vector<api::Event> events) {
   }
 }
 
-void Service::retrieve_future(const Request& request, const Respond& respond) {
-  const JsonBody json(request.body, "retrieve_future");
-  const bool as_json = accepts_json_only(request.header("accept"));
-  const auto answer = [this, respond, as_json, tenant = request.tenant](Response response) {
-    const std::shared_ptr<const Encoding> encoding = response.encoding;
-    if (!encoding) return respond(std::move(response));
-    auto made = std::make_shared<Response>();
-    in_parts(
-        respond, tenant, encoding->num_bytes,
-        [made, encoding, as_json] { *made = encoding->make(as_json); },
-        [made, respond] { respond(std::move(*made)); });
-  };
-  futures_.poll(request.tenant, json.root().string("request_id"), answer, now_seconds());
+Service::Sampling Service::sample(const Request& request, const LiveSampler& weights,
+                                  api::Sample sample, Listener listener) {
+  sample.snapshot = weights.snapshot;
+  sample.snapshot_dir = weights.dir;
+  api::Command command = new_command(request.tenant, "", weights.base, FutureKind::kSample);
+  Sampling out = {command.request};
+  command.op = std::move(sample);
+  Response response =
+      submit(std::move(command), {.listener = std::move(listener), .key_id = request.key_id});
+  if (response.status != 200) out.refusal = std::move(response);
+  return out;
 }
 
 }  // namespace strata::server

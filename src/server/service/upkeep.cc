@@ -11,10 +11,7 @@ namespace strata::server {
 namespace {
 
 constexpr double kSweepSeconds = 5.0;
-constexpr double kTickSeconds = 0.1;     // what is wanted between ticks
-constexpr double kLagSeconds = 10.0;     // a window of the lag's highest
 constexpr double kOldTick = 5.0;         // the last tick is too old to take new work
-constexpr double kStallSeconds = 2.0;    // a tick that is later than this tells of a standstill
 constexpr size_t kEndsAtOnce = 50;       // sessions at a tick,
 constexpr double kEndingSeconds = 0.01;  // and no new one after so long
 constexpr int kReadyRetrySeconds = 5;
@@ -32,11 +29,7 @@ std::string fault_of(const std::function<void()>& body) {
 }  // namespace
 
 void Service::tick(double now) {
-  const double gap = now - ticked_;
-  ticked_ = now;
-  has_ticked_ = true;
-  excuse(now, gap > kStallSeconds ? gap : 0.0);
-  note_lag(now, gap);
+  excuse(now, clock_.tick(now));
   guarded("futures", [&] { futures_.sweep(now); });
   look_for_store();
   const bool is_due = now - last_sweep_ >= std::min(kSweepSeconds, options_.session_timeout / 4);
@@ -109,21 +102,11 @@ std::string Service::guarded(const char* step, const std::function<void()>& body
   return fault;
 }
 
-void Service::note_lag(double now, double gap) {
-  if (now - lag_since_ > kLagSeconds) {
-    lag_before_ = lag_;
-    lag_ = 0;
-    lag_since_ = now;
-  }
-  lag_ = std::max(lag_, gap - kTickSeconds);
-  // One standstill alone is over when it is seen.
-  behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kStallSeconds)) / 2;
-}
-
 std::string Service::unready(double now) const {
   if (stopping_) return "draining: the server is shutting down";
-  if (!has_ticked_) return "loading: the server starts";
-  if (now - ticked_ > kOldTick) return fmt::format("the last tick is {:.1f} s old", now - ticked_);
+  if (!clock_.has_ticked()) return "loading: the server starts";
+  if (clock_.age(now) > kOldTick)
+    return fmt::format("the last tick is {:.1f} s old", clock_.age(now));
   if (!store_fault_.empty() || parts_.store.is_away()) return "the state store or its disk is away";
   return "";
 }

@@ -71,7 +71,7 @@ JsonArray LivePage::models_json() const {
 
 JsonArray LivePage::adapters_json(const Request& request) const {
   JsonArray out;
-  for (const auto& [id, model] : parts_.service.models()) {
+  for (const auto& [id, model] : parts_.service.models().rows()) {
     if (!may_see(request, model.tenant)) continue;
     out.add(JsonObject{{"id", id},
                        {"tenant", model.tenant},

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "server/operations/operation.h"
 #include "server/service/service.h"
 #include "tests/base/temp_dir.h"
 #include "tests/server/state/faulty_sql.h"
@@ -27,7 +28,7 @@ class House {
     registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, disk);
     options.futures.secret = data_.secret();
     service_ = std::make_unique<Service>(options, parts(), dispatch());
-    service_->add_routes(router_);
+    add_operations(router_, *service_);
   }
 
   // The answer to a request; status 0 while it is held.
@@ -119,6 +120,7 @@ class House {
 
   std::vector<api::Command> submitted;
   std::vector<std::string> ended, released, cancelled, written, dropped;
+  std::vector<int64_t> consumed;                         // numbers
   api::Admission admission = api::Admission::kAccepted;  // of what is submitted from now on
   double excused = 0.0;
   bool holds_jobs = false;  // of the worker, until run_aside()
@@ -150,7 +152,7 @@ class House {
               if (admission == api::Admission::kAccepted) submitted.push_back(std::move(command));
               return out;
             },
-        .consume = [](const api::ModelId&, int64_t) {},
+        .consume = [this](const api::ModelId&, int64_t number) { consumed.push_back(number); },
         .end_session = [this](const api::SessionId& id,
                               const std::string&) { ended.push_back(id.text); },
         .cancel =

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keys use: counted as requests, passes and samples go by, held against the operator's limits,
-// and told to whoever asks with a key.
+// What keys use: counted as requests, passes and samples go by, and held against the operator's
+// limits.
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "server/json.h"
+#include "server/http/router.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -12,28 +12,16 @@ namespace {
 
 constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
 
-Json key_json(const UsageRow& row) {
-  return JsonObject{{"key", row.key_id},
-                    {"requests", row.counts[0]},
-                    {"trained_tokens", row.counts[1]},
-                    {"sampled_tokens", row.counts[2]},
-                    {"prompt_tokens", row.counts[3]}};
-}
-
-struct TenantUsage {
-  std::string tenant;
-  JsonArray keys, limits;
-};
-
 }  // namespace
 
 std::optional<Response> Service::shed(const Request& request) const {
-  if (behind_ <= kBehind || request.route == nullptr || request.route->size == BodySize::kSmall) {
+  if (clock_.behind() <= kBehind || request.route == nullptr ||
+      request.route->size == BodySize::kSmall) {
     return std::nullopt;
   }
   return busy_response(
       503, fmt::format("the server is {:.1f} s behind; passes and samples wait until it is not",
-                       behind_));
+                       clock_.behind()));
 }
 
 std::optional<Response> Service::admit(const Request& request) {
@@ -95,32 +83,6 @@ void Service::keep_usage() {
   const std::vector<UsageRow> rows = parts_.usage.changed();
   parts_.store.put_usage(rows);
   parts_.usage.wrote(rows);
-}
-
-void Service::usage(const Request& request, const Respond& respond) {
-  std::vector<TenantUsage> tenants;
-  const auto all = request.is_admin ? std::nullopt : std::optional<std::string>(request.tenant);
-  for (const UsageRow& row : parts_.usage.rows(all)) {
-    if (tenants.empty() || tenants.back().tenant != row.tenant) {
-      tenants.push_back({row.tenant, {}, {}});
-      for (const std::string& limit : parts_.usage.limits(row.tenant))
-        tenants.back().limits.add(limit);
-    }
-    tenants.back().keys.add(key_json(row));
-  }
-  const auto job = [&store = parts_.store, respond, tenants] {
-    respond(answer_of([&] {
-      JsonArray out;
-      for (const TenantUsage& tenant : tenants) {
-        out.add(JsonObject{{"tenant", tenant.tenant},
-                           {"disk_bytes", store.stored_bytes(tenant.tenant)},
-                           {"keys", tenant.keys},
-                           {"limits", tenant.limits}});
-      }
-      return json_response(200, JsonObject{{"tenants", out}}.text());
-    }));
-  };
-  parts_.aside ? parts_.aside(request.tenant, job) : job();
 }
 
 }  // namespace strata::server

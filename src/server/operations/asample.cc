@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/asample.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "server/crypto.h"
+#include "server/json.h"
+#include "server/protocol/forward_backward.h"
+#include "server/protocol/json_body.h"
+#include "server/protocol/results.h"
+#include "server/protocol/sample_request.h"
+#include "server/protocol/stability_record.h"
+
+namespace strata::server {
+namespace {
+
+std::string sequence_id(const std::string& sampler, int64_t seq_id, int64_t i) {
+  return fmt::format("{}:{}:{}", sampler, seq_id, i);
+}
+
+Response sample_reply(const std::string& request, const std::string& sampler, int64_t seq_id,
+                      int64_t num_samples) {
+  JsonArray ids;
+  for (int64_t i = 0; i < num_samples; ++i) ids.add(sequence_id(sampler, seq_id, i));
+  return json_response(200,
+                       JsonObject{{"request_id", request}, {"sample_sequence_ids", ids}}.text());
+}
+
+struct SampleCall {
+  Request request;
+  Respond respond;
+  size_t num_bytes = request.body.size();
+  std::unique_ptr<JsonBody> json = nullptr;  // until it is read
+  uint64_t fingerprint = 0;
+  std::string sampler_id = {};
+  int64_t seq_id = 0;
+  const api::BaseInfo* base = nullptr;
+  SampleOrder order = {};
+};
+
+struct Sampled : Completion {
+  Sampled(StateStore& state, StateStore::StabilityRequest stability, int64_t most_bytes,
+          TensorParts of_prompt)
+      : store(state),
+        record(std::move(stability)),
+        max_bytes(most_bytes),
+        targets(std::move(of_prompt)) {}
+
+  Response finish(const api::Outcome& outcome) override {
+    const auto& output = std::get<api::SampleOutput>(outcome);
+    if (writes_files()) keep_record(output);
+    return sample_response(output, targets);
+  }
+  [[nodiscard]] bool writes_files() const override { return !record.id.empty(); }
+
+  void keep_record(const api::SampleOutput& output) {
+    for (size_t i = 0; i < output.sequences.size(); ++i) {
+      const api::SampledSequence& sequence = output.sequences[i];
+      record.records.push_back(
+          {fmt::format("{}:{}", record.id, i), pack_sequence(sequence.tokens, sequence.logprobs)});
+    }
+    store.put_stability(record, max_bytes, wall_seconds());
+  }
+
+  StateStore& store;
+  StateStore::StabilityRequest record;  // without an id: none
+  const int64_t max_bytes;              // of all records of the tenant
+  const TensorParts targets;
+};
+
+// The answer to a request that came before.
+std::optional<Response> known_sample(Service& service, const SampleCall& call) {
+  const Answered* known = service.remembered().find(call.sampler_id, call.seq_id);
+  if (known == nullptr) return std::nullopt;
+  if (known->fingerprint == call.fingerprint)
+    return sample_reply(known->request, call.sampler_id, call.seq_id, known->num_samples);
+  return error_response(409, fmt::format("sampling session {}: seq_id {} was used for another "
+                                         "request",
+                                         call.sampler_id, call.seq_id));
+}
+
+// What could never be kept is refused before it is sampled.
+void check_record(const Fields& body, const api::Sample& sample, int64_t max_bytes) {
+  const auto prompt = static_cast<int64_t>(sample.prompt.size());
+  const int64_t bytes = 4 * prompt + sample.num_samples * (8 * sample.max_tokens + 100);
+  if (bytes <= max_bytes) return;
+  body.fail("record_stability_info",
+            fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "
+                        "(--max-stability-bytes); ask for fewer num_samples or max_tokens",
+                        sample.num_samples, sample.max_tokens, bytes, max_bytes));
+}
+
+Response submit_sample(Service& service, SampleCall& call) {
+  const Request& request = call.request;
+  const std::string& id = call.sampler_id;
+  const int64_t seq_id = call.seq_id;
+  SampleOrder& order = call.order;
+  const LiveSampler& sampler = service.live_sampler(request, id);
+  // Again: it may have come while this one was read.
+  if (std::optional<Response> known = known_sample(service, call)) return std::move(*known);
+  order.command.snapshot = sampler.snapshot;
+  order.command.snapshot_dir = sampler.dir;
+  const int64_t num_samples = order.command.num_samples;
+  StateStore::StabilityRequest record;
+  if (order.record) {
+    record = {request.tenant,
+              sampler.session,
+              fmt::format("{}:{}", id, seq_id),
+              pack_tokens(order.command.prompt),
+              {}};
+  }
+  api::Command command =
+      service.new_command(request.tenant, sampler.session, sampler.base, FutureKind::kSample);
+  const std::string request_id = command.request.text;
+  command.fingerprint = call.fingerprint;
+  command.op = std::move(order.command);
+  auto sampled =
+      std::make_shared<Sampled>(service.parts().store, std::move(record),
+                                service.options().max_stability_bytes, std::move(order.targets));
+  Response response = service.submit(std::move(command),
+                                     {.completion = std::move(sampled), .key_id = request.key_id});
+  if (response.status != 200) return response;
+  service.remembered().add(request.tenant, id, seq_id, {call.fingerprint, request_id, num_samples});
+  return sample_reply(request_id, id, seq_id, num_samples);
+}
+
+void read_sample_call(Service& service, const std::shared_ptr<SampleCall>& call) {
+  const Fields body = call->json->root();
+  call->sampler_id = body.string("sampling_session_id");
+  const LiveSampler& sampler = service.live_sampler(call->request, call->sampler_id);
+  call->seq_id = body.integer("seq_id", 0, INT64_MAX);
+  if (std::optional<Response> known = known_sample(service, *call)) {
+    return call->respond(std::move(*known));
+  }
+  call->base = &service.info(sampler.base);
+  const auto read = [&service, call] {
+    const Fields fields = call->json->root();
+    call->order = read_sample(fields, *call->base, random_seed());
+    if (call->order.record && !service.options().stable_reinforce) {
+      fields.fail("record_stability_info",
+                  "is switched off on this server (--stable-reinforce=off)");
+    }
+    if (call->order.record)
+      check_record(fields, call->order.command, service.options().max_stability_bytes);
+    call->json.reset();
+  };
+  service.in_parts(call->respond, call->request.tenant, call->num_bytes, read,
+                   [&service, call] { call->respond(submit_sample(service, *call)); });
+}
+
+void asample(Service& service, Request&& request, const Respond& respond) {
+  auto call = std::make_shared<SampleCall>(SampleCall{std::move(request), respond});
+  service.in_parts(
+      respond, call->request.tenant, call->num_bytes,
+      [call] {
+        call->json = std::make_unique<JsonBody>(call->request.body, "asample",
+                                                call->request.body_share.get());
+        call->fingerprint = fingerprint_of(call->request.body);
+        call->request.free_body();
+      },
+      [&service, call] { read_sample_call(service, call); });
+}
+
+}  // namespace
+
+constinit const Operation kAsample = {
+    .path = "asample", .run = asample, .scope = Scope::kSample, .size = BodySize::kSample};
+
+}  // namespace strata::server

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/base_model.h"
+
+#include <fmt/format.h>
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kMaxBaseName = 255;
+
+}  // namespace
+
+const BaseName& find_base(const BaseNames& names, const Fields& body, const std::string& name) {
+  if (name.size() > kMaxBaseName) {
+    body.fail("base_model",
+              fmt::format("has {} bytes, the limit is {}", name.size(), kMaxBaseName));
+  }
+  const BaseName* base = names.find(name);
+  if (base != nullptr) return *base;
+  std::string known;
+  for (const BaseName& row : names.names()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  body.fail("base_model", fmt::format("'{}' is not served here; this server has: {}",
+                                      name.substr(0, 200), known));
+}
+
+const BaseName& find_trainable(const BaseNames& names, const Fields& body,
+                               const std::string& name) {
+  const BaseName& base = find_base(names, body, name);
+  if (base.adapter.empty()) return base;
+  body.fail("base_model",
+            fmt::format("'{}' is an adapter that this server samples and does not train; train its "
+                        "base model '{}'",
+                        name.substr(0, 200), names.base_of(base).name));
+}
+
+}  // namespace strata::server

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The base model that a body names, among those that are served.
+#pragma once
+#include <string>
+
+#include "server/base_names.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+
+// Throws Error for a name that is none, with those that are.
+const BaseName& find_base(const BaseNames& names, const Fields& body, const std::string& name);
+// The same of one that trains: an adapter of the operator's is refused.
+const BaseName& find_trainable(const BaseNames& names, const Fields& body, const std::string& name);
+
+}  // namespace strata::server

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/create_sampling_session.h"
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "server/json.h"
+#include "server/operations/base_model.h"
+#include "server/protocol/common_fields.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+namespace {
+
+Response sampler_reply(const std::string& id) {
+  return json_response(
+      200, JsonObject{{"type", "create_sampling_session"}, {"sampling_session_id", id}}.text());
+}
+
+Response create_sampling_session(Service& service, const Request& request) {
+  const JsonBody json(request.body, "create_sampling_session");
+  const Fields body = json.root();
+  refuse_token(body);
+  const std::string session = body.string("session_id");
+  service.require_session(request, session);
+  const int64_t number = body.integer("sampling_session_seq_id", 0, INT64_MAX);
+  SamplerRow row;
+  row.id = SamplerTable::id_of(session, number);
+  request.note(row.id);
+  if (service.samplers().contains(row.id)) return sampler_reply(row.id);
+  const int64_t in_use = service.samplers().count_of(session);
+  if (in_use >= service.options().max_samplers) {
+    return error_response(
+        400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
+                         "(--max-samplers-per-session); use those again, or a new session",
+                         session, in_use));
+  }
+  row.session_id = session;
+  row.sampling_seq = number;
+  row.tenant = request.tenant;
+  row.created_at = wall_seconds();
+  row.model_path = body.maybe_string("model_path");
+  if (row.model_path) {
+    const TinkerPath path = parse_tinker_path(*row.model_path);
+    if (path.kind == CheckpointKind::kExternal) {
+      body.fail("model_path",
+                fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
+    }
+    const CheckpointRow checkpoint =
+        service.parts().registry.find(path, request.tenant, /*may_be_public=*/true, row.created_at);
+    row.checkpoint_id = checkpoint.id;
+    row.base_model = checkpoint.base_model;
+    const BaseName& of_path = find_base(service.parts().names, body, checkpoint.base_model);
+    if (body.has("base_model") &&
+        find_trainable(service.parts().names, body, body.string("base_model")).model !=
+            of_path.model) {
+      body.fail("base_model",
+                fmt::format("'{}' is of base model '{}'", path.text(), checkpoint.base_model));
+    }
+  } else {
+    row.base_model = body.string("base_model");
+    find_base(service.parts().names, body, row.base_model);
+  }
+  const SamplerRow kept = service.parts().store.add_sampler(row);
+  service.keep_sampler(kept.id, service.make_sampler(kept, request.tenant));
+  return sampler_reply(kept.id);
+}
+
+}  // namespace
+
+constinit const Operation kCreateSamplingSession = {
+    .path = "create_sampling_session", .run = create_sampling_session, .scope = Scope::kSample};
+
+}  // namespace strata::server

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/create_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "server/crypto.h"
+#include "server/json.h"
+#include "server/protocol/common_fields.h"
+#include "server/protocol/forward_backward.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kMaxTags = 64;
+constexpr size_t kMaxTagBytes = 16 << 10;  // of all, as JSON
+constexpr size_t kMaxDisplayName = 256;
+constexpr size_t kMaxProject = 64;
+
+bool valid_project(std::string_view id) {
+  if (id.empty() || id.size() > kMaxProject) return false;
+  for (const char c : id) {
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '.' || c == '_' || c == '-';
+    if (!fits) return false;
+  }
+  return true;
+}
+
+size_t num_characters(std::string_view utf8) {
+  return static_cast<size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+Response create_session(Service& service, const Request& request) {
+  const JsonBody json(request.body, "create_session");
+  const Fields body = json.root();
+  if (service.is_stopping()) return error_response(503, "the server is shutting down");
+  SessionRow row;
+  row.id = random_id();
+  row.tenant = request.tenant;
+  row.created_at = wall_seconds();
+  row.sdk_version = body.string_or("sdk_version", "").substr(0, 64);
+  if (body.has("tags")) {
+    const std::vector<std::string> tags = body.strings("tags");
+    if (tags.size() > kMaxTags) {
+      body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
+    }
+    row.tags = JsonArray(tags).text();
+    if (row.tags.size() > kMaxTagBytes) {
+      body.fail("tags",
+                fmt::format("have {} bytes, the limit is {}", row.tags.size(), kMaxTagBytes));
+    }
+  }
+  row.user_metadata = read_metadata(body);
+  row.display_name = body.maybe_string("display_name");
+  if (row.display_name && num_characters(*row.display_name) > kMaxDisplayName) {
+    body.fail("display_name", fmt::format("has {} characters, the limit is {}",
+                                          num_characters(*row.display_name), kMaxDisplayName));
+  }
+  row.project_id = body.string_or("project_id", "default");
+  if (!valid_project(row.project_id)) {
+    body.fail("project_id", "wanted 1 to 64 of A-Z a-z 0-9 . _ -");
+  }
+  const int64_t alive = service.sessions().count_of(request.tenant);
+  // The last quarter is for those who train: a key without that right cannot take it from them.
+  if (request.scope < Scope::kAll &&
+      alive >= service.options().max_sessions - service.options().max_sessions / 4) {
+    return busy_response(
+        429, fmt::format("create_session: {} sessions of this tenant are alive, and a {} key takes "
+                         "no more than three quarters of them (--max-sessions-per-tenant {}); "
+                         "finish some",
+                         alive, scope_name(request.scope), service.options().max_sessions));
+  }
+  if (alive >= service.options().max_sessions) {
+    return error_response(
+        400, fmt::format("create_session: {} sessions are alive (--max-sessions-per-tenant); "
+                         "finish some, or wait until those without a sign of life end",
+                         alive));
+  }
+  const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
+                        static_cast<int64_t>(fingerprint_of(request.body))};
+  const std::string id = service.parts().store.add_session(row, key);
+  request.note(id);
+  // A repeated key names the session of then, which may have ended since.
+  if (id == row.id) service.sessions().add(id, request.tenant, now_seconds());
+  return json_response(200, JsonObject{{"type", "create_session"}, {"session_id", id}}.text());
+}
+
+}  // namespace
+
+constinit const Operation kCreateSession = {
+    .path = "create_session", .run = create_session, .scope = Scope::kRead};
+
+}  // namespace strata::server

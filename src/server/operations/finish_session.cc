@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/finish_session.h"
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "server/crypto.h"
+#include "server/json.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+namespace {
+
+// The end of a session takes its unsaved models and its samplers with it: not for a key that could
+// not have made them.
+std::optional<Response> may_not_end(Service& service, const Request& request,
+                                    const std::string& id) {
+  if (request.scope == Scope::kAll) return std::nullopt;
+  const bool has_models = !service.models().of_session(id).empty();
+  // Those of before a restart are not alive until they are used, and end all the same.
+  const bool has_samplers =
+      service.samplers().count_of(id) > 0 || !service.parts().store.samplers_of(id).empty();
+  const Scope wanted = has_models ? Scope::kAll : has_samplers ? Scope::kSample : Scope::kRead;
+  if (request.scope >= wanted) return std::nullopt;
+  return error_response(
+      403, fmt::format("finish: session {} has {}, which would end with it, and this key is {}", id,
+                       has_models ? "models" : "sampling sessions", scope_name(request.scope)));
+}
+
+Response finish_session(Service& service, const Request& request) {
+  const std::string& id = request.parts.at(0);
+  const JsonBody json(request.body, "finish");
+  const Fields body = json.root();
+  std::string reason = "success";
+  if (body.has("reason")) reason = body.object("reason").string_or("type", "success");
+  if (reason != "success" && reason != "errored" && reason != "interrupted") {
+    body.fail("reason", "wanted a type of success, errored or interrupted");
+  }
+  const std::string detail = body.string_or("detail", "").substr(0, 4096);
+  std::optional<SessionRow> row = service.parts().store.find_session(id);
+  if (!row || row->tenant != request.tenant) {
+    return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
+  }
+  if (row->state == "active") {  // else the first reason stays
+    if (std::optional<Response> refused = may_not_end(service, request, id))
+      return std::move(*refused);
+    service.end_session(id, "finished", reason, detail);
+    row = service.parts().store.find_session(id);
+  }
+  const std::string kept = row->end_detail.value_or("");
+  return json_response(
+      200, JsonObject{{"session_id", id},
+                      {"reason", JsonObject{{"type", row->end_reason.value_or(reason)}}},
+                      {"detail", kept.empty() ? Json(nullptr) : Json(kept)},
+                      {"finished_at", rfc3339(row->ended_at.value_or(wall_seconds()))}}
+               .text());
+}
+
+}  // namespace
+
+constinit const Operation kFinishSession = {
+    .path = "sessions/{}/finish", .run = finish_session, .scope = Scope::kRead};
+
+}  // namespace strata::server

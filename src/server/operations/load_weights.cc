@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/load_weights.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "server/json.h"
+#include "server/operations/base_model.h"
+#include "server/operations/numbered.h"
+#include "server/operations/start_model.h"
+#include "server/protocol/common_fields.h"
+
+namespace strata::server {
+namespace {
+
+void check_kind(const Fields& body, const TinkerPath& path) {
+  if (path.kind == CheckpointKind::kWeights) return;
+  body.fail("path", fmt::format("'{}' is not a training checkpoint (weights)", path.text()));
+}
+
+// A load of what is not there is the user's fault like any other of its faults: 400.
+CheckpointRow find_to_load(Service& service, const Request& request, const TinkerPath& path) {
+  try {
+    return service.parts().registry.find(path, request.tenant, /*may_be_public=*/true,
+                                         wall_seconds());
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kNotFound) throw;
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("load_weights: path: {}", error.what()));
+  }
+}
+
+Response create_from_checkpoint(Service& service, const Request& request, const Fields& body) {
+  const BaseNames& names = service.parts().names;
+  CheckpointRegistry& registry = service.parts().registry;
+  refuse_token(body);
+  const std::string session = session_of_model(service, request, body);
+  const TinkerPath path = parse_tinker_path(body.string("path"));
+  check_kind(body, path);
+  const CheckpointRow row = find_to_load(service, request, path);
+  const BaseName* of_row = names.find(row.base_model);
+  const std::string base_name = body.string_or("base_model", row.base_model);
+  const BaseName& base = find_trainable(names, body, base_name);
+  if (of_row == nullptr || of_row->model != base.model) {
+    body.fail("base_model", fmt::format("'{}' is not the checkpoint's base model '{}'",
+                                        base_name.substr(0, 200), row.base_model));
+  }
+  const bool optimizer = body.boolean_or("optimizer", false);
+  return start_model(service, request, body,
+                     {.type = "load_weights",
+                      .session = session,
+                      .base = base,
+                      .base_name = base_name,
+                      .create = {row.lora, registry.folder(row), optimizer},
+                      .lease = registry.lease(row.id)});
+}
+
+struct StateLoaded : Completion {
+  StateLoaded(TinkerPath of, std::shared_ptr<void> checkpoint)
+      : path(std::move(of)), lease(std::move(checkpoint)) {}
+
+  Response finish(const api::Outcome&) override {
+    return json_response(200, JsonObject{{"type", "load_weights"}, {"path", path.text()}}.text());
+  }
+
+  const TinkerPath path;
+  const std::shared_ptr<void> lease;
+};
+
+// The checkpoint, which is of a model like this one.
+CheckpointRow find_for_model(Service& service, const NumberedCall& call, const TinkerPath& path) {
+  check_kind(call.body, path);
+  CheckpointRow row = service.parts().registry.find(path, call.request.tenant,
+                                                    /*may_be_public=*/true, wall_seconds());
+  const LiveModel& model = call.model;
+  const BaseName* base = service.parts().names.find(row.base_model);
+  if (base == nullptr || api::BaseId{base->model} != model.base) {
+    call.body.fail("path",
+                   fmt::format("'{}' is of base model '{}', model {} is of '{}'", path.text(),
+                               row.base_model, call.model_id, model.base_name));
+  }
+  if (row.lora.rank != model.lora.rank || row.lora.train_attn != model.lora.train_attn ||
+      row.lora.train_mlp != model.lora.train_mlp ||
+      row.lora.train_unembed != model.lora.train_unembed) {
+    call.body.fail("path", fmt::format("'{}' has rank {} or trained modules unlike those of model "
+                                       "{} (rank {})",
+                                       path.text(), row.lora.rank, call.model_id, model.lora.rank));
+  }
+  return row;
+}
+
+Response load_into_model(Service& service, const NumberedCall& call) {
+  CheckpointRegistry& registry = service.parts().registry;
+  refuse_token(call.body);
+  const TinkerPath path = parse_tinker_path(call.body.string("path"));
+  const bool optimizer = call.body.boolean_or("optimizer", false);
+  CheckpointRow row;
+  try {
+    row = find_for_model(service, call, path);
+  } catch (const Error& error) {
+    return refuse_later(service, call, error.what());
+  }
+  api::Command command = training_command(service, call);
+  command.op = api::LoadState{registry.folder(row), optimizer};
+  return service.submit(std::move(command), {.completion = std::make_shared<StateLoaded>(
+                                                 path, registry.lease(row.id))});
+}
+
+Response load_weights(Service& service, const Request& request) {
+  const JsonBody json(request.body, "load_weights");
+  if (!json.root().has("model_id")) return create_from_checkpoint(service, request, json.root());
+  return numbered(service, request, json.root(),
+                  [&](const NumberedCall& call) { return load_into_model(service, call); });
+}
+
+}  // namespace
+
+constinit const Operation kLoadWeights = {.path = "load_weights", .run = load_weights};
+
+}  // namespace strata::server

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/numbered.h"
+
+#include "server/protocol/forward_backward.h"
+
+namespace strata::server {
+
+Response numbered(Service& service, const Request& request, const Fields& body,
+                  const std::function<Response(const NumberedCall&)>& take) {
+  const std::string id = body.string("model_id");
+  const LiveModel& model = service.live_model(request, id);
+  const int64_t seq_id = body.integer("seq_id", 1, INT64_MAX / 2);
+  try {
+    return take({request, body, id, model, seq_id});
+  } catch (const Error&) {
+    service.dispatch().consume({id}, seq_id);
+    throw;
+  }
+}
+
+api::Command training_command(Service& service, const Request& request, const LiveModel& model,
+                              const std::string& id, int64_t seq_id) {
+  api::Command command =
+      service.new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+  command.model = {id};
+  command.seq_id = seq_id;
+  return command;
+}
+
+api::Command training_command(Service& service, const NumberedCall& call) {
+  api::Command command =
+      training_command(service, call.request, call.model, call.model_id, call.seq_id);
+  command.fingerprint = fingerprint_of(call.request.body);
+  return command;
+}
+
+Response refuse_later(Service& service, const NumberedCall& call, std::string_view message,
+                      api::FaultCategory category) {
+  return service.refuse_later(call.request.tenant, call.model_id, call.seq_id,
+                              fingerprint_of(call.request.body), message, category);
+}
+
+}  // namespace strata::server

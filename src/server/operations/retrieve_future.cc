@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/retrieve_future.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+namespace {
+
+void retrieve_future(Service& service, Request&& request, const Respond& respond) {
+  const JsonBody json(request.body, "retrieve_future");
+  const bool as_json = accepts_json_only(request.header("accept"));
+  const auto answer = [&service, respond, as_json, tenant = request.tenant](Response response) {
+    const std::shared_ptr<const Encoding> encoding = response.encoding;
+    if (!encoding) return respond(std::move(response));
+    auto made = std::make_shared<Response>();
+    service.in_parts(
+        respond, tenant, encoding->num_bytes,
+        [made, encoding, as_json] { *made = encoding->make(as_json); },
+        [made, respond] { respond(std::move(*made)); });
+  };
+  service.futures().poll(request.tenant, json.root().string("request_id"), answer, now_seconds());
+}
+
+}  // namespace
+
+constinit const Operation kRetrieveFuture = {.path = "retrieve_future",
+                                             .run = retrieve_future,
+                                             .scope = Scope::kRead,
+                                             .effect = Effect::kUpkeep};
+
+}  // namespace strata::server

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/save_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "server/json.h"
+#include "server/protocol/common_fields.h"
+
+namespace strata::server {
+namespace {
+
+// A checkpoint in its folder, whose files are whole when the command ends.
+struct CheckpointSaved : Completion {
+  CheckpointSaved(CheckpointRegistry& of, const Dispatch& engines, const char* reply_type)
+      : registry(of), dispatch(engines), type(reply_type) {}
+
+  Response finish(const api::Outcome&) override {
+    release();
+    const CheckpointRow row = registry.finish(dir, save, wall_seconds());
+    JsonObject reply = {{"type", type}, {"path", save.path.text()}};
+    if (save.path.kind == CheckpointKind::kExternal) reply.add("size_bytes", row.size_bytes);
+    return json_response(200, reply.text());
+  }
+  void undo() override {
+    release();
+    registry.abandon(dir);
+  }
+  [[nodiscard]] bool writes_files() const override { return true; }
+
+  // Sampling sessions name the checkpoint's own snapshot and read it from its folder.
+  void release() const {
+    if (save.path.kind == CheckpointKind::kSampler) dispatch.release(base, snapshot);
+  }
+
+  CheckpointRegistry& registry;
+  const Dispatch& dispatch;
+  const char* const type;  // of the reply
+  std::string dir = {};
+  CheckpointSave save = {};
+  api::BaseId base = {};
+  api::SnapshotId snapshot = {};
+  std::shared_ptr<void> room = {}, quota = {};  // kept until it is done
+};
+
+// As its kind has it, in `dir`.
+api::Operation save_of(CheckpointKind kind, const std::string& dir, const std::string& base_name,
+                       const api::SnapshotId& snapshot) {
+  switch (kind) {
+    case CheckpointKind::kWeights:
+      return api::SaveState{dir, base_name};
+    case CheckpointKind::kSampler:
+      return api::SaveForSampler{dir, base_name, snapshot, /*ephemeral=*/false};
+    case CheckpointKind::kExternal:
+      break;
+  }
+  return api::SaveForSampler{.dir = dir, .base_model_name = base_name, .for_export = true};
+}
+
+}  // namespace
+
+Response save_checkpoint(Service& service, const NumberedCall& call, const char* type,
+                         CheckpointKind kind, CheckpointSave save) {
+  const ServiceParts& parts = service.parts();
+  const LiveModel& model = call.model;
+  const std::string& tenant = call.request.tenant;
+  const std::string name =
+      call.body.string_or("path", fmt::format("checkpoint-{:06}", call.seq_id));
+  check_checkpoint_name("path", name);
+  save.path = {call.model_id, kind, name};
+  call.request.note(save.path.text());
+  save.tenant = tenant;
+  save.ttl_seconds = read_ttl(call.body);
+  save.user_metadata = read_metadata(call.body);
+  save.base_model = model.base_name;
+  save.lora = model.lora;
+  const auto saved = std::make_shared<CheckpointSaved>(parts.registry, service.dispatch(), type);
+  saved->save = std::move(save);
+  saved->base = model.base;
+  const int64_t parameters = service.dispatch().parameter_bytes(model.base, model.lora);
+  const int64_t bytes = kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
+  if (parts.usage.has_quota(tenant, UsageKind::kDiskBytes)) {
+    if (auto full = parts.usage.refuses_disk(tenant, parts.store.stored_bytes(tenant), bytes))
+      return std::move(*full);
+    saved->quota = parts.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
+  }
+  try {
+    saved->room = parts.registry.reserve(bytes);
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kIo) throw;
+    return refuse_later(service, call, error.what(), api::FaultCategory::kServer);
+  }
+  saved->dir = parts.registry.begin();
+  api::Command command = training_command(service, call);
+  saved->snapshot = {command.request.text};
+  command.op = save_of(kind, saved->dir, model.base_name, saved->snapshot);
+  parts.store.touch_run(call.model_id, wall_seconds());
+  return service.submit(std::move(command), {.completion = saved});
+}
+
+}  // namespace strata::server

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/save_weights_for_sampler.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "server/json.h"
+#include "server/operations/save_checkpoint.h"
+
+namespace strata::server {
+namespace {
+
+// A sampling session whose weights are in memory alone, or in a folder of tmp.
+struct EphemeralSaved : Completion {
+  EphemeralSaved(Service& of, SamplerRow of_store, LiveSampler of_table)
+      : service(of), row(std::move(of_store)), sampler(std::move(of_table)) {}
+
+  Response finish(const api::Outcome&) override {
+    if (!service.sessions().contains(row.session_id)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("session {} has ended: its sampler is not kept", row.session_id));
+    }
+    row.created_at = wall_seconds();
+    service.parts().store.add_sampler(row);
+    service.keep_sampler(row.id, sampler);
+    return json_response(
+        200,
+        JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
+  }
+  void undo() override {
+    service.dispatch().release(sampler.base, sampler.snapshot);
+    service.parts().registry.abandon(sampler.dir);
+  }
+
+  Service& service;
+  SamplerRow row;
+  const LiveSampler sampler;
+};
+
+Response save_ephemeral(Service& service, const NumberedCall& call) {
+  const LiveModel& model = call.model;
+  const int64_t number = call.body.integer("sampling_session_seq_id", 0, INT64_MAX);
+  SamplerRow row;
+  row.id = SamplerTable::id_of(model.session, number);
+  row.session_id = model.session;
+  row.sampling_seq = number;
+  row.tenant = call.request.tenant;
+  row.base_model = model.base_name;
+  row.is_ephemeral = true;
+  call.request.note(row.id);
+  LiveSampler sampler = {.tenant = row.tenant,
+                         .session = model.session,
+                         .base_name = model.base_name,
+                         .model_path = {},
+                         .base = model.base,
+                         .snapshot = {row.id},
+                         .dir = service.parts().registry.begin(),
+                         .is_ephemeral = true,
+                         .lease = {}};
+  api::Command command = training_command(service, call);
+  command.op = api::SaveForSampler{sampler.dir, model.base_name, sampler.snapshot,
+                                   /*ephemeral=*/true};
+  return service.submit(std::move(command), {.completion = std::make_shared<EphemeralSaved>(
+                                                 service, std::move(row), std::move(sampler))});
+}
+
+Response save_weights_for_sampler(Service& service, const Request& request) {
+  constexpr const char* kName = "save_weights_for_sampler";
+  const JsonBody json(request.body, kName);
+  return numbered(service, request, json.root(), [&](const NumberedCall& call) {
+    const std::string kind = call.body.string_or("kind", "snapshot");
+    if (kind == "inflight") {
+      call.body.fail("kind", "'inflight' is not supported; this server has 'snapshot'");
+    }
+    if (kind != "snapshot") call.body.fail("kind", "wanted 'snapshot'");
+    if (call.body.has("sampling_session_seq_id")) return save_ephemeral(service, call);
+    return save_checkpoint(service, call, kName, CheckpointKind::kSampler);
+  });
+}
+
+}  // namespace
+
+constinit const Operation kSaveWeightsForSampler = {.path = "save_weights_for_sampler",
+                                                    .run = save_weights_for_sampler};
+
+}  // namespace strata::server

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/operations/usage.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/json.h"
+
+namespace strata::server {
+namespace {
+
+Json key_json(const UsageRow& row) {
+  return JsonObject{{"key", row.key_id},
+                    {"requests", row.counts[0]},
+                    {"trained_tokens", row.counts[1]},
+                    {"sampled_tokens", row.counts[2]},
+                    {"prompt_tokens", row.counts[3]}};
+}
+
+struct TenantUsage {
+  std::string tenant;
+  JsonArray keys, limits;
+};
+
+void usage(Service& service, Request&& request, const Respond& respond) {
+  std::vector<TenantUsage> tenants;
+  const auto all = request.is_admin ? std::nullopt : std::optional<std::string>(request.tenant);
+  for (const UsageRow& row : service.parts().usage.rows(all)) {
+    if (tenants.empty() || tenants.back().tenant != row.tenant) {
+      tenants.push_back({row.tenant, {}, {}});
+      for (const std::string& limit : service.parts().usage.limits(row.tenant))
+        tenants.back().limits.add(limit);
+    }
+    tenants.back().keys.add(key_json(row));
+  }
+  const auto job = [&store = service.parts().store, respond, tenants] {
+    respond(answer_of([&] {
+      JsonArray out;
+      for (const TenantUsage& tenant : tenants) {
+        out.add(JsonObject{{"tenant", tenant.tenant},
+                           {"disk_bytes", store.stored_bytes(tenant.tenant)},
+                           {"keys", tenant.keys},
+                           {"limits", tenant.limits}});
+      }
+      return json_response(200, JsonObject{{"tenants", out}}.text());
+    }));
+  };
+  service.parts().aside ? service.parts().aside(request.tenant, job) : job();
+}
+
+}  // namespace
+
+constinit const Operation kUsage = {.method = "GET",
+                                    .path = "usage",
+                                    .run = usage,
+                                    .body = BodyKind::kNone,
+                                    .scope = Scope::kRead,
+                                    .effect = Effect::kReads};
+
+}  // namespace strata::server

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/protocol/common_fields.h"
+
+namespace strata::server {
+namespace {
+
+constexpr size_t kMaxMetadataEntries = 64;
+constexpr size_t kMaxMetadataBytes = 16 << 10;
+constexpr int64_t kMaxTtl = 315'360'000;  // ten years
+
+}  // namespace
+
+std::optional<int64_t> read_ttl(const Fields& body) {
+  if (!body.has("ttl_seconds")) return std::nullopt;
+  return body.integer("ttl_seconds", 1, kMaxTtl);
+}
+
+std::optional<std::string> read_metadata(const Fields& body) {
+  return body.maybe_object_text("user_metadata", kMaxMetadataEntries, kMaxMetadataBytes);
+}
+
+void refuse_token(const Fields& body) {
+  if (body.has("weights_access_token")) {
+    body.fail("weights_access_token", "is not supported by this server");
+  }
+}
+
+}  // namespace strata::server

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields that several operations have.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "server/protocol/json_body.h"
+
+namespace strata::server {
+
+// ttl_seconds: 1 s to 10 years, or nothing.
+std::optional<int64_t> read_ttl(const Fields& body);
+// Limits of user_metadata: 64 entries, 16 KiB.
+std::optional<std::string> read_metadata(const Fields& body);
+// A non-null weights_access_token is refused by name.
+void refuse_token(const Fields& body);
+
+}  // namespace strata::server

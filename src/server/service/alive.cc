@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is alive, and what is said of a name that is not: the store knows what there was.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/crypto.h"
+#include "server/service/service.h"
+
+namespace strata::server {
+
+void Service::require_session(const Request& request, const std::string& id) {
+  request.note(id);
+  if (sessions_.contains(id, request.tenant)) return;
+  const std::optional<SessionRow> row = parts_.store.find_session(id);
+  if (!row || row->tenant != request.tenant) {
+    throw Error(ErrorCode::kNotFound, fmt::format("no such session: {}", id.substr(0, 100)));
+  }
+  std::string why = row->end_detail.value_or("");
+  if (why.empty()) why = row->end_reason.value_or(row->state);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("session {} has ended ({}): it takes no more work", id, why));
+}
+
+void Service::end_session(const std::string& id, const std::string& state,
+                          const std::string& reason, const std::string& detail) {
+  parts_.store.end_session(id, state, reason, detail, wall_seconds());
+  sessions_.remove(id);
+  dispatch_.end_session({id}, state == "timed_out"
+                                  ? fmt::format("session {} timed out: {}", id, detail)
+                                  : fmt::format("session {} was finished by its client", id));
+  for (const std::string& model : models_.of_session(id)) drop_model(model);
+  for (const std::string& sampler : samplers_.of_session(id)) drop_sampler(sampler);
+  log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
+}
+
+LiveModel& Service::live_model(const Request& request, const std::string& id) {
+  request.note(id);
+  if (LiveModel* model = models_.find(id, request.tenant)) return *model;
+  const std::optional<RunRow> row = parts_.store.find_run(id);
+  if (!row || row->tenant != request.tenant) {
+    throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", id.substr(0, 200)));
+  }
+  if (row->state != RunState::kLost) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("model {} is not loaded any more: it was unloaded, its session ended, "
+                            "or its creation failed",
+                            id));
+  }
+  const std::optional<CheckpointRow> last =
+      parts_.store.last_checkpoint(id, CheckpointKind::kWeights, wall_seconds());
+  throw Error(
+      ErrorCode::kNotFound,
+      fmt::format("model {} was lost when the server restarted at {}; last checkpoint: {}", id,
+                  rfc3339(parts_.store.boot_time()), last ? path_of(*last).text() : "none"));
+}
+
+void Service::drop_model(const std::string& id) {
+  models_.remove(id);
+  parts_.watch.run_ended(id);
+  remembered_.forget(id);
+  // Should it fail, the next start says "lost" of the model, not "unloaded".
+  guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
+}
+
+const LiveSampler& Service::live_sampler(const Request& request, const std::string& id) {
+  request.note(id);
+  if (const LiveSampler* sampler = samplers_.find(id, request.tenant)) return *sampler;
+  const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
+  if (!row || row->tenant != request.tenant) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("no such sampling session: {}", id.substr(0, 200)));
+  }
+  require_session(request, row->session_id);
+  request.note(id);
+  if (row->is_ephemeral) {
+    throw Error(ErrorCode::kNotFound,
+                row->boot == parts_.store.boot()
+                    ? fmt::format("sampling session {} has ended: its session has {} younger ones "
+                                  "whose weights are not saved (--max-ephemeral)",
+                                  id, options_.max_ephemerals)
+                    : fmt::format("sampling session {} was lost when the server restarted at {}",
+                                  id, rfc3339(parts_.store.boot_time())));
+  }
+  keep_sampler(id, make_sampler(*row, request.tenant));
+  return *samplers_.find(id, request.tenant);
+}
+
+LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
+  LiveSampler sampler;
+  sampler.tenant = tenant;
+  sampler.session = row.session_id;
+  sampler.base_name = row.base_model;
+  sampler.model_path = row.model_path;
+  const BaseName* base = parts_.names.find(row.base_model);
+  if (base == nullptr) {
+    throw Error(ErrorCode::kNotFound, fmt::format("sampling session {}: base model '{}' is not "
+                                                  "served any more",
+                                                  row.id, row.base_model));
+  }
+  sampler.base = api::BaseId{base->model};
+  if (!base->adapter.empty()) {
+    sampler.snapshot = {base->snapshot_id()};
+    sampler.dir = base->adapter;
+  }
+  if (!row.checkpoint_id) return sampler;
+  sampler.lease = parts_.registry.lease(*row.checkpoint_id);
+  const std::optional<CheckpointRow> checkpoint =
+      parts_.store.find_checkpoint_id(*row.checkpoint_id);
+  if (!checkpoint) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("sampling session {}: its checkpoint is gone", row.id));
+  }
+  sampler.snapshot = {*row.checkpoint_id};
+  sampler.dir = parts_.registry.folder(*checkpoint);
+  return sampler;
+}
+
+void Service::keep_sampler(const std::string& id, LiveSampler sampler) {
+  const SamplerTable::Added added = samplers_.add(id, std::move(sampler));
+  if (!added.is_new) remembered_.forget(id);
+  if (added.one_too_many) drop_sampler(*added.one_too_many);
+}
+
+void Service::drop_sampler(const std::string& id) {
+  const LiveSampler sampler = samplers_.take(id);
+  remembered_.forget(id);
+  if (!sampler.is_ephemeral) return;
+  dispatch_.release(sampler.base, sampler.snapshot);
+  const auto job = [this, dir = sampler.dir] { parts_.registry.abandon(dir); };
+  parts_.aside ? parts_.aside(sampler.tenant, job) : job();
+}
+
+LiveSampler Service::find_weights(const std::string& tenant, const std::string& name) {
+  SamplerRow row;
+  row.id = name;
+  row.base_model = name;
+  if (name.starts_with("tinker://")) {
+    const TinkerPath path = parse_tinker_path(name);
+    if (path.kind == CheckpointKind::kExternal) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
+    }
+    const CheckpointRow checkpoint =
+        parts_.registry.find(path, tenant, /*may_be_public=*/true, wall_seconds());
+    row.checkpoint_id = checkpoint.id;
+    row.base_model = checkpoint.base_model;
+    row.model_path = name;
+  } else if (parts_.names.find(name) == nullptr) {
+    throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", name.substr(0, 200)));
+  }
+  return make_sampler(row, tenant);
+}
+
+}  // namespace strata::server

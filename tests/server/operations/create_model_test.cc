@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/service/house.h"
+
+namespace strata::server {
+namespace {
+
+using ::testing::IsEmpty;
+
+// What the store refuses, for a NUL or because it is away, was not submitted: no slot is taken.
+TEST(CreateModel, AModelIsWrittenDownBeforeItIsSubmitted) {
+  House house;
+  const std::string session = house.session();
+  const auto create = [&](const std::string& base) {
+    return house.post("create_model", R"({"session_id":")" + session +
+                                          R"(","model_seq_id":0,"base_model":")" + base +
+                                          R"(","lora_config":{"rank":8}})");
+  };
+  EXPECT_EQ(create(R"(tiny:\u0000)").status, 400);
+  house.faults().statement = "INSERT INTO runs";
+  EXPECT_EQ(create("tiny").status, 503);
+  EXPECT_THAT(house.submitted, IsEmpty());
+  house.faults().statement = "";
+  house.admission = api::Admission::kFull;
+  EXPECT_EQ(create("tiny").status, 400);
+  EXPECT_FALSE(house.store().find_run(session + ":train:0").has_value());
+  house.admission = api::Admission::kAccepted;
+  EXPECT_EQ(create("tiny").status, 200);
+  EXPECT_EQ(house.submitted.size(), 1u);
+  EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+}  // namespace
+}  // namespace strata::server

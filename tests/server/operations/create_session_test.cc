@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/service/house.h"
+
+namespace strata::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+// create_session needs the store: 503 with Retry-After while that is away, and then it works.
+TEST(CreateSession, WhatNeedsTheStoreIsToldToComeAgain) {
+  House house;
+  house.faults().away = true;
+  const Response refused = house.post("create_session", "{}");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at(0).name, "retry-after");
+  EXPECT_THAT(refused.body, ::testing::Not(HasSubstr("injected")));
+  house.faults().away = false;
+  EXPECT_NE(house.session(), "");
+}
+
+TEST(CreateSession, SessionsAndSamplersHaveLimits) {
+  ServiceOptions options;
+  options.max_sessions = 2;
+  options.max_samplers = 3;
+  House house(options);
+  const std::string session = house.session();
+  house.session();
+  const Response third = house.post("create_session", "{}");
+  EXPECT_EQ(third.status, 400);
+  EXPECT_THAT(third.body, HasSubstr("--max-sessions-per-tenant"));
+  EXPECT_NE(house.session("bob"), "");
+  for (int i = 0; i < 5; ++i) {
+    const Response made =
+        house.post("create_sampling_session", R"({"session_id":")" + session +
+                                                  R"(","sampling_session_seq_id":)" +
+                                                  std::to_string(i) + R"(,"base_model":"tiny"})");
+    EXPECT_EQ(made.status, i < 3 ? 200 : 400);
+    if (i >= 3) {
+      EXPECT_THAT(made.body, HasSubstr("--max-samplers-per-session"));
+    }
+  }
+  house.post("sessions/" + session + "/finish", "{}");
+  EXPECT_NE(house.session(), "");
+}
+
+// A read-only key may watch, and not lock out those who train.
+TEST(CreateSession, AKeyWithoutRightsLeavesAPartOfTheSessions) {
+  ServiceOptions options;
+  options.max_sessions = 8;
+  House house(options);
+  const auto make = [&](Scope scope) {
+    return house.call("POST", "create_session", "{}", "alice", {}, scope).status;
+  };
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(make(Scope::kRead), 200) << i;
+  EXPECT_EQ(make(Scope::kRead), 429);
+  EXPECT_EQ(make(Scope::kSample), 429);
+  EXPECT_EQ(make(Scope::kAll), 200);
+  EXPECT_EQ(make(Scope::kAll), 200);
+  EXPECT_EQ(make(Scope::kAll), 400);
+}
+
+}  // namespace
+}  // namespace strata::server

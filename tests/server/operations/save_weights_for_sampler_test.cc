@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/service/house.h"
+
+namespace strata::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Of samplers on weights that are saved nowhere, the oldest make room.
+TEST(SaveWeightsForSampler, UnsavedSamplersMakeRoomForYoungerOnes) {
+  ServiceOptions options;
+  options.max_ephemerals = 2;
+  House house(options);
+  const std::string session = house.session();
+  const std::string model = house.model(session);
+  for (int i = 0; i < 3; ++i) {
+    const Response saved =
+        house.post("save_weights_for_sampler",
+                   R"({"model_id":")" + model + R"(","seq_id":)" + std::to_string(i + 1) +
+                       R"(,"sampling_session_seq_id":)" + std::to_string(i) + "}");
+    house.settle(House::text(saved, "request_id"), api::Saved{});
+  }
+  EXPECT_THAT(house.released, ElementsAre(session + ":sample:0"));
+  const Response gone = house.call("GET", "samplers/" + session + ":sample:0");
+  EXPECT_EQ(gone.status, 404);
+  EXPECT_THAT(gone.body, HasSubstr("--max-ephemeral"));
+  EXPECT_EQ(house.call("GET", "samplers/" + session + ":sample:1").status, 200);
+}
+
+}  // namespace
+}  // namespace strata::server
