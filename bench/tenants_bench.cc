@@ -31,8 +31,9 @@ class Bench {
     auto model = model::load_model(*backend, dir, {.compute_dtype = DType::kBF16});
     engine_ = std::make_unique<engine::Engine>(std::move(backend), std::move(model),
                                                engine::EngineOptions{});
+    passes_ = std::make_unique<engine::Runner>(*engine_);
     runner_ =
-        std::make_unique<engine::WorkRunner>(*engine_, nullptr, book_, engine::RunnerOptions{});
+        std::make_unique<engine::WorkRunner>(*passes_, nullptr, book_, engine::RunnerOptions{});
     for (int t = 0; t < kTenants; ++t) {
       api::Command create = command(t, api::CreateModel{.lora = {.rank = rank, .seed = 1}});
       create.seq_id = 0;
@@ -112,6 +113,7 @@ class Bench {
   }
 
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<engine::Runner> passes_;
   engine::AdapterBook book_{{}};
   std::unique_ptr<engine::WorkRunner> runner_;
   scheduler::Scheduler scheduler_{{}};

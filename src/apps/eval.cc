@@ -51,7 +51,7 @@ std::vector<Scored> score_all(const EvalOptions& o, const data::Dataset& dataset
   const engine::PipelinePlan plan = plan_stages(setup, {});
   std::vector<Scored> scored = {{"base", {}}};
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = o.micro_tokens});
+    const auto pipeline = make_runner(comm, plan, setup, {.pass_tokens = o.micro_tokens});
     check_vocabulary(dataset, pipeline->engine().config().vocab_size);
     std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
     for (const std::string& adapter : o.adapters) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/memory.h"
+#include "base/check.h"
 
 namespace strata {
 namespace {
@@ -40,5 +41,8 @@ void Comm::all_gather(std::span<const double> values, std::vector<double>& all) 
     }
   }
 }
+
+void LoneComm::send_bytes(int to, int64_t tag, const void*, int64_t) { CHECK(false, to, tag); }
+void LoneComm::receive_bytes(int from, int64_t tag, void*, int64_t) { CHECK(false, from, tag); }
 
 }  // namespace strata

@@ -31,4 +31,13 @@ class Comm {
   void all_gather(std::span<const double> values, std::vector<double>& all);
 };
 
+// Of a rank that is alone, which has nothing to send.
+class LoneComm : public Comm {
+ public:
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return 1; }
+  void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override;
+  void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override;
+};
+
 }  // namespace strata

@@ -5,12 +5,7 @@
 
 #include <algorithm>
 
-#include "backend/offload_room.h"
-#include "base/env.h"
 #include "base/error.h"
-#include "base/trace.h"
-#include "engine/sampling/sampling_loop.h"
-#include "ops/elementwise.h"
 
 namespace strata::engine {
 Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
@@ -96,13 +91,6 @@ void Engine::enable_base_steps(const train::BaseStep& how) {
   base_trainer().enable_steps(read, how);
 }
 
-api::StepResult Engine::step(api::AdapterSlot slot, const api::AdamW& adamw) {
-  const TraceSpan span("optimizer step", "slot", static_cast<int64_t>(slot));
-  if (slot != api::AdapterSlot::kBase) return train::step_adapter(backend(), adapter(slot), adamw);
-  enable_base_steps();
-  return base_trainer_->step(backend(), *model_.weights, adamw);
-}
-
 void Engine::prepare(const api::Batch& batch, api::TensorSink* sink) {
   if (!batch.checked) check(batch);
   CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
@@ -126,96 +114,6 @@ void Engine::prepare(const api::Batch& batch, api::TensorSink* sink) {
     }
   }
   if (batch.gradients == api::Gradients::kParameters) base_trainer();
-}
-
-api::BatchResult Engine::run(const api::Batch& batch, api::TensorSink* sink) {
-  prepare(batch, sink);
-  check_memory(batch);
-
-  api::BatchResult result;
-  result.sequences.resize(batch.sequences.size());
-  int64_t first_row = 0;
-  for (size_t first = 0; first < batch.sequences.size();) {
-    size_t last = first;
-    int64_t tokens = 0;
-    while (last < batch.sequences.size()) {
-      const int64_t count = std::ssize(batch.sequences[last].datum->tokens);
-      if (last > first && tokens + count > options_.pass_tokens) break;
-      if (batch.sequences[last].gradients != batch.sequences[first].gradients) break;
-      tokens += count;
-      ++last;
-    }
-    run_part(batch, first, last, first_row, result, sink);
-    ++result.num_passes;
-    first_row += tokens;
-    first = last;
-  }
-  for (const api::SequenceResult& sequence : result.sequences) {
-    for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
-    for (const float loss : sequence.mtp_losses) result.mtp_loss_sum += static_cast<double>(loss);
-    for (const float loss : sequence.indexer_losses)
-      result.indexer_loss_sum += static_cast<double>(loss);
-  }
-  return result;
-}
-
-// Counts the pass, with full recompute where it would take too much without, and with the layers'
-// inputs in files.
-void Engine::fit(PassWork& work, size_t first) {
-  const auto pass = [&](Backend& backend) { run_pass(backend, *this, work, micro_batch_.state()); };
-  const auto too_much = [&] {
-    return options_.pass_bytes > 0 && room_.count(pass).total() > options_.pass_bytes;
-  };
-  if (options_.pass_bytes == 0) room_.count(pass);
-  if (!too_much()) return;
-  if (work.backward()) work.recompute = model::Recompute::kFull;
-  if (!too_much()) return;
-  if (work.backward() && !options_.offload.empty()) {
-    work.recompute = least_recompute();
-    if (!too_much()) return;
-  }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("sequences[{}]: a pass of {} tokens takes {} bytes{}, and a pass may take {}; "
-                  "split the sequence, or give more memory (--memory)",
-                  first, micro_batch_.builder().num_tokens(), last_plan().total(),
-                  work.backward() ? " with full recompute" : "", options_.pass_bytes));
-}
-
-// Room in files for the pass that was counted last.
-void Engine::book_files() {
-  const int64_t bytes = last_plan().file_bytes;
-  if (bytes == 0) return;
-  if (backend().offload() == nullptr) {
-    backend().offload_to(options_.offload.empty() ? env_temporary_folder() : options_.offload);
-  }
-  backend().offload()->book(bytes);
-}
-
-// Sequences beyond pass_tokens run alone: whether each fits is known before the first pass, and so
-// is whether the disk has the room.
-void Engine::check_memory(const api::Batch& batch) {
-  if (options_.pass_bytes == 0) return;
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    if (std::ssize(batch.sequences[s].datum->tokens) <= options_.pass_tokens) continue;
-    PassWork work = micro_batch_.lay_out(*this, batch, s, s + 1);
-    fit(work, s);
-    book_files();
-  }
-}
-
-void Engine::run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
-                      api::BatchResult& result, api::TensorSink* sink) {
-  PassWork work = micro_batch_.lay_out(*this, batch, first, last);
-  work.first_row = first_row;
-  work.sink = sink;
-  fit(work, first);
-  book_files();
-  room_.book(last_plan());
-  run_pass(backend(), *this, work, micro_batch_.state());
-  if (!batch.want_loss) return;
-  micro_batch_.note_gradients(*this, batch);
-  micro_batch_.give_losses(batch, result);
 }
 
 }  // namespace strata::engine

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: one base model, its adapters, and the passes that train, score and sample; or a stage of
-// the model, whose passes and steps a Pipeline runs (engine/pipeline/pipeline.h). Owns weights,
-// adapter slots, optimizer state and KV pages. Runs one call at a time on the caller's thread (the
-// engine thread); its thread pool does the math.
-//   Engine engine(load_model(...), {...});
+// Engine: a stage of a base model, which may be all of it: owns its weights, adapter slots,
+// optimizer state and KV pages. Runs nothing: a Runner does (engine/runner.h). One call at a time,
+// on the engine thread; its thread pool does the math.
+//   Engine engine(backend, load_model(...), {...});
 //   const AdapterSlot slot = engine.create_adapter(specs, seed);
-//   engine.run(batch, &sink); engine.step(slot, adamw);
+//   Runner(engine).run(batch, &sink);
 #pragma once
 #include <map>
 #include <memory>
@@ -17,7 +16,6 @@
 #include "backend/backend.h"
 #include "engine/engine_options.h"
 #include "engine/kv_pool.h"
-#include "engine/micro_batch.h"
 #include "engine/pass_room.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
@@ -67,22 +65,9 @@ class Engine {
   // How all parameters are stepped is said the first time.
   void enable_base_steps(const train::BaseStep& how = {});
 
-  // Scores and, if asked, accumulates gradients. `sink` may be null when nothing large is wanted.
-  // Neighbours share passes where both take gradients, or neither does: rows that take none would
-  // go through backward all the same.
-  // All sequences are checked before the first is run, long ones against the memory of a pass too:
-  // an Error names the sequence and field at fault and changes nothing.
-  api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
-
   // What comes before a batch's first pass: all sequences are checked, the sink has its tensors (of
   // a stage, its part of them), and what takes gradients has memory for them.
   void prepare(const api::Batch& batch, api::TensorSink* sink);
-
-  // kBase: the base parameters.
-  api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
-
-  // Samples all requests together (continuous batching); results in request order.
-  std::vector<api::SampleResult> sample(const std::vector<api::SampleRequest>& requests);
 
   // An Error that names the field at fault, below `where`.
   void check(const api::Sequence& sequence, const std::string& where, bool want_loss) const;
@@ -100,11 +85,6 @@ class Engine {
 
  private:
   void check(const api::Batch& batch) const;
-  void run_part(const api::Batch& batch, size_t first, size_t last, int64_t first_row,
-                api::BatchResult& result, api::TensorSink* sink);
-  void check_memory(const api::Batch& batch);
-  void fit(PassWork& work, size_t first);
-  void book_files();
 
   EngineOptions options_;
   const model::Recompute inputs_offloaded_ =
@@ -116,8 +96,6 @@ class Engine {
   SlabPool state_pool_;
   std::map<int32_t, std::unique_ptr<model::LoraAdapter>> adapters_;
   std::unique_ptr<train::BaseTrainer> base_trainer_;
-
-  MicroBatch micro_batch_;  // reused from pass to pass
 };
 
 }  // namespace strata::engine

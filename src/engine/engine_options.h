@@ -16,7 +16,7 @@ struct EngineOptions {
   int64_t max_pages = 0;          // of the KV pool; 0: as many as memory holds
   int64_t max_states = 0;         // of sequences, likewise
   model::Recompute recompute = model::Recompute::kNone;
-  model::RecomputeRegions regions = {};  // of a stage whose passes a Pipeline runs
+  model::RecomputeRegions regions = {};  // of a stage whose passes a Runner runs in flight
   // Rows that decode read, behind their last token, so many that multi-token prediction takes for
   // the next ones: where these are what is sampled, a step gives more than one token. Not 0: the
   // model has its layer.

@@ -2,7 +2,6 @@
 #include "engine/pass.h"
 
 #include <numeric>
-#include <optional>
 #include <span>
 
 #include "engine/engine.h"
@@ -138,7 +137,7 @@ void StagePass::loss() {
                          work_.top_logprobs);
   }
   if (work_.mtp_weight == 0.0f) return;
-  if (work_.want_loss && work_.backward()) {
+  if (work_.trains()) {
     d_last_ = pass_.take(DType::kF32, state_.tape.last.shape);
   }
   run_mtp(pass_, work_, d_last_, state_);
@@ -151,15 +150,14 @@ void StagePass::backward(TensorView d, model::DeferredProducts* deferred) {
   model::decoder_backward(pass_, state_.tape, d_hidden_, d_last_);
 }
 
-void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state) {
-  const Scratch::Mark mark(backend.scratch());
-  std::optional<Scratch::Mark> files_mark;
-  if (backend.has_files()) files_mark.emplace(backend.file_scratch());
-  StagePass pass(backend, engine, work, state);
+void count_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state) {
+  const Scratch::Mark mark(counter.scratch());
+  const Scratch::Mark files_mark(counter.file_scratch());
+  StagePass pass(counter, engine, work, state);
   pass.forward();
   pass.loss();
-  if (!work.want_loss || !work.backward()) return;
-  pass.backward(backend.scratch().take(DType::kF32, pass.border_shape()));
+  if (!work.trains()) return;
+  pass.backward(counter.scratch().take(DType::kF32, pass.border_shape()));
 }
 
 int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
@@ -172,7 +170,7 @@ int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work,
   const DType dtype = engine.model().weights->compute_dtype();
   pass.forward(ends ? TensorView() : borders.take(dtype, pass.border_shape()));
   pass.loss();
-  if (work.want_loss && work.backward()) {
+  if (work.trains()) {
     pass.backward(borders.take(DType::kF32, pass.border_shape()), defers ? &deferred : nullptr);
   }
   deferred.run(counter);

@@ -38,6 +38,7 @@ struct PassWork {
   api::TensorSink* sink = nullptr;
 
   [[nodiscard]] bool backward() const { return adapter_gradients || base_gradients != nullptr; }
+  [[nodiscard]] bool trains() const { return want_loss && backward(); }
 };
 
 // Reused from pass to pass.
@@ -83,9 +84,10 @@ class StagePass {
   TensorView states_;    // [layers (+ 1 where the model ends), T, n D] f32, where wanted
 };
 
-void run_pass(Backend& backend, Engine& engine, const PassWork& work, PassState& state);
-// What a pass does whose forward and backward lie apart, for its count: what crosses borders takes
-// no memory of it. Returns what it defers takes, where it `defers` weight gradients.
+// What a pass of a whole model does in a row, for its count.
+void count_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
+// What a pass does whose forward and backward lie apart, likewise: what crosses borders takes no
+// memory of it. Returns what it defers takes, where it `defers` weight gradients.
 int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
                          bool defers);
 

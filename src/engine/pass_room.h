@@ -26,7 +26,9 @@ class PassRoom {
   [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
   // What a pass takes (borrowed until the next call), and room for it on backend(), but in files.
   const PassPlan& count(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
-  const PassPlan& count_held(FunctionRef<void(Backend&)> pass) { return meter_.count_held(pass); }
+  const PassPlan& count_held(FunctionRef<int64_t(Backend&)> pass) {
+    return meter_.count_held(pass);
+  }
   void book(const PassPlan& plan) { backend_->book(plan.bytes, plan.worker_bytes); }
 
  private:

@@ -39,20 +39,21 @@ std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
   return model::adapter_specs(layers, wanted, lora.rank, kAlpha, expert_rank);
 }
 
-WorkRunner::WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, AdapterBook& book,
+WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, AdapterBook& book,
                        const RunnerOptions& options)
-    : engine_(engine),
+    : runner_(runner),
+      engine_(runner.engine()),
       book_(book),
       options_(options),
-      sampling_room_(engine.room(), engine.config()),
-      snapshots_(engine, sampling_room_, options.snapshot_bytes),
+      sampling_room_(engine_.room(), engine_.config()),
+      snapshots_(engine_, sampling_room_, options.snapshot_bytes),
       tokenizer_(tokenizer),
-      prefixes_(options.prefix_cache && engine.options().draft_tokens == 0
-                    ? std::make_unique<PrefixCache>(engine.cache_layout(), engine.kv_pool(),
-                                                    engine.state_pool())
+      prefixes_(options.prefix_cache && engine_.options().draft_tokens == 0
+                    ? std::make_unique<PrefixCache>(engine_.cache_layout(), engine_.kv_pool(),
+                                                    engine_.state_pool())
                     : nullptr),
-      loop_(engine, sampling_room_, prefixes_.get()),
-      sample_room_(engine, loop_, options.max_sample_rows) {}
+      loop_(engine_, sampling_room_, prefixes_.get()),
+      sample_room_(engine_, loop_, options.max_sample_rows) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
   const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.get(id, dir);
@@ -142,7 +143,7 @@ api::Outcome WorkRunner::execute(const api::Command& command) {
   if (std::holds_alternative<api::UnloadModel>(command.op)) return unload(command);
   const api::AdapterSlot slot = slot_of(command.model);
   if (const auto* step = std::get_if<api::OptimStep>(&command.op))
-    return engine_.step(slot, step->adamw);
+    return runner_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
     engine_.adapter(slot).enable_training();
     return copies_.put(command.request, copy_state(engine_, engine_.adapter(slot)),
@@ -245,7 +246,7 @@ void WorkRunner::train(const std::vector<api::DataRange>& all) {
   }
   if (run.empty()) return;
   try {
-    api::BatchResult done = engine_.run(batch);
+    api::BatchResult done = runner_.run(batch);
     size_t at = 0;
     for (const api::DataRange* rows : run) {
       collect(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));

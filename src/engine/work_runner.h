@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkRunner: one engine as the scheduler sees it. Runs api::Work: models by name, training rows of
-// many adapters in shared passes, fixed sampler weights, the running samples; answers with
+// WorkRunner: a runner's engine as the scheduler sees it. Runs api::Work: models by name, training
+// rows of many adapters in shared passes, fixed sampler weights, the running samples; answers with
 // api::Result. A fault of one command is its result and touches no other. Samples are by the rules
 // of the server: logprobs of softmax(logits / temperature), sample i drawn from the stream (seed,
 // i), stop texts. Engine thread only.
-//   WorkRunner runner(engine, tokenizer, book, {});
-//   results = runner.run(scheduler.next({runner.capacity()}, now));
+//   WorkRunner work_runner(runner, tokenizer, book, {});
+//   results = work_runner.run(scheduler.next({runner.capacity()}, now));
 #pragma once
 #include <map>
 #include <memory>
@@ -19,6 +19,7 @@
 #include "api/work.h"
 #include "engine/adapter_book.h"
 #include "engine/held_copies.h"
+#include "engine/runner.h"
 #include "engine/sampling/sample_room.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/snapshots.h"
@@ -38,8 +39,8 @@ struct RunnerOptions {
 
 class WorkRunner {
  public:
-  // `tokenizer` and `book` are borrowed; without a tokenizer (null) stop texts are refused.
-  WorkRunner(Engine& engine, const text::Tokenizer* tokenizer, AdapterBook& book,
+  // All are borrowed; without a tokenizer (null) stop texts are refused.
+  WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, AdapterBook& book,
              const RunnerOptions& options);
 
   [[nodiscard]] api::Capacity capacity() const;
@@ -106,6 +107,7 @@ class WorkRunner {
   void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;
 
+  Runner& runner_;
   Engine& engine_;
   AdapterBook& book_;
   const RunnerOptions options_;

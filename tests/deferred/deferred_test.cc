@@ -135,7 +135,7 @@ TEST_F(Deferred, SeesActivationsThatAreWrittenBehindTooSoon) {
     api::Batch batch;
     batch.gradients = api::Gradients::kAdapters;
     batch.sequences.push_back(tiny_sequence(*engine, 12, 5, slot));
-    engine->run(batch);
+    run_batch(*engine, batch);
     return copy_of(engine->adapter(slot).gradients());
   };
   const std::vector<std::string> tags = {std::string(model::kLayerInputTag)};
@@ -153,7 +153,7 @@ TEST_F(Deferred, ATrainingPassIsLate) {
   batch.gradients = api::Gradients::kAdapters;
   batch.sequences.push_back(tiny_sequence(*engine, 12, 5, slot));
   const int64_t before = deferred::num_late();
-  engine->run(batch);
+  run_batch(*engine, batch);
   EXPECT_GT(deferred::num_late(), before + 100);
   const std::vector<float> late = copy_of(engine->adapter(slot).gradients());
   double sum = 0.0;

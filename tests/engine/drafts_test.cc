@@ -91,7 +91,7 @@ TEST(Drafts, MoveNoBitOfASample) {
     DraftRuns plain(none), drafts(setting);
     auto requests = plain.requests();
     for (api::SampleRequest& request : bent(requests)) requests.push_back(std::move(request));
-    const auto want = plain.engine().sample(requests);
+    const auto want = sample(plain.engine(), requests);
     SamplingLoop loop(drafts.engine());
     std::vector<size_t> ids;
     for (const api::SampleRequest& request : requests) ids.push_back(loop.add(request));
@@ -257,11 +257,12 @@ TEST(Drafts, AreTheChoiceOfTheLayersOwnForward) {
       api::Datum datum = {.tokens = request.prompt};
       datum.tokens.insert(datum.tokens.end(), sampled.begin(), sampled.end());
       api::TensorSink sink;
-      runs.engine().run({.sequences = {{.datum = &datum, .slot = request.slot}},
-                         .want_loss = false,
-                         .want_logits = true,
-                         .mtp_weight = 1.0f},
-                        &sink);
+      run_batch(runs.engine(),
+                {.sequences = {{.datum = &datum, .slot = request.slot}},
+                 .want_loss = false,
+                 .want_logits = true,
+                 .mtp_weight = 1.0f},
+                &sink);
       // Of what the layer takes for the token of this index, the row two tokens before says.
       const auto draft = [&](size_t index) {
         const auto row = static_cast<int64_t>(request.prompt.size() + index) - 2;

@@ -39,7 +39,7 @@ Trained run_mixed(const TinyEngine& setup) {
   const AdapterSlot b = engine->create_adapter(tiny_specs(*engine, 8), 8);
   stir(*engine, a);
   stir(*engine, b);
-  const api::BatchResult result = engine->run(mixed_batch(*engine, a, b));
+  const api::BatchResult result = run_batch(*engine, mixed_batch(*engine, a, b));
   Trained out;
   for (const auto& s : result.sequences)
     out.logprobs.insert(out.logprobs.end(), s.logprobs.begin(), s.logprobs.end());
@@ -87,7 +87,7 @@ TEST(Engine, ParameterGradientsDoNotDependOnPasses) {
       batch.gradients = Gradients::kParameters;
       batch.sequences = {tiny_sequence(*engine, 13, 1, AdapterSlot::kBase),
                          tiny_sequence(*engine, 6, 2, AdapterSlot::kBase)};
-      engine->run(batch);
+      run_batch(*engine, batch);
       engine->base_trainer().finish_gradients(engine->backend());
       std::vector<float> all;
       for (size_t i = 0; i < engine->model().weights->table().size(); ++i) {
@@ -112,8 +112,8 @@ TEST(Engine, OneAdapterNeverMovesAnother) {
   batch.sequences = {tiny_sequence(*engine, 20, 1, a)};
   engine->adapter(b).enable_training();
   const auto before = copy_of(engine->adapter(b).parameters());
-  engine->run(batch);
-  const api::StepResult done = engine->step(a, {.lr = 0.1, .weight_decay = 0.5});
+  run_batch(*engine, batch);
+  const api::StepResult done = take_step(*engine, a, {.lr = 0.1, .weight_decay = 0.5});
   EXPECT_TRUE(done.stepped);
   EXPECT_GT(done.grad_norm, 0.0);
   EXPECT_EQ(copy_of(engine->adapter(b).parameters()), before);
@@ -125,7 +125,7 @@ TEST(Engine, AStepWithoutAGradientChangesNothing) {
   auto engine = tiny_engine({});
   const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 4), 1);
   const auto before = copy_of(engine->adapter(a).parameters());
-  const api::StepResult done = engine->step(a, {.lr = 0.1, .weight_decay = 0.5});
+  const api::StepResult done = take_step(*engine, a, {.lr = 0.1, .weight_decay = 0.5});
   EXPECT_FALSE(done.stepped);
   EXPECT_EQ(done.step, 0);
   EXPECT_EQ(copy_of(engine->adapter(a).parameters()), before);
@@ -139,18 +139,18 @@ TEST(Engine, AReusedSlotStartsFresh) {
   api::Batch batch;
   batch.gradients = Gradients::kAdapters;
   batch.sequences = {tiny_sequence(*engine, 20, 1, first)};
-  engine->run(batch);
-  engine->step(first, {.lr = 0.1});
-  engine->run(batch);
+  run_batch(*engine, batch);
+  take_step(*engine, first, {.lr = 0.1});
+  run_batch(*engine, batch);
   engine->clear_adapter(first);
   EXPECT_THROW(static_cast<void>(engine->adapter(first)), Error);
   const AdapterSlot second = engine->create_adapter(tiny_specs(*engine, 4), 5);
   EXPECT_EQ(second, first);
   EXPECT_EQ(copy_of(engine->adapter(second).parameters()), fresh);
-  EXPECT_FALSE(engine->step(second, {.lr = 0.1}).stepped);
+  EXPECT_FALSE(take_step(*engine, second, {.lr = 0.1}).stepped);
   batch.sequences[0].slot = second;
-  engine->run(batch);
-  EXPECT_TRUE(engine->step(second, {.lr = 0.1}).stepped);
+  run_batch(*engine, batch);
+  EXPECT_TRUE(take_step(*engine, second, {.lr = 0.1}).stepped);
 }
 
 TEST(Engine, AFreshAdapterLeavesTheBasesBits) {
@@ -160,7 +160,7 @@ TEST(Engine, AFreshAdapterLeavesTheBasesBits) {
   api::Batch batch;
   batch.sequences = {tiny_sequence(*engine, 40, 1, AdapterSlot::kBase),
                      tiny_sequence(*engine, 40, 1, a)};
-  const api::BatchResult result = engine->run(batch);
+  const api::BatchResult result = run_batch(*engine, batch);
   EXPECT_EQ(result.sequences[0].logprobs, result.sequences[1].logprobs);
 }
 
@@ -183,9 +183,9 @@ std::vector<api::SampleResult> sample_all(const TinyEngine& setup, bool alone) {
   const std::vector<api::SampleRequest> requests = {request(*engine, 70, 1, a),
                                                     request(*engine, 1, 2, AdapterSlot::kBase),
                                                     request(*engine, 13, 3, a)};
-  if (!alone) return engine->sample(requests);
+  if (!alone) return sample(*engine, requests);
   std::vector<api::SampleResult> out;
-  for (const auto& r : requests) out.push_back(engine->sample({r})[0]);
+  for (const auto& r : requests) out.push_back(sample(*engine, {r})[0]);
   return out;
 }
 
@@ -234,7 +234,7 @@ TEST(Engine, SampledLogprobsAreTheTrainersBits) {
     const AdapterSlot a = engine->create_adapter(tiny_specs(*engine, 3), 7);
     stir(*engine, a);
     const api::SampleRequest asked = request(*engine, 21, 4, a);
-    const api::SampleResult got = engine->sample({asked})[0];
+    const api::SampleResult got = sample(*engine, {asked})[0];
     api::Datum scored;
     scored.tokens = asked.prompt;
     scored.tokens.insert(scored.tokens.end(), got.tokens.begin(), got.tokens.end() - 1);
@@ -242,7 +242,7 @@ TEST(Engine, SampledLogprobsAreTheTrainersBits) {
     scored.targets.push_back(got.tokens.back());
     api::Batch batch;
     batch.sequences = {{.datum = &scored, .slot = a}};
-    const std::vector<float> trained = engine->run(batch).sequences[0].logprobs;
+    const std::vector<float> trained = run_batch(*engine, batch).sequences[0].logprobs;
     const size_t prompt = asked.prompt.size();
     for (size_t i = 0; i < got.logprobs.size(); ++i)
       EXPECT_EQ(got.logprobs[i], trained[prompt - 1 + i]);
@@ -259,16 +259,16 @@ TEST(Engine, SequencesWithoutGradientsChangeNone) {
   stir(*engine, a);
   stir(*engine, b);
   api::Batch all = mixed_batch(*engine, a, b);
-  const api::BatchResult whole = engine->run(all);
+  const api::BatchResult whole = run_batch(*engine, all);
   engine->adapter(a).drop_gradients();
   engine->adapter(b).drop_gradients();
   api::Batch own = all;
   std::erase_if(own.sequences, [&](const api::Sequence& s) { return s.slot == b; });
-  engine->run(own);
+  run_batch(*engine, own);
   const std::vector<float> want = copy_of(engine->adapter(a).gradients());
   engine->adapter(a).drop_gradients();
   for (api::Sequence& s : all.sequences) s.gradients = s.slot != b;
-  const api::BatchResult mixed = engine->run(all);
+  const api::BatchResult mixed = run_batch(*engine, all);
   for (size_t i = 0; i < all.sequences.size(); ++i)
     EXPECT_EQ(mixed.sequences[i].logprobs, whole.sequences[i].logprobs) << i;
   EXPECT_EQ(mixed.loss_sum, whole.loss_sum);
@@ -286,7 +286,7 @@ TEST(Engine, HostileRequestsNameTheFieldAndRunNothing) {
     batch.sequences = {tiny_sequence(*engine, 4, 1, a), tiny_sequence(*engine, 4, 2, a)};
     change(batch.sequences[1]);
     try {
-      engine->run(batch);
+      run_batch(*engine, batch);
     } catch (const Error& error) {
       EXPECT_FALSE(engine->adapter(a).has_gradient);
       return std::string(error.what());

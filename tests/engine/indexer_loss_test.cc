@@ -42,7 +42,7 @@ class IndexerRuns {
     Trained out;
     batch_.indexer_weight = weight;
     batch_.gradients = api::Gradients::kAdapters;
-    const api::BatchResult result = engine_->run(batch_);
+    const api::BatchResult result = run_batch(*engine_, batch_);
     EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
     out.sum = result.indexer_loss_sum;
     for (const auto& sequence : result.sequences) out.losses.push_back(sequence.losses);
@@ -58,7 +58,7 @@ class IndexerRuns {
     }
     adapter.drop_gradients();
     batch_.gradients = api::Gradients::kParameters;
-    engine_->run(batch_);
+    run_batch(*engine_, batch_);
     EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
     for (auto& [name, values] : take_base_gradients(*engine_)) out.gradients[name] = {values};
     return out;
@@ -123,13 +123,13 @@ TEST_P(IndexerTraining, ASequenceAloneIsTheSame) {
   IndexerRuns runs(GetParam());
   runs.batch().indexer_weight = 1.0f;
   runs.batch().gradients = api::Gradients::kParameters;
-  const api::BatchResult together = runs.engine().run(runs.batch());
+  const api::BatchResult together = run_batch(runs.engine(), runs.batch());
   double sum = 0;
   for (size_t s = 0; s < together.sequences.size(); ++s) {
     api::Batch alone = {.sequences = {runs.batch().sequences[s]},
                         .gradients = api::Gradients::kParameters,
                         .indexer_weight = 0.25f};
-    const api::BatchResult result = runs.engine().run(alone);
+    const api::BatchResult result = run_batch(runs.engine(), alone);
     EXPECT_EQ(result.sequences[0].indexer_losses, together.sequences[s].indexer_losses);
     sum += result.indexer_loss_sum;
   }
@@ -148,10 +148,10 @@ TEST(IndexerTrainingSteps, TheLossGoesDown) {
   }
   runs.batch().indexer_weight = 1.0f;
   runs.batch().gradients = api::Gradients::kParameters;
-  const auto loss = [&] { return runs.engine().run(runs.batch()).indexer_loss_sum; };
+  const auto loss = [&] { return run_batch(runs.engine(), runs.batch()).indexer_loss_sum; };
   const double first = loss();
   for (int step = 0; step < 40; ++step) {
-    ASSERT_TRUE(runs.engine().step(api::AdapterSlot::kBase, {.lr = 0.02}).stepped);
+    ASSERT_TRUE(take_step(runs.engine(), api::AdapterSlot::kBase, {.lr = 0.02}).stepped);
     loss();
   }
   const double last = loss();
@@ -162,9 +162,9 @@ TEST(IndexerTrainingFaults, WhatIsNotThereIsSaid) {
   const auto engine = tiny_engine({.model = "qwen3"});
   const auto fault = [&](float weight) {
     try {
-      engine->run({.sequences = {tiny_sequence(*engine, 3, 1, api::AdapterSlot::kBase)},
-                   .gradients = api::Gradients::kParameters,
-                   .indexer_weight = weight});
+      run_batch(*engine, {.sequences = {tiny_sequence(*engine, 3, 1, api::AdapterSlot::kBase)},
+                          .gradients = api::Gradients::kParameters,
+                          .indexer_weight = weight});
     } catch (const Error& error) {
       return std::string(error.what());
     }

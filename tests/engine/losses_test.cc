@@ -69,7 +69,7 @@ api::Sequence rl_sequence(Engine& engine, const Reference& reference, api::Adapt
   weights_of(datum).clear();
   api::Batch plain;
   plain.sequences = {out};
-  const std::vector<float> lp = engine.run(plain).sequences[0].logprobs;
+  const std::vector<float> lp = run_batch(engine, plain).sequences[0].logprobs;
   for (size_t t = 0; t < lp.size(); ++t) {
     const float mask = t < 6 ? 0.0f : 1.0f;
     datum.inputs[kLogprobs].push_back(lp[t] +
@@ -111,7 +111,7 @@ std::vector<double> scores(Engine& engine, api::Sequence sequence) {
   sequence.loss = {};
   api::Batch batch;
   batch.sequences = {sequence};
-  const auto logprobs = engine.run(batch).sequences[0].logprobs;
+  const auto logprobs = run_batch(engine, batch).sequences[0].logprobs;
   return {logprobs.begin(), logprobs.end()};
 }
 
@@ -145,7 +145,7 @@ TEST(EngineLosses, ValuesAndGradientsMatchTheTable) {
     api::Batch batch;
     batch.gradients = api::Gradients::kAdapters;
     batch.sequences = {sequence};
-    const api::BatchResult result = engine->run(batch);
+    const api::BatchResult result = run_batch(*engine, batch);
     EXPECT_NEAR(result.loss_sum, expected(reference, *sequence.datum, lp, lp), 1e-4)
         << static_cast<int>(reference.name);
     const std::vector<float> gradients = copy_of(engine->adapter(slot).gradients());
@@ -199,11 +199,11 @@ TEST(EngineLosses, SeveralTargetsEqualTheirColumns) {
     batch.gradients = api::Gradients::kAdapters;
     batch.score_all = true;
     batch.sequences = {wide};
-    const api::BatchResult got = engine->run(batch);
+    const api::BatchResult got = run_batch(*engine, batch);
     const std::vector<float> gradients = copy_of(engine->adapter(slot).gradients());
     engine->adapter(slot).drop_gradients();
     batch.sequences = columns;
-    const api::BatchResult want = engine->run(batch);
+    const api::BatchResult want = run_batch(*engine, batch);
     const std::vector<float> summed = copy_of(engine->adapter(slot).gradients());
     for (size_t t = 0; t < kTokens; ++t) {
       for (size_t k = 0; k < kTargets; ++k)
@@ -226,11 +226,11 @@ TEST(EngineLosses, ScoreAllFillsLogprobsOfMaskedTokens) {
   auto engine = tiny_engine({});
   api::Batch batch;
   batch.sequences = {tiny_sequence(*engine, 40, 3, api::AdapterSlot::kBase)};
-  const api::BatchResult masked = engine->run(batch);
+  const api::BatchResult masked = run_batch(*engine, batch);
   batch.score_all = true;
-  const api::BatchResult all = engine->run(batch);
+  const api::BatchResult all = run_batch(*engine, batch);
   weights_of(edit(batch.sequences[0])).clear();
-  const api::BatchResult open = engine->run(batch);
+  const api::BatchResult open = run_batch(*engine, batch);
   EXPECT_EQ(all.sequences[0].logprobs, open.sequences[0].logprobs);
   EXPECT_EQ(all.sequences[0].losses, masked.sequences[0].losses);
   EXPECT_NE(all.sequences[0].logprobs, masked.sequences[0].logprobs);

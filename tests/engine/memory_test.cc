@@ -89,13 +89,14 @@ TEST_P(WarmStep, AllocatesItsResultAlone) {
   const auto [gradients, recompute, name] = GetParam();
   auto engine = make({.pass_tokens = 100, .recompute = recompute}, name);
   const api::Batch batch = batch_of(*engine, gradients);
+  Runner runner(*engine);
   const auto step = [&, gradients = gradients] {
-    const api::BatchResult result = engine->run(batch);
+    const api::BatchResult result = runner.run(batch);
     if (gradients == api::Gradients::kParameters) {
-      engine->step(AdapterSlot::kBase, {.grad_clip_norm = 1.0});
+      runner.step(AdapterSlot::kBase, {.grad_clip_norm = 1.0});
     } else {
-      engine->step(AdapterSlot{1}, {.grad_clip_norm = 1.0});
-      engine->step(AdapterSlot{2}, {});
+      runner.step(AdapterSlot{1}, {.grad_clip_norm = 1.0});
+      runner.step(AdapterSlot{2}, {});
     }
     return result.num_passes;
   };
@@ -130,7 +131,7 @@ TEST(EngineMemory, LoadingKeepsNoScratch) {
 
 TEST(EngineMemory, TrainingTakesNoCache) {
   auto engine = make({});
-  engine->run(batch_of(*engine, api::Gradients::kAdapters));
+  run_batch(*engine, batch_of(*engine, api::Gradients::kAdapters));
   EXPECT_EQ(engine->kv_pool().num_bytes(), 0);
 }
 
@@ -140,7 +141,7 @@ TEST(EngineMemory, TheLatentCacheGrowsWithTheLatent) {
   api::SampleRequest request;
   request.prompt.assign(100, 3);
   request.max_tokens = 2;
-  engine->sample({request});
+  sample(*engine, {request});
   const KvPool& pool = engine->kv_pool();
   const model::ModelConfig& c = engine->config();
   const auto& mla = *c.find_block<model::MlaConfig>(0, model::kMla);
@@ -184,7 +185,7 @@ TEST_P(PlannedPass, TakesWhatIsPlanned) {
       api::TensorSink sink;
       batch.want_hidden_states = batch.want_logits = gradients == api::Gradients::kNone;
       const int64_t grown = engine->backend().scratch().grown();  // while the model was loaded
-      engine->run(batch, &sink);
+      run_batch(*engine, batch, &sink);
       EXPECT_EQ(engine->backend().scratch().grown(), grown);
       expect_taken_as_planned(
           *engine, GetParam() + " gradients " + std::to_string(static_cast<int>(gradients)));
@@ -233,7 +234,7 @@ TEST(EngineMemory, ThePlanOfAShapeCoversItsPasses) {
         shape.modules.push_back(module.spec);
       }
       const double planned = static_cast<double>(plan_pass(*engine, shape).total());
-      engine->run(batch);
+      run_batch(*engine, batch);
       const auto mixed = static_cast<double>(engine->last_plan().total());
       EXPECT_LE(mixed, 1.05 * planned) << name;
       EXPECT_GE(mixed, 0.5 * planned) << name;
@@ -243,7 +244,7 @@ TEST(EngineMemory, ThePlanOfAShapeCoversItsPasses) {
       api::Datum& datum = edit(batch.sequences[0]);
       datum.tokens.resize(194, 1);
       datum.targets.resize(194, 2);
-      engine->run(batch);
+      run_batch(*engine, batch);
       EXPECT_LE(static_cast<double>(engine->last_plan().total()), planned) << name;
     }
   }
@@ -291,10 +292,10 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
   last.slot = AdapterSlot{1};
   edit(last).tokens.resize(400, 7);
   edit(last).targets.resize(400, 8);
-  free_engine->run(batch);
+  run_batch(*free_engine, batch);
   const int64_t whole = free_engine->last_plan().total();
   limited->set_limits(64, 1 << 20, 0, whole - 1);
-  limited->run(batch);
+  run_batch(*limited, batch);
   EXPECT_LT(limited->last_plan().total(), whole);
   const std::vector<float> want = copy_of(free_engine->adapter(AdapterSlot{1}).gradients());
   EXPECT_EQ(copy_of(limited->adapter(AdapterSlot{1}).gradients()), want);
@@ -302,7 +303,7 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
   auto offloading = make({.pass_tokens = 64, .offload = testing::TempDir()});
   batch_of(*offloading, api::Gradients::kAdapters);
   offloading->set_limits(64, 1 << 20, 0, limited->last_plan().total() - 1);
-  offloading->run(batch);
+  run_batch(*offloading, batch);
   EXPECT_GT(offloading->last_plan().file_bytes, 0);
   EXPECT_EQ(offloading->last_plan().total() + offloading->last_plan().file_bytes,
             limited->last_plan().total());
@@ -312,7 +313,7 @@ TEST(EngineMemory, ALongSequenceIsRecomputedOrRefused) {
   batch_of(*refusing, api::Gradients::kAdapters);
   refusing->set_limits(64, 1 << 20, 0, limited->last_plan().total() - 1);
   try {
-    refusing->run(batch);
+    run_batch(*refusing, batch);
     FAIL() << "a pass beyond its memory ran";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("sequences[3]: a pass of 400 tokens"),
@@ -328,7 +329,7 @@ TEST(EngineMemory, RecomputeShrinksThePass) {
   int64_t taken[2];
   for (const auto& recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     auto engine = make({.recompute = recompute});
-    engine->run(batch_of(*engine, api::Gradients::kAdapters));
+    run_batch(*engine, batch_of(*engine, api::Gradients::kAdapters));
     taken[recompute == model::Recompute::kFull] = engine->backend().scratch().high_water();
   }
   EXPECT_LT(taken[1], taken[0]);

@@ -41,7 +41,7 @@ class MtpRuns {
     engine_->set_pass(pass_tokens, recompute);
     Values out;
     batch_.gradients = api::Gradients::kAdapters;
-    const api::BatchResult result = engine_->run(batch_);
+    const api::BatchResult result = run_batch(*engine_, batch_);
     EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
     for (const auto& sequence : result.sequences) out.push_back(sequence.logprobs);
     for (const auto& sequence : result.sequences) out.push_back(sequence.mtp_losses);
@@ -49,7 +49,7 @@ class MtpRuns {
     out.push_back(copy_of(engine_->adapter(slot_).gradients()));
     engine_->adapter(slot_).drop_gradients();
     batch_.gradients = api::Gradients::kParameters;
-    engine_->run(batch_);
+    run_batch(*engine_, batch_);
     EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
     for (auto& [name, values] : take_base_gradients(*engine_)) out.push_back(values);
     return out;
@@ -79,10 +79,11 @@ TEST_P(Mtp, PassesThreadsAndRecomputeMoveNoBit) {
 
 TEST_P(Mtp, ASequenceAloneIsTheSame) {
   MtpRuns runs(GetParam(), 1);
-  const api::BatchResult together = runs.engine().run(runs.batch());
+  const api::BatchResult together = run_batch(runs.engine(), runs.batch());
   for (size_t s = 0; s < together.sequences.size(); ++s) {
     api::Batch alone = {.sequences = {runs.batch().sequences[s]}, .mtp_weight = 0.3f};
-    EXPECT_EQ(runs.engine().run(alone).sequences[0].mtp_losses, together.sequences[s].mtp_losses);
+    EXPECT_EQ(run_batch(runs.engine(), alone).sequences[0].mtp_losses,
+              together.sequences[s].mtp_losses);
     EXPECT_EQ(together.sequences[s].mtp_losses.back(), 0.0f);
   }
   EXPECT_GT(together.mtp_loss_sum, 1.0);
@@ -94,8 +95,8 @@ TEST_P(Mtp, TheDecoderDoesNotNoticeIt) {
   for (MtpRuns* runs : {&with, &without}) {
     for (api::Sequence& sequence : runs->batch().sequences) sequence.slot = api::AdapterSlot::kBase;
   }
-  const api::BatchResult a = with.engine().run(with.batch());
-  const api::BatchResult b = without.engine().run(without.batch());
+  const api::BatchResult a = run_batch(with.engine(), with.batch());
+  const api::BatchResult b = run_batch(without.engine(), without.batch());
   for (size_t s = 0; s < a.sequences.size(); ++s) {
     EXPECT_EQ(a.sequences[s].logprobs, b.sequences[s].logprobs);
     EXPECT_EQ(a.sequences[s].losses, b.sequences[s].losses);
@@ -129,7 +130,7 @@ TEST(MtpFaults, WhatIsNotThereIsSaid) {
   EXPECT_TRUE(load(kModel, model::UseMtp::kIfThere)->config().use_mtp);
   MtpRuns runs(DType::kF32, 1, model::UseMtp::kNever);
   runs.batch().mtp_weight = 0.5f;
-  EXPECT_EQ(fault([&] { runs.engine().run(runs.batch()); }),
+  EXPECT_EQ(fault([&] { run_batch(runs.engine(), runs.batch()); }),
             "mtp_weight: the model has no layer of multi-token prediction");
 }
 
@@ -169,8 +170,8 @@ TEST(RouterBias, FollowsTheLoadsOfTheDefinitionsChoices) {
       batch.sequences.push_back({.datum = &keep(std::move(datum))});
     }
     for (int64_t step = 0; step < golden.at("steps").as_int64(); ++step) {
-      EXPECT_EQ(engine->run(batch).num_passes, 2);
-      ASSERT_TRUE(engine->step(api::AdapterSlot::kBase, {.lr = 0}).stepped);
+      EXPECT_EQ(run_batch(*engine, batch).num_passes, 2);
+      ASSERT_TRUE(take_step(*engine, api::AdapterSlot::kBase, {.lr = 0}).stepped);
     }
     const auto& biases = golden.at("biases").as_object();
     size_t found = 0;
@@ -194,9 +195,9 @@ TEST(RouterBias, EveryRowIsCountedOnce) {
   api::Batch batch = {.gradients = api::Gradients::kParameters};
   for (const int64_t count : {9, 4, 12})
     batch.sequences.push_back(tiny_sequence(*engine, count, 5, api::AdapterSlot::kBase));
-  engine->run(batch);
+  run_batch(*engine, batch);
   batch.gradients = api::Gradients::kNone;
-  engine->run(batch);  // what is only scored has no load
+  run_batch(*engine, batch);  // what is only scored has no load
   const auto& table = engine->model().weights->table();
   const auto& loads = engine->base_trainer().gradients()->expert_loads;
   int64_t routers = 0;

@@ -48,16 +48,18 @@ std::vector<std::vector<float>> results(Engine& engine, bool evicts) {
   for (const auto& recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     if (evicts) throw_out(engine);
     engine.set_pass(60, recompute);
-    for (const auto& sequence : engine.run(batch).sequences) out.push_back(sequence.logprobs);
+    for (const auto& sequence : run_batch(engine, batch).sequences)
+      out.push_back(sequence.logprobs);
     out.push_back(copy_of(engine.adapter(slot).gradients()));
-    engine.step(slot, {.lr = 1e-2});
+    take_step(engine, slot, {.lr = 1e-2});
     out.push_back(copy_of(engine.adapter(slot).parameters()));
   }
   api::SampleRequest request;
   request.prompt = tiny_tokens(20, engine.config().vocab_size, 5);
   request.max_tokens = 8;
   request.slot = slot;
-  for (const api::SampleResult& sample : engine.sample({request})) out.push_back(sample.logprobs);
+  for (const api::SampleResult& sample : engine::sample(engine, {request}))
+    out.push_back(sample.logprobs);
   return out;
 }
 
@@ -97,7 +99,7 @@ TEST_P(EngineOffload, SamplingInsideAPassLeavesThePassItsLayers) {
     const Interruption breaks{.is_due = is_due, .run = run};
     std::optional<Backend::Breaks> guard;
     if (is_broken) guard.emplace(engine->backend(), breaks);
-    engine->run(batch);
+    run_batch(*engine, batch);
     guard.reset();
     EXPECT_EQ(num_steps > 0, is_broken);
     while (!loop.done()) loop.step();
@@ -143,7 +145,7 @@ Taken take_pass(const model::Recompute& recompute) {
   for (uint32_t i = 0; i < 40; ++i) batch.sequences.push_back(tiny_sequence(*engine, 250, i, slot));
   Taken taken;
   for (int twice = 0; twice < 2; ++twice) {
-    for (const auto& sequence : engine->run(batch).sequences)
+    for (const auto& sequence : run_batch(*engine, batch).sequences)
       taken.results.push_back(sequence.logprobs);
   }
   taken.results.push_back(copy_of(engine->adapter(slot).gradients()));

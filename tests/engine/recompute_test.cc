@@ -44,13 +44,14 @@ class Runs {
     const int64_t grown = engine_->backend().scratch().grown();  // while the model was loaded
     std::vector<std::vector<float>> out;
     batch_.gradients = api::Gradients::kAdapters;
-    for (const auto& sequence : engine_->run(batch_).sequences) out.push_back(sequence.logprobs);
+    for (const auto& sequence : run_batch(*engine_, batch_).sequences)
+      out.push_back(sequence.logprobs);
     expect_as_planned();
     EXPECT_EQ(engine_->backend().scratch().grown(), grown);
     out.push_back(copy_of(engine_->adapter(slot_).gradients()));
     engine_->adapter(slot_).drop_gradients();
     batch_.gradients = api::Gradients::kParameters;
-    engine_->run(batch_);
+    run_batch(*engine_, batch_);
     expect_as_planned();
     if (engine_->backend().has_files()) {
       EXPECT_EQ(engine_->backend().file_scratch().grown(), 0);

@@ -19,10 +19,12 @@ struct Server {
   explicit Server(const TinyEngine& setup = {}, const AdapterLimits& limits = {},
                   const RunnerOptions& options = {})
       : engine(tiny_engine(setup)),
+        passes(*engine),
         tokenizer(text::Tokenizer::load(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3")),
         book(limits),
-        runner(*engine, &tokenizer, book, options) {}
+        runner(passes, &tokenizer, book, options) {}
   std::unique_ptr<Engine> engine;
+  Runner passes;
   text::Tokenizer tokenizer;
   AdapterBook book;
   WorkRunner runner;

@@ -22,7 +22,7 @@ api::SampleRequest request(const Engine& engine, int64_t prompt, int64_t max_tok
 
 api::SampleResult alone(Engine& engine, api::SampleRequest asked, uint64_t seed) {
   asked.seed = seed;
-  return engine.sample({asked})[0];
+  return sample(engine, {asked})[0];
 }
 
 // Whether rows share pages, copy the last one or join when the first row is long gone: the bits are
@@ -91,7 +91,7 @@ TEST(SamplingLoop, ScaledLogprobsAreOfTheScaledDistribution) {
   api::SampleRequest asked = request(*engine, 9, 1);
   const int64_t vocab = engine->config().vocab_size;
   asked.topk_sample_logprobs = vocab;
-  const api::SampleResult plain = engine->sample({asked})[0];
+  const api::SampleResult plain = sample(*engine, {asked})[0];
   std::vector<double> logprobs(static_cast<size_t>(vocab));
   double total = 0.0;
   for (size_t i = 0; i < logprobs.size(); ++i) {
@@ -107,7 +107,7 @@ TEST(SamplingLoop, ScaledLogprobsAreOfTheScaledDistribution) {
     for (const double lp : logprobs) sum += std::exp(lp / t);
     for (uint64_t seed = 0; seed < 4; ++seed) {
       asked.seed = seed;
-      const api::SampleResult got = engine->sample({asked})[0];
+      const api::SampleResult got = sample(*engine, {asked})[0];
       const double want = logprobs[static_cast<size_t>(got.tokens[0])] / t - std::log(sum);
       EXPECT_NEAR(got.logprobs[0], want, 1e-5 * (1.0 + std::fabs(want) / t));
       for (size_t i = 0; i < 5; ++i) {
@@ -120,7 +120,7 @@ TEST(SamplingLoop, ScaledLogprobsAreOfTheScaledDistribution) {
   // probe's own rule stays: raw logits whatever the temperature.
   asked.temperature = 3.0f;
   asked.scaled_logprobs = false;
-  const api::SampleResult raw = engine->sample({asked})[0];
+  const api::SampleResult raw = sample(*engine, {asked})[0];
   EXPECT_NEAR(raw.logprobs[0], logprobs[static_cast<size_t>(raw.tokens[0])], 1e-5);
 }
 
@@ -149,7 +149,7 @@ TEST(SamplingLoop, PromptTargetsAreScored) {
   asked.prompt_targets.ids.assign(20, -1);
   for (int64_t row = 0; row <= 10; ++row) asked.prompt_targets.first.push_back(2 * row);
   for (size_t i = 0; i < 10; i += 3) asked.prompt_targets.ids[2 * i + 1] = asked.prompt[i + 1];
-  const api::SampleResult got = engine->sample({asked})[0];
+  const api::SampleResult got = sample(*engine, {asked})[0];
   for (size_t i = 0; i < 10; ++i) {
     EXPECT_EQ(got.prompt_target_logprobs[2 * i], 0.0f);
     EXPECT_EQ(got.prompt_target_logprobs[2 * i + 1],
@@ -161,7 +161,7 @@ TEST(SamplingLoop, PromptTargetsAreScored) {
   sparse.topk_prompt_logprobs = 0;
   sparse.prompt_targets.ids = {asked.prompt[4], 3, asked.prompt[4]};
   sparse.prompt_targets.first = {0, 0, 0, 0, 3, 3, 3, 3, 3, 3, 3};
-  const api::SampleResult few = engine->sample({sparse})[0];
+  const api::SampleResult few = sample(*engine, {sparse})[0];
   EXPECT_TRUE(few.prompt_logprobs.empty());
   EXPECT_EQ(few.prompt_target_logprobs[0], got.prompt_logprobs[4]);
   EXPECT_EQ(few.prompt_target_logprobs[2], got.prompt_logprobs[4]);
@@ -170,7 +170,7 @@ TEST(SamplingLoop, PromptTargetsAreScored) {
   api::SampleRequest tail = asked;
   tail.prompt_targets = {};
   tail.first_prompt_logprob = 8;
-  const api::SampleResult cut = engine->sample({tail})[0];
+  const api::SampleResult cut = sample(*engine, {tail})[0];
   for (size_t i = 0; i < 11; ++i)
     EXPECT_EQ(cut.prompt_logprobs[i], i < 8 ? 0.0f : got.prompt_logprobs[i]);
 }
@@ -183,22 +183,22 @@ TEST(SamplingLoop, PromptsAreDrawnAtEveryPosition) {
   asked.prompt_draws = 3;
   asked.temperature = 0.7f;
   asked.seed = 9;
-  const api::SampleResult got = engine->sample({asked})[0];
+  const api::SampleResult got = sample(*engine, {asked})[0];
   ASSERT_EQ(got.prompt_draw_ids.size(), 30u);
   auto whole = tiny_engine({.options = {.prefill_tokens = 2048}});
-  const api::SampleResult again = whole->sample({asked, asked})[1];
+  const api::SampleResult again = sample(*whole, {asked, asked})[1];
   EXPECT_EQ(again.prompt_draw_ids, got.prompt_draw_ids);
   EXPECT_EQ(again.prompt_draw_logprobs, got.prompt_draw_logprobs);
   api::SampleRequest scored = asked;
   scored.prompt_draws = 0;
   scored.prompt_targets.ids = got.prompt_draw_ids;
   for (int64_t row = 0; row <= 10; ++row) scored.prompt_targets.first.push_back(3 * row);
-  EXPECT_EQ(engine->sample({scored})[0].prompt_target_logprobs, got.prompt_draw_logprobs);
+  EXPECT_EQ(sample(*engine, {scored})[0].prompt_target_logprobs, got.prompt_draw_logprobs);
   asked.seed = 10;
-  EXPECT_NE(engine->sample({asked})[0].prompt_draw_ids, got.prompt_draw_ids);
+  EXPECT_NE(sample(*engine, {asked})[0].prompt_draw_ids, got.prompt_draw_ids);
   asked.temperature = 0.0f;
   asked.topk_prompt_logprobs = 1;
-  const api::SampleResult greedy = engine->sample({asked})[0];
+  const api::SampleResult greedy = sample(*engine, {asked})[0];
   for (size_t i = 0; i < 30; ++i)
     EXPECT_EQ(greedy.prompt_draw_ids[i], greedy.topk_ids[i / 3 + 1]) << i;
 }

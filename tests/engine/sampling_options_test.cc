@@ -47,7 +47,8 @@ std::vector<float> logits_of(Engine& engine, const api::SampleRequest& request,
   api::Datum datum = {.tokens = request.prompt};
   datum.tokens.insert(datum.tokens.end(), result.tokens.begin(), result.tokens.end());
   api::TensorSink sink;
-  engine.run({.sequences = {{.datum = &datum}}, .want_loss = false, .want_logits = true}, &sink);
+  run_batch(engine, {.sequences = {{.datum = &datum}}, .want_loss = false, .want_logits = true},
+            &sink);
   std::vector<float>& all = sink.at("logits").values;
   const int64_t skipped = (std::ssize(request.prompt) - 1) * engine.config().vocab_size;
   return {all.begin() + skipped, all.end()};
@@ -57,7 +58,7 @@ TEST(SamplingOptions, ChooseWhatTheReferenceChooses) {
   auto engine = tiny_engine({.dtype = DType::kF32});
   const auto vocab = static_cast<size_t>(engine->config().vocab_size);
   const auto asked = requests(*engine);
-  const auto got = engine->sample(asked);
+  const auto got = sample(*engine, asked);
   for (size_t i = 0; i < asked.size(); ++i) {
     SCOPED_TRACE(i);
     const api::SampleRequest& request = asked[i];
@@ -92,13 +93,13 @@ TEST(SamplingOptions, LogprobsStayTheModels) {
   auto engine = tiny_engine({});
   auto asked = requests(*engine);
   for (api::SampleRequest& request : asked) request.scaled_logprobs = false;
-  const auto got = engine->sample(asked);
+  const auto got = sample(*engine, asked);
   for (size_t i = 0; i < asked.size(); ++i) {
     api::Datum datum = {.tokens = asked[i].prompt};
     datum.tokens.insert(datum.tokens.end(), got[i].tokens.begin(), got[i].tokens.end());
     datum.targets.assign(datum.tokens.begin() + 1, datum.tokens.end());
     datum.targets.push_back(0);
-    const auto scored = engine->run({.sequences = {{.datum = &datum}}}, nullptr);
+    const auto scored = run_batch(*engine, {.sequences = {{.datum = &datum}}}, nullptr);
     const std::vector<float>& all = scored.sequences[0].logprobs;
     const auto first = all.begin() + std::ssize(asked[i].prompt) - 1;
     EXPECT_EQ(got[i].logprobs, std::vector<float>(first, all.end() - 1)) << i;
@@ -110,10 +111,10 @@ TEST(SamplingOptions, NoBitDependsOnTheBatch) {
     auto engine = tiny_engine({.model = name, .threads = 3});
     auto other = tiny_engine({.model = name, .options = {.prefill_tokens = 6, .page_size = 4}});
     const auto asked = requests(*engine);
-    const auto packed = engine->sample(asked);
+    const auto packed = sample(*engine, asked);
     for (size_t i = 0; i < asked.size(); ++i) {
       SCOPED_TRACE(i);
-      expect_same(other->sample({asked[i]})[0], packed[i]);
+      expect_same(sample(*other, {asked[i]})[0], packed[i]);
     }
   }
 }
@@ -131,7 +132,7 @@ TEST(SamplingOptions, RowsOfOnePromptCountTheirOwn) {
   for (uint64_t seed = 0; seed < rows.size(); ++seed) {
     api::SampleRequest one = asked;
     one.seed = seed;
-    expect_same(loop.take(rows[seed]), engine->sample({one})[0], false);
+    expect_same(loop.take(rows[seed]), sample(*engine, {one})[0], false);
   }
 }
 
@@ -149,9 +150,9 @@ TEST(SamplingOptions, NeutralValuesMoveNoBit) {
     api::SampleRequest same = want;
     same.presence_penalty = -0.0f;
     same.frequency_penalty = -0.0f;
-    expect_same(engine->sample({same})[0], engine->sample({want})[0]);
+    expect_same(sample(*engine, {same})[0], sample(*engine, {want})[0]);
     same.logit_bias = {{4, 0.0f}};  // goes by a copy of the row
-    expect_same(engine->sample({same})[0], engine->sample({want})[0]);
+    expect_same(sample(*engine, {same})[0], sample(*engine, {want})[0]);
   }
 }
 

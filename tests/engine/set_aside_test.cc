@@ -95,7 +95,7 @@ TEST(SetAside, RowsThatRunOnHaveTheBitsOfRowsThatNeverPaused) {
         for (uint64_t seed = 0; seed < rows.size(); ++seed) {
           api::SampleRequest one = seed < 3 ? asked : sole;
           one.seed = seed;
-          expect_same(loop.take(rows[seed]), engine->sample({one})[0], seed == 0 || seed == 3);
+          expect_same(loop.take(rows[seed]), sample(*engine, {one})[0], seed == 0 || seed == 3);
         }
         EXPECT_EQ(engine->kv_pool().num_free(), engine->kv_pool().num_pages());
         EXPECT_EQ(engine->state_pool().num_free(), engine->state_pool().num_slabs());
@@ -120,9 +120,9 @@ TEST(SetAside, OthersReadThePromptOfARowThatIsAside) {
   while (!loop.done()) loop.step();
   api::SampleRequest one = asked;
   one.seed = 1;
-  expect_same(loop.take(second), engine->sample({one})[0], false);
+  expect_same(loop.take(second), sample(*engine, {one})[0], false);
   one.seed = 0;
-  expect_same(loop.take(first), engine->sample({one})[0], true);
+  expect_same(loop.take(first), sample(*engine, {one})[0], true);
 }
 
 std::string text_of(const api::Outcome& outcome) {
@@ -271,7 +271,7 @@ TEST(SetAside, APassThatIsBrokenIntoHasTheSameBits) {
         std::optional<Backend::Breaks> guard;
         if (is_broken) guard.emplace(engine->backend(), breaks);
         const int64_t grown = engine->backend().scratch().grown();  // while the model was loaded
-        const api::BatchResult result = engine->run(batch);
+        const api::BatchResult result = run_batch(*engine, batch);
         guard.reset();
         EXPECT_EQ(engine->backend().scratch().grown(), grown);
         EXPECT_EQ(room.backend().scratch().grown(), 0);

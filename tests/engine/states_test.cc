@@ -81,9 +81,9 @@ TEST(States, ASlabsPastDoesNotShow) {
   for (const char* name : {"qwen3_5", "deepseek_v4"}) {
     const auto engine = tiny_engine({.model = name, .options = {.max_states = 1}});
     const api::SampleRequest asked = request(70, 5);
-    const api::SampleResult first = engine->sample({asked})[0];
-    engine->sample({request(99, 9)});
-    EXPECT_EQ(engine->sample({asked})[0].logprobs, first.logprobs) << name;
+    const api::SampleResult first = sample(*engine, {asked})[0];
+    sample(*engine, {request(99, 9)});
+    EXPECT_EQ(sample(*engine, {asked})[0].logprobs, first.logprobs) << name;
     EXPECT_EQ(engine->state_pool().num_slabs(), 1);
   }
 }
@@ -93,7 +93,7 @@ TEST(States, AnotherRowReadsThePromptWhenTheFirstIsStopped) {
   const auto engine =
       tiny_engine({.model = "qwen3_5", .options = {.prefill_tokens = 16, .page_size = 8}});
   const api::SampleRequest asked = request(70, 6);
-  const api::SampleResult want = engine->sample({asked})[0];
+  const api::SampleResult want = sample(*engine, {asked})[0];
   for (int steps = 0; steps < 6; ++steps) {
     SamplingLoop loop(*engine);
     const size_t group = loop.open(asked, nullptr);
@@ -112,14 +112,14 @@ TEST(States, AnotherRowReadsThePromptWhenTheFirstIsStopped) {
 TEST(States, BeyondTheLimitIsAnError) {
   const auto engine = tiny_engine({.model = "qwen3_5", .options = {.max_states = 2}});
   try {
-    engine->sample({request(5, 3), request(6, 3), request(7, 3)});
+    sample(*engine, {request(5, 3), request(6, 3), request(7, 3)});
     FAIL() << "three states where two may be";
   } catch (const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kResourceExhausted);
     EXPECT_STREQ(error.what(), "states of sequences: all 2 are in use");
   }
   EXPECT_EQ(engine->state_pool().num_slabs(), engine->state_pool().num_free());
-  EXPECT_EQ(engine->sample({request(5, 3), request(6, 3)}).size(), 2u);
+  EXPECT_EQ(sample(*engine, {request(5, 3), request(6, 3)}).size(), 2u);
 }
 
 }  // namespace

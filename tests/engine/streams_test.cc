@@ -164,7 +164,7 @@ std::map<std::string, std::vector<float>> everything(Engine& engine) {
                      tiny_sequence(engine, 40, 3, slot)};
   batch.want_hidden_states = batch.want_logits = true;
   api::TensorSink sink;
-  const api::BatchResult scored = engine.run(batch, &sink);
+  const api::BatchResult scored = run_batch(engine, batch, &sink);
   for (size_t i = 0; i < scored.sequences.size(); ++i) {
     out["logprobs " + std::to_string(i)] = scored.sequences[i].logprobs;
   }
@@ -177,10 +177,10 @@ std::map<std::string, std::vector<float>> everything(Engine& engine) {
   out["final_hidden"].assign(last.end() - 119 * width, last.end());
   batch.want_hidden_states = batch.want_logits = false;
   batch.gradients = api::Gradients::kAdapters;
-  engine.run(batch);
+  run_batch(engine, batch);
   out["adapter"] = copy_of(engine.adapter(slot).gradients());
   batch.gradients = api::Gradients::kParameters;
-  engine.run(batch);
+  run_batch(engine, batch);
   train::BaseTrainer& trainer = engine.base_trainer();
   trainer.finish_gradients(engine.backend());
   const auto& table = engine.model().weights->table();
@@ -192,7 +192,7 @@ std::map<std::string, std::vector<float>> everything(Engine& engine) {
   request.prompt = tiny_tokens(21, engine.config().vocab_size, 5);
   request.max_tokens = 12;
   request.prompt_logprobs = true;
-  for (const api::SampleResult& sample : engine.sample({request, request})) {
+  for (const api::SampleResult& sample : engine::sample(engine, {request, request})) {
     out["samples"].insert(out["samples"].end(), sample.tokens.begin(), sample.tokens.end());
     out["sampled"].insert(out["sampled"].end(), sample.logprobs.begin(), sample.logprobs.end());
   }
@@ -228,7 +228,7 @@ TEST(EngineStreams, AreBookedAsPlanned) {
   api::Batch batch;
   batch.sequences = {tiny_sequence(*engine, 64, 1, api::AdapterSlot::kBase)};
   batch.gradients = api::Gradients::kParameters;
-  engine->run(batch);
+  run_batch(*engine, batch);
   const PassPlan& plan = engine->last_plan();
   EXPECT_EQ(engine->backend().scratch().high_water(), plan.bytes);
   const int64_t layers = engine->config().num_layers();
@@ -255,8 +255,8 @@ TEST(EngineStreams, TheirParametersAreTrained) {
   api::Batch batch;
   batch.sequences = {tiny_sequence(*engine, 30, 1, api::AdapterSlot::kBase)};
   batch.gradients = api::Gradients::kParameters;
-  engine->run(batch);
-  engine->step(api::AdapterSlot::kBase, {.lr = 1e-4});
+  run_batch(*engine, batch);
+  take_step(*engine, api::AdapterSlot::kBase, {.lr = 1e-4});
   const std::vector<float> values = copy_of(row->values);
   EXPECT_NE(std::count(values.begin(), values.end(), 1.0f), std::ssize(values));
   for (const float value : values) {

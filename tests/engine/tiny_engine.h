@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/runner.h"
+#include "engine/sampling/sampling_loop.h"
 #include "ops/cpu/cpu_backend.h"
 
 namespace strata::engine {
@@ -35,6 +36,14 @@ inline std::unique_ptr<Engine> tiny_engine(const TinyEngine& setup) {
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model",
       {.compute_dtype = setup.dtype, .mtp = setup.mtp});
   return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
+}
+
+inline api::BatchResult run_batch(Engine& whole, const api::Batch& batch,
+                                  api::TensorSink* sink = nullptr) {
+  return Runner(whole).run(batch, sink);
+}
+inline api::StepResult take_step(Engine& whole, api::AdapterSlot slot, const api::AdamW& adamw) {
+  return Runner(whole).step(slot, adamw);
 }
 
 inline std::vector<int32_t> tiny_tokens(int64_t count, int64_t vocab, uint32_t seed) {

@@ -92,7 +92,7 @@ TEST(Windows, TheEmbeddingsFactorIsRoundedToTheComputeType) {
   for (int32_t id = 0; id < 40; ++id) datum.tokens.push_back(id);
   batch.sequences.push_back({.datum = &datum});
   api::TensorSink sink;
-  engine->run(batch, &sink);
+  run_batch(*engine, batch, &sink);
   const std::vector<float>& states = sink.at("hidden_states").values;
   const HostAccess access(cpu_allocator());
   for (int64_t i = 0; i < 40 * width; ++i) {

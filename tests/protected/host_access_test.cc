@@ -45,7 +45,7 @@ TEST(ProtectedMemory, OneReadAboveOpsIsFatal) {
   api::Batch batch;
   batch.gradients = api::Gradients::kAdapters;
   batch.sequences.push_back(tiny_sequence(*engine, 12, 5, slot));
-  engine->run(batch);
+  run_batch(*engine, batch);
   const TensorView gradients = engine->adapter(slot).gradients();
   float value = 0.0f;
   EXPECT_NO_ACCESS(value = gradients.f32()[0]);

@@ -112,7 +112,7 @@ TEST(StageFitter, TakesWhatItChose) {
       const auto choice = fitting->fit(kAllowed, bytes);
       ASSERT_TRUE(choice);
       run_ranks(fitting.plan().num_ranks(), [&](Comm& comm) {
-        Pipeline pipeline(
+        Runner pipeline(
             comm, fitting.plan(),
             staged_engines(c, comm, fitting.plan(),
                            {.recompute = choice->recompute, .regions = choice->regions}));

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -79,29 +80,59 @@ TEST(PipelinePlan, SaysWhereStagesAndLayersAre) {
   }
 }
 
-TEST(CutBatch, WholeSequencesOfAboutAsManyTokens) {
-  std::vector<api::Datum> data;
+api::Batch batch_of_lengths(const std::vector<size_t>& lengths, std::deque<api::Datum>& data) {
   api::Batch batch;
-  for (const size_t length : {4, 4, 4, 4, 16}) {
-    data.push_back({.tokens = std::vector<int32_t>(length)});
+  for (const size_t length : lengths) {
+    const api::Datum& datum = data.emplace_back(api::Datum{.tokens = std::vector<int32_t>(length)});
+    batch.sequences.push_back({.datum = &datum});
   }
-  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum});
-  EXPECT_THAT(cut_batch(batch, 2).firsts, ElementsAre(0, 4, 5));
-  EXPECT_THAT(cut_batch(batch, 2).first_rows, ElementsAre(0, 16, 32));
-  EXPECT_THAT(cut_batch(batch, 4).firsts, ElementsAre(0, 2, 3, 4, 5));
-  EXPECT_THAT(cut_batch(batch, 9).firsts, ElementsAre(0, 1, 2, 3, 4, 5));
+  return batch;
 }
 
-TEST(CutBatch, LeavesOneForEach) {
-  std::vector<api::Datum> data;
-  api::Batch batch;
-  for (const size_t length : {1, 1, 1, 90}) {
-    data.push_back({.tokens = std::vector<int32_t>(length)});
-  }
-  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum});
-  EXPECT_THAT(cut_batch(batch, 4).firsts, ElementsAre(0, 1, 2, 3, 4));
+// All rounds of a plan that divides by the number of micro-batches, or of a whole model's.
+std::vector<Round> rounds_of(const api::Batch& batch, int num_microbatches, int64_t pass_tokens) {
+  PipelinePlan plan = make_whole_plan(1);
+  plan.table.num_microbatches = num_microbatches;
+  std::vector<Round> rounds;
+  Round round;
+  while (next_round(plan, pass_tokens, batch, round)) rounds.push_back(round);
+  return rounds;
+}
+
+TEST(Rounds, AreWholeSequencesOfAboutAsManyTokens) {
+  std::deque<api::Datum> data;
+  const api::Batch batch = batch_of_lengths({4, 4, 4, 4, 16}, data);
+  const std::vector<Round> halves = rounds_of(batch, 2, 1);
+  ASSERT_EQ(halves.size(), 1u);
+  EXPECT_THAT(halves[0].firsts, ElementsAre(0, 4, 5));
+  EXPECT_THAT(halves[0].first_rows, ElementsAre(0, 16, 32));
+  EXPECT_THAT(rounds_of(batch, 4, 1).at(0).firsts, ElementsAre(0, 2, 3, 4, 5));
+  EXPECT_THAT(rounds_of(batch, 9, 1).at(0).firsts, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(Rounds, LeaveOneForEach) {
+  std::deque<api::Datum> data;
+  api::Batch batch = batch_of_lengths({1, 1, 1, 90}, data);
+  EXPECT_THAT(rounds_of(batch, 4, 1).at(0).firsts, ElementsAre(0, 1, 2, 3, 4));
   std::swap(batch.sequences[0], batch.sequences[3]);
-  EXPECT_THAT(cut_batch(batch, 3).firsts, ElementsAre(0, 1, 2, 4));
+  EXPECT_THAT(rounds_of(batch, 3, 1).at(0).firsts, ElementsAre(0, 1, 2, 4));
+}
+
+// Of a whole model each has a pass; neighbours share it that take gradients alike.
+TEST(Rounds, OfAWholeModelHoldAPass) {
+  std::deque<api::Datum> data;
+  api::Batch batch = batch_of_lengths({4, 4, 9, 1, 1, 1}, data);
+  batch.gradients = api::Gradients::kAdapters;
+  batch.sequences[4].gradients = false;
+  const std::vector<Round> rounds = rounds_of(batch, 1, 8);
+  ASSERT_EQ(rounds.size(), 5u);
+  const size_t firsts[] = {0, 2, 3, 4, 5, 6};
+  const int64_t rows[] = {0, 8, 17, 18, 19, 20};
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    EXPECT_THAT(rounds[i].firsts, ElementsAre(firsts[i], firsts[i + 1])) << i;
+    EXPECT_THAT(rounds[i].first_rows, ElementsAre(rows[i], rows[i + 1])) << i;
+    EXPECT_EQ(rounds[i].backward, i != 3) << i;
+  }
 }
 
 // Each parameter has memory on one stage, a matrix that embedding and head share on two; all other
@@ -147,7 +178,7 @@ TEST(Pipeline, FaultOfABatchIsAnErrorOnAllRanks) {
   api::Batch batch = {.sequences = {{.datum = &datum}}};
   const auto run = [&] {
     run_ranks(plan.num_ranks(),
-              [&](Comm& comm) { Pipeline(comm, plan, staged_engines(c, comm, plan)).run(batch); });
+              [&](Comm& comm) { Runner(comm, plan, staged_engines(c, comm, plan)).run(batch); });
   };
   try {
     run();
@@ -174,7 +205,7 @@ TEST(StagePlans, AreWhatIsTaken) {
                           .targets = std::vector<int32_t>(9, 2)};
       datum.inputs[api::LossInput::kWeights].assign(9, 1.0f);
       run_ranks(plan.num_ranks(), [&](Comm& comm) {
-        Pipeline pipeline(comm, plan, staged_engines(c, comm, plan));
+        Runner pipeline(comm, plan, staged_engines(c, comm, plan));
         const auto specs =
             model::adapter_specs(pipeline.engine().config(), {"all-linear", "lm_head"}, 2, 4.0);
         std::map<int, int64_t> adapter_bytes;  // before there is one
@@ -271,7 +302,7 @@ TEST(Pipeline, EachStageIsSentTheStateBeforeItsLayers) {
     std::vector<RecordingComm::Messages> sent(static_cast<size_t>(plan.num_ranks()));
     run_ranks(plan.num_ranks(), [&](Comm& comm) {
       RecordingComm recording(comm, sent[static_cast<size_t>(comm.rank())]);
-      Pipeline pipeline(recording, plan, staged_engines(c, comm, plan));
+      Runner pipeline(recording, plan, staged_engines(c, comm, plan));
       pipeline.run(batch);
     });
     auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 1);
@@ -281,7 +312,7 @@ TEST(Pipeline, EachStageIsSentTheStateBeforeItsLayers) {
     wanted.gradients = api::Gradients::kNone;
     wanted.want_hidden_states = true;
     api::TensorSink sink;
-    whole.run(wanted, &sink);
+    Runner(whole).run(wanted, &sink);
     const api::NamedTensor& states = sink.at("hidden_states");
     const int64_t rows = states.shape[1], width = states.shape[2];
     for (int stage = 0; stage < plan.num_stages(); ++stage) {
@@ -329,7 +360,7 @@ TEST(Pipeline, LoadsAreThoseOfTheTokens) {
       for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum});
       std::atomic<int> routers = 0;
       run_ranks(plan.num_ranks(), [&](Comm& comm) {
-        Pipeline pipeline(comm, plan, staged_engines(c, comm, plan));
+        Runner pipeline(comm, plan, staged_engines(c, comm, plan));
         pipeline.enable_base_steps({.router_bias_rate = 0.5});
         pipeline.run(batch);
         for (const auto& runner : pipeline.stages()) {
@@ -364,7 +395,7 @@ TEST(Pipeline, DropsAGradientThatIsNotFinite) {
   api::Datum datum = {.tokens = {1, 2, 3}, .targets = {2, 3, 4}};
   datum.inputs[api::LossInput::kWeights] = {1.0f, std::numeric_limits<float>::infinity(), 1.0f};
   run_ranks(plan.num_ranks(), [&](Comm& comm) {
-    Pipeline pipeline(comm, plan, staged_engines(c, comm, plan));
+    Runner pipeline(comm, plan, staged_engines(c, comm, plan));
     const api::AdapterSlot slot = pipeline.create_adapter(
         model::adapter_specs(pipeline.engine().config(), {"all-linear"}, 2, 4.0), 1);
     const api::Batch batch = {.sequences = {{.datum = &datum, .slot = slot}},

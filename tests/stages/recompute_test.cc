@@ -106,7 +106,7 @@ TEST(StageRecompute, HoldsTheBytesOfTheTable) {
                                                .layers = line.layers,
                                                .keeps_layer_inputs = line.keeps_layer_inputs};
       run_ranks(plan.num_ranks(), [&](Comm& comm) {
-        Pipeline pipeline(
+        Runner pipeline(
             comm, plan,
             staged_engines(c, comm, plan, {.recompute = recompute, .regions = regions}));
         const PlanShape shape = {
@@ -154,9 +154,9 @@ TEST(StageRecompute, ALayerOfItsOwnTakesLessToWorkWith) {
   const PipelinePlan plan = staged_plan(c);
   run_ranks(plan.num_ranks(), [&](Comm& comm) {
     const auto working = [&](const model::RecomputeRegions& regions) {
-      Pipeline pipeline(comm, plan,
-                        staged_engines(c, comm, plan,
-                                       {.recompute = model::Recompute::kFull, .regions = regions}));
+      Runner pipeline(comm, plan,
+                      staged_engines(c, comm, plan,
+                                     {.recompute = model::Recompute::kFull, .regions = regions}));
       return plan_stage(plan, comm.rank(), pipeline.engine(),
                         {.pass_tokens = 64, .backward = true, .train_base = true});
     };

@@ -7,7 +7,7 @@
 #include <deque>
 
 #include "backend/thread_comm.h"
-#include "engine/pipeline/pipeline.h"
+#include "engine/runner.h"
 #include "model/adapter/specs.h"
 #include "ops/cpu/cpu_backend.h"
 
@@ -76,16 +76,17 @@ class WholeRun {
     auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 2);
     auto model = model::init_model(*backend, staged_config(c), c.dtype, 3);
     engine_ = std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions());
+    runner_ = std::make_unique<Runner>(*engine_);
   }
   Engine& engine() { return *engine_; }
   void add_adapter(const std::vector<model::LoraModuleSpec>& specs) {
     stir(engine_->adapter(engine_->create_adapter(specs, 11)));
   }
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink) {
-    return engine_->run(batch, sink);
+    return runner_->run(batch, sink);
   }
   void enable_base_steps(const train::BaseStep& how) { engine_->enable_base_steps(how); }
-  double step(api::AdapterSlot slot) { return engine_->step(slot, kAdamW).grad_norm; }
+  double step(api::AdapterSlot slot) { return runner_->step(slot, kAdamW).grad_norm; }
   const model::LoraAdapter* adapter(api::AdapterSlot slot) { return &engine_->adapter(slot); }
   void finish() { engine_->base_trainer().finish_gradients(engine_->backend()); }
   void finish_adapter(api::AdapterSlot slot) {
@@ -101,12 +102,13 @@ class WholeRun {
 
  private:
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Runner> runner_;
 };
 
 class StagedRun {
  public:
   StagedRun(const StagedCase& c, Comm& comm, const PipelinePlan& plan)
-      : pipeline_(std::make_unique<Pipeline>(comm, plan, staged_engines(c, comm, plan))) {}
+      : pipeline_(std::make_unique<Runner>(comm, plan, staged_engines(c, comm, plan))) {}
   Engine& engine() { return pipeline_->engine(); }
   void add_adapter(const std::vector<model::LoraModuleSpec>& specs) {
     pipeline_->for_adapter(pipeline_->create_adapter(specs, 11), stir);
@@ -122,22 +124,21 @@ class StagedRun {
   void finish() { pipeline_->finish_base_gradients(); }
   void finish_adapter(api::AdapterSlot slot) { pipeline_->finish_adapter_gradients(slot); }
   std::vector<float> base(size_t index, bool gradient) {
-    return read(index,
-                gradient ? Pipeline::BaseValues::kGradients : Pipeline::BaseValues::kMasters);
+    return read(index, gradient ? Runner::BaseValues::kGradients : Runner::BaseValues::kMasters);
   }
   std::vector<float> router_bias(size_t index) {
-    return read(index, Pipeline::BaseValues::kRouterBias);
+    return read(index, Runner::BaseValues::kRouterBias);
   }
 
  private:
-  std::vector<float> read(size_t index, Pipeline::BaseValues which) {
+  std::vector<float> read(size_t index, Runner::BaseValues which) {
     const Shape& shape = engine().model().weights->table()[index].shape;
     std::vector<float> values(static_cast<size_t>(shape.num_elements()));
     pipeline_->read_base(index, which, values);
     return values;
   }
 
-  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Runner> pipeline_;
 };
 
 template <typename Run>

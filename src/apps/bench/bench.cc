@@ -26,6 +26,7 @@
 #include "base/trace.h"
 #include "engine/plan/cost.h"
 #include "engine/plan/memory_plan.h"
+#include "engine/runner.h"
 #include "engine/sampling/sampling_loop.h"
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/mla.h"
@@ -188,6 +189,7 @@ class Bench {
       if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
       engine_->set_pass(plan_->micro_tokens, plan_->recompute.recompute);
     }
+    runner_ = std::make_unique<engine::Runner>(*engine_);
     const int64_t adapters = work_.kind == Kind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
     for (int64_t i = 0; i < adapters; ++i) {
       slots_.push_back(engine_->create_adapter(modules(), static_cast<uint64_t>(i)));
@@ -237,8 +239,8 @@ class Bench {
     const double before = probe.matrix_flops(dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
-    engine_->run(batch);
-    engine_->step(slots_[0], {.lr = 1e-4});
+    runner_->run(batch);
+    runner_->step(slots_[0], {.lr = 1e-4});
     const double seconds = now_seconds() - start;
     const double flops = flops_of_work(engine_->config(), work_.batch, work_.length, modules(),
                                        recompute() == "full");
@@ -259,7 +261,7 @@ class Bench {
     const double before = probe.matrix_flops(dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
-    engine_->sample({request(0, 1, false)});
+    engine::sample(*engine_, {request(0, 1, false)});
     const double seconds = now_seconds() - start;
     add_compute_sample(probe, before, engine::prefill_work(engine_->config(), work_.length).flops,
                        seconds);
@@ -433,6 +435,7 @@ class Bench {
   const Work& work_;
   const BenchOptions& options_;
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<engine::Runner> runner_;
   std::vector<api::AdapterSlot> slots_;
   std::vector<Figures> runs_;
   std::optional<TrainPlan> plan_;  // where --memory chose

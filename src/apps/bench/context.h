@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/pass_builder.h"
+#include "model/decoder.h"
 
 namespace strata::apps {
 

@@ -43,18 +43,18 @@ class StagesBench {
   }
 
  private:
-  std::unique_ptr<engine::Pipeline> load(Comm& comm) const {
+  std::unique_ptr<engine::Runner> load(Comm& comm) const {
     const engine::EngineOptions engine_options = {
         .recompute = plan_.regions.any() ? parse_recompute(work_.recompute) : model::Recompute(),
         .regions = plan_.regions};
     if (!options_.model.empty()) {
-      return make_pipeline(comm, plan_,
-                           {.model = options_.model,
-                            .dtype = options_.dtype,
-                            .weights = options_.weights,
-                            .recompute = work_.recompute,
-                            .threads = options_.threads},
-                           engine_options);
+      return make_runner(comm, plan_,
+                         {.model = options_.model,
+                          .dtype = options_.dtype,
+                          .weights = options_.weights,
+                          .recompute = work_.recompute,
+                          .threads = options_.threads},
+                         engine_options);
     }
     std::vector<std::unique_ptr<engine::Engine>> engines;
     for (const int stage : plan_.stages_of(comm.rank())) {
@@ -69,7 +69,7 @@ class StagesBench {
       engines.push_back(
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options));
     }
-    return std::make_unique<engine::Pipeline>(comm, plan_, std::move(engines));
+    return std::make_unique<engine::Runner>(comm, plan_, std::move(engines));
   }
 
   [[nodiscard]] int threads_on(int rank) const {
@@ -83,7 +83,7 @@ class StagesBench {
   }
 
   void run_rank(Comm& comm) {
-    const std::unique_ptr<engine::Pipeline> pipeline = load(comm);
+    const std::unique_ptr<engine::Runner> pipeline = load(comm);
     const api::AdapterSlot slot =
         pipeline->create_adapter(model::adapter_specs(config_, {"all-linear"}, kRank, 32.0), 0);
     std::vector<api::Datum> data;
@@ -101,8 +101,8 @@ class StagesBench {
   }
 
   // The first time memory is touched and scratch is booked, and nothing counts.
-  void measure(Comm& comm, engine::Pipeline& pipeline, const api::Batch& batch,
-               api::AdapterSlot slot, bool counts) {
+  void measure(Comm& comm, engine::Runner& pipeline, const api::Batch& batch, api::AdapterSlot slot,
+               bool counts) {
     const double before = matrix_flops(comm);
     meet(comm);
     double seconds = 0.0;

@@ -22,7 +22,7 @@ double perplexity(const std::string& model, const std::string& adapter, const da
   const engine::PipelinePlan plan = plan_stages(setup, {});
   double loss = 0;
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline = make_pipeline(comm, plan, setup, {.pass_tokens = kPassTokens});
+    const auto pipeline = make_runner(comm, plan, setup, {.pass_tokens = kPassTokens});
     const std::vector<api::AdapterSlot> slots = {adapter.empty() ? api::AdapterSlot::kBase
                                                                  : pipeline->load_adapter(adapter)};
     loss = score(*pipeline, slots, data, kPassTokens, WantTop::kNo)[0].total.loss();

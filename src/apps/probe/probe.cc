@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
+#include "engine/sampling/sampling_loop.h"
 #include "model/adapter/tensors.h"
 
 namespace strata::apps {
@@ -28,7 +29,7 @@ class Probe {
   void run(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
     EngineSetup setup = options_;
     setup.mtp = use_mtp();
-    pipeline_ = make_pipeline(comm, plan, setup);
+    pipeline_ = make_runner(comm, plan, setup);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_request();
     forward();
@@ -141,7 +142,7 @@ class Probe {
     put_indexer_losses(pipeline_->run(batch(api::Gradients::kParameters)));
     sample_memory();
     pipeline_->finish_base_gradients();
-    put_parameters("param_grad.", engine::Pipeline::BaseValues::kGradients);
+    put_parameters("param_grad.", engine::Runner::BaseValues::kGradients);
     pipeline_->zero_base_gradients();
   }
 
@@ -168,11 +169,11 @@ class Probe {
       }
     }
     if (!plan.parameters) return put_adapters("adapter_final", false);
-    put_parameters("param_final.", engine::Pipeline::BaseValues::kMasters);
+    put_parameters("param_final.", engine::Runner::BaseValues::kMasters);
   }
 
   // Every trained tensor of the checkpoint, under its name there.
-  void put_parameters(const std::string& prefix, engine::Pipeline::BaseValues which) {
+  void put_parameters(const std::string& prefix, engine::Runner::BaseValues which) {
     const model::ModelWeights& weights = *pipeline_->engine().model().weights;
     for (const model::StoredTensor& tensor : weights.stored_tensors()) {
       const model::Parameter& first = weights.table()[tensor.parameters.front()];
@@ -201,7 +202,7 @@ class Probe {
   }
 
   void put_samples(engine::Engine& engine) {
-    const std::vector<api::SampleResult> results = engine.sample(request_.samples);
+    const std::vector<api::SampleResult> results = engine::sample(engine, request_.samples);
     for (size_t i = 0; i < results.size(); ++i) {
       const api::SampleResult& r = results[i];
       const api::SampleRequest& asked = request_.samples[i];
@@ -243,7 +244,7 @@ class Probe {
   const ProbeOptions& options_;
   const ProbeRequest& request_;
   ProbeStats* stats_;  // or none
-  std::unique_ptr<engine::Pipeline> pipeline_;
+  std::unique_ptr<engine::Runner> pipeline_;
   std::vector<api::AdapterSlot> slots_;
   api::TensorSink sink_;
 };

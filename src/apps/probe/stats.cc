@@ -12,32 +12,14 @@ namespace {
 
 namespace json = boost::json;
 
-// The passes that a batch is cut into, by the sequences that each begins with, and the batch's end.
-std::vector<size_t> cuts_of(const engine::PipelinePlan& plan, const engine::Engine& engine,
-                            const api::Batch& batch) {
-  if (!plan.is_whole()) return engine::cut_batch(batch, plan.table.num_microbatches).firsts;
-  std::vector<size_t> firsts = {0};
-  int64_t tokens = 0;
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    const int64_t count = std::ssize(batch.sequences[s].datum->tokens);
-    if (s > firsts.back() && tokens + count > engine.options().pass_tokens) {
-      firsts.push_back(s);
-      tokens = 0;
-    }
-    tokens += count;
-  }
-  firsts.push_back(batch.sequences.size());
-  return firsts;
-}
-
 engine::PassPlan count_pass(const engine::PipelinePlan& plan, int stage, engine::Engine& engine,
                             const engine::PassWork& work, engine::PassState& state) {
   engine::PassMeter meter(engine.backend());
-  const auto whole = [&](Backend& counter) { run_pass(counter, engine, work, state); };
+  const auto whole = [&](Backend& counter) { engine::count_pass(counter, engine, work, state); };
   const auto apart = [&](Backend& counter) {
-    count_stage_pass(counter, engine, work, state, plan.defers(stage));
+    return count_stage_pass(counter, engine, work, state, plan.defers(stage));
   };
-  return plan.is_whole() ? meter.count(whole) : meter.count_held(apart);
+  return plan.has_flights() ? meter.count_held(apart) : meter.count(whole);
 }
 
 // Whether backward makes this activation again (model/pass/recompute.h).
@@ -73,20 +55,25 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
                              .indexer_loss = batch.indexer_weight > 0.0f},
                    .plan = {},
                    .saved = {}};
-  const std::vector<size_t> firsts = cuts_of(plan_, engine, batch);
-  for (size_t m = 0; m + 1 < firsts.size(); ++m) {
-    engine::MicroBatch rows;
-    const engine::PassWork work = rows.lay_out(engine, batch, firsts[m], firsts[m + 1]);
-    engine::PassPlan counted = count_pass(plan_, stage, engine, work, rows.state());
-    most.shape.pass_tokens = std::max(most.shape.pass_tokens, rows.builder().num_tokens());
-    if (m > 0 && counted.total() + counted.kept() <= most.plan.total() + most.plan.kept()) continue;
-    most.plan = std::move(counted);
-    most.saved = rows.builder().saved_costs();
+  engine::Round round;
+  while (next_round(plan_, engine.options().pass_tokens, batch, round)) {
+    for (size_t m = 0; m + 1 < round.firsts.size(); ++m) {
+      engine::MicroBatch rows;
+      const engine::PassWork work =
+          rows.lay_out(engine, batch, round.firsts[m], round.firsts[m + 1]);
+      engine::PassPlan counted = count_pass(plan_, stage, engine, work, rows.state());
+      const bool is_first = most.shape.pass_tokens == 0;
+      most.shape.pass_tokens = std::max(most.shape.pass_tokens, rows.builder().num_tokens());
+      if (!is_first && counted.total() + counted.kept() <= most.plan.total() + most.plan.kept())
+        continue;
+      most.plan = std::move(counted);
+      most.saved = rows.builder().saved_costs();
+    }
   }
   return most;
 }
 
-void ProbeStats::record(engine::Pipeline& pipeline, const api::Batch& batch) {
+void ProbeStats::record(engine::Runner& pipeline, const api::Batch& batch) {
   for (const auto& runner : pipeline.stages()) record_stage(*runner, batch);
   if (pipeline.is_first_rank()) sample_memory();
 }
@@ -99,7 +86,7 @@ void ProbeStats::record_stage(engine::StageRunner& runner, const api::Batch& bat
   engine::Engine& engine = runner.engine();
   Stage stage = {.rank = plan_.ranks[static_cast<size_t>(runner.stage())],
                  .layers = engine.model().weights->part().size(),
-                 .peak_live = plan_.is_whole() ? 1 : runner.peak_live()};
+                 .peak_live = runner.peak_live()};
   const Heaviest most = heaviest_pass(runner.stage(), engine, batch);
   const int64_t trained = plan(most, runner, stage);
   stage.peak_bytes = stage.weight_bytes + trained + engine.backend().scratch().high_water() +

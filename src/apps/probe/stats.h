@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "api/batch.h"
-#include "engine/pipeline/pipeline.h"
+#include "engine/runner.h"
 
 namespace strata::apps {
 
@@ -21,7 +21,7 @@ class ProbeStats {
 
   // After a batch has run, with its gradients: each rank for the stages that it has. Of several
   // batches the one that takes most counts.
-  void record(engine::Pipeline& pipeline, const api::Batch& batch);
+  void record(engine::Runner& pipeline, const api::Batch& batch);
   // What the process has in memory now. One rank does.
   void sample_memory();
   // A JSON object, once all ranks have ended.

@@ -49,8 +49,9 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
     bases_[i].longest_datum = plan_.longest_data[i];
     base.engine->set_limits(plan_.pass_tokens, plan_.max_pages[i], plan_.max_states[i],
                             plan_.pass_bytes[i]);
+    base.passes = std::make_unique<engine::Runner>(*base.engine);
     base.runner = std::make_unique<engine::WorkRunner>(
-        *base.engine, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
+        *base.passes, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
         engine::RunnerOptions{
             .base = bases_[i].id,
             .max_sample_rows = options.max_sample_rows,

@@ -94,6 +94,7 @@ class EngineHost {
  private:
   struct Base {
     std::unique_ptr<engine::Engine> engine;
+    std::unique_ptr<engine::Runner> passes;
     std::optional<text::Tokenizer> tokenizer;
     std::unique_ptr<engine::WorkRunner> runner;
   };

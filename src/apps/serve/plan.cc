@@ -75,7 +75,7 @@ struct LongestDatum {
   int64_t file_bytes = 0;
 };
 
-// The longest datum that fits `bytes` in a pass of its own, with what Engine::run does last to make
+// The longest datum that fits `bytes` in a pass of its own, with what a runner does last to make
 // it fit. One of pass_tokens does: the pass is planned for it.
 LongestDatum longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t bytes, int64_t rank,
                            model::ExpertRank expert_rank) {

@@ -65,7 +65,7 @@ void add_pass(const PassData& pass, std::span<const api::SequenceResult> results
 
 }  // namespace
 
-std::vector<SlotScore> score(engine::Pipeline& pipeline, std::span<const api::AdapterSlot> slots,
+std::vector<SlotScore> score(engine::Runner& pipeline, std::span<const api::AdapterSlot> slots,
                              const data::Dataset& dataset, int64_t pass_tokens, WantTop want_top) {
   const std::vector<int64_t> lengths = dataset.examples.lengths();
   std::vector<int64_t> all(lengths.size());

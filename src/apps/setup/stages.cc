@@ -177,9 +177,9 @@ engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& o
   return plan;
 }
 
-std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::PipelinePlan& plan,
-                                                const EngineSetup& setup,
-                                                engine::EngineOptions options) {
+std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
+                                            const EngineSetup& setup,
+                                            engine::EngineOptions options) {
   EngineSetup own = setup;
   if (!plan.regions.any()) own.recompute = "none";
   const model::Recompute recompute = parse_recompute(own.recompute);
@@ -187,7 +187,7 @@ std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::Pipeli
   options.regions = plan.regions;
   if (plan.num_stages() == 1) {
     engines.push_back(make_engine(own, options));
-    return std::make_unique<engine::Pipeline>(comm, plan, std::move(engines));
+    return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
   }
   options.recompute = recompute;
   options.threads = threads_of(comm.rank(), comm.size(), setup.threads);
@@ -198,7 +198,7 @@ std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::Pipeli
     engines.push_back(make_stage(std::move(backend), setup, plan.layers[static_cast<size_t>(stage)],
                                  options, stage == 0));
   }
-  return std::make_unique<engine::Pipeline>(comm, plan, std::move(engines));
+  return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }
 
 }  // namespace strata::apps

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/setup/engine_setup.h"
-#include "engine/pipeline/pipeline.h"
+#include "engine/runner.h"
 
 namespace strata::apps {
 
@@ -36,8 +36,8 @@ engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOp
 int threads_of(int rank, int num_ranks, int threads);
 
 // Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
-std::unique_ptr<engine::Pipeline> make_pipeline(Comm& comm, const engine::PipelinePlan& plan,
-                                                const EngineSetup& setup,
-                                                engine::EngineOptions options = {});
+std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
+                                            const EngineSetup& setup,
+                                            engine::EngineOptions options = {});
 
 }  // namespace strata::apps

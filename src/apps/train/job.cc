@@ -56,7 +56,7 @@ std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
                               with_indexers(options));
 }
 
-TrainJob::TrainJob(const TrainOptions& options, std::shared_ptr<engine::Pipeline> pipeline,
+TrainJob::TrainJob(const TrainOptions& options, std::shared_ptr<engine::Runner> pipeline,
                    const TrainData& data, const TrainJob* turns_with)
     : options_(options),
       pipeline_(std::move(pipeline)),
@@ -258,14 +258,14 @@ TensorView TrainJob::gather_router_bias(size_t index) {
   const Shape& shape = engine().model().weights->table()[index].shape;
   std::vector<float>& values = gathered_biases_[index];
   if (is_first_rank()) values.resize(static_cast<size_t>(shape.num_elements()));
-  pipeline_->read_base(index, engine::Pipeline::BaseValues::kRouterBias, values);
+  pipeline_->read_base(index, engine::Runner::BaseValues::kRouterBias, values);
   return {values.data(), DType::kF32, shape};
 }
 
 TensorView TrainJob::gather_base(size_t block) {
-  constexpr engine::Pipeline::BaseValues kBlocks[] = {engine::Pipeline::BaseValues::kMasters,
-                                                      engine::Pipeline::BaseValues::kFirstMoments,
-                                                      engine::Pipeline::BaseValues::kSecondMoments};
+  constexpr engine::Runner::BaseValues kBlocks[] = {engine::Runner::BaseValues::kMasters,
+                                                    engine::Runner::BaseValues::kFirstMoments,
+                                                    engine::Runner::BaseValues::kSecondMoments};
   const train::BaseTrainer& trainer = engine().base_trainer();
   const std::vector<model::Parameter>& table = engine().model().weights->table();
   std::vector<float>& values = gathered_[block];

@@ -16,7 +16,7 @@
 #include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "data/lr_schedule.h"
-#include "engine/pipeline/pipeline.h"
+#include "engine/runner.h"
 #include "model/adapter/specs.h"
 
 namespace strata::apps {
@@ -67,7 +67,7 @@ class TrainJob {
  public:
   // Borrows the data. Jobs of one pipeline, which is not divided, take turns step by step; each has
   // an adapter of its own, with the gradients of the first one's, `turns_with`.
-  TrainJob(const TrainOptions& options, std::shared_ptr<engine::Pipeline> pipeline,
+  TrainJob(const TrainOptions& options, std::shared_ptr<engine::Runner> pipeline,
            const TrainData& data, const TrainJob* turns_with = nullptr);
 
   [[nodiscard]] const TrainOptions& options() const { return options_; }
@@ -75,7 +75,7 @@ class TrainJob {
   [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
   [[nodiscard]] const engine::PipelinePlan& stages() const { return pipeline_->plan(); }
   [[nodiscard]] bool is_divided() const { return !stages().is_whole(); }
-  [[nodiscard]] engine::Pipeline& pipeline() { return *pipeline_; }
+  [[nodiscard]] engine::Runner& pipeline() { return *pipeline_; }
   // Which prints and writes.
   [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }
   [[nodiscard]] bool is_lora() const { return options_.method == "lora"; }
@@ -135,7 +135,7 @@ class TrainJob {
   [[nodiscard]] std::vector<size_t> router_biases();
 
   TrainOptions options_;
-  std::shared_ptr<engine::Pipeline> pipeline_;
+  std::shared_ptr<engine::Runner> pipeline_;
   const TrainData& data_;
   data::BatchPlan plan_;
   data::LrSchedule schedule_;
@@ -161,9 +161,9 @@ TrainData read_train_data(const TrainOptions& options);
 // All checks of how a run is divided, and what --memory makes of it.
 TrainRun plan_run(const TrainOptions& options, const TrainData& data);
 // Loads what this rank has of the model. Borrows all it is given.
-std::shared_ptr<engine::Pipeline> load_train_model(Comm& comm, const TrainRun& run,
-                                                   const TrainOptions& options,
-                                                   const TrainData& data);
+std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
+                                                 const TrainOptions& options,
+                                                 const TrainData& data);
 // The same with a job of it alone.
 std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
                                          const TrainOptions& options, const TrainData& data);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "checkpoint/json.h"
+#include "engine/sampling/sampling_loop.h"
 
 namespace strata::apps {
 namespace {
@@ -55,7 +56,7 @@ std::vector<Sample> TrainSampler::run(engine::Engine& engine, api::AdapterSlot s
                         .temperature = 0,
                         .stop = stop_});
   }
-  const std::vector<api::SampleResult> results = engine.sample(requests);
+  const std::vector<api::SampleResult> results = engine::sample(engine, requests);
   std::vector<Sample> samples;
   for (size_t i = 0; i < results.size(); ++i) {
     samples.push_back(

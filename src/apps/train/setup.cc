@@ -191,9 +191,9 @@ TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
   return run;
 }
 
-std::shared_ptr<engine::Pipeline> load_train_model(Comm& comm, const TrainRun& run,
-                                                   const TrainOptions& options,
-                                                   const TrainData& data) {
+std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
+                                                 const TrainOptions& options,
+                                                 const TrainData& data) {
   EngineSetup setup = options;
   setup.mtp = use_mtp(options);
   setup.weights = usable_weights(options.weights, options.method);
@@ -202,8 +202,8 @@ std::shared_ptr<engine::Pipeline> load_train_model(Comm& comm, const TrainRun& r
   planned.mtp = setup.mtp;
   setup.weights_in_files =
       run.staged ? run.staged->weights_in_files : needs_files(planned, data.train, data.eval);
-  std::shared_ptr<engine::Pipeline> pipeline =
-      make_pipeline(comm, run.stages, setup, {.pass_tokens = options.micro_tokens});
+  std::shared_ptr<engine::Runner> pipeline =
+      make_runner(comm, run.stages, setup, {.pass_tokens = options.micro_tokens});
   for (const auto& stage : pipeline->stages()) {
     if (!run.staged) break;
     stage->engine().set_pass(options.micro_tokens, run.staged->choice.recompute);

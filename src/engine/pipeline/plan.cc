@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "schedule/generate.h"
 #include "schedule/lower.h"
 
 namespace strata::engine {
@@ -80,6 +81,12 @@ PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_del
   return {.table = has_transfers(table) ? table : schedule::lower(table, forwarding_delay),
           .layers = std::move(layers),
           .ranks = schedule::ranks_of_stages(table)};
+}
+
+PipelinePlan make_whole_plan(int64_t num_layers) {
+  const schedule::Table table = schedule::generate(
+      {.kind = schedule::Kind::kGpipe, .num_ranks = 1, .num_microbatches = 1, .num_chunks = 1});
+  return make_pipeline_plan(table, /*forwarding_delay=*/1, {{0, num_layers}});
 }
 
 std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, double before,

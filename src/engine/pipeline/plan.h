@@ -21,6 +21,11 @@ struct PipelinePlan {
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }
   // One stage and one micro-batch: nothing is divided.
   [[nodiscard]] bool is_whole() const { return num_stages() == 1 && table.num_microbatches == 1; }
+  // A batch is run in rounds of the table, whose micro-batches have as many tokens as a pass has at
+  // most; or in one round, divided by their number.
+  [[nodiscard]] bool cuts_by_tokens() const { return is_whole(); }
+  // Whether passes are in flight: between a forward and its backward others run.
+  [[nodiscard]] bool has_flights() const { return !is_whole(); }
   // The stages of a rank, ascending.
   [[nodiscard]] std::vector<int> stages_of(int rank) const;
   // Whether the stage's weight gradients may come after its backwards.
@@ -33,6 +38,9 @@ struct PipelinePlan {
 // run: backwards of a stage that do not ascend, whose sums would have other bits.
 PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_delay,
                                 std::vector<model::LayerRange> layers);
+
+// A model of so many layers that nothing divides: the table of one stage and one pass.
+PipelinePlan make_whole_plan(int64_t num_layers);
 
 // Layers in `num_stages` runs whose largest cost is the least there is; `before` and `after` are
 // what the first and the last run cost beside their layers. No run is empty.

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/pipeline/stage_runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
+#include "backend/offload_room.h"
 #include "base/check.h"
+#include "base/env.h"
+#include "base/error.h"
 #include "base/trace.h"
 
 namespace strata::engine {
@@ -33,34 +38,140 @@ std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microb
   return firsts;
 }
 
-BatchCuts cut_batch(const api::Batch& batch, int num_microbatches) {
-  std::vector<int64_t> lengths;
-  for (const api::Sequence& sequence : batch.sequences) {
-    lengths.push_back(std::ssize(sequence.datum->tokens));
-  }
-  BatchCuts cuts = {.firsts = cut_lengths(lengths, num_microbatches), .first_rows = {}};
-  int64_t rows = 0;
-  for (size_t s = 0, m = 0; m < cuts.firsts.size(); ++m) {
-    for (; s < cuts.firsts[m]; ++s) rows += lengths[s];
-    cuts.first_rows.push_back(rows);
-  }
-  return cuts;
+namespace {
+
+int64_t num_tokens(const api::Batch& batch, size_t sequence) {
+  return std::ssize(batch.sequences[sequence].datum->tokens);
 }
 
-StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage,
-                         std::unique_ptr<Engine> engine)
+// Where the micro-batches of sequences [first, end) begin, and the last one's end.
+void cut_by_number(const api::Batch& batch, int num_microbatches, size_t first, size_t end,
+                   std::vector<size_t>& firsts) {
+  std::vector<int64_t> lengths;
+  for (size_t s = first; s < end; ++s) lengths.push_back(num_tokens(batch, s));
+  firsts = cut_lengths(lengths, num_microbatches);
+  for (size_t& begin : firsts) begin += first;
+}
+
+// Likewise, but of no more sequences than so many micro-batches hold.
+void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
+                   size_t end, std::vector<size_t>& firsts) {
+  firsts.assign(1, first);
+  while (firsts.back() < end && std::ssize(firsts) <= num_microbatches) {
+    size_t last = firsts.back();
+    int64_t tokens = 0;
+    for (; last < end; ++last) {
+      tokens += num_tokens(batch, last);
+      if (tokens > pass_tokens && last > firsts.back()) break;
+    }
+    firsts.push_back(last);
+  }
+}
+
+}  // namespace
+
+bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
+                Round& round) {
+  const std::vector<api::Sequence>& all = batch.sequences;
+  const size_t first = round.firsts.empty() ? 0 : round.firsts.back();
+  int64_t rows = round.firsts.empty() ? 0 : round.first_rows.back();
+  if (first == all.size()) return false;
+  const bool takes = all[first].gradients;
+  size_t end = first + 1;
+  while (end < all.size() && all[end].gradients == takes) ++end;
+  round.clear();
+  round.backward = takes && batch.gradients != api::Gradients::kNone;
+  const int count = plan.table.num_microbatches;
+  if (plan.cuts_by_tokens()) {
+    cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
+  } else {
+    cut_by_number(batch, count, first, end, round.firsts);
+  }
+  for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
+    for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);
+    round.first_rows.push_back(rows);
+  }
+  return true;
+}
+
+StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine)
     : comm_(comm),
       plan_(plan),
       stage_(stage),
-      engine_(std::move(engine)),
-      defers_(plan.defers(stage)) {}
+      engine_(engine),
+      defers_(plan.defers(stage)),
+      has_flights_(plan.has_flights()) {}
 
-void StageRunner::begin(const api::Batch& batch, const BatchCuts& cuts, api::BatchResult& result) {
+void StageRunner::prepare(const api::Batch& batch, api::BatchResult& result,
+                          api::TensorSink* sink) {
   batch_ = &batch;
-  cuts_ = &cuts;
   result_ = &result;
-  sink_ = {};
-  engine_->prepare(batch, &sink_);
+  own_sink_ = {};
+  sink_ = is_first() && is_last() ? sink : &own_sink_;
+  engine_.prepare(batch, sink_);
+  check_memory();
+}
+
+// Sequences beyond pass_tokens run alone: whether each fits is known before the first pass, and so
+// is whether the disk has the room.
+void StageRunner::check_memory() {
+  if (engine_.options().pass_bytes == 0) return;
+  for (size_t s = 0; s < batch_->sequences.size(); ++s) {
+    if (num_tokens(*batch_, s) <= engine_.options().pass_tokens) continue;
+    Flight& flight = take(0);
+    PassWork work = flight.micro_batch.lay_out(engine_, *batch_, s, s + 1);
+    fit(flight, work, s);
+    book_files();
+    end(flight);
+  }
+}
+
+const PassPlan& StageRunner::count(Flight& flight, const PassWork& work) {
+  PassState& state = flight.micro_batch.state();
+  if (!has_flights_) {
+    return engine_.room().count(
+        [&](Backend& counter) { count_pass(counter, engine_, work, state); });
+  }
+  return engine_.room().count_held([&](Backend& counter) {
+    return count_stage_pass(counter, engine_, work, state, defers_ && work.trains());
+  });
+}
+
+// Counts the pass, with full recompute where it would take too much without, and with the layers'
+// inputs in files.
+void StageRunner::fit(Flight& flight, PassWork& work, size_t first) {
+  const EngineOptions& options = engine_.options();
+  const auto too_much = [&] {
+    const PassPlan& counted = count(flight, work);
+    return options.pass_bytes > 0 && counted.total() + counted.kept() > options.pass_bytes;
+  };
+  if (!too_much()) return;
+  if (work.backward()) work.recompute = model::Recompute::kFull;
+  if (!too_much()) return;
+  if (work.backward() && !options.offload.empty()) {
+    work.recompute = engine_.least_recompute();
+    if (!too_much()) return;
+  }
+  const PassPlan& counted = engine_.last_plan();
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("sequences[{}]: a pass of {} tokens takes {} bytes{}, and a pass may take {}; "
+                  "split the sequence, or give more memory (--memory)",
+                  first, flight.micro_batch.builder().num_tokens(),
+                  counted.total() + counted.kept(), work.backward() ? " with full recompute" : "",
+                  options.pass_bytes));
+}
+
+// Room in files for the pass that was counted last.
+void StageRunner::book_files() {
+  const int64_t bytes = engine_.last_plan().file_bytes;
+  if (bytes == 0) return;
+  Backend& backend = engine_.backend();
+  const std::string& folder = engine_.options().offload;
+  if (backend.offload() == nullptr) {
+    backend.offload_to(folder.empty() ? env_temporary_folder() : folder);
+  }
+  backend.offload()->book(bytes);
 }
 
 void StageRunner::run(const Action& action) {
@@ -98,9 +209,9 @@ TensorView StageRunner::take_crossing(Border border, int microbatch, const Shape
                            [](const Crossing& crossing) { return crossing.microbatch < 0; });
   if (free == all.end()) free = all.emplace(free);
   const DType dtype =
-      border == Border::kForward ? engine_->model().weights->compute_dtype() : DType::kF32;
+      border == Border::kForward ? engine_.model().weights->compute_dtype() : DType::kF32;
   if (free->memory.bytes() < shape.num_elements() * dtype_bytes(dtype)) {
-    free->memory = Tensor(engine_->backend().allocator(), dtype, shape);
+    free->memory = Tensor(engine_.backend().allocator(), dtype, shape);
   }
   free->microbatch = microbatch;
   free->tensor = TensorView(free->memory.view().data, dtype, shape);
@@ -143,7 +254,7 @@ StageRunner::Flight& StageRunner::take(int microbatch) {
   auto free = std::find_if(flights_.begin(), flights_.end(),
                            [](const auto& flight) { return flight->microbatch < 0; });
   if (free == flights_.end()) {
-    free = flights_.insert(free, std::make_unique<Flight>(*engine_));
+    free = flights_.insert(free, std::make_unique<Flight>(engine_));
   }
   (*free)->microbatch = microbatch;
   return **free;
@@ -157,10 +268,27 @@ StageRunner::Flight& StageRunner::find(int microbatch) {
   return **found;
 }
 
+void StageRunner::finish(Flight& flight) {
+  if (batch_->want_loss) {
+    flight.micro_batch.note_gradients(engine_, *batch_);
+    if (is_last()) flight.micro_batch.give_losses(*batch_, *result_);
+  }
+  end(flight);
+}
+
 void StageRunner::end(Flight& flight) {
   flight.pass.reset();
+  flight.files_mark.reset();
   flight.mark.reset();
   flight.microbatch = -1;
+}
+
+void StageRunner::end() {
+  for (const auto& flight : flights_) end(*flight);
+  std::erase_if(waiting_, [](const auto& waiting) { return waiting->microbatch >= 0; });
+  for (std::vector<Crossing>& all : crossings_) {
+    for (Crossing& crossing : all) crossing.microbatch = -1;
+  }
 }
 
 void StageRunner::forward(int microbatch) {
@@ -168,31 +296,30 @@ void StageRunner::forward(int microbatch) {
   Flight& flight = take(microbatch);
   const auto m = static_cast<size_t>(microbatch);
   MicroBatch& laid_out = flight.micro_batch;
-  PassWork work = laid_out.lay_out(*engine_, *batch_, cuts_->firsts[m], cuts_->firsts[m + 1]);
-  work.first_row = cuts_->first_rows[m];
-  work.sink = &sink_;
-  const PassPlan& counted = engine_->room().count_held([&](Backend& counter) {
-    flight.deferred_bytes =
-        count_stage_pass(counter, *engine_, work, laid_out.state(), defers_ && wants_backward());
-  });
-  engine_->room().book(counted);
-  flight.held.reserve(counted.held_bytes);
+  PassWork work = laid_out.lay_out(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
+  work.first_row = round_->first_rows[m];
+  work.sink = sink_;
+  fit(flight, work, round_->firsts[m]);
+  book_files();
+  Backend& backend = engine_.backend();
+  const PassPlan& counted = engine_.last_plan();
+  engine_.room().book(counted);
   pass_bytes_ = std::max(pass_bytes_, counted.total());
-  flight.mark.emplace(flight.held);
+  flight.held.reserve(counted.held_bytes);
+  flight.deferred_bytes = counted.deferred_bytes;
+  flight.mark.emplace(has_flights_ ? flight.held : backend.scratch());
+  if (!has_flights_ && backend.has_files()) flight.files_mark.emplace(backend.file_scratch());
   {
-    const Scratch::Hold hold(engine_->backend().scratch(), flight.held);
-    StagePass& pass = flight.pass.emplace(engine_->backend(), *engine_, work, laid_out.state());
+    std::optional<Scratch::Hold> hold;
+    if (has_flights_) hold.emplace(backend.scratch(), flight.held);
+    StagePass& pass = flight.pass.emplace(backend, engine_, work, laid_out.state());
     if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
     pass.forward(is_last() ? TensorView()
                            : take_crossing(Border::kForward, microbatch, pass.border_shape()));
     pass.loss();
   }
   note_held(flight);
-  if (batch_->want_loss) {
-    laid_out.note_gradients(*engine_, *batch_);
-    if (is_last()) laid_out.give_losses(*batch_, *result_);
-  }
-  if (!wants_backward()) end(flight);
+  if (!work.trains()) finish(flight);
   // To another rank an action of its own sends it.
   if (!is_last() && is_here(stage_ + 1)) send(Border::kForward, microbatch);
 }
@@ -209,7 +336,7 @@ model::DeferredProducts& StageRunner::defer(const Flight& flight) {
   auto free = std::find_if(waiting_.begin(), waiting_.end(),
                            [](const auto& waiting) { return waiting->microbatch < 0; });
   if (free == waiting_.end()) {
-    free = waiting_.insert(free, std::make_unique<Waiting>(*engine_));
+    free = waiting_.insert(free, std::make_unique<Waiting>(engine_));
   }
   Waiting& waiting = **free;
   waiting.microbatch = flight.microbatch;
@@ -225,7 +352,7 @@ void StageRunner::weight_gradients(int microbatch) {
   });
   CHECK(found != waiting_.end(), stage_, microbatch);
   Waiting& waiting = **found;
-  waiting.products.run(engine_->backend());
+  waiting.products.run(engine_.backend());
   deferred_bytes_ = std::max(deferred_bytes_, waiting.memory.high_water());
   waiting.mark.reset();
   waiting.microbatch = -1;
@@ -236,16 +363,20 @@ void StageRunner::backward(const Action& action) {
   const bool defers = action.op == Op::kInputGrad;
   const TraceSpan span(defers ? "I" : "B", "micro-batch", microbatch);
   Flight& flight = find(microbatch);
-  const TensorView d = take_crossing(Border::kBackward, microbatch, flight.pass->border_shape());
+  Scratch& scratch = engine_.backend().scratch();
+  const Shape shape = flight.pass->border_shape();
+  const TensorView d = has_flights_ ? take_crossing(Border::kBackward, microbatch, shape)
+                                    : scratch.take(DType::kF32, shape);
   if (!is_last()) receive(Border::kBackward, stage_ + 1, microbatch, d);
   {
-    const Scratch::Hold hold(engine_->backend().scratch(), flight.held);
+    std::optional<Scratch::Hold> hold;
+    if (has_flights_) hold.emplace(scratch, flight.held);
     flight.pass->backward(d, defers ? &defer(flight) : nullptr);
   }
   note_held(flight);
-  end(flight);
+  finish(flight);
   if (is_first()) {
-    find_crossing(Border::kBackward, microbatch).microbatch = -1;
+    if (has_flights_) find_crossing(Border::kBackward, microbatch).microbatch = -1;
   } else if (is_here(stage_ - 1)) {
     send(Border::kBackward, microbatch);
   }

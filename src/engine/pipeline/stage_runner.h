@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StageRunner: runs the actions of one stage on the micro-batches of a batch. Each micro-batch
-// between its forward and its backward is in flight, and holds the activations that it keeps; what
-// passes only work with is the scratch of the stage's engine. What has ended is reused, so that a
-// warm step allocates nothing. Engine thread only.
+// StageRunner: runs the actions of one stage on the micro-batches of a batch, round by round. Each
+// micro-batch between its forward and its backward is in flight, and holds the activations that it
+// keeps; what passes only work with is the scratch of the stage's engine, and where none is in
+// flight while another runs, all of it. What has ended is reused, so that a warm step allocates
+// nothing. Engine thread only.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,31 +21,45 @@
 
 namespace strata::engine {
 
-// How a batch is cut: sequences [firsts[m], firsts[m + 1]) are micro-batch m.
-struct BatchCuts {
+// Neighbours of a batch that take gradients, or all do not, as the table runs them at once:
+// sequences [firsts[m], firsts[m + 1]) are micro-batch m.
+struct Round {
   std::vector<size_t> firsts;
   std::vector<int64_t> first_rows;  // of the flat batch, likewise
+  bool backward = false;
+  void clear() {
+    firsts.clear();
+    first_rows.clear();
+  }
   [[nodiscard]] int num_microbatches() const { return static_cast<int>(firsts.size()) - 1; }
 };
 
 // Whole sequences in their order, at least one each, of about as many tokens; as many micro-batches
 // as asked for, or as there are sequences. Of their lengths alone: `firsts`.
 std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches);
-BatchCuts cut_batch(const api::Batch& batch, int num_microbatches);
+// The round behind this one, or from a fresh one the first; false where there is none. Passes have
+// at most so many tokens, or one longer sequence, where the plan cuts by tokens.
+bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
+                Round& round);
 
 class StageRunner {
  public:
-  StageRunner(Comm& comm, const PipelinePlan& plan, int stage, std::unique_ptr<Engine> engine);
+  // Borrows all of them.
+  StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine);
 
-  [[nodiscard]] Engine& engine() { return *engine_; }
+  [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] int stage() const { return stage_; }
 
-  // Before a batch's first action. Borrows all of it until the last.
-  void begin(const api::Batch& batch, const BatchCuts& cuts, api::BatchResult& result);
+  // Before a batch's first action: what can be refused is, and nothing has changed then. Borrows
+  // all of it until end(). The large results of a stage that is the whole model go to `sink`.
+  void prepare(const api::Batch& batch, api::BatchResult& result, api::TensorSink* sink);
+  void begin(const Round& round) { round_ = &round; }
   // Of this stage. Its receive is that of the computation, which waits for what it needs.
   void run(const schedule::Action& action);
+  // After the last action, or where one has thrown: nothing is in flight.
+  void end();
   // The stage's part of the large results of the batch.
-  [[nodiscard]] api::TensorSink& sink() { return sink_; }
+  [[nodiscard]] api::TensorSink& sink() { return own_sink_; }
   // Micro-batches that were in flight at once, at most.
   [[nodiscard]] int64_t peak_live() const { return std::ssize(flights_); }
   // The most that one of them has held, in bytes and by tag, and that a pass has worked with.
@@ -63,7 +78,7 @@ class StageRunner {
     explicit Flight(Engine& engine) : held(engine.backend().allocator()) {}
     Scratch held;
     MicroBatch micro_batch;
-    std::optional<Scratch::Mark> mark;
+    std::optional<Scratch::Mark> mark, files_mark;
     std::optional<StagePass> pass;
     int64_t deferred_bytes = 0;  // that its backward was counted to defer
     int microbatch = -1;         // -1: free
@@ -84,9 +99,6 @@ class StageRunner {
     int microbatch = -1;  // -1: free
   };
 
-  [[nodiscard]] bool wants_backward() const {
-    return batch_->want_loss && batch_->gradients != api::Gradients::kNone;
-  }
   [[nodiscard]] bool is_first() const { return stage_ == 0; }
   [[nodiscard]] bool is_last() const { return stage_ + 1 == plan_.num_stages(); }
   [[nodiscard]] bool is_here(int stage) const;  // on this rank
@@ -101,7 +113,12 @@ class StageRunner {
   void receive(Border border, int from_stage, int microbatch, TensorView tensor);
   Flight& take(int microbatch);
   Flight& find(int microbatch);
+  void check_memory();
+  const PassPlan& count(Flight& flight, const PassWork& work);
+  void fit(Flight& flight, PassWork& work, size_t first);
+  void book_files();
   void note_held(const Flight& flight);
+  void finish(Flight& flight);
   void end(Flight& flight);
   void forward(int microbatch);
   void backward(const schedule::Action& action);
@@ -111,18 +128,19 @@ class StageRunner {
   Comm& comm_;
   const PipelinePlan& plan_;
   const int stage_;
-  std::unique_ptr<Engine> engine_;
+  Engine& engine_;
   std::vector<std::unique_ptr<Flight>> flights_;
   std::vector<std::unique_ptr<Waiting>> waiting_;
   std::array<std::vector<Crossing>, 2> crossings_;  // by border
   const api::Batch* batch_ = nullptr;
-  const BatchCuts* cuts_ = nullptr;
+  const Round* round_ = nullptr;
   api::BatchResult* result_ = nullptr;
-  api::TensorSink sink_;
+  api::TensorSink own_sink_;
+  api::TensorSink* sink_ = nullptr;
   int64_t pass_bytes_ = 0;
   int64_t held_bytes_ = 0;
   int64_t deferred_bytes_ = 0;
-  const bool defers_;
+  const bool defers_, has_flights_;
   std::vector<Scratch::Use> held_uses_;
 };
 

@@ -51,13 +51,11 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .indexer_weight = shape.indexer_loss ? 1.0f : 0.0f,
       .indexer_losses = indexer_losses};
   PassMeter meter(engine.backend());
-  int64_t deferred_bytes = 0;
-  const auto whole = [&](Backend& counter) { run_pass(counter, engine, work, state); };
+  const auto whole = [&](Backend& counter) { count_pass(counter, engine, work, state); };
   const auto apart = [&](Backend& counter) {
-    deferred_bytes = count_stage_pass(counter, engine, work, state, shape.defers);
+    return count_stage_pass(counter, engine, work, state, shape.defers);
   };
   PassPlan plan = shape.in_stages ? meter.count_held(apart) : meter.count(whole);
-  plan.deferred_bytes = deferred_bytes;
   plan.saved = builder.saved_costs();
   return plan;
 }

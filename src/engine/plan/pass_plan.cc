@@ -19,15 +19,19 @@ const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
   plan_.held_bytes = held_.high_water();
   copy(held_, plan_.held_uses);
   held_.reserve(0);
+  plan_.deferred_bytes = 0;
   return plan_;
 }
 
-const PassPlan& PassMeter::count_held(FunctionRef<void(Backend&)> pass) {
-  return count([&](Backend& counter) {
+const PassPlan& PassMeter::count_held(FunctionRef<int64_t(Backend&)> pass) {
+  int64_t deferred_bytes = 0;
+  count([&](Backend& counter) {
     const Scratch::Mark mark(held_);
     const Scratch::Hold hold(counter.scratch(), held_);
-    pass(counter);
+    deferred_bytes = pass(counter);
   });
+  plan_.deferred_bytes = deferred_bytes;
+  return plan_;
 }
 
 }  // namespace strata::engine

@@ -25,7 +25,7 @@ struct PassPlan {
   // which serves other passes meanwhile.
   int64_t held_bytes = 0;
   std::vector<Scratch::Use> held_uses;
-  // Between its backward and its weight gradients; of plan_pass() alone.
+  // Between its backward and its weight gradients.
   int64_t deferred_bytes = 0;
   // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;
@@ -42,8 +42,9 @@ class PassMeter {
   // Runs the pass on the counting backend. Borrowed until the next call, which allocates nothing
   // once it is warm.
   const PassPlan& count(FunctionRef<void(Backend&)> pass);
-  // The same of a pass that holds something between its forward and its backward (Scratch::Hold).
-  const PassPlan& count_held(FunctionRef<void(Backend&)> pass);
+  // The same of a pass that holds something between its forward and its backward (Scratch::Hold),
+  // and returns what it defers.
+  const PassPlan& count_held(FunctionRef<int64_t(Backend&)> pass);
   [[nodiscard]] const PassPlan& plan() const { return plan_; }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "engine/sampling/row_book.h"
 #include "engine/sampling/step_planner.h"
+#include "model/decoder.h"
 #include "model/head.h"
 
 namespace strata::engine {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "api/batch.h"
 #include "engine/engine.h"
@@ -88,5 +89,9 @@ class SamplingLoop {
   SamplePass pass_;
   int64_t step_tokens_ = 0;
 };
+
+// Samples all requests together; results in request order.
+std::vector<api::SampleResult> sample(Engine& engine,
+                                      const std::vector<api::SampleRequest>& requests);
 
 }  // namespace strata::engine

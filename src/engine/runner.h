@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipeline: one rank's stages of a model that is divided among ranks, and the calls that all ranks
-// make together: each runs the same program on the same batch, and gets the same losses and norms;
-// the large results come to rank 0. Gradients, weights and every result have the bits that one
-// stage gives: micro-batches are the passes that it would make, sums go over them in order, and a
-// norm is added up from what each stage sums of its own, in the order of the whole.
+// Runner: runs passes and optimizer steps of a model, as one rank of those that it is divided among
+// with the stages that this rank has; a model that is whole is one stage on one rank, and its
+// table of actions the shortest there is. All ranks make the same calls: each runs the same program
+// on the same batch, and gets the same losses and norms; the large results come to rank 0.
+// Gradients, weights and every result have the bits that one stage gives: micro-batches are the
+// passes that it would make, sums go over them in order, and a norm is added up from what each
+// stage sums of its own, in the order of the whole.
+//   Runner runner(engine); runner.run(batch, &sink); runner.step(slot, adamw);
 //   run_ranks(plan.num_ranks(), [&](Comm& comm) {
-//     Pipeline pipeline(comm, plan, engines_of(plan.stages_of(comm.rank())));
-//     pipeline.run(batch, &sink);
+//     Runner runner(comm, plan, engines_of(plan.stages_of(comm.rank())));
+//     runner.run(batch, &sink);
 //   });
 // Engine thread of its rank only.
 #pragma once
@@ -23,10 +26,14 @@ namespace strata::engine {
 // Of what is gathered on rank 0, on its way from another rank at once.
 constexpr int64_t kGatherBytes = 1 << 20;
 
-class Pipeline {
+class Runner {
  public:
+  // Of a whole model. Borrows it.
+  explicit Runner(Engine& whole);
   // An engine for each stage of this rank, ascending. Borrows the plan.
-  Pipeline(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines);
+  Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines);
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
 
   [[nodiscard]] Comm& comm() { return comm_; }
   [[nodiscard]] bool is_first_rank() const { return comm_.rank() == 0; }
@@ -47,9 +54,13 @@ class Pipeline {
   // the others null.
   const model::LoraAdapter* whole_adapter(api::AdapterSlot slot);
 
-  // As Engine::run. On rank 0 `sink` gets all of the large results.
+  // Scores and, if asked, accumulates gradients. On rank 0 `sink` gets the large results; it may be
+  // null when none is wanted. Neighbours share passes where both take gradients, or neither does:
+  // rows that take none would go through backward all the same. All sequences are checked before
+  // the first is run, long ones against the memory of a pass too: an Error names the sequence and
+  // field at fault and changes nothing.
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
-  // As Engine::step.
+  // kBase: the base parameters.
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
   // Before gradients are read: what two stages hold of one matrix is added up on both.
   void finish_adapter_gradients(api::AdapterSlot slot);
@@ -69,7 +80,8 @@ class Pipeline {
   [[nodiscard]] StageRunner* stage_here(int stage);
   [[nodiscard]] int stage_of_parameter(size_t index);
   [[nodiscard]] int stage_of_module(const model::LoraModule& module) const;
-  void run_actions(const api::Batch& batch, const BatchCuts& cuts);
+  void add_stage(int stage, Engine& engine);
+  void run_actions(const api::Batch& batch);
   void share_losses(const api::Batch& batch, api::BatchResult& result);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
   // What the first and the last stage accumulate of a matrix that both hold, each with a place for
@@ -87,11 +99,15 @@ class Pipeline {
   // A stage's tensor to rank 0; `from` matters on the stage's rank, `to` on rank 0.
   void gather(int stage, TensorView from, TensorView to);
 
+  LoneComm alone_;
+  const PipelinePlan own_plan_;  // of a whole model
   Comm& comm_;
   const PipelinePlan& plan_;
+  const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<StageRunner>> runners_;
   std::unique_ptr<model::LoraAdapter> whole_;
   // Reused.
+  Round round_;
   std::vector<double> sums_, all_sums_;
   std::vector<float> shared_;
 };

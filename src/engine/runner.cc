@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/pipeline/pipeline.h"
+#include "engine/runner.h"
 
 #include <algorithm>
 #include <array>
@@ -29,6 +29,14 @@ bool is_of_forward(schedule::Op op) {
          op == schedule::Op::kRecvForward;
 }
 
+// Nothing is in flight behind a batch, however it ended.
+struct Ending {
+  std::vector<std::unique_ptr<StageRunner>>& runners;
+  ~Ending() {
+    for (const auto& runner : runners) runner->end();
+  }
+};
+
 // A module's values, gradients and moments, A's and then B's; the last three of what trains.
 using AdapterParts = std::array<TensorView, 4>;
 
@@ -45,39 +53,44 @@ AdapterParts parts_of(const model::LoraAdapter& adapter, size_t index) {
 
 }  // namespace
 
-Pipeline::Pipeline(Comm& comm, const PipelinePlan& plan,
-                   std::vector<std::unique_ptr<Engine>> engines)
-    : comm_(comm), plan_(plan) {
-  const std::vector<int> stages = plan.stages_of(comm.rank());
-  CHECK(!stages.empty() && stages.size() == engines.size(), stages.size(), engines.size());
-  for (size_t i = 0; i < stages.size(); ++i) {
-    const model::LayerRange& held = plan.layers[static_cast<size_t>(stages[i])];
-    CHECK(engines[i]->model().weights->part() == held, stages[i]);
-    runners_.push_back(std::make_unique<StageRunner>(comm, plan, stages[i], std::move(engines[i])));
-  }
+Runner::Runner(Engine& whole)
+    : own_plan_(make_whole_plan(whole.config().num_layers())), comm_(alone_), plan_(own_plan_) {
+  add_stage(0, whole);
 }
 
-StageRunner* Pipeline::stage_here(int stage) {
+Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines)
+    : comm_(comm), plan_(plan), engines_(std::move(engines)) {
+  const std::vector<int> stages = plan.stages_of(comm.rank());
+  CHECK(!stages.empty() && stages.size() == engines_.size(), stages.size(), engines_.size());
+  for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);
+}
+
+void Runner::add_stage(int stage, Engine& engine) {
+  CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
+  runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine));
+}
+
+StageRunner* Runner::stage_here(int stage) {
   const auto found = std::find_if(runners_.begin(), runners_.end(),
                                   [&](const auto& runner) { return runner->stage() == stage; });
   return found == runners_.end() ? nullptr : found->get();
 }
 
-api::AdapterSlot Pipeline::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
-                                          uint64_t seed) {
+api::AdapterSlot Runner::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
+                                        uint64_t seed) {
   api::AdapterSlot slot = {};
   for (const auto& runner : runners_) slot = runner->engine().create_adapter(specs, seed);
   return slot;
 }
 
-api::AdapterSlot Pipeline::load_adapter(const std::string& dir) {
+api::AdapterSlot Runner::load_adapter(const std::string& dir) {
   api::AdapterSlot slot = {};
   for (const auto& runner : runners_) slot = runner->engine().load_adapter(dir);
   return slot;
 }
 
 // In pieces, each sent when it is asked for: what is on its way takes memory too.
-void Pipeline::gather(int stage, TensorView from, TensorView to) {
+void Runner::gather(int stage, TensorView from, TensorView to) {
   const int owner = rank_of(stage);
   if (owner == 0 && is_first_rank()) return ops::copy(engine().backend(), from, to);
   if (owner == 0 || (comm_.rank() != owner && !is_first_rank())) return;
@@ -96,7 +109,7 @@ void Pipeline::gather(int stage, TensorView from, TensorView to) {
   }
 }
 
-std::unique_ptr<model::LoraAdapter> Pipeline::make_whole_adapter(const model::LoraAdapter& own) {
+std::unique_ptr<model::LoraAdapter> Runner::make_whole_adapter(const model::LoraAdapter& own) {
   auto whole = std::make_unique<model::LoraAdapter>(engine().backend(), *engine().model().weights,
                                                     specs_of(own), /*whole=*/true);
   for (size_t i = 0; i < own.modules().size(); ++i) {
@@ -110,12 +123,12 @@ std::unique_ptr<model::LoraAdapter> Pipeline::make_whole_adapter(const model::Lo
   return whole;
 }
 
-int Pipeline::stage_of_module(const model::LoraModule& module) const {
+int Runner::stage_of_module(const model::LoraModule& module) const {
   if (module.spec.layer >= 0) return plan_.stage_of_layer(module.spec.layer);
   return module.is_embedding() ? 0 : plan_.num_stages() - 1;
 }
 
-const model::LoraAdapter* Pipeline::whole_adapter(api::AdapterSlot slot) {
+const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (plan_.num_stages() == 1) return &own;
   whole_ = is_first_rank() ? make_whole_adapter(own) : nullptr;
@@ -132,34 +145,38 @@ const model::LoraAdapter* Pipeline::whole_adapter(api::AdapterSlot slot) {
   return whole_.get();
 }
 
-api::BatchResult Pipeline::run(const api::Batch& batch, api::TensorSink* sink) {
-  if (plan_.is_whole()) return engine().run(batch, sink);
-  CHECK(std::all_of(batch.sequences.begin(), batch.sequences.end(),
-                    [](const api::Sequence& s) { return s.gradients; }));
-  CHECK(!batch.want_top);
-  CHECK(batch.indexer_weight == 0.0f);  // its losses stay with their layers: commands refuse it
+api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
+  // Its losses stay with their layers, and the likeliest tokens with the last stage: commands
+  // refuse both.
+  CHECK(plan_.num_stages() == 1 || (batch.indexer_weight == 0.0f && !batch.want_top));
+  const Ending ending{runners_};
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
-  const BatchCuts cuts = cut_batch(batch, plan_.table.num_microbatches);
-  for (const auto& runner : runners_) runner->begin(batch, cuts, result);
-  run_actions(batch, cuts);
-  result.num_passes = cuts.num_microbatches();
+  for (const auto& runner : runners_) runner->prepare(batch, result, sink);
+  round_.clear();
+  while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
+    for (const auto& runner : runners_) runner->begin(round_);
+    run_actions(batch);
+    result.num_passes += round_.num_microbatches();
+  }
   if (batch.want_loss) share_losses(batch, result);
   gather_results(batch, sink);
   for (const api::SequenceResult& sequence : result.sequences) {
     for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
     for (const float loss : sequence.mtp_losses) result.mtp_loss_sum += static_cast<double>(loss);
+    for (const float loss : sequence.indexer_losses)
+      result.indexer_loss_sum += static_cast<double>(loss);
   }
   return result;
 }
 
-// A batch with fewer sequences than micro-batches leaves out what it has none for: the rest of a
+// A round with fewer sequences than micro-batches leaves out what it has none for: the rest of a
 // schedule is one as well.
-void Pipeline::run_actions(const api::Batch& batch, const BatchCuts& cuts) {
-  const bool backward = batch.want_loss && batch.gradients != api::Gradients::kNone;
+void Runner::run_actions(const api::Batch& batch) {
+  const bool backward = batch.want_loss && round_.backward;
   for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(comm_.rank())]) {
     for (const schedule::Action& action : slot.actions()) {
-      if (action.microbatch >= cuts.num_microbatches()) continue;
+      if (action.microbatch >= round_.num_microbatches()) continue;
       if (!backward && !is_of_forward(action.op)) continue;
       stage_here(action.stage)->run(action);
     }
@@ -167,10 +184,11 @@ void Pipeline::run_actions(const api::Batch& batch, const BatchCuts& cuts) {
 }
 
 // From the last stage to every rank.
-void Pipeline::share_losses(const api::Batch& batch, api::BatchResult& result) {
+void Runner::share_losses(const api::Batch& batch, api::BatchResult& result) {
   using Values = std::vector<float> api::SequenceResult::*;
   constexpr Values kLists[] = {&api::SequenceResult::logprobs, &api::SequenceResult::losses,
                                &api::SequenceResult::mtp_losses};
+  if (comm_.size() == 1) return;
   const std::span lists = std::span(kLists).first(batch.mtp_weight > 0.0f ? 3 : 2);
   shared_.clear();
   size_t count = 0;
@@ -205,7 +223,8 @@ void Pipeline::share_losses(const api::Batch& batch, api::BatchResult& result) {
   }
 }
 
-void Pipeline::gather_results(const api::Batch& batch, api::TensorSink* sink) {
+void Runner::gather_results(const api::Batch& batch, api::TensorSink* sink) {
+  if (plan_.num_stages() == 1) return;  // they are there
   int64_t total = 0;
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = engine().config();
@@ -233,8 +252,8 @@ void Pipeline::gather_results(const api::Batch& batch, api::TensorSink* sink) {
 }
 
 // A stage's part of a result: `count` values, which are those from `first` on of the whole.
-void Pipeline::gather_result(const std::string& name, int stage, api::TensorSink* sink,
-                             int64_t first, int64_t count) {
+void Runner::gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
+                           int64_t count) {
   StageRunner* here = stage_here(stage);
   if (rank_of(stage) == 0 && is_first_rank()) {  // from the host's memory to the host's
     const std::vector<float>& part = here->sink().at(name).values;
@@ -253,7 +272,7 @@ void Pipeline::gather_result(const std::string& name, int stage, api::TensorSink
 
 // The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
 // another one's are, which change nothing.
-double Pipeline::norm_of_sums() {
+double Runner::norm_of_sums() {
   {
     const TraceSpan span("gather");
     comm_.all_gather(sums_, all_sums_);
@@ -267,15 +286,17 @@ double Pipeline::norm_of_sums() {
   return std::sqrt(squares);
 }
 
-api::StepResult Pipeline::step(api::AdapterSlot slot, const api::AdamW& adamw) {
-  if (plan_.num_stages() == 1) return engine().step(slot, adamw);
+api::StepResult Runner::step(api::AdapterSlot slot, const api::AdamW& adamw) {
   const TraceSpan span("optimizer step", "slot", static_cast<int64_t>(slot));
   return slot == api::AdapterSlot::kBase ? step_base(adamw) : step_adapter(slot, adamw);
 }
 
-api::StepResult Pipeline::step_adapter(api::AdapterSlot slot, const api::AdamW& adamw) {
+api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& adamw) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (!own.trains() || !own.has_gradient) return {.stepped = false, .step = own.step};
+  // The same sums in one op.
+  if (plan_.num_stages() == 1)
+    return train::step_adapter(engine().backend(), engine().adapter(slot), adamw);
   finish_adapter_gradients(slot);
   sums_.assign(2 * own.modules().size(), 0.0);
   for (const auto& runner : runners_) {
@@ -295,12 +316,12 @@ api::StepResult Pipeline::step_adapter(api::AdapterSlot slot, const api::AdamW& 
   return result;
 }
 
-void Pipeline::enable_base_steps(const train::BaseStep& how) {
+void Runner::enable_base_steps(const train::BaseStep& how) {
   for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
 }
 
 // Each gets the other's, so that both add them in one order.
-void Pipeline::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
+void Runner::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
   if (plan_.num_stages() == 1) return;
   const int last_stage = plan_.num_stages() - 1;
   StageRunner* first = stage_here(0);
@@ -325,7 +346,7 @@ void Pipeline::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
 }
 
 // The last stage reads the embedding for multi-token prediction.
-void Pipeline::finish_adapter_gradients(api::AdapterSlot slot) {
+void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
   if (engine().config().use_mtp && engine().adapter(slot).find(-1, model::kEmbedding) != nullptr) {
     swap_between_ends([&](Engine& stage) -> SharedGradients {
       const model::LoraAdapter& adapter = stage.adapter(slot);
@@ -341,7 +362,7 @@ void Pipeline::finish_adapter_gradients(api::AdapterSlot slot) {
 
 // The first stage gathers from the embedding; the last one multiplies by it where it is tied to the
 // head, and gathers from it for multi-token prediction.
-void Pipeline::finish_base_gradients() {
+void Runner::finish_base_gradients() {
   const model::ModelConfig& c = engine().config();
   if (c.tie_word_embeddings || c.use_mtp) {
     swap_between_ends([&](Engine& stage) -> SharedGradients {
@@ -357,13 +378,13 @@ void Pipeline::finish_base_gradients() {
   }
 }
 
-void Pipeline::zero_base_gradients() {
+void Runner::zero_base_gradients() {
   for (const auto& runner : runners_) {
     runner->engine().base_trainer().zero_gradients(runner->engine().backend());
   }
 }
 
-api::StepResult Pipeline::step_base(const api::AdamW& adamw) {
+api::StepResult Runner::step_base(const api::AdamW& adamw) {
   for (const auto& runner : runners_) runner->engine().enable_base_steps();
   const train::BaseTrainer& own = engine().base_trainer();
   if (!own.has_gradient) return {.stepped = false, .step = own.num_steps};
@@ -387,7 +408,7 @@ api::StepResult Pipeline::step_base(const api::AdamW& adamw) {
   return result;
 }
 
-int Pipeline::stage_of_parameter(size_t index) {
+int Runner::stage_of_parameter(size_t index) {
   const model::ModelWeights& weights = *engine().model().weights;
   const model::Parameter& parameter = weights.table()[index];
   if (parameter.layer >= 0) return plan_.stage_of_layer(parameter.layer);
@@ -396,17 +417,17 @@ int Pipeline::stage_of_parameter(size_t index) {
 
 namespace {
 
-TensorView values_of(const train::BaseTrainer& trainer, Pipeline::BaseValues which, size_t index) {
+TensorView values_of(const train::BaseTrainer& trainer, Runner::BaseValues which, size_t index) {
   switch (which) {
-    case Pipeline::BaseValues::kGradients:
+    case Runner::BaseValues::kGradients:
       return trainer.gradient(index);
-    case Pipeline::BaseValues::kMasters:
+    case Runner::BaseValues::kMasters:
       return trainer.master(index);
-    case Pipeline::BaseValues::kFirstMoments:
+    case Runner::BaseValues::kFirstMoments:
       return trainer.first_moment(index);
-    case Pipeline::BaseValues::kSecondMoments:
+    case Runner::BaseValues::kSecondMoments:
       return trainer.second_moment(index);
-    case Pipeline::BaseValues::kRouterBias:
+    case Runner::BaseValues::kRouterBias:
       return trainer.router_bias(index);
   }
   return {};
@@ -414,7 +435,7 @@ TensorView values_of(const train::BaseTrainer& trainer, Pipeline::BaseValues whi
 
 }  // namespace
 
-void Pipeline::read_base(size_t index, BaseValues which, std::span<float> values) {
+void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
   const int stage = stage_of_parameter(index);
   TensorView from;
   if (StageRunner* here = stage_here(stage)) {
