@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 
+#include "server/openai/body_fields.h"
 #include "server/openai/json_text.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
@@ -16,39 +17,6 @@ namespace json = boost::json;
 
 constexpr size_t kMostTools = 512;
 constexpr size_t kMostName = 256;  // bytes of a tool's
-
-constexpr std::string_view kKnown[] = {"model",
-                                       "messages",
-                                       "tools",
-                                       "tool_choice",
-                                       "parallel_tool_calls",
-                                       "stream",
-                                       "stream_options",
-                                       "n",
-                                       "logprobs",
-                                       "top_logprobs",
-                                       "stop",
-                                       "seed",
-                                       "max_tokens",
-                                       "max_completion_tokens",
-                                       "temperature",
-                                       "top_p",
-                                       "presence_penalty",
-                                       "frequency_penalty",
-                                       "logit_bias",
-                                       "top_k",
-                                       "min_p",
-                                       "repetition_penalty",
-                                       "response_format",
-                                       "modalities",
-                                       "store",
-                                       "service_tier",
-                                       "reasoning_effort",
-                                       "chat_template_kwargs",
-                                       "user",
-                                       "metadata",
-                                       "safety_identifier",
-                                       "prompt_cache_key"};
 
 json::string text_of(const std::string& text) { return json::string(text.data(), text.size()); }
 
@@ -242,7 +210,7 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   for (const char* name : {"functions", "function_call"}) {
     if (body.has(name)) refuse_parameter(name, "is not supported; use tools");
   }
-  refuse_others(body, kKnown);
+  check_fields(body, /*is_chat=*/true);
   refuse_unsupported(body);
   AnswerOrder order;
   order.is_chat = true;

@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 
+#include "server/openai/body_fields.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
 
@@ -15,28 +16,6 @@ namespace json = boost::json;
 
 constexpr int64_t kUnasked = 16;        // OpenAI's max_tokens
 constexpr int64_t kMostChoices = 2048;  // of a request, of all its prompts
-
-constexpr std::string_view kKnown[] = {"model",
-                                       "prompt",
-                                       "echo",
-                                       "best_of",
-                                       "stream",
-                                       "stream_options",
-                                       "n",
-                                       "logprobs",
-                                       "stop",
-                                       "seed",
-                                       "max_tokens",
-                                       "temperature",
-                                       "top_p",
-                                       "presence_penalty",
-                                       "frequency_penalty",
-                                       "logit_bias",
-                                       "top_k",
-                                       "min_p",
-                                       "repetition_penalty",
-                                       "response_format",
-                                       "user"};
 
 class PromptReader {
  public:
@@ -102,7 +81,7 @@ void read_told_logprobs(const Fields& body, Telling& telling) {
 AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
                             uint64_t fallback_seed) {
   if (body.has("suffix")) refuse_parameter("suffix", "is not supported by this server");
-  refuse_others(body, kKnown);
+  check_fields(body, /*is_chat=*/false);
   refuse_unsupported(body);
   AnswerOrder order;
   order.telling = read_telling(body);
