@@ -10,10 +10,12 @@ namespace strata::server {
 namespace {
 
 enum class In : uint8_t { kBoth, kChat, kCompletion };
+enum class Ignored : uint8_t { kNo, kText, kTextMap };  // kNo: whoever reads it checks it
 
 struct FieldRow {
   std::string_view name;
   In in = In::kBoth;
+  Ignored ignored = Ignored::kNo;
 };
 
 constexpr FieldRow kFields[] = {
@@ -48,11 +50,21 @@ constexpr FieldRow kFields[] = {
     {"service_tier", In::kChat},
     {"reasoning_effort", In::kChat},
     {"chat_template_kwargs", In::kChat},
-    {"user"},
-    {"metadata", In::kChat},
-    {"safety_identifier", In::kChat},
-    {"prompt_cache_key", In::kChat},
+    {"user", In::kBoth, Ignored::kText},
+    {"metadata", In::kChat, Ignored::kTextMap},
+    {"safety_identifier", In::kChat, Ignored::kText},
+    {"prompt_cache_key", In::kChat, Ignored::kText},
 };
+
+void check_ignored(const Fields& body, const FieldRow& row) {
+  if (row.ignored == Ignored::kNo || !body.has(row.name)) return;
+  if (row.ignored == Ignored::kText) {
+    static_cast<void>(body.string(row.name));
+    return;
+  }
+  const Fields map = body.object(row.name);
+  map.each_name([&](const std::string& name) { static_cast<void>(map.string(name)); });
+}
 
 }  // namespace
 
@@ -63,6 +75,9 @@ void check_fields(const Fields& body, bool is_chat) {
     if (row.in != other) known.push_back(row.name);
   }
   refuse_others(body, known);
+  for (const FieldRow& row : kFields) {
+    if (row.in != other) check_ignored(body, row);
+  }
 }
 
 }  // namespace strata::server

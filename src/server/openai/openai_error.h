@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "server/http/message.h"
+#include "server/protocol/without_nul.h"
 
 namespace strata::server {
 
@@ -14,7 +15,9 @@ namespace strata::server {
 struct OpenAiFault : Error {
   OpenAiFault(ErrorCode error_code, const std::string& message, std::string field,
               std::string name_of_code)
-      : Error(error_code, message), param(std::move(field)), code_name(std::move(name_of_code)) {}
+      : Error(error_code, without_nul(message)),
+        param(std::move(field)),
+        code_name(std::move(name_of_code)) {}
   std::string param, code_name;
 };
 

@@ -32,9 +32,9 @@ void read_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sampl
       body.fail("logit_bias", fmt::format("has more than {} entries", api::kMostLogitBiases));
     }
     int32_t token = -1;
-    const char* end = name.data() + name.size();
-    if (std::from_chars(name.data(), end, token).ptr != end || token < 0 ||
-        token >= base.vocab_size) {
+    std::from_chars(name.data(), name.data() + name.size(), token);
+    // "05" too would be 5, which then counts twice.
+    if (token < 0 || token >= base.vocab_size || std::to_string(token) != name) {
       body.fail("logit_bias", fmt::format("'{}' is no token id from 0 to {}", name.substr(0, 40),
                                           base.vocab_size - 1));
     }
@@ -73,8 +73,11 @@ Telling read_telling(const Fields& body) {
   if (!body.has("stream_options")) return telling;
   if (!telling.stream) body.fail("stream_options", "needs stream: true");
   const Fields options = body.object("stream_options");
-  static constexpr std::string_view kKnown[] = {"include_usage"};
+  static constexpr std::string_view kKnown[] = {"include_usage", "include_obfuscation"};
   refuse_others(options, kKnown);
+  if (options.boolean_or("include_obfuscation", false)) {
+    options.fail("include_obfuscation", "true is not supported: nothing is added to chunks here");
+  }
   telling.stream_usage = options.boolean_or("include_usage", false);
   return telling;
 }
@@ -124,17 +127,19 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
   sample.max_tokens = std::max<int64_t>(1, max_tokens.value_or(unasked));
 }
 
+double answer_bytes(const Telling& telling, double tokens) {
+  const double logprobs =
+      telling.logprobs ? kLogprobBytes * static_cast<double>(1 + telling.top_logprobs) : 0.0;
+  return tokens * (kTokenBytes + logprobs);
+}
+
 void check_answer_size(const AnswerOrder& order) {
-  const Telling& telling = order.telling;
   double tokens = 0;
   for (const api::Sample& sample : order.samples) {
     const int64_t each = sample.max_tokens + (order.echo ? std::ssize(sample.prompt) : 0);
     tokens += static_cast<double>(sample.num_samples * each);
   }
-  const double per_token =
-      kTokenBytes +
-      (telling.logprobs ? kLogprobBytes * static_cast<double>(1 + telling.top_logprobs) : 0.0);
-  const double bytes = tokens * per_token;
+  const double bytes = answer_bytes(order.telling, tokens);
   if (bytes <= kMostAnswerBytes) return;
   throw OpenAiFault(ErrorCode::kInvalidArgument,
                     fmt::format("n: an answer of {:.0f} tokens could have {:.0f} bytes, the limit "

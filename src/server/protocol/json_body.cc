@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "server/protocol/parsed_room.h"
+#include "server/protocol/without_nul.h"
 
 namespace strata::server {
 namespace {
@@ -66,7 +67,7 @@ std::string got(const json::value& value) {
 void Fields::fail(std::string_view name, std::string_view what) const {
   const std::string field = path_ + std::string(name.substr(0, kMaxName));
   const size_t where_end = field.find(": ");
-  throw FieldFault(fmt::format("{}: {}", field, what),
+  throw FieldFault(without_nul(fmt::format("{}: {}", field, what)),
                    where_end == std::string::npos ? field : field.substr(where_end + 2));
 }
 

@@ -173,6 +173,9 @@ TEST(OpenAiEndpoint, RefusesByName) {
       {R"("logit_bias":{"x":1})", "logit_bias", "no token id"},
       {R"("logit_bias":{"99999":1})", "logit_bias", "no token id"},
       {R"("logit_bias":{"5":101})", "logit_bias.5", "101"},
+      {R"("logit_bias":{"5":1,"05":1})", "logit_bias", "'05' is no token id"},
+      {R"("logit_bias":{"+5":1})", "logit_bias", "no token id"},
+      {R"("logit_bias":{"5\u0000":1})", "logit_bias", "'5\\0' is no token id"},
       {R"("top_logprobs":3)", "top_logprobs", "needs logprobs"},
       {R"("logprobs":true,"top_logprobs":21)", "top_logprobs", "0 to 20"},
       {R"("response_format":{"type":"json_object"})", "response_format", "not constrain"},
@@ -188,6 +191,15 @@ TEST(OpenAiEndpoint, RefusesByName) {
       {R"("audio":{})", "audio", "not supported"},
       {R"("reasoning_effort":"high")", "reasoning_effort", "template"},
       {R"("stream_options":{"include_usage":true})", "stream_options", "stream: true"},
+      {R"("stream":true,"stream_options":{"include_obfuscation":true})",
+       "stream_options.include_obfuscation", "true is not supported"},
+      {R"("stream":true,"stream_options":{"include_obfuscation":0})",
+       "stream_options.include_obfuscation", "wanted true or false"},
+      {R"("user":5)", "user", "wanted a string"},
+      {R"("safety_identifier":{})", "safety_identifier", "wanted a string"},
+      {R"("prompt_cache_key":[])", "prompt_cache_key", "wanted a string"},
+      {R"("metadata":"x")", "metadata", "wanted an object"},
+      {R"("metadata":{"a":"b","c":1})", "metadata.c", "wanted a string"},
       {R"("frobnicate":1)", "frobnicate", "not supported"},
   };
   for (const Refusal& refusal : kRefusals) {
@@ -238,6 +250,23 @@ TEST(OpenAiEndpoint, ModelsAreNamesAndPaths) {
   EXPECT_EQ(missing->error("code"), "model_not_found");
   EXPECT_EQ(missing->error("param"), "model");
   EXPECT_THAT(missing->error("message"), HasSubstr("`gpt-4o`"));
+}
+
+// Messages are whole, whatever a request's texts hold.
+TEST(OpenAiEndpoint, ANulCutsNoMessage) {
+  OpenAiHouse house;
+  const auto missing = house.call("POST", "/v1/chat/completions", R"({"model":"ti\u0000ny"})");
+  EXPECT_EQ(missing->response.status, 404);
+  EXPECT_THAT(missing->error("message"), HasSubstr("`ti\\0ny` does not exist"));
+  const auto role = house.chat(R"("messages":[{"role":"a\u0000b","content":"x"}])");
+  EXPECT_THAT(role->error("message"), HasSubstr("'a\\0b', wanted system"));
+}
+
+TEST(OpenAiEndpoint, TakesWhatChangesNothing) {
+  OpenAiHouse house;
+  house.chat(kHello + R"(,"stream":true,"stream_options":{"include_obfuscation":false},"user":"u",)"
+                      R"("metadata":{"a":"b"},"safety_identifier":"s","prompt_cache_key":"k")");
+  EXPECT_EQ(house.house.submitted.size(), 1u);
 }
 
 TEST(OpenAiEndpoint, OtherRefusalsHaveItsFormToo) {

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts of requests in messages of faults, which end at a NUL.
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace strata::server {
+
+// Each NUL as \0, so that what() has all of it.
+inline std::string without_nul(std::string text) {
+  for (size_t at = text.find('\0'); at != std::string::npos; at = text.find('\0', at)) {
+    text.replace(at, 1, "\\0");
+  }
+  return text;
+}
+
+}  // namespace strata::server
