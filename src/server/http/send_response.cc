@@ -5,11 +5,20 @@
 #include "server/http/write_stream.h"
 
 namespace strata::server {
+namespace {
+
+// Of a response that became a refusal here, where there is no room for it.
+void put_in_form(const HttpOptions& options, const Answered& of, Response& response) {
+  if (options.put_in_form) options.put_in_form(of.path, response);
+}
+
+}  // namespace
 
 boost::asio::awaitable<bool> send_response(Outgoing to, const Answered& of, Response& response) {
   const bool head_only = of.method == "HEAD";
   const int busy_status = of.method == "POST" ? 429 : 503;
   const SharedLimit& limit = to.options.responses;
+  const int made = response.status;
   if (response.stream) hold_stream(limit, of.tenant, busy_status, response);
   if (response.stream) {
     const bool keep = of.keep_alive && !of.is_http10;
@@ -19,6 +28,7 @@ boost::asio::awaitable<bool> send_response(Outgoing to, const Answered& of, Resp
   const SharedLimit::Share sending = response.file
                                          ? hold_download(to.options, head_only, response)
                                          : hold_response(limit, of.tenant, busy_status, response);
+  if (response.status != made) put_in_form(to.options, of, response);
   co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;
 }
 

@@ -15,6 +15,7 @@ namespace strata::server {
 struct Answered {
   std::string tenant;
   std::string method;
+  std::string path;
   bool is_http10 = false;
   bool keep_alive = true;
   std::shared_ptr<void> owner;        // of the connection's stream and buffer

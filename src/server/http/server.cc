@@ -398,6 +398,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   put_in_form(told.path, response);
   const Answered answered = {told.tenant,
                              told.method,
+                             told.path,
                              is_http10,
                              keep_alive && !stopping,
                              connection.shared_from_this(),

@@ -99,6 +99,9 @@ struct BodyStreamServer : ::testing::Test {
     router.add({"GET", "/plain", BodyKind::kNone,
                 at_once([](const Request&) { return json_response(200, "plain"); }),
                 /*needs_key=*/false});
+    router.add({"GET", "/long", BodyKind::kNone,
+                at_once([](const Request&) { return json_response(200, std::string(5000, 'x')); }),
+                /*needs_key=*/false});
     server = std::make_unique<HttpServer>(options, std::move(router),
                                           [](std::string_view) { return std::optional<Caller>(); });
     server->start();
@@ -241,13 +244,20 @@ TEST_F(BodyStreamServer, AWriteHasADeadline) {
 
 TEST_F(BodyStreamServer, ATenantWithoutRoomIsTold) {
   options.responses = SharedLimit(1000);
+  options.put_in_form = [](std::string_view path, Response& refusal) {
+    refusal.body = "form of " + std::string(path) + ": " + refusal.body;
+  };
   serve();
   Client client(server->port());
   client.send(head("POST /stream"));
   const auto body = stream();
   const std::string answer = client.read();
   EXPECT_EQ(status(answer), "429");
+  EXPECT_NE(answer.find("form of /stream: "), std::string::npos);
   EXPECT_NE(answer.find("--max-response-bytes 1000"), std::string::npos);
+  client.forget();
+  client.send("GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_NE(client.read().find("form of /long: "), std::string::npos);
   EXPECT_TRUE(is_lost(2));
 }
 
