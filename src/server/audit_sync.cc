@@ -6,43 +6,19 @@
 #include <memory>
 #include <utility>
 
+#include "base/clock.h"
 #include "server/http/request_check.h"
 #include "server/state/store.h"
 
 namespace strata::server {
-namespace {
 
 // A request that waits for its first line.
-struct Begun {
+struct AuditSync::Begun {
   Handler handler;
   Request request;
   Respond respond;
   Exchange told;
 };
-
-// What answers when the line of the answer is there. One that cannot be written is counted, and
-// the answer goes all the same: it tells what was done.
-Respond answer_behind_line(AuditLog& log, const Begun& what, int64_t number) {
-  return [&log, told = what.told, respond = what.respond, number](Response response) {
-    Exchange ended = told;
-    ended.status = response.status;
-    AuditLine line = line_of(ended);
-    line.begun = number;
-    auto kept = std::make_shared<Response>(std::move(response));
-    log.write(std::move(line), [respond, kept](int64_t) { respond(std::move(*kept)); });
-  };
-}
-
-void run(AuditLog& log, Begun& what, int64_t number) {
-  if (number == 0) {
-    return what.respond(
-        busy_response(503, "the audit log cannot be written (--audit-sync): nothing was done"));
-  }
-  const Respond answer = answer_behind_line(log, what, number);
-  answer_faults(what.told.path, answer, [&] { what.handler(std::move(what.request), answer); });
-}
-
-}  // namespace
 
 bool hands_out_weights(std::string_view route) {
   return route.ends_with("/archive") || route.find("external_weights") != std::string_view::npos ||
@@ -63,18 +39,72 @@ AuditLine line_of(const Exchange& exchange) {
           .status = exchange.status};
 }
 
-Handler audited(Handler handler, AuditLog& log,
-                std::function<void(std::function<void()> task)> post) {
-  return [handler = std::move(handler), &log, post = std::move(post)](Request&& request,
-                                                                      const Respond& respond) {
+void AuditSync::write(AuditLine line, Then then, Then after) {
+  const auto wait =
+      std::make_shared<Wait>(Wait{now_seconds() + most_wait_, std::move(then), std::move(after)});
+  waits_.push_back(wait);
+  log_.write(std::move(line), [post = post_, wait](int64_t number) {
+    post([wait, number] {
+      const Then of = std::exchange(wait->then, nullptr);
+      const Then late = std::exchange(wait->after, nullptr);
+      if (of) {
+        of(number);
+      } else if (late && number != kNotWritten) {
+        late(number);
+      }
+    });
+  });
+}
+
+void AuditSync::tick(double now) {
+  while (!waits_.empty() && (!waits_.front()->then || waits_.front()->until <= now)) {
+    const std::shared_ptr<Wait> wait = std::move(waits_.front());
+    waits_.pop_front();
+    if (const Then then = std::exchange(wait->then, nullptr)) then(kLate);
+  }
+}
+
+// What answers when the line of the answer is there. One that cannot be written, or not in time, is
+// counted or comes later, and the answer goes all the same: it tells what was done.
+Respond AuditSync::answer_behind_line(const Begun& what, int64_t number) {
+  return [this, told = what.told, respond = what.respond, number](Response response) {
+    Exchange ended = told;
+    ended.status = response.status;
+    AuditLine line = line_of(ended);
+    line.begun = number;
+    auto kept = std::make_shared<Response>(std::move(response));
+    post_([this, line = std::move(line), respond, kept] {
+      write(line, [respond, kept](int64_t) { respond(std::move(*kept)); }, nullptr);
+    });
+  };
+}
+
+void AuditSync::run(Begun& what, int64_t number) {
+  if (number == kNotWritten || number == kLate) {
+    return what.respond(busy_response(
+        503, number == kLate ? "the audit log's disk does not answer (--audit-sync): nothing was "
+                               "done"
+                             : "the audit log cannot be written (--audit-sync): nothing was done"));
+  }
+  const Respond answer = answer_behind_line(what, number);
+  answer_faults(what.told.path, answer, [&] { what.handler(std::move(what.request), answer); });
+}
+
+Handler AuditSync::audited(Handler handler) {
+  return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
     AuditLine line = line_of(told_of(request));
     line.object = request.path;
+    AuditLine refused = line;
+    refused.status = 503;
     Exchange told = told_of(request);
     auto begun =
         std::make_shared<Begun>(Begun{handler, std::move(request), respond, std::move(told)});
-    log.write(std::move(line), [&log, post, begun](int64_t number) {
-      post([&log, begun, number] { run(log, *begun, number); });
-    });
+    write(
+        std::move(line), [this, begun](int64_t number) { run(*begun, number); },
+        [this, refused = std::move(refused)](int64_t number) mutable {
+          refused.begun = number;
+          log_.add(refused);
+        });
   };
 }
 

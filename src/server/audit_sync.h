@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests between two audit lines (--audit-sync): nothing is done before a line that says that it
 // begins is on the disk (its status is 0, its object the path), and nothing is answered before one
-// with the answer is, which names the first ("begun"). Where the first cannot be written, 503.
+// with the answer is, which names the first ("begun"). Where the first cannot be written, or the
+// disk does not answer in time, 503, and nothing is done; a first line that is written after that
+// is followed by one with this status. An answer does not wait longer either. I/O thread only.
+//   AuditSync sync(log, post);  route.handler = sync.audited(route.handler);  sync.tick(now);
 #pragma once
+#include <deque>
 #include <functional>
+#include <memory>
 #include <string_view>
 
 #include "server/audit.h"
@@ -19,8 +24,38 @@ bool is_audited(Effect effect, std::string_view route);
 
 AuditLine line_of(const Exchange& exchange);
 
-// `post` runs a task on the I/O thread. `log` outlives the handler's requests.
-Handler audited(Handler handler, AuditLog& log,
-                std::function<void(std::function<void()> task)> post);
+class AuditSync {
+ public:
+  static constexpr double kMostWait = 5.0;  // seconds for a line
+
+  // `post` runs a task on the I/O thread. The log outlives this, and this the handlers' requests.
+  AuditSync(AuditLog& log, std::function<void(std::function<void()> task)> post,
+            double most_wait = kMostWait)
+      : log_(log), post_(std::move(post)), most_wait_(most_wait) {}
+
+  Handler audited(Handler handler);
+  // Ends what has waited too long. Several times a second, with now_seconds().
+  void tick(double now);
+
+ private:
+  static constexpr int64_t kNotWritten = 0, kLate = -1;
+  using Then = std::function<void(int64_t number)>;
+  struct Begun;
+  struct Wait {
+    double until = 0;
+    Then then = {};   // null: it is over
+    Then after = {};  // for a number that came late
+  };
+  // `then` learns the line's number, or one of the constants; `after`, when that was kLate, the
+  // number all the same, should it come.
+  void write(AuditLine line, Then then, Then after);
+  void run(Begun& what, int64_t number);
+  [[nodiscard]] Respond answer_behind_line(const Begun& what, int64_t number);
+
+  AuditLog& log_;
+  const std::function<void(std::function<void()>)> post_;
+  const double most_wait_;
+  std::deque<std::shared_ptr<Wait>> waits_;  // by `until`
+};
 
 }  // namespace strata::server

@@ -159,8 +159,9 @@ struct TinkerServer::State {
   Service service;
   OpenAiEndpoint openai;
   LivePage page;
-  std::unique_ptr<AuditLog> audit;  // null: none is wanted
-  int64_t num_refused_logins = 0;   // I/O thread
+  std::unique_ptr<AuditLog> audit;        // null: none is wanted
+  std::unique_ptr<AuditSync> audit_sync;  // null: no request waits for it
+  int64_t num_refused_logins = 0;         // I/O thread
   double told_of_logins = -kQuietSeconds;
   std::unique_ptr<HttpServer> http;
   Scrapes scrapes{[this](std::function<void()> task) { http->post(std::move(task)); }};
@@ -238,6 +239,7 @@ void TinkerServer::State::make_http(Router router) {
   http->call_every(kTickSeconds, [this] {
     scrapes.tick(now_seconds());
     service.tick(now_seconds());
+    if (audit_sync) audit_sync->tick(now_seconds());
     watch.tick(stats(), now_seconds());
   });
 }
@@ -320,10 +322,11 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.openai.add_routes(router);
   s.page.add_routes(router);
   if (s.options.audit_sync) {
+    s.audit_sync = std::make_unique<AuditSync>(
+        *s.audit, [&s](std::function<void()> task) { s.http->post(std::move(task)); });
     router.wrap([&s](const Route& route) {
       if (!is_audited(route.effect, route.pattern)) return route.handler;
-      return audited(route.handler, *s.audit,
-                     [&s](std::function<void()> task) { s.http->post(std::move(task)); });
+      return s.audit_sync->audited(route.handler);
     });
   }
   s.make_http(std::move(router));

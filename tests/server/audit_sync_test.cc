@@ -2,10 +2,13 @@
 // Changes between two lines of the audit log, over real sockets, and a log that cannot be written.
 #include "server/audit_sync.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -32,28 +35,57 @@ std::vector<boost::json::object> lines_of(const std::string& path) {
   return out;
 }
 
+// Of a pipe that nobody empties, its end to read from.
+int make_pipe(const std::string& path) {
+  EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+}
+
 struct AuditSyncTest : ::testing::Test {
-  AuditSyncTest() {
+  explicit AuditSyncTest(bool is_pipe = false) : reader(is_pipe ? make_pipe(path) : -1) {
     Router router;
     router.add(
         {"POST", "/api/v1/change/{}", BodyKind::kJson, at_once([this](const Request& request) {
-           seen = std::ranges::count(read_bytes(path), '\n');
+           if (reader < 0) seen = std::ranges::count(read_bytes(path), '\n');
            ++num_changes;
+           if (request.parts[0] == "fill") fill();
            request.note("the thing");
            if (request.parts[0] == "bad") throw Error(ErrorCode::kInvalidArgument, "bad");
            return json_response(200, "{}");
          })});
-    router.wrap([this](const Route& route) {
-      return audited(route.handler, log,
-                     [this](std::function<void()> task) { server->post(std::move(task)); });
-    });
+    router.wrap([this](const Route& route) { return sync.audited(route.handler); });
     server = std::make_unique<HttpServer>(
         HttpOptions{}, std::move(router), [](std::string_view key) -> std::optional<Caller> {
           return key == "tml-good" ? std::optional<Caller>(Caller{"alice"}) : std::nullopt;
         });
+    server->call_every(0.02, [this] { sync.tick(now_seconds()); });
     server->start();
   }
-  ~AuditSyncTest() override { log.forget(); }
+  ~AuditSyncTest() override {
+    log.forget();
+    server.reset();
+    if (reader >= 0) ::close(reader);
+  }
+  // The pipe takes no more.
+  void fill() const {
+    const int writer = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    const std::string some(4096, '#');
+    while (::write(writer, some.data(), some.size()) > 0 || ::write(writer, "#", 1) > 0) {
+    }
+    ::close(writer);
+  }
+  // What stands in it, once it has come to `wanted`.
+  [[nodiscard]] std::string drain(const std::string& wanted) const {
+    std::string all;
+    for (const double end = now_seconds() + 5; now_seconds() < end;) {
+      char some[4096];
+      const ssize_t count = ::read(reader, some, sizeof some);
+      if (count > 0) all.append(some, static_cast<size_t>(count));
+      if (count <= 0 && all.find(wanted) != std::string::npos) break;
+      if (count <= 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return all;
+  }
   std::string change(const std::string& name) {
     Client client(server->port());
     client.send("POST /api/v1/change/" + name +
@@ -64,8 +96,11 @@ struct AuditSyncTest : ::testing::Test {
 
   TempDir dir;
   std::string path = dir.file("audit");
+  const int reader;  // of a pipe; else -1
   std::unique_ptr<HttpServer> server;
   AuditLog log{path};
+  AuditSync sync{log, [this](std::function<void()> task) { server->post(std::move(task)); },
+                 /*most_wait=*/0.3};
   std::atomic<int64_t> seen = 0;
   std::atomic<int> num_changes = 0;
 };
@@ -107,6 +142,33 @@ TEST_F(AuditSyncTest, WhatCannotBeWrittenIsNotDone) {
   EXPECT_EQ(num_changes, 1);
   EXPECT_EQ(status(change("z")), "200") << "once there is room again";
   EXPECT_EQ(num_changes, 2);
+}
+
+// A disk that hangs.
+struct AuditSyncOfAPipe : AuditSyncTest {
+  AuditSyncOfAPipe() : AuditSyncTest(/*is_pipe=*/true) {}
+};
+
+TEST_F(AuditSyncOfAPipe, ADiskThatHangsIsWaitedForAWhile) {
+  EXPECT_EQ(status(change("x")), "200");
+  fill();
+  const double begin = now_seconds();
+  const std::string refused = change("y");
+  EXPECT_EQ(status(refused), "503");
+  EXPECT_THAT(refused, HasSubstr("does not answer"));
+  EXPECT_GE(now_seconds() - begin, 0.3);
+  EXPECT_EQ(num_changes, 1);
+  // The line comes later, and nothing is done then; it is followed by one that says so.
+  EXPECT_THAT(drain("\"status\":503,\"begun\":3"), HasSubstr("\"object\":\"/api/v1/change/y\""));
+  EXPECT_EQ(status(change("z")), "200");
+  EXPECT_EQ(num_changes, 2);
+}
+
+// The change is done: its answer goes.
+TEST_F(AuditSyncOfAPipe, AnAnswerDoesNotWaitLongerEither) {
+  EXPECT_EQ(status(change("fill")), "200");
+  EXPECT_EQ(num_changes, 1);
+  EXPECT_THAT(drain("\"status\":200,\"begun\":1"), HasSubstr("the thing"));
 }
 
 TEST_F(AuditSyncTest, ManyAtOnceAreAllAnswered) {
