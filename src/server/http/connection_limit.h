@@ -61,6 +61,7 @@ class ConnectionLimit {
       bytes_.give("", -more);
     }
     if (use != nullptr) use->bytes += more;
+    if (use != nullptr && use->count == 0 && use->bytes == 0) of_address_.erase(address);
     held = bytes;
     return true;
   }

@@ -28,12 +28,12 @@
 #include "base/trace.h"
 #include "server/http/body/read_body.h"
 #include "server/http/body/turns.h"
-#include "server/http/connection_limit.h"
 #include "server/http/framing.h"
 #include "server/http/handshakes.h"
 #include "server/http/listener.h"
 #include "server/http/peer_watch.h"
 #include "server/http/pending.h"
+#include "server/http/places.h"
 #include "server/http/read_header.h"
 #include "server/http/request_check.h"
 #include "server/http/response_head.h"
@@ -75,6 +75,8 @@ struct HttpServer::State {
     bool is_proxied = false;  // a trusted proxy's
     std::string counted;      // where it counts, as far as that is known before a request
     int64_t held = 0;         // bytes that it counts with
+    uint64_t idle_order = 0;
+    bool is_evicted = false;  // ends, and has no place any more
   };
 
   State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
@@ -84,7 +86,8 @@ struct HttpServer::State {
         observe(std::move(observer)),
         admit_request(std::move(admission)),
         handshakes(options.max_handshakes),
-        limit(options.max_connections, options.max_connections_per_address, options.connections) {}
+        places(
+            {options.max_connections, options.max_connections_per_address, options.connections}) {}
 
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
@@ -92,7 +95,6 @@ struct HttpServer::State {
   asio::awaitable<bool> exchange(Connection& connection);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit(Connection& connection);
-  bool hold(Connection& connection);
   asio::awaitable<Response> run_handler(Connection& connection, Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
@@ -113,7 +115,7 @@ struct HttpServer::State {
   // Before io, whose end ends the coroutines.
   Turns decompression;
   Handshakes handshakes;
-  ConnectionLimit limit;
+  Places<Connection> places;
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
@@ -161,16 +163,12 @@ bool HttpServer::State::admit(Connection& connection) {
   connection.address = peer_address(peer.data());
   connection.is_proxied = options.proxies.trusts(peer.data());
   connection.counted = connection.is_proxied ? "" : counted_network(connection.address);
-  std::string_view option = limit.open(connection.counted);
-  if (option.empty() && !hold(connection)) {
-    limit.close(connection.counted);
-    option = "--max-connection-bytes";
-  }
+  const std::string_view option = places.take(connection);
   if (option.empty()) return true;
   if (now_seconds() - told_of_refusals >= kQuietSeconds) {
     told_of_refusals = now_seconds();
-    log(LogLevel::kWarning,
-        fmt::format("http: connections are refused: {} are open ({})", limit.num_open(), option));
+    log(LogLevel::kWarning, fmt::format("http: connections are refused: {} are open ({})",
+                                        places.limit().num_open(), option));
   }
   if (tls) return false;  // a client that waits for TLS cannot read it
   const std::string text = busy_text(fmt::format("too many connections ({})", option));
@@ -180,21 +178,14 @@ bool HttpServer::State::admit(Connection& connection) {
   return false;
 }
 
-// What a connection takes: itself, and its header twice, as it came and in the request that is
-// answered. False, and nothing changes, when there is no room for that.
-bool HttpServer::State::hold(Connection& connection) {
-  const size_t grown = std::max(connection.buffer.capacity(), kFirstRead) - kFirstRead;
-  const int64_t bytes =
-      connection_bytes(connection.stream.is_secured()) + 2 * static_cast<int64_t>(grown);
-  return limit.resize(connection.counted, connection.held, bytes);
-}
-
 asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> connection) {
   try {
     bool again = co_await greet(*connection);
     const bool greeted = again;
-    while (again && !stopping) again = co_await exchange(*connection);
-    if (greeted && !stopping) {
+    while (again && !stopping && !connection->is_evicted) {
+      again = co_await exchange(*connection);
+    }
+    if (greeted && !stopping && !connection->is_evicted) {
       connection->stream.expires_after(in_seconds(kLingerSeconds));
       co_await connection->stream.end();
     }
@@ -205,8 +196,7 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
   connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
   connection->stream.close();
   connections.erase(connection);
-  limit.resize(connection->counted, connection->held, 0);
-  limit.close(connection->counted);
+  places.leave(*connection);
 }
 
 // TLS, where the server speaks it. One who does not is told so.
@@ -226,15 +216,17 @@ asio::awaitable<bool> HttpServer::State::greet(Connection& connection) {
 
 // False when the peer closed, or was silent for the keep-alive time; a new one, for the header's.
 asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) {
-  hold(connection);
+  places.hold(connection);
   if (connection.buffer.size() > 0) co_return true;
   connection.idle = true;
+  places.begin_idle(connection);
   connection.stream.expires_after(
       in_seconds(connection.fresh ? options.header_timeout : options.keepalive));
   error_code fault;
   const size_t count = co_await connection.stream.async_read_some(
       connection.buffer.prepare(kFirstRead), asio::redirect_error(asio::use_awaitable, fault));
   connection.buffer.commit(count);
+  places.end_idle(connection);
   connection.idle = false;
   connection.fresh = false;
   co_return !fault && count > 0;
@@ -326,7 +318,7 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   response = Response();
   connection.buffer.clear();
   give_back(connection.buffer);
-  hold(connection);
+  places.hold(connection);
   error_code fault;
   if (!tls) connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
   connection.stream.expires_after(in_seconds(kLingerSeconds));
@@ -344,7 +336,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   parser.header_limit(kMaxHeader);
   parser.body_limit(boost::none);  // BodySink has the limit of the path
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  const std::function<bool()> has_room = [&] { return hold(connection); };
+  const std::function<bool()> has_room = [&] { return places.hold(connection); };
   const Incoming from = {connection.stream, connection.buffer, parser};
   error_code fault = co_await read_header(from, has_room);
   Request request;
@@ -363,7 +355,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   if (connection.is_proxied) {
     request.address = options.proxies.client(request.headers, connection.address);
   }
-  const ProxiedRequest proxied(limit,
+  const ProxiedRequest proxied(places.limit(),
                                connection.is_proxied ? counted_network(request.address) : "");
   if (!refusal && !proxied.is_within()) {
     refusal = busy_response(
@@ -400,7 +392,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
                              told.method,
                              told.path,
                              is_http10,
-                             keep_alive && !stopping,
+                             keep_alive && !stopping && !connection.is_evicted,
                              connection.shared_from_this(),
                              connection.buffer};
   const bool again = co_await send_response({connection.stream, io, options}, answered, response);

@@ -3,11 +3,13 @@
 #include "server/http/connection_limit.h"
 
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 #include <malloc.h>
 
 #include <thread>
 
 #include "base/clock.h"
+#include "server/http/idle_connections.h"
 #include "tests/server/http/server_fixture.h"
 
 namespace strata::server {
@@ -43,6 +45,78 @@ TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
   EXPECT_TRUE(limit.resize("10.0.0.1", one, 0));
   EXPECT_TRUE(limit.resize("", other, 0));
   EXPECT_EQ(bytes.used(), 0);
+}
+
+struct Idle {
+  uint64_t idle_order = 0;
+};
+
+TEST(IdleConnections, TheAddressWithTheMostGivesItsOldest) {
+  IdleConnections<Idle> idles;
+  Idle many[5], few[2];
+  for (Idle& one : many) {
+    idles.opened("many");
+    idles.begin("many", one);
+  }
+  for (Idle& one : few) {
+    idles.opened("few");
+    idles.begin("few", one);
+  }
+  EXPECT_EQ(idles.victim("new"), &many[0]);
+  idles.end("many", many[0]);  // it asks something
+  EXPECT_EQ(idles.victim("few"), &many[1]);
+  EXPECT_EQ(idles.victim("many"), nullptr);
+  for (Idle& one : many) idles.end("many", one);
+  EXPECT_EQ(idles.victim("new"), &few[0]);
+  idles.end("few", few[0]);
+  idles.closed("few");
+  EXPECT_EQ(idles.victim("new"), nullptr) << "it would hold as many as who gives one";
+  idles.begin("many", many[3]);
+  idles.begin("many", many[0]);
+  EXPECT_EQ(idles.victim(""), &many[3]);
+}
+
+// Of this machine, other than loopback; 0: it has none.
+in_addr_t other_address() {
+  in_addr_t out = 0;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return 0;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    const in_addr_t address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr;
+    if ((ntohl(address) >> 24) != 127) out = address;
+  }
+  ::freeifaddrs(all);
+  return out;
+}
+
+// One address holds all connections, and says nothing: another is served all the same.
+TEST_F(HttpServerTest, AnIdleConnectionMakesWayForAnotherAddress) {
+  sockaddr_in from = {};
+  from.sin_family = AF_INET;
+  from.sin_addr.s_addr = other_address();
+  if (from.sin_addr.s_addr == 0) GTEST_SKIP() << "this machine has no address but loopback";
+  options.host = "0.0.0.0";
+  options.max_connections = 4;
+  options.header_timeout = 20;
+  serve();
+  from.sin_port = htons(static_cast<uint16_t>(server->port()));
+  std::vector<int> held;
+  for (int i = 0; i < 4; ++i) {
+    held.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(::connect(held.back(), reinterpret_cast<sockaddr*>(&from), sizeof from), 0);
+  }
+  const double end = now_seconds() + 5;
+  std::string got;
+  const std::string request = head("GET /api/v1/healthz");
+  while (got != "200" && now_seconds() < end) got = status(ask(request));
+  EXPECT_EQ(got, "200");
+  // The oldest one has ended, the others have not.
+  char byte = 0;
+  EXPECT_EQ(::recv(held[0], &byte, 1, 0), 0);
+  for (int i = 1; i < 4; ++i)
+    EXPECT_LT(::recv(held[static_cast<size_t>(i)], &byte, 1, MSG_DONTWAIT), 0);
+  for (const int socket : held) ::close(socket);
 }
 
 // Idle ones, and headers that are not whole, are in a budget, and it is given back.

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places: what connections count as, from when they are accepted until they end, and who makes way
+// where none is left. I/O thread.
+#pragma once
+#include <algorithm>
+#include <string_view>
+
+#include "server/http/connection_limit.h"
+#include "server/http/idle_connections.h"
+#include "server/http/read_header.h"
+
+namespace strata::server {
+
+// A Connection has a stream, a buffer, `counted` (its address here), `held` (its bytes here),
+// `idle_order` and `is_evicted`: it counts no longer, and is about to end.
+template <typename Connection>
+class Places {
+ public:
+  explicit Places(ConnectionLimit limit) : limit_(std::move(limit)) {}
+
+  // For a connection that was accepted; or the option that forbids it.
+  std::string_view take(Connection& one) {
+    std::string_view option = try_take(one);
+    if (option.empty() || option == "--max-connections-per-address") return option;
+    return make_place(one.counted) ? try_take(one) : option;
+  }
+  void leave(Connection& one) {
+    limit_.resize(one.counted, one.held, 0);
+    if (one.is_evicted) return;
+    idles_.end(one.counted, one);
+    idles_.closed(one.counted);
+    limit_.close(one.counted);
+  }
+
+  // What it takes now: itself, and its header twice, as it came and in the request that is
+  // answered. False, and nothing changes, when there is no room for that.
+  bool hold(Connection& one) {
+    const size_t grown = std::max(one.buffer.capacity(), kFirstRead) - kFirstRead;
+    const int64_t bytes =
+        connection_bytes(one.stream.is_secured()) + 2 * static_cast<int64_t>(grown);
+    return limit_.resize(one.counted, one.held, bytes);
+  }
+
+  // It waits for a request, until end_idle().
+  void begin_idle(Connection& one) { idles_.begin(one.counted, one); }
+  void end_idle(Connection& one) {
+    if (!one.is_evicted) idles_.end(one.counted, one);
+  }
+
+  [[nodiscard]] ConnectionLimit& limit() { return limit_; }
+
+ private:
+  std::string_view try_take(Connection& one) {
+    const std::string_view option = limit_.open(one.counted);
+    if (!option.empty()) return option;
+    if (!hold(one)) {
+      limit_.close(one.counted);
+      return "--max-connection-bytes";
+    }
+    idles_.opened(one.counted);
+    return {};
+  }
+  bool make_place(const std::string& newcomer) {
+    Connection* idle = idles_.victim(newcomer);
+    if (idle == nullptr) return false;
+    leave(*idle);
+    idle->is_evicted = true;
+    idle->stream.cancel();
+    return true;
+  }
+
+  ConnectionLimit limit_;
+  IdleConnections<Connection> idles_;
+};
+
+}  // namespace strata::server
