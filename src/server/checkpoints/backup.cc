@@ -211,8 +211,24 @@ void read_text(const std::string& backup, TarReader& tar, const TarEntry& entry,
   tar.read(entry, [&](std::string_view piece) { text += piece; });
 }
 
+// By the headers alone, before anything is written: a sparse archive takes next to nothing of a
+// disk, and what comes out of it takes all that they say.
+void check_room(const std::string& backup, const std::string& target) {
+  TarReader tar(backup);
+  uint64_t wanted = 0;  // no more than the archive's size
+  while (const std::optional<TarEntry> entry = tar.next())
+    wanted += static_cast<uint64_t>(entry->size);
+  std::error_code fault;
+  const fs::space_info disk = fs::space(target, fault);
+  if (fault || wanted <= disk.available) return;
+  throw Error(ErrorCode::kResourceExhausted,
+              fmt::format("{}: its files take {} bytes, and {} are free at {}; nothing was written",
+                          backup, wanted, disk.available, folder_of(target)));
+}
+
 // Writes everything below `target`.
 Unpacked unpack(const std::string& backup, const std::string& target) {
+  check_room(backup, target);
   TarReader tar(backup);
   Unpacked out;
   auto& [hashes, manifest, signature, counts] = out;

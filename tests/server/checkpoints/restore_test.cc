@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What restoring refuses, and what a start does of a directory that somebody else could write.
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "server/checkpoints/backup.h"
 #include "tests/server/checkpoints/backup_fixture.h"
@@ -210,6 +213,38 @@ TEST(Restore, TakesNoFileThatABackupDoesNotHave) {
   unlisted.add("MANIFEST", "", 0);
   unlisted.commit();
   EXPECT_THAT(error_of([&] { restore(path, dir.file("out")); }), HasSubstr("list of files"));
+}
+
+// An archive that is hardly on the disk, of files that no disk has room for.
+TEST(Restore, LooksAtTheRoomBeforeItUnpacks) {
+  const TempDir dir;
+  const std::string path = dir.file("sparse.tar"), one = dir.file("one.tar");
+  const std::string folder = "checkpoints/alice/r/weights/" + std::string(32, 'a') + "/";
+  const uint64_t most = (uint64_t{1} << 33) - 512;  // of a file
+  const uint64_t files = fs::space(dir.path()).available / most + 2;
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(file, 0);
+  off_t at = 0;
+  for (uint64_t i = 0; i < files; ++i) {
+    fs::remove(one);
+    TarWriter writer(one);
+    writer.add(folder + std::to_string(i), "", 0);
+    writer.commit();
+    std::string header = read_bytes(one).substr(0, 512);
+    header.replace(124, 11, "77777777000");  // its size
+    int sum = 0;
+    for (size_t byte = 0; byte < header.size(); ++byte)
+      sum += byte >= 148 && byte < 156 ? ' ' : static_cast<unsigned char>(header[byte]);
+    header.replace(148, 6, fmt::format("{:06o}", sum));
+    ASSERT_EQ(::pwrite(file, header.data(), header.size(), at), 512);
+    at += 512 + static_cast<off_t>(most);
+  }
+  fs::remove(one);
+  ASSERT_EQ(::ftruncate(file, at + 1024), 0);
+  ::close(file);
+  const std::string text = error_of([&] { restore(path, dir.file("out")); });
+  EXPECT_THAT(text, HasSubstr("are free at"));
+  EXPECT_THAT(dir.names(), ElementsAre("sparse.tar"));
 }
 
 TEST(Tar, LongNamesAndAllSizesComeBack) {
