@@ -12,28 +12,45 @@ constexpr size_t kLeastRoom = 4 << 10;  // taken as long as a stream lives
 
 bool BodyStream::hold(const SharedLimit& responses, const std::string& tenant) {
   SharedLimit limit = responses;
-  room_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastRoom, waiting_.size())));
+  const size_t wanted = waiting_.size() + expected_;
+  room_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastRoom, wanted)));
   return static_cast<bool>(room_);
 }
 
 // Before hold() the bound alone counts.
 bool BodyStream::fits(size_t more) {
-  const size_t wanted = waiting_.size() + taken_ + more;
+  const size_t wanted = waiting_.size() + taken_ + expected_ + more;
   if (wanted > kMostWaiting) return false;
   if (!room_ || std::cmp_less_equal(wanted, room_.amount())) return true;
   return room_.resize(static_cast<int64_t>(wanted));
 }
 
-bool BodyStream::push(std::string_view bytes) {
-  if (closed_ || finished_) return false;
-  if (!fits(bytes.size())) {
-    closed_ = true;
-    std::string().swap(waiting_);
-  } else {
-    waiting_ += bytes;
-  }
+void BodyStream::lose() {
+  closed_ = true;
+  std::string().swap(waiting_);
   wake();
-  return !closed_;
+}
+
+bool BodyStream::push(std::string_view bytes, size_t expected) {
+  expected_ -= expected;
+  if (ends()) return false;
+  if (!fits(bytes.size())) {
+    lose();
+    return false;
+  }
+  waiting_ += bytes;
+  wake();
+  return true;
+}
+
+bool BodyStream::expect(size_t bytes) {
+  if (ends()) return false;
+  if (!fits(bytes)) {
+    lose();
+    return false;
+  }
+  expected_ += bytes;
+  return true;
 }
 
 void BodyStream::finish() {
@@ -56,7 +73,7 @@ std::string BodyStream::take(size_t most) {
 void BodyStream::sent() {
   taken_ = 0;
   const bool grew = std::cmp_greater(room_.amount(), kLeastRoom);
-  if (grew && waiting_.size() <= kLeastRoom) {
+  if (grew && waiting_.size() + expected_ <= kLeastRoom) {
     [[maybe_unused]] const bool shrinks = room_.resize(kLeastRoom);
   }
 }

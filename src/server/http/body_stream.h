@@ -25,10 +25,15 @@ class BodyStream {
 
   // The handler's side. False when nobody reads any more: the peer hung up, or reads so slowly that
   // its bytes find no room here; nothing is sent after that.
-  bool push(std::string_view bytes);
+  // `expected`: of what expect() counted, how much these bytes are instead of.
+  bool push(std::string_view bytes, size_t expected = 0);
+  // Counts as if it waited here what bytes are yet to be made of. False as push().
+  bool expect(size_t bytes);
   // The body is whole.
   void finish();
   [[nodiscard]] bool closed() const { return closed_; }
+  // Nothing more may be pushed.
+  [[nodiscard]] bool ends() const { return closed_ || finished_; }
   // Runs `then` once, should the peer be lost before finish(); never in the midst of a push().
   void on_close(std::function<void()> then) { on_close_ = std::move(then); }
 
@@ -45,12 +50,14 @@ class BodyStream {
 
  private:
   [[nodiscard]] bool fits(size_t more);
+  void lose();
   void wake() const {
     if (wake_) wake_();
   }
 
   std::string waiting_;
-  size_t taken_ = 0;  // bytes, not sent yet
+  size_t taken_ = 0;     // bytes, not sent yet
+  size_t expected_ = 0;  // bytes
   SharedLimit::Share room_;
   bool finished_ = false;
   bool closed_ = false;

@@ -7,20 +7,26 @@
 
 #include "base/clock.h"
 #include "server/crypto.h"
-#include "server/http/body_stream.h"
 #include "server/json.h"
 #include "server/openai/answer_json.h"
 #include "server/openai/chat_body.h"
 #include "server/openai/completion_body.h"
 #include "server/openai/openai_error.h"
+#include "server/openai/sampling_fields.h"
+#include "server/openai/stream_writer.h"
 #include "server/protocol/json_body.h"
+#include "server/service/refusals.h"
 
 namespace strata::server {
 namespace {
 
 constexpr size_t kReadAtOnce = 8 << 10;  // bytes of a body; templates and tokenizers take longer
-constexpr size_t kWriteAtOnce = 2048;    // tokens of an answer; a millisecond or two of JSON
-constexpr size_t kMostName = 1024;       // bytes of a model's
+constexpr int64_t kWriteAtOnce = 2048;   // tokens of an answer; a millisecond or two of JSON
+// Samples of a request, and tokens of their prompts, that are submitted in one turn.
+constexpr size_t kSubmitAtOnce = 32;
+constexpr size_t kSubmitTokens = 16384;
+constexpr const char* kHungUp = "the client hung up, or reads too slowly";
+constexpr size_t kMostName = 1024;  // bytes of a model's
 
 // What `run` throws is the response.
 void answer_openai(const Respond& respond, const std::function<void()>& run) {
@@ -44,6 +50,28 @@ void answer_openai(const Respond& respond, const std::function<void()>& run) {
                     "model", "model_not_found");
 }
 
+int status_of_failure(const api::Failure& failure) {
+  return failure.category == api::FaultCategory::kUser ? 400 : 500;
+}
+
+struct OutputSize {
+  int64_t tokens = 0;  // of prompts that are told, and of answers
+  int64_t told = 0;    // with the most likely ones of each
+  int64_t bytes = 0;
+};
+
+OutputSize size_of(const api::SampleOutput& output) {
+  OutputSize out = {std::ssize(output.prompt_logprobs), std::ssize(output.prompt_topk.ids)};
+  for (const api::SampledSequence& sequence : output.sequences) {
+    out.tokens += std::ssize(sequence.tokens);
+    out.told += std::ssize(sequence.topk.ids);
+  }
+  out.told += out.tokens;
+  out.bytes = std::ssize(output.sequences) * int64_t{sizeof(api::SampledSequence)} +
+              out.told * int64_t{sizeof(int32_t) + sizeof(float)};
+  return out;
+}
+
 std::string fingerprint_of(const std::string& build, const LiveSampler& weights,
                            const api::BaseInfo& base) {
   return "fp_" +
@@ -64,6 +92,16 @@ struct OpenAiEndpoint::Call {
   const api::BaseInfo* base = nullptr;
   std::shared_ptr<AnswerOrder> order = std::make_shared<AnswerOrder>();
   std::vector<api::RequestId> samples = {};  // that were submitted
+  bool stops = false;                        // no more of them is
+  bool is_answered = false;
+
+  // The first response counts.
+  void give(Response response) {
+    if (!std::exchange(is_answered, true)) respond(std::move(response));
+  }
+  [[nodiscard]] static Respond giver(const std::shared_ptr<Call>& call) {
+    return [call](Response response) { call->give(std::move(response)); };
+  }
 };
 
 // A whole answer, as its samples end.
@@ -71,15 +109,14 @@ struct OpenAiEndpoint::Gathering {
   std::shared_ptr<Call> call;
   std::vector<api::SampleOutput> outputs = {};
   size_t left = 0;
-  bool is_over = false;  // one of them failed
+  std::vector<SharedLimit::Share> held = {};  // what outputs take, and what is made of them
 };
 
 // A streamed one, which its client may leave.
 struct OpenAiEndpoint::Streaming {
   std::shared_ptr<Call> call;
-  AnswerStream answer;
+  std::shared_ptr<StreamWriter> writer;
   size_t left = 0;
-  std::shared_ptr<BodyStream> body = std::make_shared<BodyStream>();
   bool is_over = false;  // nothing more is told
 };
 
@@ -105,7 +142,7 @@ void OpenAiEndpoint::answer(Request&& request, const Respond& respond, bool is_c
   auto call = std::make_shared<Call>(Call{std::move(request), respond, is_chat});
   call->num_bytes = call->request.body.size();
   in_parts(
-      respond, call->request.tenant, call->num_bytes > kReadAtOnce,
+      Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {
         call->json = std::make_unique<JsonBody>(call->request.body,
                                                 call->is_chat ? "chat.completions" : "completions",
@@ -142,7 +179,7 @@ void OpenAiEndpoint::find_weights(const std::shared_ptr<Call>& call) {
                 .model = name,
                 .fingerprint = fingerprint_of(call->text->build, call->weights, *call->base)};
   in_parts(
-      call->respond, call->request.tenant, call->num_bytes > kReadAtOnce,
+      Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {
         const auto read = call->is_chat ? read_chat : read_completion;
         *call->order = read(call->json->root(), *call->text, *call->base, random_seed());
@@ -151,121 +188,164 @@ void OpenAiEndpoint::find_weights(const std::shared_ptr<Call>& call) {
       [this, call] { submit(call); });
 }
 
-void OpenAiEndpoint::cancel(const std::vector<api::RequestId>& samples, const std::string& reason) {
-  for (const api::RequestId& id : samples) parts_.service.cancel(id, reason);
-}
-
-bool OpenAiEndpoint::begin(const std::shared_ptr<Call>& call,
-                           const std::function<void(size_t, const api::Event&)>& hear) {
-  for (size_t i = 0; i < call->order->samples.size(); ++i) {
-    Service::Sampling begun =
-        parts_.service.sample(call->request, call->weights, call->order->samples[i],
-                              [hear, i](const api::Event& event) { hear(i, event); });
-    if (begun.refusal) {
-      cancel(call->samples, "another prompt of the request was refused");
-      call->respond(std::move(*begun.refusal));
-      return false;
-    }
-    call->samples.push_back(begun.request);
-  }
-  return true;
+void OpenAiEndpoint::stop(Call& call, const std::string& reason) {
+  call.stops = true;
+  for (const api::RequestId& id : call.samples) parts_.service.cancel(id, reason);
 }
 
 void OpenAiEndpoint::submit(const std::shared_ptr<Call>& call) {
-  AnswerOrder& order = *call->order;
-  if (order.telling.stream) return stream(call);
-  auto gathering = std::make_shared<Gathering>(Gathering{.call = call});
-  gathering->outputs.resize(order.samples.size());
-  gathering->left = order.samples.size();
-  const bool begun = begin(call, [this, gathering](size_t sample, const api::Event& event) {
-    gather(gathering, sample, event);
-  });
-  if (!begun) {
-    gathering->is_over = true;
-  } else if (call->request.on_hang_up) {
-    *call->request.on_hang_up = [this, samples = call->samples] {
-      cancel(samples, "the client hung up");
+  if (call->request.on_hang_up) {
+    *call->request.on_hang_up = [this, of = std::weak_ptr<Call>(call)] {
+      if (const std::shared_ptr<Call> left = of.lock()) stop(*left, kHungUp);
     };
   }
+  if (call->order->telling.stream) return stream(call);
+  gather_all(call);
+}
+
+void OpenAiEndpoint::begin(const std::shared_ptr<Call>& call, const Hear& hear,
+                           const std::function<void()>& then) {
+  size_t tokens = 0;
+  const size_t first = call->samples.size();
+  for (size_t i = first; i < call->order->samples.size(); ++i) {
+    if (call->stops) return call->give(openai_error(400, kHungUp));
+    if (parts_.back && (i - first == kSubmitAtOnce || tokens > kSubmitTokens)) {
+      return parts_.back([this, call, hear, then] {
+        answer_openai(Call::giver(call), [&] { begin(call, hear, then); });
+      });
+    }
+    tokens += call->order->samples[i].prompt.size();
+    if (!begin_one(call, i, hear)) return;
+  }
+  then();
+}
+
+bool OpenAiEndpoint::begin_one(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear) {
+  // Also where it throws.
+  const std::shared_ptr<void> unless_begun(nullptr, [&](void*) {
+    if (call->samples.size() <= sample) stop(*call, "another prompt of the request was refused");
+  });
+  Service::Sampling begun =
+      parts_.service.sample(call->request, call->weights, call->order->samples[sample],
+                            [hear, sample](const api::Event& event) { hear(sample, event); });
+  if (!begun.refusal) {
+    call->samples.push_back(begun.request);
+    return true;
+  }
+  call->give(std::move(*begun.refusal));
+  return false;
+}
+
+void OpenAiEndpoint::fail(Call& call, const api::Failure& failure) {
+  stop(call, "another sample of the request failed");
+  call.give(openai_error(status_of_failure(failure), failure.message));
+}
+
+void OpenAiEndpoint::gather_all(const std::shared_ptr<Call>& call) {
+  auto gathering = std::make_shared<Gathering>(Gathering{.call = call});
+  gathering->outputs.resize(call->order->samples.size());
+  gathering->left = call->order->samples.size();
+  begin(
+      call,
+      [this, gathering](size_t sample, const api::Event& event) {
+        gather(gathering, sample, event);
+      },
+      [] {});
 }
 
 void OpenAiEndpoint::gather(const std::shared_ptr<Gathering>& gathering, size_t sample,
                             const api::Event& event) {
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
-  if (outcome == nullptr || gathering->is_over) return;
-  if (const auto* failure = std::get_if<api::Failure>(outcome)) {
-    gathering->is_over = true;
-    cancel(gathering->call->samples, "another sample of the request failed");
-    const int status = failure->category == api::FaultCategory::kUser ? 400 : 500;
-    return gathering->call->respond(openai_error(status, failure->message));
-  }
-  gathering->outputs[sample] = std::get<api::SampleOutput>(*outcome);
+  Call& call = *gathering->call;
+  if (outcome == nullptr || call.is_answered) return;
+  if (const auto* failure = std::get_if<api::Failure>(outcome)) return fail(call, *failure);
+  const auto& output = std::get<api::SampleOutput>(*outcome);
+  if (!hold(*gathering, size_of(output).bytes)) return;
+  gathering->outputs[sample] = output;
   if (--gathering->left == 0) respond_whole(gathering);
+}
+
+// False, and it has been answered, where the tenant's results leave no room for so many bytes.
+bool OpenAiEndpoint::hold(Gathering& gathering, int64_t bytes) {
+  Call& call = *gathering.call;
+  if (SharedLimit::Share share = parts_.service.futures().promise(call.request.tenant, bytes)) {
+    gathering.held.push_back(std::move(share));
+    return true;
+  }
+  stop(call, "there is no room for the answer");
+  call.give(no_room_response(bytes, parts_.service.futures().most_bytes()));
+  return false;
 }
 
 void OpenAiEndpoint::respond_whole(const std::shared_ptr<Gathering>& gathering) {
   const std::shared_ptr<Call>& call = gathering->call;
-  size_t tokens = 0;
+  int64_t tokens = 0, told = 0;
   for (const api::SampleOutput& output : gathering->outputs) {
-    tokens += output.prompt_logprobs.size() + output.prompt_topk.ids.size();
-    for (const auto& sequence : output.sequences)
-      tokens += sequence.tokens.size() + sequence.topk.ids.size();
+    tokens += size_of(output).tokens;
+    told += size_of(output).told;
   }
+  const double bytes = answer_bytes(call->order->telling, static_cast<double>(tokens));
+  if (!hold(*gathering, static_cast<int64_t>(bytes))) return;
   auto response = std::make_shared<Response>();
   in_parts(
-      call->respond, call->request.tenant, tokens > kWriteAtOnce,
+      Call::giver(call), call->request.tenant, told > kWriteAtOnce,
       [gathering, response] {
         const Call& of = *gathering->call;
         *response =
             json_response(200, whole_answer(of.head, *of.order, *of.text, gathering->outputs));
       },
-      [call, response] { call->respond(std::move(*response)); });
+      [gathering, response] {
+        gathering->call->give(std::move(*response));
+        gathering->held.clear();  // it counts as a response that is sent
+      });
 }
 
 void OpenAiEndpoint::stream(const std::shared_ptr<Call>& call) {
   for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
+  Elsewhere elsewhere;
+  if (parts_.parse && is_long_to_tell(*call->order)) {
+    elsewhere.run = [this, tenant = call->request.tenant](std::function<void()> job) {
+      parts_.parse(tenant, std::move(job));
+    };
+    elsewhere.back = parts_.back;
+  }
   auto streaming = std::make_shared<Streaming>(
       Streaming{.call = call,
-                .answer = AnswerStream(call->head, call->order, *call->text),
+                .writer = std::make_shared<StreamWriter>(
+                    AnswerStream(call->head, call->order, *call->text), std::move(elsewhere)),
                 .left = call->order->samples.size()});
-  const bool begun = begin(call, [this, streaming](size_t sample, const api::Event& event) {
-    tell(*streaming, sample, event);
-  });
-  if (!begun) {
-    streaming->is_over = true;
-    return;
-  }
-  streaming->body->on_close(
-      [this, samples = call->samples] { cancel(samples, "the client hung up"); });
-  Response response;
-  response.content_type = "text/event-stream";
-  response.headers.push_back({"cache-control", "no-cache"});
-  response.stream = streaming->body;
-  call->respond(std::move(response));
+  streaming->writer->body()->on_close([this, call] { stop(*call, kHungUp); });
+  begin(
+      call,
+      [this, streaming](size_t sample, const api::Event& event) {
+        tell(*streaming, sample, event);
+      },
+      [call, streaming] {
+        Response response;
+        response.content_type = "text/event-stream";
+        response.headers.push_back({"cache-control", "no-cache"});
+        response.stream = streaming->writer->body();
+        call->give(std::move(response));
+      });
 }
 
 void OpenAiEndpoint::tell(Streaming& streaming, size_t sample, const api::Event& event) {
   if (streaming.is_over) return;
-  if (const auto* told = std::get_if<api::RowTokens>(&event.what)) {
-    const std::string text = streaming.answer.tell(sample, *told);
-    if (text.empty() || streaming.body->push(text)) return;
-    streaming.is_over = true;
-    return cancel(streaming.call->samples, "the client reads too slowly, or hung up");
-  }
+  StreamWriter& writer = *streaming.writer;
+  if (const auto* told = std::get_if<api::RowTokens>(&event.what))
+    return writer.tell(sample, *told);
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
   if (outcome == nullptr) return;
   const auto* failure = std::get_if<api::Failure>(outcome);
-  if (failure == nullptr) streaming.answer.ended(std::get<api::SampleOutput>(*outcome));
-  if (failure == nullptr && --streaming.left > 0) return;
-  streaming.is_over = true;
-  if (failure != nullptr) {
-    cancel(streaming.call->samples, "another sample of the request failed");
-    const int status = failure->category == api::FaultCategory::kUser ? 400 : 500;
-    streaming.body->push(AnswerStream::fault(status, failure->message));
-  } else {
-    streaming.body->push(streaming.answer.end());
+  if (failure == nullptr) {
+    writer.ended(std::get<api::SampleOutput>(*outcome));
+    if (--streaming.left > 0) return;
+    streaming.is_over = true;
+    return writer.finish();
   }
-  streaming.body->finish();
+  streaming.is_over = true;
+  writer.fail(status_of_failure(*failure), failure->message);
+  fail(*streaming.call, *failure);  // which answers what has no response yet
 }
 
 Json OpenAiEndpoint::model_json(const std::string& id, const api::BaseInfo& base) const {

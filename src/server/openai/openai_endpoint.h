@@ -48,11 +48,18 @@ class OpenAiEndpoint {
   void answer(Request&& request, const Respond& respond, bool is_chat);
   void find_weights(const std::shared_ptr<Call>& call);
   void submit(const std::shared_ptr<Call>& call);
-  // Of every sample of the order; false, and it has been answered, where one was refused.
-  bool begin(const std::shared_ptr<Call>& call,
-             const std::function<void(size_t sample, const api::Event& event)>& hear);
-  void cancel(const std::vector<api::RequestId>& samples, const std::string& reason);
+  using Hear = std::function<void(size_t sample, const api::Event& event)>;
+  // Submits every sample of the order, in turns; then runs `then`. It has been answered instead
+  // where one was refused, or the client left.
+  void begin(const std::shared_ptr<Call>& call, const Hear& hear,
+             const std::function<void()>& then);
+  bool begin_one(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
+  // What was submitted is cancelled, and no more is.
+  void stop(Call& call, const std::string& reason);
+  void fail(Call& call, const api::Failure& failure);
+  void gather_all(const std::shared_ptr<Call>& call);
   void gather(const std::shared_ptr<Gathering>& gathering, size_t sample, const api::Event& event);
+  [[nodiscard]] bool hold(Gathering& gathering, int64_t bytes);
   void respond_whole(const std::shared_ptr<Gathering>& gathering);
   void stream(const std::shared_ptr<Call>& call);
   void tell(Streaming& streaming, size_t sample, const api::Event& event);

@@ -3,6 +3,8 @@
 // through its routes, answered by hand. One thread.
 #pragma once
 #include <boost/json.hpp>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,14 +39,11 @@ inline api::BaseInfo bundled_base() {
 
 class OpenAiHouse {
  public:
+  // With threads, what takes long waits in `elsewhere`, and what follows in `turns`.
   explicit OpenAiHouse(const std::vector<UsageLimit>& rates = {},
-                       const ServedText& text = bundled_text())
-      : house(ServiceOptions(), {}, rates),
-        endpoint_({.service = house.service(),
-                   .names = names_,
-                   .bases = {bundled_base()},
-                   .texts = std::vector<std::optional<ServedText>>(1, text),
-                   .created = 1000}) {
+                       const ServedText& text = bundled_text(),
+                       const ServiceOptions& options = ServiceOptions(), bool has_threads = false)
+      : house(options, {}, rates), endpoint_(parts(text, has_threads)) {
     endpoint_.add_routes(router_);
   }
 
@@ -56,6 +55,7 @@ class OpenAiHouse {
   }
   struct Answer {
     Response response = waiting();
+    int count = 0;
     [[nodiscard]] boost::json::value json() const { return boost::json::parse(response.bytes()); }
     [[nodiscard]] std::string error(const char* field) const {
       const boost::json::value value = json();
@@ -74,10 +74,12 @@ class OpenAiHouse {
     request.tenant = "alice";
     request.key_id = "key";
     request.about = about = std::make_shared<std::string>();
+    request.on_hang_up = hang_up = std::make_shared<std::function<void()>>();
     router_.find(request);
     router_.dispatch(std::move(request), [answer, path](Response response) {
       put_in_openai_form(path, response);
       answer->response = std::move(response);
+      ++answer->count;
     });
     return answer;
   }
@@ -106,10 +108,43 @@ class OpenAiHouse {
     house.settle(command(i).request.text, std::move(output));
   }
 
+  void tell(size_t i, api::RowTokens told) {
+    house.service().post({api::Event(command(i).request, std::move(told))});
+  }
+  // One job; false: none waits.
+  using Jobs = std::deque<std::function<void()>>;
+  static bool run(Jobs& jobs) {
+    if (jobs.empty()) return false;
+    const auto job = std::move(jobs.front());
+    jobs.pop_front();
+    job();
+    return true;
+  }
+  void run_all() {
+    while (run(elsewhere) || run(turns)) {
+    }
+  }
+
   House house;
   std::shared_ptr<std::string> about;
+  std::shared_ptr<std::function<void()>> hang_up;  // of the last request
+  Jobs elsewhere, turns;
 
  private:
+  OpenAiParts parts(const ServedText& text, bool has_threads) {
+    OpenAiParts out = {.service = house.service(),
+                       .names = names_,
+                       .bases = {bundled_base()},
+                       .texts = std::vector<std::optional<ServedText>>(1, text),
+                       .created = 1000};
+    if (!has_threads) return out;
+    out.parse = [this](const std::string&, std::function<void()> job) {
+      elsewhere.push_back(std::move(job));
+    };
+    out.back = [this](std::function<void()> job) { turns.push_back(std::move(job)); };
+    return out;
+  }
+
   BaseNames names_{std::vector<std::string>{"tiny=" + bundled_model()}, {"org/name=tiny"}, {}};
   Router router_;
   OpenAiEndpoint endpoint_;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/stream_writer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kChoicesAtOnce = 16;  // of one step, without logprobs
+constexpr size_t kPieceTokens = 2048;   // with those beside them; a quarter of a MiB of JSON
+
+size_t num_told(const api::RowTokens& told) { return told.tokens.size() + told.topk.ids.size(); }
+
+// That wait with it.
+size_t bytes_of(const api::RowTokens& told) {
+  return sizeof(told) + num_told(told) * (sizeof(int32_t) + sizeof(float));
+}
+
+}  // namespace
+
+struct StreamWriter::Piece {
+  std::vector<Told> told;
+  size_t bytes = 0;
+  std::string text = {};
+  bool is_broken = false;
+};
+
+bool is_long_to_tell(const AnswerOrder& order) {
+  return order.telling.logprobs || order.num_choices() > kChoicesAtOnce;
+}
+
+void StreamWriter::tell(size_t sample, const api::RowTokens& told) {
+  if (is_over_ || body_->closed()) return;
+  if (!elsewhere_.run) {
+    const std::string text = answer_.tell(sample, told);
+    if (!text.empty()) static_cast<void>(body_->push(text));
+    return;
+  }
+  const size_t bytes = bytes_of(told);
+  if (!body_->expect(bytes)) return waiting_.clear();
+  waiting_.push_back({sample, told, bytes});
+  make_next();
+}
+
+void StreamWriter::make_next() {
+  if (is_making_ || waiting_.empty()) return;
+  is_making_ = true;
+  const auto piece = std::make_shared<Piece>();
+  for (size_t tokens = 0; tokens < kPieceTokens && !waiting_.empty(); waiting_.pop_front()) {
+    tokens += num_told(waiting_.front().tokens);
+    piece->bytes += waiting_.front().bytes;
+    piece->told.push_back(std::move(waiting_.front()));
+  }
+  elsewhere_.run([self = shared_from_this(), piece] {
+    try {
+      for (const Told& told : piece->told) {
+        piece->text += self->answer_.tell(told.sample, told.tokens);
+      }
+    } catch (const std::exception& error) {
+      piece->is_broken = true;
+      log(LogLevel::kError, fmt::format("openai: a stream: {}", error.what()));
+    }
+    self->elsewhere_.back([self, piece] { self->take(*piece); });
+  });
+}
+
+void StreamWriter::take(Piece& piece) {
+  is_making_ = false;
+  if (!body_->push(piece.text, piece.bytes)) return waiting_.clear();
+  if (piece.is_broken) {
+    is_over_ = true;
+    waiting_.clear();
+    fault_ = AnswerStream::fault(500, "the server failed on this request; its log says why");
+  }
+  make_next();
+  if (is_over_ && !is_making_) end();
+}
+
+void StreamWriter::finish() {
+  is_over_ = true;
+  if (!is_making_) end();
+}
+
+void StreamWriter::fail(int status, const std::string& message) {
+  fault_ = AnswerStream::fault(status, message);
+  finish();
+}
+
+void StreamWriter::end() {
+  if (body_->ends()) return;
+  static_cast<void>(body_->push(fault_.empty() ? answer_.end() : fault_));
+  body_->finish();
+}
+
+}  // namespace strata::server

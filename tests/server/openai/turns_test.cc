@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// What takes long: many prompts of one request, and the JSON of long streams. Nobody waits for it,
+// and what waits for it is counted.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/http/body_stream.h"
+#include "tests/server/openai/openai_house.h"
+
+namespace strata::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<OpenAiHouse> with_threads(const ServiceOptions& options = ServiceOptions()) {
+  return std::make_unique<OpenAiHouse>(std::vector<UsageLimit>(), bundled_text(), options, true);
+}
+
+std::string prompts(int count) {
+  std::string out = R"("max_tokens":1,"prompt":[)";
+  for (int i = 0; i < count; ++i) out += (i > 0 ? ",[7]" : "[7]");
+  return out + "]";
+}
+
+TEST(OpenAiTurns, ManyPromptsAreSubmittedInTurns) {
+  const auto house = with_threads();
+  const auto answer = house->complete(prompts(100));
+  EXPECT_EQ(house->house.submitted.size(), 32u);
+  size_t before = 32;
+  while (OpenAiHouse::run(house->turns)) {
+    EXPECT_LE(house->house.submitted.size(), before + 32);
+    before = house->house.submitted.size();
+  }
+  ASSERT_EQ(before, 100u);
+  for (size_t i = 0; i < 100; ++i) house->settle(i, {"x"});
+  house->run_all();
+  EXPECT_EQ(answer->response.status, 200);
+  EXPECT_EQ(answer->json().at("choices").as_array().size(), 100u);
+}
+
+TEST(OpenAiTurns, AClientThatLeavesInTheMidstTakesNothingMore) {
+  for (const char* more : {"", R"(,"stream":true)"}) {
+    const auto house = with_threads();
+    const auto answer = house->complete(prompts(100) + more);
+    (*house->hang_up)();
+    EXPECT_EQ(house->house.cancelled.size(), 32u);
+    house->settle(0, {"came before that"});
+    house->run_all();
+    for (size_t i = 1; i < 32; ++i)
+      house->house.settle(house->command(i).request.text, api::Failure{});
+    EXPECT_EQ(house->house.submitted.size(), 32u) << more;
+    EXPECT_EQ(answer->response.status, 400) << more;
+    EXPECT_EQ(answer->count, 1) << more;
+  }
+}
+
+// Also one that fails, or is refused, before the last was submitted.
+TEST(OpenAiTurns, AFaultInTheMidstIsTheAnswer) {
+  for (const char* more : {"", R"(,"stream":true)"}) {
+    const auto failed = with_threads();
+    const auto answer = failed->complete(prompts(100) + more);
+    failed->house.settle(failed->command(3).request.text,
+                         api::Failure{api::FaultCategory::kUser, "no room"});
+    failed->run_all();
+    EXPECT_EQ(answer->error("message"), "no room") << more;
+    EXPECT_EQ(failed->house.submitted.size(), 32u);
+    const auto refused = with_threads();
+    const auto other = refused->complete(prompts(100) + more);
+    refused->house.admission = api::Admission::kFull;
+    refused->run_all();
+    EXPECT_EQ(other->response.status, 429) << more;
+    EXPECT_EQ(refused->house.cancelled.size(), 32u);
+    EXPECT_EQ(answer->count + other->count, 2);
+  }
+}
+
+const std::string kLong = R"("messages":[{"role":"user","content":"Hello"}],"stream":true,)"
+                          R"("logprobs":true,"top_logprobs":2)";
+
+api::RowTokens row_token(int64_t place, int32_t token) {
+  return {.first = place,
+          .tokens = {token},
+          .logprobs = {-1.0f},
+          .topk = {.ids = {1, 2}, .logprobs = {-1.0f, -2.0f}, .k = 2}};
+}
+
+TEST(OpenAiTurns, LongStreamsAreMadeElsewhere) {
+  const auto house = with_threads();
+  const auto answer = house->chat(kLong);
+  BodyStream& stream = *answer->response.stream;
+  const std::vector<int32_t> tokens = house->tokens("one two three");
+  for (size_t i = 0; i < tokens.size(); ++i)
+    house->tell(0, row_token(static_cast<int64_t>(i), tokens[i]));
+  EXPECT_EQ(stream.take(1 << 20), "");
+  EXPECT_EQ(house->elsewhere.size(), 1u);  // one at a time, in order
+  OpenAiHouse::run(house->elsewhere);
+  house->settle(0, {"one two three"});
+  EXPECT_EQ(stream.take(1 << 20), "");
+  house->run_all();
+  EXPECT_TRUE(house->turns.empty());
+  const std::string all = stream.take(1 << 20);
+  EXPECT_THAT(all, HasSubstr(R"("content":"one")"));
+  EXPECT_LT(all.find(R"("content":"one")"), all.find(R"("content":" three")"));
+  EXPECT_TRUE(all.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(stream.finished());
+}
+
+TEST(OpenAiTurns, AFailureStandsBehindWhatWasTold) {
+  const auto house = with_threads();
+  const auto answer = house->chat(kLong);
+  house->tell(0, row_token(0, house->tokens("one")[0]));
+  house->house.settle(house->command().request.text,
+                      api::Failure{api::FaultCategory::kServer, "it broke"});
+  house->run_all();
+  const std::string all = answer->response.stream->take(1 << 20);
+  EXPECT_LT(all.find(R"("content":"one")"), all.find("it broke"));
+  EXPECT_TRUE(answer->response.stream->finished());
+}
+
+// Tokens for which nobody makes JSON in time end the stream, and no memory.
+TEST(OpenAiTurns, WhatWaitsForItIsBounded) {
+  const auto house = with_threads();
+  const auto answer = house->chat(kLong);
+  SharedLimit limit(64 << 10);
+  ASSERT_TRUE(answer->response.stream->hold(limit, "alice"));
+  for (int64_t i = 0; i < 10'000 && !answer->response.stream->closed(); ++i)
+    house->tell(0, row_token(i, 9));
+  EXPECT_TRUE(answer->response.stream->closed());
+  EXPECT_LE(limit.used("alice"), 64 << 10);
+  house->run_all();
+  answer->response.stream->close();
+  EXPECT_EQ(limit.used("alice"), 0);
+  EXPECT_EQ(house->house.cancelled.size(), 1u);
+}
+
+TEST(OpenAiTurns, AnswersThatAreGatheredCountUntilTheyAreSent) {
+  const auto house = with_threads();
+  const auto answer = house->complete(R"("prompt":["a","b"])");
+  house->settle(1, {"four words of text"});
+  EXPECT_GT(house->house.service().futures().result_bytes(), 8);
+  house->settle(0, {"more"});
+  house->run_all();
+  EXPECT_EQ(answer->response.status, 200);
+  EXPECT_EQ(house->house.service().futures().result_bytes(), 0);
+}
+
+// Where one half fits, and where all of it does but not what is made of it.
+TEST(OpenAiTurns, AnAnswerForWhichThereIsNoRoomIsRefused) {
+  for (const int64_t room : {150, 500}) {
+    ServiceOptions options;
+    options.futures.results = SharedLimit(room);
+    const auto house = with_threads(options);
+    const auto answer = house->complete(R"("prompt":["a","b"],"logprobs":0)");
+    house->settle(0, {"one"});
+    house->settle(1, {"two"});
+    house->run_all();
+    EXPECT_GE(answer->response.status, 400) << room;
+    EXPECT_THAT(answer->error("message"), HasSubstr("--max-result-bytes")) << room;
+    EXPECT_EQ(answer->count, 1);
+    EXPECT_EQ(house->house.service().futures().result_bytes(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace strata::server
