@@ -153,8 +153,10 @@ def check_tools(client):
     assert call.function.name == "weather" and "city" in json.loads(call.function.arguments), call
     calls = [c for chunk in chat(client, question, "caller", tools=[TOOL], temperature=0, max_tokens=60, stream=True)
              for c in chunk.choices[0].delta.tool_calls or []]
-    assert calls[0].index == 0 and calls[0].id and calls[0].function == type(calls[0].function)(
-        name=call.function.name, arguments=call.function.arguments)
+    assert calls[0].index == 0 and calls[0].id and calls[0].function.name == call.function.name, calls
+    assert calls[0].function.arguments == "" and len(calls) > 2, calls
+    assert all(c.index == 0 and c.id is None and c.function.name is None for c in calls[1:]), calls
+    assert "".join(c.function.arguments for c in calls) == call.function.arguments, calls
     text = chat(client, question, "caller", tools=[TOOL], tool_choice="none", temperature=0, max_tokens=60).choices[0]
     assert not text.message.tool_calls
     answered = question + [whole.message.model_dump(exclude_none=True),

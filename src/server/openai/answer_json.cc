@@ -22,11 +22,19 @@ std::string new_call_id(const AnswerForm& form) {
   return id;
 }
 
-Json call_json(const AnswerForm& form, const ToolCall& call, int64_t index) {
-  JsonObject out;
-  if (index >= 0) out.add("index", index);
+JsonObject& add_call(JsonObject& out, const AnswerForm& form, const ToolCall& call) {
   out.add("id", new_call_id(form)).add("type", "function");
   return out.add("function", JsonObject{{"name", call.name}, {"arguments", call.arguments}});
+}
+
+// What a delta says of a call: its beginning, or more of its arguments.
+JsonObject calls_delta(JsonObject call) { return {{"tool_calls", JsonArray().add(call)}}; }
+JsonObject begun_call(const AnswerForm& form, const std::string& name, int64_t index) {
+  JsonObject out = {{"index", index}};
+  return calls_delta(add_call(out, form, {.name = name, .arguments = ""}));
+}
+JsonObject more_arguments(const std::string& arguments, int64_t index) {
+  return calls_delta({{"index", index}, {"function", JsonObject{{"arguments", arguments}}}});
 }
 
 JsonObject head_object(const AnswerHead& head, const char* kind) {
@@ -58,7 +66,10 @@ Json chat_message(const AnswerOrder& order, const AnswerPiece& piece) {
   if (!piece.reasoning.empty()) message.add("reasoning_content", piece.reasoning);
   if (piece.calls.empty()) return message;
   JsonArray calls;
-  for (const ToolCall& call : piece.calls) calls.add(call_json(order.form, call, -1));
+  for (const ToolCall& call : piece.calls) {
+    JsonObject out;
+    calls.add(add_call(out, order.form, call));
+  }
   return message.add("tool_calls", calls);
 }
 
@@ -171,32 +182,40 @@ std::string AnswerStream::tell(size_t sample, const api::RowTokens& told) {
                          : tell_text(index, sample, row, piece, tokens, reason);
 }
 
-// One event for what is new; the role comes before it, the reason after it, each in one of its own.
+// Of reasoning and content one, of each call one with its name, and one for what is new of its
+// arguments.
+std::vector<JsonObject> AnswerStream::deltas_of(Row& row, const AnswerPiece& piece) const {
+  std::vector<JsonObject> out;
+  JsonObject text;
+  if (!piece.reasoning.empty()) text.add("reasoning_content", piece.reasoning);
+  if (!piece.content.empty()) text.add("content", piece.content);
+  if (!piece.reasoning.empty() || !piece.content.empty()) out.push_back(std::move(text));
+  for (const ToolCall& call : piece.calls) {
+    if (!call.name.empty()) out.push_back(begun_call(order_->form, call.name, row.num_calls++));
+    if (!call.arguments.empty()) out.push_back(more_arguments(call.arguments, row.num_calls - 1));
+  }
+  return out;
+}
+
+// Events for what is new; the role comes before them, the reason after them, each in one of its
+// own.
 std::string AnswerStream::tell_chat(int64_t index, Row& row, const AnswerPiece& piece,
                                     const ToldTokens& told, const Json& reason) {
   std::string out;
   if (!std::exchange(row.has_begun, true)) {
     out += event(index, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
   }
-  JsonObject delta;
-  if (!piece.reasoning.empty()) delta.add("reasoning_content", piece.reasoning);
-  if (!piece.content.empty()) delta.add("content", piece.content);
-  if (!piece.calls.empty()) {
-    JsonArray calls;
-    for (const ToolCall& call : piece.calls) {
-      calls.add(call_json(order_->form, call, row.num_calls++));
-    }
-    delta.add("tool_calls", calls);
-  }
+  std::vector<JsonObject> deltas = deltas_of(row, piece);
   const bool tells = order_->telling.logprobs && !told.tokens.empty();
-  if (tells || !piece.empty()) {
+  if (deltas.empty() && tells) deltas.emplace_back();
+  for (size_t i = 0; i < deltas.size(); ++i) {
     Json logprobs = nullptr;
-    if (tells) {
+    if (tells && i == 0) {
       logprobs =
           JsonObject{{"content", Json::written("[" + chat_logprobs(text_.tokenizer, told) + "]")},
                      {"refusal", nullptr}};
     }
-    out += event(index, delta, logprobs, nullptr);
+    out += event(index, deltas[i], logprobs, nullptr);
   }
   if (row.choice.has_ended()) out += event(index, JsonObject(), nullptr, reason);
   return out;

@@ -52,6 +52,7 @@ class AnswerStream {
   std::string event(const JsonArray& choices, const Json& usage) const;
   std::string event(int64_t index, const Json& delta, const Json& logprobs,
                     const Json& reason) const;
+  [[nodiscard]] std::vector<JsonObject> deltas_of(Row& row, const AnswerPiece& piece) const;
   std::string tell_chat(int64_t index, Row& row, const AnswerPiece& piece, const ToldTokens& told,
                         const Json& reason);
   std::string tell_text(int64_t index, size_t sample, Row& row, const AnswerPiece& piece,

@@ -72,6 +72,17 @@ AnswerForm answer_form_of(const text::ChatTemplate& chat) {
   return form;
 }
 
+void join_calls(std::vector<ToolCall>& calls, std::vector<ToolCall> more) {
+  for (ToolCall& call : more) {
+    if (call.name.empty() && call.arguments.empty()) continue;
+    if (call.name.empty() && !calls.empty()) {
+      calls.back().arguments += call.arguments;
+    } else {
+      calls.push_back(std::move(call));
+    }
+  }
+}
+
 bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt) {
   if (form.think.empty()) return false;
   return prompt.substr(0, space_before_end(prompt, kSpace)).ends_with(form.think);
@@ -173,6 +184,10 @@ void AnswerParser::give(AnswerPiece& out, std::string_view text) {
 
 // Where calls are the whole answer: whether it is one.
 bool AnswerParser::whole_call(bool is_last) {
+  if (num_calls_ > 0) {  // what stands between two
+    held_.erase(0, std::min(held_.find_first_not_of(" \t\r\n;"), held_.size()));
+    if (held_.empty()) return false;
+  }
   const std::string_view text = held_;
   const size_t first = std::min(text.find_first_not_of(kSpace), text.size());
   const std::string_view rest = text.substr(first);
@@ -220,19 +235,55 @@ bool AnswerParser::content(AnswerPiece& out, bool is_last) {
   return true;
 }
 
+// What stands there of it goes to `stream_`, but for what may be the beginning of its end.
 bool AnswerParser::call(AnswerPiece& out, bool is_last) {
   const CallForm& form = *form_.calls;
   const std::string_view mark = form.close.empty() ? form.open : form.close;
   const size_t from = searched_ > mark.size() ? searched_ - mark.size() : 0;
   const size_t at = mark.empty() ? std::string::npos : held_.find(mark, from);
   searched_ = held_.size();
-  if (at == std::string::npos && !is_last) return false;
-  const size_t end = std::min(at, held_.size());
+  const bool is_whole = at != std::string::npos || is_last;
+  const size_t end = std::min(at, held_.size() - (is_whole ? 0 : begun(held_, mark)));
+  if (!stream_) stream_.emplace(form, *reading_.types);
+  if (end > streamed_) stream_->push(std::string_view(held_).substr(streamed_, end - streamed_));
+  streamed_ = std::max(streamed_, end);
+  if (stream_->is_known()) return known_call(out, at, is_last);
+  if (!is_whole) return false;
   const bool closes = !form.close.empty() && at != std::string::npos;
   const std::string inner = held_.substr(0, end);
   held_.erase(0, closes ? end + form.close.size() : end);
   state_ = State::kContent;
+  stream_.reset();
+  streamed_ = 0;
   take_call(out, inner, closes ? form.close : "");
+  return true;
+}
+
+// `close`: where its mark begins, or npos. One without a mark ends with its arguments.
+bool AnswerParser::known_call(AnswerPiece& out, size_t close, bool is_last) {
+  const CallForm& form = *form_.calls;
+  if (!std::exchange(is_told_, true)) {
+    space_.clear();
+    out.calls.push_back({.name = stream_->name(), .arguments = ""});
+  }
+  join_calls(out.calls, {{.name = "", .arguments = stream_->take()}});
+  const bool by_itself = form.close.empty() && stream_->has_ended();
+  if (!by_itself && close == std::string::npos && !is_last) {
+    held_.erase(0, std::exchange(streamed_, 0));
+    searched_ = 0;
+    return false;
+  }
+  stream_->finish();
+  join_calls(out.calls, {{.name = "", .arguments = stream_->take()}});
+  size_t behind = close == std::string::npos ? held_.size() : close + form.close.size();
+  if (by_itself) behind = streamed_ - stream_->num_behind();
+  held_.erase(0, behind);
+  state_ = State::kContent;
+  stream_.reset();
+  streamed_ = 0;
+  is_told_ = false;
+  drops_space_ = true;
+  ++num_calls_;
   return true;
 }
 

@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // AnswerParser: the text of an answer, as it comes, divided into reasoning, content and calls of
-// tools. What it gives is final; what may yet turn out to be a mark or a call waits. Text that
-// looks like a call and is none is content. Borrows the form and the types. One thread.
+// tools. What it gives is final; what may yet turn out to be a mark or a call waits. A call is
+// given from when its name and the beginning of its arguments are there (CallStream), and its
+// arguments as they come; text that looks like a call and never has those is content. Borrows the
+// form and the types. One thread.
 //   AnswerParser parser(form_of(chat), {.in_reasoning = true, .types = &types});
 //   send(parser.push(piece)); ... send(parser.finish());
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "server/openai/call_stream.h"
 #include "server/openai/tool_call.h"
 
 namespace strata::server {
 
 // How the answers of a model are written.
 struct AnswerForm {
-  const CallForm* calls = nullptr;    // null: it calls no tools
-  std::string_view think, think_end;  // around reasoning, with which an answer may begin; or empty
+  const CallForm* calls = nullptr;  // null: it calls no tools
+  std::string_view think,
+      think_end;  // around reasoning, with which an answer may begin; or empty
   // Marks that are text to the parser, should the vocabulary have them as special tokens.
   [[nodiscard]] std::vector<std::string_view> marks() const;
 };
@@ -25,7 +30,7 @@ AnswerForm answer_form_of(const text::ChatTemplate& chat);
 
 struct AnswerPiece {
   std::string reasoning = {}, content = {};
-  std::vector<ToolCall> calls = {};
+  std::vector<ToolCall> calls = {};  // without a name: more of the last one's arguments
   [[nodiscard]] bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
 };
 
@@ -56,6 +61,7 @@ class AnswerParser {
   bool reason(AnswerPiece& out, bool is_last);
   bool content(AnswerPiece& out, bool is_last);
   bool call(AnswerPiece& out, bool is_last);
+  bool known_call(AnswerPiece& out, size_t close, bool is_last);
   bool whole_call(bool is_last);
   void give(AnswerPiece& out, std::string_view text);
   void take_call(AnswerPiece& out, std::string_view inner, std::string_view close);
@@ -64,12 +70,18 @@ class AnswerParser {
   const AnswerReading reading_;
   State state_ = State::kStart;
   std::string held_;
-  std::string space_;         // behind content, dropped where a call follows
-  size_t searched_ = 0;       // of held_, for the end of a call
-  bool drops_space_ = false;  // before the next content
+  std::string space_;                 // behind content, dropped where a call follows
+  size_t searched_ = 0;               // of held_, for the end of a call
+  std::optional<CallStream> stream_;  // the call that is being written
+  size_t streamed_ = 0;               // of held_, to stream_
+  bool is_told_ = false;              // its name
+  bool drops_space_ = false;          // before the next content
   bool has_content_ = false;
   int64_t num_calls_ = 0;
 };
+
+// Appends pieces of calls: arguments without a name to the last call's.
+void join_calls(std::vector<ToolCall>& calls, std::vector<ToolCall> more);
 
 // Whether what is rendered for an answer ends inside its reasoning.
 bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt);

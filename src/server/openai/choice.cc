@@ -56,7 +56,7 @@ AnswerPiece Choice::push(std::span<const int32_t> tokens, bool ended, bool stopp
   AnswerPiece rest = parser_->finish();
   piece.reasoning += rest.reasoning;
   piece.content += rest.content;
-  std::ranges::move(rest.calls, std::back_inserter(piece.calls));
+  join_calls(piece.calls, std::move(rest.calls));
   return piece;
 }
 

@@ -17,11 +17,18 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kFence = "```json";
+constexpr std::string_view kDeepSeekSep = "<\uff5ctool\u2581sep\uff5c>";
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(kSpace);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
+}
+
+// Without the space that it begins with.
+std::string_view from_text(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
 }
 
 std::string lower(std::string_view text) {
@@ -81,23 +88,33 @@ ToolCalls one(std::optional<ToolCall> call) {
   return std::vector<ToolCall>{std::move(*call)};
 }
 
-// <function=NAME> <parameter=NAME> VALUE </parameter> ... </function>
+// <parameter=NAME> VALUE </parameter>, of which the end may be missing before the next.
+std::optional<ToolParameter> next_of_function(std::string_view& text, bool is_last) {
+  std::string_view rest = text;
+  if (!take_until(rest, "<parameter=")) return std::nullopt;
+  const std::optional<std::string_view> key = take_until(rest, ">");
+  if (!key) return std::nullopt;
+  size_t end = std::min(rest.find("</parameter>"), rest.find("<parameter="));
+  if (end == std::string_view::npos) {
+    if (!is_last) return std::nullopt;
+    end = std::min(rest.rfind("</function>"), rest.size());
+  }
+  ToolParameter out = {std::string(trimmed(*key)),
+                       std::string(without_breaks(rest.substr(0, end)))};
+  text = rest.substr(end);
+  return out;
+}
+
+// <function=NAME> and parameters </function>
 ToolCalls read_function(std::string_view text, const ToolTypes& types) {
   take_until(text, "<function=");
   const std::optional<std::string_view> name = take_until(text, ">");
   if (!name || trimmed(*name).empty()) return std::nullopt;
   const std::string function(trimmed(*name));
-  text = text.substr(0, text.rfind("</function>"));
   JsonObject arguments;
-  while (take_until(text, "<parameter=")) {
-    const std::optional<std::string_view> key = take_until(text, ">");
-    if (!key) return std::nullopt;
-    const size_t next = text.find("<parameter=");
-    const size_t end = std::min({text.find("</parameter>"), next, text.size()});
-    const std::string parameter(trimmed(*key));
-    arguments.add(parameter, Json::written(types.value(function, parameter,
-                                                       without_breaks(text.substr(0, end)))));
-    text.remove_prefix(end);
+  while (const auto parameter = next_of_function(text, /*is_last=*/true)) {
+    arguments.add(parameter->name,
+                  Json::written(types.value(function, parameter->name, parameter->text)));
   }
   return one(ToolCall{function, arguments.text()});
 }
@@ -131,8 +148,7 @@ ToolCalls read_mistral(std::string_view inner, const ToolTypes&) {
 
 // function<sep>NAME\n```json\n{...}\n``` of V3 and R1, NAME<sep>{...} of V3.1.
 ToolCalls read_deepseek_v3(std::string_view inner, const ToolTypes&) {
-  constexpr std::string_view kFence = "```json";
-  const std::optional<std::string_view> head = take_until(inner, "<\uff5ctool\u2581sep\uff5c>");
+  const std::optional<std::string_view> head = take_until(inner, kDeepSeekSep);
   if (!head) return std::nullopt;
   std::string_view name = trimmed(*head);
   std::string_view arguments = trimmed(inner);
@@ -146,22 +162,32 @@ ToolCalls read_deepseek_v3(std::string_view inner, const ToolTypes&) {
   return one(ToolCall{std::string(name), std::string(arguments)});
 }
 
-// name="NAME"> with <DSML parameter name="NAME" string="true|false">VALUE</DSML parameter> in it.
+// <DSML parameter name="NAME" string="true|false">VALUE</DSML parameter>
+std::optional<ToolParameter> next_of_dsml(std::string_view& text, bool /*is_last*/) {
+  std::string_view rest = text;
+  if (!take_until(rest, "<\uff5cDSML\uff5cparameter") || !take_until(rest, "name=\"")) {
+    return std::nullopt;
+  }
+  const std::optional<std::string_view> key = take_until(rest, "\"");
+  const std::optional<std::string_view> kind = take_until(rest, ">");
+  const std::optional<std::string_view> value = take_until(rest, "</\uff5cDSML\uff5cparameter>");
+  if (!key || !kind || !value) return std::nullopt;
+  text = rest;
+  if (kind->find("string=\"false\"") == std::string_view::npos)
+    return ToolParameter{std::string(*key), json_quoted(*value), true};
+  const bool is_json = parse_json_text(*value).has_value();
+  return ToolParameter{std::string(*key),
+                       is_json ? std::string(trimmed(*value)) : json_quoted(*value), true};
+}
+
+// name="NAME"> and parameters
 ToolCalls read_dsml(std::string_view inner, const ToolTypes&) {
   if (!take_until(inner, "name=\"")) return std::nullopt;
   const std::optional<std::string_view> name = take_until(inner, "\"");
   if (!name || name->empty() || !take_until(inner, ">")) return std::nullopt;
   JsonObject arguments;
-  while (take_until(inner, "<\uff5cDSML\uff5cparameter")) {
-    if (!take_until(inner, "name=\"")) return std::nullopt;
-    const std::optional<std::string_view> key = take_until(inner, "\"");
-    const std::optional<std::string_view> kind = take_until(inner, ">");
-    const std::optional<std::string_view> value = take_until(inner, "</\uff5cDSML\uff5cparameter>");
-    if (!key || !kind || !value) return std::nullopt;
-    const bool is_json = kind->find("string=\"false\"") != std::string_view::npos;
-    if (is_json && !parse_json_text(*value)) return std::nullopt;
-    arguments.add(*key, is_json ? Json::written(std::string(trimmed(*value))) : Json(*value));
-  }
+  while (const auto parameter = next_of_dsml(inner, /*is_last=*/true))
+    arguments.add(parameter->name, Json::written(parameter->text));
   return one(ToolCall{std::string(*name), arguments.text()});
 }
 
@@ -180,6 +206,100 @@ ToolCalls read_llama(std::string_view inner, const ToolTypes&) {
   return calls.empty() ? std::nullopt : ToolCalls(std::move(calls));
 }
 
+CallHead known(std::string_view name, size_t arguments) {
+  CallHead head = {.name = std::string(name), .arguments = arguments};
+  head.state = name.empty() ? CallHead::State::kNone : CallHead::State::kKnown;
+  return head;
+}
+
+CallHead none() { return {.state = CallHead::State::kNone}; }
+
+size_t place(std::string_view text, std::string_view part) {
+  return static_cast<size_t>(part.data() - text.data());
+}
+
+// {"name": TEXT, ..., "arguments" or "parameters": {
+CallHead object_head(std::string_view text) {
+  std::string name;
+  std::string_view rest = from_text(text.substr(text.find('{') + 1));
+  while (!rest.empty()) {
+    if (rest.front() != '"') return none();
+    const size_t key_end = json_value_end(rest, 0);
+    const size_t colon = rest.find_first_not_of(kSpace, key_end);
+    if (colon == std::string_view::npos) return {};
+    const std::string_view key = rest.substr(0, key_end);
+    rest = from_text(rest.substr(colon + 1));
+    if (rest.empty()) return {};
+    if (key == "\"arguments\"" || key == "\"parameters\"") {
+      CallHead head = known(rest.front() == '{' ? name : "", place(text, rest));
+      head.is_member = true;
+      return head;
+    }
+    const size_t end = json_value_end(rest, 0);
+    if (end == rest.size()) return {};
+    const std::optional<json::value> value = parse_json_text(rest.substr(0, end));
+    if (!value || (key == "\"name\"" && !value->is_string())) return none();
+    if (key == "\"name\"") name = json::value_to<std::string>(*value);
+    rest = from_text(rest.substr(end));
+    if (rest.empty()) return {};
+    if (rest.front() != ',') return none();
+    rest = from_text(rest.substr(1));
+  }
+  return {};
+}
+
+CallHead llama_head(std::string_view inner) {
+  const std::string_view text = from_text(inner);
+  if (text.empty()) return {};
+  return text.front() == '{' ? object_head(inner) : none();
+}
+
+CallHead qwen_head(std::string_view inner) {
+  constexpr std::string_view kFunction = "<function=";
+  const std::string_view text = from_text(inner);
+  if (text.empty() || kFunction.starts_with(text)) return {};
+  if (text.front() == '{') return object_head(inner);
+  if (!text.starts_with(kFunction)) return none();
+  std::string_view rest = text.substr(kFunction.size());
+  const std::optional<std::string_view> name = take_until(rest, ">");
+  if (!name) return {};
+  CallHead head = known(trimmed(*name), place(inner, rest));
+  head.next = next_of_function;
+  return head;
+}
+
+CallHead mistral_head(std::string_view inner) {
+  const std::string_view text = from_text(inner);
+  if (text.empty()) return {};
+  if (text.front() == '[' || text.front() == '{') return none();
+  const size_t brace = inner.find('{');
+  if (brace == std::string_view::npos) return {};
+  return known(trimmed(text.substr(0, text.find_first_of("[{"))), brace);
+}
+
+CallHead deepseek_v3_head(std::string_view inner) {
+  std::string_view rest = inner;
+  const std::optional<std::string_view> head = take_until(rest, kDeepSeekSep);
+  if (!head) return {};
+  rest = from_text(rest);
+  if (rest.empty()) return {};
+  if (rest.front() == '{') return known(trimmed(*head), place(inner, rest));
+  const std::optional<std::string_view> name = take_until(rest, kFence);
+  rest = from_text(rest);
+  if (!name || rest.empty()) return {};
+  return rest.front() == '{' ? known(trimmed(*name), place(inner, rest)) : none();
+}
+
+CallHead dsml_head(std::string_view inner) {
+  std::string_view rest = inner;
+  if (!take_until(rest, "name=\"")) return {};
+  const std::optional<std::string_view> name = take_until(rest, "\"");
+  if (!name || !take_until(rest, ">")) return {};
+  CallHead head = known(*name, place(inner, rest));
+  head.next = next_of_dsml;
+  return head;
+}
+
 const std::vector<CallForm>& call_forms() {
   static const std::vector<CallForm> kForms = {
       {.sign = "\uff5cDSML\uff5c",
@@ -188,7 +308,8 @@ const std::vector<CallForm>& call_forms() {
        .around = {"<\uff5cDSML\uff5ctool_calls>", "</\uff5cDSML\uff5ctool_calls>",
                   "<\uff5cDSML\uff5cfunction_calls>", "</\uff5cDSML\uff5cfunction_calls>"},
        .inside = {"\uff5cDSML\uff5c"},
-       .read = read_dsml},
+       .read = read_dsml,
+       .head = dsml_head},
       {.sign = "<\uff5ctool\u2581call\u2581begin\uff5c>",
        .open = "<\uff5ctool\u2581call\u2581begin\uff5c>",
        .close = "<\uff5ctool\u2581call\u2581end\uff5c>",
@@ -196,6 +317,7 @@ const std::vector<CallForm>& call_forms() {
                   "<\uff5ctool\u2581calls\u2581end\uff5c>"},
        .inside = {"<\uff5ctool\u2581sep\uff5c>"},
        .read = read_deepseek_v3,
+       .head = deepseek_v3_head,
        .keeps_arguments_text = true},
       {.sign = "[TOOL_CALLS]",
        .open = "[TOOL_CALLS]",
@@ -203,19 +325,22 @@ const std::vector<CallForm>& call_forms() {
        .around = {},
        .inside = {"[ARGS]", "[CALL_ID]"},
        .read = read_mistral,
+       .head = mistral_head,
        .id_length = 9},
       {.sign = "<tool_call>",
        .open = "<tool_call>",
        .close = "</tool_call>",
        .around = {},
        .inside = {},
-       .read = read_qwen},
+       .read = read_qwen,
+       .head = qwen_head},
       {.sign = "\"parameters\": ",
        .open = "",
        .close = "",
        .around = {"<|python_tag|>"},
        .inside = {},
-       .read = read_llama},
+       .read = read_llama,
+       .head = llama_head},
   };
   return kForms;
 }

@@ -3,6 +3,8 @@
 // reader. Which row is a model's, its chat template says. Readers are strict: text that is no call
 // is nothing, and stays text.
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,6 +37,25 @@ class ToolTypes {
   std::map<std::pair<std::string, std::string>, std::string> types_;
 };
 
+// A value that is written by itself.
+struct ToolParameter {
+  std::string name;
+  std::string text;
+  bool is_json = false;  // else what its type says (ToolTypes::value)
+};
+
+// What is certain of a call that is still being written.
+struct CallHead {
+  enum class State : uint8_t { kNotYet, kNone, kKnown };
+  State state = State::kNotYet;  // kNone: nothing before its end
+  std::string name = {};
+  size_t arguments = 0;    // where they begin in the text
+  bool is_member = false;  // of an object, which ends behind them
+  // Takes the first parameter that is whole, or is the last, from the text; null: the arguments are
+  // one object's text.
+  std::optional<ToolParameter> (*next)(std::string_view& text, bool is_last) = nullptr;
+};
+
 using ToolCalls = std::optional<std::vector<ToolCall>>;  // nothing: it is none
 
 struct CallForm {
@@ -44,6 +65,7 @@ struct CallForm {
   std::vector<std::string_view> around;  // marks beside these, which say nothing
   std::vector<std::string_view> inside;  // marks that may be special tokens
   ToolCalls (*read)(std::string_view inner, const ToolTypes& types);
+  CallHead (*head)(std::string_view inner);  // of what there is of it yet
   bool keeps_arguments_text = false;  // the template takes arguments as JSON text, not as an object
   size_t id_length = 0;               // that it wants of a call's id; 0: any
 };

@@ -404,6 +404,54 @@ TEST(OpenAiEndpoint, StreamsTokensAsTheyCome) {
   EXPECT_TRUE(stream.finished());
 }
 
+// Of each call first its name, then its arguments as the model writes them, each in an event.
+TEST(OpenAiEndpoint, StreamsCallsInPieces) {
+  OpenAiHouse house;
+  const auto answer = house.chat(
+      kHello + R"(,"stream":true,"tools":[{"type":"function","function":{"name":"f"}}])");
+  const std::string text = R"(<tool_call>
+{"name": "f", "arguments": {"city": "New York", "days": 3}}
+</tool_call>
+<tool_call>
+{"name": "g", "arguments": {}}
+</tool_call>)";
+  std::vector<int32_t> tokens = house.tokens(text);
+  tokens.push_back(4072);
+  std::string names, arguments[2];
+  int pieces = 0;
+  std::string reason;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool ends = i + 1 == tokens.size();
+    house.tell(0, {.first = static_cast<int64_t>(i),
+                   .tokens = {tokens[i]},
+                   .logprobs = {-1.0f},
+                   .ended = ends,
+                   .stopped = ends});
+    for (const json::value& event : events_of(*answer->response.stream)) {
+      const json::value& choice = event.at("choices").at(0);
+      if (!choice.at("finish_reason").is_null()) reason = choice.at("finish_reason").as_string();
+      const auto* calls = choice.at("delta").as_object().if_contains("tool_calls");
+      if (calls == nullptr) continue;
+      ASSERT_EQ(calls->as_array().size(), 1u);
+      const json::object& call = calls->at(0).as_object();
+      const json::object& function = call.at("function").as_object();
+      EXPECT_EQ(call.contains("id"), function.contains("name"));
+      if (function.contains("name")) {
+        EXPECT_EQ(call.at("type"), "function");
+        EXPECT_EQ(function.at("arguments"), "");
+        names += function.at("name").as_string();
+      }
+      arguments[call.at("index").as_int64()] += function.at("arguments").as_string();
+      ++pieces;
+    }
+  }
+  EXPECT_EQ(names, "fg");
+  EXPECT_EQ(arguments[0], R"({"city": "New York", "days": 3})");
+  EXPECT_EQ(arguments[1], "{}");
+  EXPECT_GT(pieces, 6);
+  EXPECT_EQ(reason, "tool_calls");
+}
+
 TEST(OpenAiEndpoint, AClientThatHangsUpFreesItsRows) {
   OpenAiHouse house;
   const auto answer = house.complete(R"("prompt":["a","b"],"stream":true)");
