@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/choose_tokens.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/checks.h"
@@ -31,12 +32,31 @@ void check_changes(const TokenChoice& choice, int64_t vocab) {
   if (p.none()) return;
   CHECK(p.repetition > 0 && std::isfinite(p.repetition), p.repetition);
   CHECK(std::isfinite(p.frequency) && std::isfinite(p.presence), p.frequency, p.presence);
-  for (const auto tokens : {choice.before.prompt, choice.before.answer, choice.before.drafts}) {
+  for (const auto tokens : {choice.before.prompt, choice.before.drafts}) {
     for (const int32_t token : tokens) CHECK(token >= 0 && token < vocab, token, vocab);
   }
+  for (const TokenCount& of : choice.before.answer)
+    CHECK(of.token >= 0 && of.token < vocab && of.count > 0, of.token, of.count, vocab);
 }
 
 }  // namespace
+
+void count_token(std::vector<TokenCount>& counts, int32_t token) {
+  const auto at = std::lower_bound(
+      counts.begin(), counts.end(), token,
+      [](const TokenCount& count, int32_t wanted) { return count.token < wanted; });
+  if (at != counts.end() && at->token == token) {
+    ++at->count;
+  } else {
+    counts.insert(at, {.token = token, .count = 1});
+  }
+}
+
+std::vector<TokenCount> counts_of(std::span<const int32_t> tokens) {
+  std::vector<TokenCount> counts;
+  for (const int32_t token : tokens) count_token(counts, token);
+  return counts;
+}
 
 void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
                    std::span<TokenChoice* const> choices) {

@@ -53,9 +53,20 @@ struct Penalties {
   }
 };
 
-// The tokens before a choice, of which penalties are. Drafts count as the answer's last.
+struct TokenCount {
+  int32_t token = 0;
+  int32_t count = 0;  // above 0
+};
+// Counts one more `token` in a list that is ascending by token.
+void count_token(std::vector<TokenCount>& counts, int32_t token);
+std::vector<TokenCount> counts_of(std::span<const int32_t> tokens);
+
+// The tokens before a choice, of which penalties are. Drafts count as the answer's last. Work grows
+// with the different tokens, not with the length of an answer.
 struct TokensBefore {
-  std::span<const int32_t> prompt = {}, answer = {}, drafts = {};
+  std::span<const int32_t> prompt = {};     // in any order; once is enough
+  std::span<const TokenCount> answer = {};  // each token once
+  std::span<const int32_t> drafts = {};
 };
 
 // What is asked of a row, and its answer.

@@ -72,7 +72,8 @@ TEST(SamplingOptions, ChooseWhatTheReferenceChooses) {
       choice.penalties = {.repetition = request.repetition_penalty,
                           .frequency = request.frequency_penalty,
                           .presence = request.presence_penalty};
-      choice.before = {.prompt = request.prompt, .answer = tokens.first(t)};
+      const std::vector<ops::TokenCount> answer = ops::counts_of(tokens.first(t));
+      choice.before = {.prompt = request.prompt, .answer = answer};
       const std::span<const float> raw = std::span(logits).subspan(t * vocab, vocab);
       const std::vector<double> changed = ops::ref::changed_logits(raw, choice);
       const std::vector<float> rounded(changed.begin(), changed.end());

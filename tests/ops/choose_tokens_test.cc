@@ -141,6 +141,8 @@ class ChangedTokens : public ChooseTokens {
     const Counter counter{.seed = 6, .stream = 2};
     for (uint64_t i = 0; i < 300; ++i)  // few different ones, so that counts go up
       before_.push_back(static_cast<int32_t>(counter.words(i)[0] % 40));
+    for (size_t i = 0; i < choices().size(); ++i)
+      answers_.push_back(counts_of(std::span(before_).subspan(100 + i, 8 * (i % 3))));
     // Negative logits too.
     for (int64_t i = 0; i < kRows * kVocab; ++i) logits_.f32()[i] -= 3.0f;
     ops::logsumexp(backend_, logits_, lse_);
@@ -156,13 +158,14 @@ class ChangedTokens : public ChooseTokens {
                                                    : 0.0f};
       if (i % 5 == 0) out[i].changes = bias_;
       out[i].before = {.prompt = before.subspan(i, 40),
-                       .answer = before.subspan(100 + i, 8 * (i % 3)),
+                       .answer = answers_[i],
                        .drafts = before.subspan(200 + i, i % 4)};
     }
     return out;
   }
 
   std::vector<int32_t> before_;
+  std::vector<std::vector<TokenCount>> answers_;
   const LogitChange bias_[3] = {
       {.token = 7, .add = 4.0f}, {.token = 11, .add = -100.0f}, {.token = 7, .add = 1.5f}};
 };
@@ -201,15 +204,27 @@ TEST_P(ChangedTokens, AreOfTheReferencesLogits) {
   EXPECT_GE(num_moved, 4);
 }
 
+TEST(CountToken, CountsEachTokenOnce) {
+  const std::vector<int32_t> tokens = {5, 2, 5, 9, 2, 5, 0};
+  const std::vector<TokenCount> counts = counts_of(tokens);
+  ASSERT_EQ(counts.size(), 4u);
+  const int32_t kWant[][2] = {{0, 1}, {2, 2}, {5, 3}, {9, 1}};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(counts[i].token, kWant[i][0]);
+    EXPECT_EQ(counts[i].count, kWant[i][1]);
+  }
+}
+
 // Drafts count as the answer's last tokens: how the answer is divided between the two changes
 // nothing.
 TEST_P(ChangedTokens, CountDraftsAsTheAnswers) {
   std::vector<TokenChoice> divided = changed_choices(), whole = changed_choices();
-  std::vector<std::vector<int32_t>> answers;
+  std::vector<std::vector<TokenCount>> answers;
   for (TokenChoice& choice : whole) {
     TokensBefore& before = choice.before;
-    std::vector<int32_t>& answer = answers.emplace_back(before.answer.begin(), before.answer.end());
-    answer.insert(answer.end(), before.drafts.begin(), before.drafts.end());
+    std::vector<TokenCount>& answer =
+        answers.emplace_back(before.answer.begin(), before.answer.end());
+    for (const int32_t token : before.drafts) count_token(answer, token);
     before.drafts = {};
   }
   for (size_t i = 0; i < whole.size(); ++i) whole[i].before.answer = answers[i];
@@ -224,7 +239,7 @@ TEST_P(ChangedTokens, NeutralOptionsCopyNothing) {
   const std::span<const int32_t> before(before_);
   for (TokenChoice& choice : neutral) {
     choice.penalties = {.repetition = 1.0f, .frequency = 0.0f, .presence = -0.0f};
-    choice.before = {.prompt = before, .answer = before, .drafts = before};
+    choice.before = {.prompt = before, .answer = answers_[2], .drafts = before};
     EXPECT_FALSE(choice.is_changed());
   }
   choose(plain, lse_);

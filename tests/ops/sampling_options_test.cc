@@ -28,7 +28,7 @@ struct Case {
       : logits(numbers<float>(object.at("logits"))),
         changed(numbers<float>(object.at("changed"))),
         prompt(numbers<int32_t>(object.at("prompt"))),
-        answer(numbers<int32_t>(object.at("answer"))) {
+        answer(counts_of(numbers<int32_t>(object.at("answer")))) {
     for (const json::value& pair : object.at("logit_bias").as_array())
       bias.push_back({pair.at(0).to_number<int32_t>(), pair.at(1).to_number<float>()});
     for (const auto& [id, value] : object.at("probabilities").as_object())
@@ -49,7 +49,8 @@ struct Case {
   Case& operator=(const Case&) = delete;
 
   std::vector<float> logits, changed;
-  std::vector<int32_t> prompt, answer;
+  std::vector<int32_t> prompt;
+  std::vector<TokenCount> answer;
   std::vector<LogitChange> bias;
   std::map<int32_t, double> probabilities;
   TokenChoice choice;

@@ -30,6 +30,15 @@ size_t RowBook::open(std::shared_ptr<const api::SampleRequest> of,
   group.owner = owner;
   for (const api::LogitBias& bias : request.logit_bias)
     group.bias.push_back({.token = bias.token, .add = bias.add});
+  group.penalties = {.repetition = request.repetition_penalty,
+                     .frequency = request.frequency_penalty,
+                     .presence = request.presence_penalty};
+  if (request.repetition_penalty != 1.0f) {
+    group.penalised = request.prompt;
+    std::sort(group.penalised.begin(), group.penalised.end());
+    group.penalised.erase(std::unique(group.penalised.begin(), group.penalised.end()),
+                          group.penalised.end());
+  }
   group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
   group.keep = std::move(adapter);
   const size_t prompt = request.prompt.size();

@@ -30,8 +30,17 @@ bool reads_position(const api::SampleRequest& request, int64_t position) {
 
 }  // namespace
 
-// What is asked of a row's logits. What penalties count follows from the row's tokens at each step:
-// nothing is kept for them, and a row that is read again is chosen from as before.
+// What it gives; the rest is of the pass and ends with it.
+ChosenToken SamplePass::chosen_of(SampleChoice& choice) {
+  return {.token = choice.token,
+          .logprob = choice.logprob,
+          .topk_ids = std::move(choice.topk_ids),
+          .topk_logprobs = std::move(choice.topk_logprobs),
+          .error = std::move(choice.error)};
+}
+
+// What is asked of a row's logits. What penalties count is of the row's tokens, so one that is read
+// again is chosen from as before.
 ops::TokenChoice SamplePass::choice_of(const SampleRow& row) {
   const SampleGroup& group = book_.group_of(row);
   const api::SampleRequest& request = *group.request;
@@ -41,10 +50,8 @@ ops::TokenChoice SamplePass::choice_of(const SampleRow& row) {
                      .min_p = request.min_p,
                      .seed = row.seed},
           .changes = group.bias,
-          .penalties = {.repetition = request.repetition_penalty,
-                        .frequency = request.frequency_penalty,
-                        .presence = request.presence_penalty},
-          .before = {.prompt = request.prompt, .answer = row.result.tokens},
+          .penalties = group.penalties,
+          .before = {.prompt = group.penalised, .answer = row.counts},
           .scaled_logprobs = request.scaled_logprobs};
 }
 
@@ -90,9 +97,9 @@ void SamplePass::hand_out_ahead() {
   for (const size_t id : active) {
     SampleRow& row = book_.row(id);
     if (row.ahead.empty()) continue;
-    SampleChoice choice = std::move(row.ahead.front());
+    const ChosenToken chosen = std::move(row.ahead.front());
     row.ahead.erase(row.ahead.begin());
-    use_choice(choice);
+    use_choice(id, chosen);
   }
 }
 
@@ -231,21 +238,23 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
       if (choice.num_drafts > 0) {
         use_draft_choice(choice);
       } else {
-        use_choice(choice);
+        use_choice(choice.id, chosen_of(choice));
       }
     }
   });
 }
 
-void SamplePass::use_choice(SampleChoice& choice) {
-  SampleRow& row = book_.row(choice.id);
+void SamplePass::use_choice(size_t id, const ChosenToken& choice) {
+  SampleRow& row = book_.row(id);
   if (!choice.error.empty()) {
     row.error = choice.error;
-    sampled_.push_back({.id = choice.id, .token = -1, .last = true});
-    return book_.finish(choice.id);
+    sampled_.push_back({.id = id, .token = -1, .last = true});
+    return book_.finish(id);
   }
-  const api::SampleRequest& request = *book_.group_of(row).request;
+  const SampleGroup& group = book_.group_of(row);
+  const api::SampleRequest& request = *group.request;
   api::SampleResult& result = row.result;
+  if (!group.penalties.none()) ops::count_token(row.counts, choice.token);
   result.tokens.push_back(choice.token);
   result.logprobs.push_back(choice.logprob);
   result.sample_topk_ids.insert(result.sample_topk_ids.end(), choice.topk_ids.begin(),
@@ -256,9 +265,8 @@ void SamplePass::use_choice(SampleChoice& choice) {
       std::find(request.stop.begin(), request.stop.end(), choice.token) != request.stop.end();
   const bool last =
       result.stopped || static_cast<int64_t>(result.tokens.size()) >= request.max_tokens;
-  sampled_.push_back(
-      {.id = choice.id, .token = choice.token, .logprob = choice.logprob, .last = last});
-  if (last) book_.finish(choice.id);
+  sampled_.push_back({.id = id, .token = choice.token, .logprob = choice.logprob, .last = last});
+  if (last) book_.finish(id);
 }
 
 }  // namespace strata::engine

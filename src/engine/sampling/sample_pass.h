@@ -54,7 +54,8 @@ class SamplePass {
   };
   void record_prompt(Backend& backend, SampleGroup& group, int64_t position, const LogitsRow& of);
   void choose(Backend& backend, TensorView logits, TensorView lse);
-  void use_choice(SampleChoice& choice);
+  static ChosenToken chosen_of(SampleChoice& choice);
+  void use_choice(size_t id, const ChosenToken& choice);
 
   // Drafts (engine/sampling/sampling_drafts.cc)
   void use_draft_choice(SampleChoice& choice);

@@ -27,14 +27,26 @@ struct SampleChoice : ops::TokenChoice {
 // Of a command: what its rows have given so far.
 struct SampleAnswer {
   std::shared_ptr<const api::Command> command;
-  int64_t left = 0;  // samples without an end
+  int64_t left = 0;          // samples without an end
+  bool told_prompt = false;  // its logprobs, where tokens are told
   api::SampleOutput output = {};
   [[nodiscard]] const api::Sample& sample() const { return std::get<api::Sample>(command->op); }
+};
+
+// What a row was given.
+struct ChosenToken {
+  int32_t token = 0;
+  float logprob = 0.0f;
+  std::vector<int32_t> topk_ids = {};
+  std::vector<float> topk_logprobs = {};
+  std::string error = {};  // instead of them
 };
 
 struct SampleGroup {
   std::shared_ptr<const api::SampleRequest> request;  // without a seed of its own
   std::vector<ops::LogitChange> bias = {};            // the request's
+  ops::Penalties penalties = {};                      // likewise
+  std::vector<int32_t> penalised = {};                // the prompt's tokens, each once
   std::shared_ptr<SampleAnswer> answer = nullptr;     // of a command; else null
   std::shared_ptr<model::LoraAdapter> keep = nullptr;
   model::LoraAdapter* adapter = nullptr;
@@ -65,21 +77,22 @@ struct SampleRow {
   size_t group = 0;
   uint64_t seed = 0;
   api::SampleResult result = {};
+  std::vector<ops::TokenCount> counts = {};  // of its tokens, where penalties are of them
   std::vector<void*> pages = {};
   void* state = nullptr;
-  int64_t position = 0;                  // tokens already in the cache, and in the pass
-  int64_t num_read = 0;                  // of these, what is there
-  int64_t border = 0;                    // of its sample, behind which the state was kept; 0: none
-  bool has_looked = false;               // for a prefix that is known
-  std::vector<int32_t> drafts = {};      // of the tokens behind the last (or `ahead`)
-  std::vector<SampleChoice> ahead = {};  // sampled, but not handed out yet
-  int64_t last_step = 0;                 // that it took part in
-  bool first = false;                    // of its group: the prompt's values go with it
-  bool leads = false;                    // reads the prompt for the group
-  bool joined = false;                   // not a leader: has its share of the prompt
-  bool resident = false;                 // holds pages, or is about to
-  bool aside = false;                    // takes no part in steps
-  int64_t aside_order = 0;               // who was set aside before has a lower one
+  int64_t position = 0;                 // tokens already in the cache, and in the pass
+  int64_t num_read = 0;                 // of these, what is there
+  int64_t border = 0;                   // of its sample, behind which the state was kept; 0: none
+  bool has_looked = false;              // for a prefix that is known
+  std::vector<int32_t> drafts = {};     // of the tokens behind the last (or `ahead`)
+  std::vector<ChosenToken> ahead = {};  // sampled, but not handed out yet
+  int64_t last_step = 0;                // that it took part in
+  bool first = false;                   // of its group: the prompt's values go with it
+  bool leads = false;                   // reads the prompt for the group
+  bool joined = false;                  // not a leader: has its share of the prompt
+  bool resident = false;                // holds pages, or is about to
+  bool aside = false;                   // takes no part in steps
+  int64_t aside_order = 0;              // who was set aside before has a lower one
   bool finished = false;
   std::string error = {};
   // Of a command.

@@ -28,7 +28,7 @@ void SamplePass::use_draft_choice(SampleChoice& choice) {
   const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
   if (row.drafts[choice.num_drafts - 1] != before) return;
   ++drafts_.accepted;
-  row.ahead.push_back(std::move(choice));
+  row.ahead.push_back(chosen_of(choice));
 }
 
 // Rows stand before the first draft that was rejected, as if it had not been read.
@@ -185,7 +185,7 @@ void SamplePass::choose_drafts(model::Pass& own, TensorView hidden) {
       static_cast<ops::TokenChoice&>(choice) = choice_of(row);
       choice.scaled_logprobs = false;
       if (!choice.penalties.none()) {
-        for (const SampleChoice& ahead : row.ahead) choice.drafts.push_back(ahead.token);
+        for (const ChosenToken& ahead : row.ahead) choice.drafts.push_back(ahead.token);
         choice.drafts.insert(choice.drafts.end(), row.drafts.begin(), row.drafts.end());
         choice.before.drafts = choice.drafts;
       }

@@ -50,29 +50,26 @@ class OwnRows {
   TensorView rows_, lse_;
 };
 
-void apply_repetition(const TokensBefore& before, float penalty, std::span<float> logits) {
+void apply(const Penalties& penalties, const TokensBefore& before, std::span<float> logits) {
   std::vector<bool> seen(logits.size());
-  for (const auto tokens : {before.prompt, before.answer, before.drafts}) {
-    for (const int32_t token : tokens) {
-      const auto id = static_cast<size_t>(token);
-      if (seen[id]) continue;
-      seen[id] = true;
-      logits[id] = logits[id] > 0.0f ? logits[id] / penalty : logits[id] * penalty;
-    }
-  }
-}
-
-void apply_counts(const TokensBefore& before, const Penalties& penalties, std::span<float> logits) {
-  std::vector<int32_t> answer(before.answer.begin(), before.answer.end());
-  answer.insert(answer.end(), before.drafts.begin(), before.drafts.end());
-  std::sort(answer.begin(), answer.end());
-  for (auto at = answer.begin(); at != answer.end();) {
-    const auto next = std::upper_bound(at, answer.end(), *at);
-    float& logit = logits[static_cast<size_t>(*at)];
-    logit -= penalties.frequency * static_cast<float>(next - at);
+  const auto apply_one = [&](int32_t token, int64_t in_answer) {
+    const auto id = static_cast<size_t>(token);
+    if (seen[id]) return;
+    seen[id] = true;
+    float& logit = logits[id];
+    if (penalties.repetition != 1.0f)
+      logit = logit > 0.0f ? logit / penalties.repetition : logit * penalties.repetition;
+    if (in_answer == 0) return;
+    logit -= penalties.frequency * static_cast<float>(in_answer);
     logit -= penalties.presence;
-    at = next;
-  }
+  };
+  const auto in_drafts = [&](int32_t token) {
+    return std::count(before.drafts.begin(), before.drafts.end(), token);
+  };
+  for (const TokenCount& of : before.answer) apply_one(of.token, of.count + in_drafts(of.token));
+  for (const int32_t token : before.drafts) apply_one(token, in_drafts(token));
+  if (penalties.repetition == 1.0f) return;
+  for (const int32_t token : before.prompt) apply_one(token, 0);
 }
 
 // The choice's logits, in `own`.
@@ -80,10 +77,7 @@ void change(std::span<const float> raw, const TokenChoice& choice, std::span<flo
   std::copy(raw.begin(), raw.end(), own.begin());
   for (const LogitChange& change : choice.changes)
     own[static_cast<size_t>(change.token)] += change.add;
-  const Penalties& penalties = choice.penalties;
-  if (penalties.repetition != 1.0f) apply_repetition(choice.before, penalties.repetition, own);
-  if (penalties.frequency != 0.0f || penalties.presence != 0.0f)
-    apply_counts(choice.before, penalties, own);
+  if (!choice.penalties.none()) apply(choice.penalties, choice.before, own);
 }
 
 // `own`, a row where the choice needs one, holds first what the choice is made from and then, where

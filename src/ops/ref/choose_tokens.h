@@ -24,7 +24,9 @@ inline std::vector<double> changed_logits(std::span<const float> logits,
       return static_cast<double>(
           std::count(tokens.begin(), tokens.end(), static_cast<int32_t>(id)));
     };
-    const double in_answer = times_in(choice.before.answer) + times_in(choice.before.drafts);
+    double in_answer = times_in(choice.before.drafts);
+    for (const TokenCount& of : choice.before.answer)
+      in_answer += of.token == static_cast<int32_t>(id) ? of.count : 0;
     const double repetition = choice.penalties.repetition;
     if (in_answer + times_in(choice.before.prompt) > 0)
       out[id] = out[id] > 0 ? out[id] / repetition : out[id] * repetition;
