@@ -103,5 +103,38 @@ TEST_P(ServePlanOfDrafts, AStepFits) {
   EXPECT_GT(most, plan.steps / 2);  // the plan is no guess from above
 }
 
+// A large vocabulary, where rows of logits take more than all else: one behind each draft too.
+TEST(ServePlanOfManyDrafts, AStepFits) {
+  constexpr int64_t kRank = 8, kRows = 64, kDrafts = 3;
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
+  auto config = model::load_config(
+                    std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model", false)
+                    .config;
+  config.vocab_size = 120'000;
+  config.use_mtp = true;
+  auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
+  engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = kDrafts});
+  engine::Engine* engines[] = {&engine};
+  const ServePlan plan = plan_serve(engines, int64_t{3} << 30, kRank, kRows, {});
+  engine.set_limits(plan.pass_tokens, plan.max_pages[0], plan.max_states[0], plan.pass_bytes[0]);
+  engine::SamplingLoop loop(engine);
+  for (int64_t row = 0; row < kRows; ++row) {
+    api::SampleRequest request;
+    request.prompt = {3};
+    request.max_tokens = 6;
+    request.temperature = 40.0f;
+    request.scaled_logprobs = true;
+    request.seed = static_cast<uint64_t>(row);
+    loop.add(request);
+  }
+  int64_t most_tokens = 0;
+  for (int64_t steps = 0; !loop.done(); ++steps) {
+    loop.step();
+    most_tokens = std::max(most_tokens, loop.last_tokens());
+    EXPECT_LE(engine.last_plan().total(), plan.steps) << "step " << steps;
+  }
+  EXPECT_EQ(most_tokens, kRows * (1 + kDrafts));
+}
+
 }  // namespace
 }  // namespace strata::apps

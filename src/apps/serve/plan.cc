@@ -64,7 +64,8 @@ int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t
       states = Arena::aligned(step * engine.config().state_width() *
                               dtype_bytes(engine.model().weights->compute_dtype()));
   }
-  const int64_t scaled = std::min(rows, model::kHeadChunk);
+  // A choice is made behind each draft too.
+  const int64_t scaled = std::min(rows * (1 + drafts), model::kHeadChunk);
   return engine::plan_pass_bytes(engine, shape) + states +
          scaled * Arena::aligned((engine.config().vocab_size + 2) * dtype_bytes(DType::kF32));
 }
