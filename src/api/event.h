@@ -23,6 +23,10 @@ struct RowTokens {
   std::vector<int32_t> tokens = {};  // never empty
   std::vector<float> logprobs = {};  // as tokens; as SampledSequence has them, and so is topk
   TopkTable topk = {};
+  // Of the prompt, where it was asked for: with the first tokens that its sample is told alone, as
+  // SampleOutput has them.
+  std::vector<float> prompt_logprobs = {};
+  TopkTable prompt_topk = {};
   bool ended = false;    // the row's last
   bool stopped = false;  // of one that ended: by a stop id or text; false: max_tokens
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -13,20 +14,36 @@
 namespace strata::engine {
 namespace {
 
-void put_prompt(const api::Sample& sample, api::SampleResult& result, api::SampleOutput& output) {
+// What is asked of the prompt's logprobs; what was not read has none.
+struct PromptLogprobs {
+  std::vector<float> logprobs = {};
+  api::TopkTable topk = {};
+};
+
+PromptLogprobs prompt_logprobs(const api::Sample& sample, std::vector<float> logprobs,
+                               std::vector<int32_t> topk_ids, std::vector<float> topk_logprobs) {
   const auto first = static_cast<size_t>(sample.first_prompt_logprob);
+  PromptLogprobs out;
   if (sample.prompt_logprobs) {
-    output.prompt_logprobs = std::move(result.prompt_logprobs);
-    std::fill_n(output.prompt_logprobs.begin(), first, api::kNoLogprob);
+    out.logprobs = std::move(logprobs);
+    std::fill_n(out.logprobs.begin(), first, api::kNoLogprob);
   }
   if (sample.topk_prompt_logprobs > 0) {
     const auto k = static_cast<size_t>(sample.topk_prompt_logprobs);
-    output.prompt_topk = {.ids = std::move(result.topk_ids),
-                          .logprobs = std::move(result.topk_logprobs),
-                          .k = sample.topk_prompt_logprobs};
-    std::fill_n(output.prompt_topk.ids.begin(), first * k, 0);
-    std::fill_n(output.prompt_topk.logprobs.begin(), first * k, api::kNoTopk);
+    out.topk = {.ids = std::move(topk_ids),
+                .logprobs = std::move(topk_logprobs),
+                .k = sample.topk_prompt_logprobs};
+    std::fill_n(out.topk.ids.begin(), first * k, 0);
+    std::fill_n(out.topk.logprobs.begin(), first * k, api::kNoTopk);
   }
+  return out;
+}
+
+void put_prompt(const api::Sample& sample, api::SampleResult& result, api::SampleOutput& output) {
+  PromptLogprobs of = prompt_logprobs(sample, std::move(result.prompt_logprobs),
+                                      std::move(result.topk_ids), std::move(result.topk_logprobs));
+  output.prompt_logprobs = std::move(of.logprobs);
+  output.prompt_topk = std::move(of.topk);
   output.prompt_target_logprobs = std::move(result.prompt_target_logprobs);
   output.prompt_draws = {.ids = std::move(result.prompt_draw_ids),
                          .logprobs = std::move(result.prompt_draw_logprobs),
@@ -188,7 +205,8 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
 // The newest token of a row, where its request asked for it.
 void WorkRunner::tell_token(size_t id, bool ended, bool stopped) {
   const SampleRow& row = loop_.row(id);
-  const SampleAnswer& answer = *loop_.group_of(row).answer;
+  const SampleGroup& group = loop_.group_of(row);
+  SampleAnswer& answer = *group.answer;
   if (!answer.sample().tells_tokens) return;
   const api::SampleResult& sampled = row.result;
   const auto k = answer.sample().topk_sample_logprobs;
@@ -203,6 +221,12 @@ void WorkRunner::tell_token(size_t id, bool ended, bool stopped) {
         .ids = {sampled.sample_topk_ids.end() - k, sampled.sample_topk_ids.end()},
         .logprobs = {sampled.sample_topk_logprobs.end() - k, sampled.sample_topk_logprobs.end()},
         .k = k};
+  }
+  if (!std::exchange(answer.told_prompt, true)) {  // no row has been taken yet, which takes them
+    PromptLogprobs of = prompt_logprobs(answer.sample(), group.prompt.prompt_logprobs,
+                                        group.prompt.topk_ids, group.prompt.topk_logprobs);
+    told.prompt_logprobs = std::move(of.logprobs);
+    told.prompt_topk = std::move(of.topk);
   }
   events_.emplace_back(answer.command->request, std::move(told));
 }

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tests/engine/runner_house.h"
 
 namespace strata::engine {
@@ -77,6 +80,30 @@ TEST(Events, SayHowARowEnded) {
   ask.stop_texts = {server.tokenizer.decode(std::span(whole.sequences[1].tokens).first(4))};
   server.ask(asked);
   expect_told(server, "stop text");
+}
+
+// With the first tokens of a sample, whoever's they are, and never again.
+TEST(Events, TellThePromptOnce) {
+  Server server;
+  api::Command asked = sample(*server.engine, "r", 9, 5, 3);
+  auto& ask = std::get<api::Sample>(asked.op);
+  ask.tells_tokens = true;
+  ask.prompt_logprobs = true;
+  ask.topk_prompt_logprobs = 2;
+  const auto output = std::get<api::SampleOutput>(server.ask(asked));
+  ASSERT_EQ(output.prompt_logprobs.size(), ask.prompt.size());
+  size_t count = 0;
+  for (const api::Event& event : server.told) {
+    const auto& told = std::get<api::RowTokens>(event.what);
+    EXPECT_EQ(told.prompt_logprobs.empty(), count > 0);
+    if (count++ > 0) continue;
+    EXPECT_TRUE(std::isnan(told.prompt_logprobs[0]));
+    EXPECT_TRUE(std::equal(told.prompt_logprobs.begin() + 1, told.prompt_logprobs.end(),
+                           output.prompt_logprobs.begin() + 1));
+    EXPECT_EQ(told.prompt_topk.ids, output.prompt_topk.ids);
+    EXPECT_EQ(told.prompt_topk.logprobs, output.prompt_topk.logprobs);
+  }
+  EXPECT_GT(count, 3u);
 }
 
 TEST(Events, TellHowFarALongPassIs) {
