@@ -118,6 +118,14 @@ def check_logprobs(client, wire):
                                                 temperature=temperature, logprobs=3, stream=True, extra_body={"top_k": 40}))
         told = [value for chunk in chunks for value in chunk.choices[0].logprobs.token_logprobs]
         assert told == unpack("f", want.sequences[0].logprobs), (told, temperature)
+        chunks = list(client.completions.create(model="tiny", prompt=prompt, max_tokens=12, seed=11, top_p=0.9, echo=True, n=2,
+                                                temperature=temperature, logprobs=3, stream=True, extra_body={"top_k": 40}))
+        for choice in got.choices:
+            mine = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
+            assert "".join(one.text for one in mine) == choice.text
+            for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                told = [value for one in mine if one.logprobs for value in getattr(one.logprobs, name)]
+                assert told == getattr(choice.logprobs, name), (name, temperature)
     whole = chat(client, logprobs=True, top_logprobs=2, max_tokens=8, temperature=1.0, seed=3).choices[0]
     told = [entry for chunk in chat(client, logprobs=True, top_logprobs=2, max_tokens=8, temperature=1.0, seed=3, stream=True)
             if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]

@@ -148,6 +148,7 @@ AnswerStream::AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> o
   for (const api::Sample& sample : order_->samples) {
     for (int64_t i = 0; i < sample.num_samples; ++i)
       rows_.emplace_back(Choice(*order_, sample, text));
+    prompts_.push_back({.left = sample.num_samples});
   }
 }
 
@@ -172,6 +173,10 @@ std::string AnswerStream::tell(size_t sample, const api::RowTokens& told) {
   const int64_t index = static_cast<int64_t>(sample) * order_->choices_each() + told.row;
   Row& row = rows_[static_cast<size_t>(index)];
   num_tokens_ += std::ssize(told.tokens);
+  if (!told.prompt_logprobs.empty()) {
+    prompts_[sample].logprobs = told.prompt_logprobs;
+    prompts_[sample].topk = told.prompt_topk;
+  }
   const bool drops = order_->drops_answer;
   const AnswerPiece piece =
       drops ? AnswerPiece() : row.choice.push(told.tokens, told.ended, told.stopped);
@@ -225,17 +230,25 @@ std::string AnswerStream::tell_text(int64_t index, size_t sample, Row& row,
                                     const AnswerPiece& piece, const ToldTokens& told,
                                     const Json& reason) {
   std::string shown;
-  if (!std::exchange(row.has_begun, true) && order_->echo) {
-    shown = prompt_text(text_, order_->samples[sample]);
-  }
+  if (!std::exchange(row.has_begun, true) && order_->echo) shown = echo(sample, row);
   shown += piece.content;
   Json logprobs = nullptr;
   if (order_->telling.logprobs) {
-    row.logprobs.add(text_.tokenizer, told);
+    if (!order_->drops_answer) row.logprobs.add(text_.tokenizer, told);
     logprobs = row.logprobs.take();
   }
   if (shown.empty() && reason.text() == "null" && !order_->telling.logprobs) return "";
   return event(index, Json(shown), logprobs, reason);
+}
+
+// The prompt's text; its logprobs stand before the row's own.
+std::string AnswerStream::echo(size_t sample, Row& row) {
+  const std::vector<int32_t>& ids = order_->samples[sample].prompt;
+  Prompt& prompt = prompts_[sample];
+  if (order_->telling.logprobs && prompt.logprobs.size() == ids.size())
+    row.logprobs.add(text_.tokenizer, {ids, prompt.logprobs, prompt.topk});
+  if (--prompt.left == 0) prompt = Prompt();
+  return prompt_text(text_, order_->samples[sample]);
 }
 
 void AnswerStream::ended(const api::SampleOutput& output) { num_cached_ += output.cached_tokens; }

@@ -57,11 +57,19 @@ class AnswerStream {
                         const Json& reason);
   std::string tell_text(int64_t index, size_t sample, Row& row, const AnswerPiece& piece,
                         const ToldTokens& told, const Json& reason);
+  std::string echo(size_t sample, Row& row);
 
   const AnswerHead head_;
   const std::shared_ptr<const AnswerOrder> order_;
   const ServedText& text_;
   std::vector<Row> rows_;
+  // Of each sample, as long as a row of it has not begun.
+  struct Prompt {
+    std::vector<float> logprobs = {};
+    api::TopkTable topk = {};
+    int64_t left = 0;
+  };
+  std::vector<Prompt> prompts_;
   int64_t num_tokens_ = 0, num_cached_ = 0;
 };
 

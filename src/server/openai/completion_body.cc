@@ -16,6 +16,7 @@ namespace json = boost::json;
 
 constexpr int64_t kUnasked = 16;        // OpenAI's max_tokens
 constexpr int64_t kMostChoices = 2048;  // of a request, of all its prompts
+constexpr int64_t kMostEchoed = 8192;   // logprobs in a stream's first events; half a MiB of JSON
 
 class PromptReader {
  public:
@@ -76,6 +77,18 @@ void read_told_logprobs(const Fields& body, Telling& telling) {
   telling.top_logprobs = body.integer("logprobs", 0, kMostTopLogprobs);
 }
 
+// The logprobs of a prompt come in one event of each of its choices, and all may be the first.
+void check_streamed_echo(const AnswerOrder& order) {
+  if (!order.echo || !order.telling.logprobs || !order.telling.stream) return;
+  int64_t told = 0;
+  for (const api::Sample& sample : order.samples)
+    told += sample.num_samples * std::ssize(sample.prompt) * (1 + order.telling.top_logprobs);
+  if (told <= kMostEchoed) return;
+  refuse_parameter("echo", fmt::format("with logprobs in a stream: the choices' prompts have {} of "
+                                       "them, the limit is {}; ask for less, or without stream",
+                                       told, kMostEchoed));
+}
+
 }  // namespace
 
 AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
@@ -87,9 +100,6 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   order.telling = read_telling(body);
   read_told_logprobs(body, order.telling);
   order.echo = body.boolean_or("echo", false);
-  if (order.echo && order.telling.logprobs && order.telling.stream) {
-    refuse_parameter("echo", "with logprobs is not supported in a stream");
-  }
   api::Sample sample;
   read_sampling(body, text, base, fallback_seed, sample);
   if (body.has("best_of") && body.integer("best_of", 1, 128) != sample.num_samples) {
@@ -113,6 +123,7 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
     order.samples.push_back(std::move(one));
   }
   check_answer_size(order);
+  check_streamed_echo(order);
   return order;
 }
 

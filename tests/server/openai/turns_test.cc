@@ -118,6 +118,54 @@ TEST(OpenAiTurns, AFailureStandsBehindWhatWasTold) {
   EXPECT_TRUE(answer->response.stream->finished());
 }
 
+// In the first event of each choice, as a whole answer has it; a prompt of one sample is told once.
+TEST(OpenAiTurns, AStreamEchoesLogprobs) {
+  for (const char* most : {"1", "0"}) {
+    const auto house = with_threads();
+    const auto answer = house->complete(R"("prompt":[7,8],"echo":true,"logprobs":1,"n":2,)"
+                                        R"("stream":true,"max_tokens":)" +
+                                        std::string(most));
+    EXPECT_TRUE(house->sample().prompt_logprobs);
+    for (int64_t row = 0; row < 2; ++row) {
+      api::RowTokens told = {.row = row,
+                             .tokens = {9},
+                             .logprobs = {-1.0f},
+                             .topk = {.ids = {3}, .logprobs = {-0.5f}, .k = 1},
+                             .ended = true};
+      if (row == 0) {
+        told.prompt_logprobs = {api::kNoLogprob, -2.0f};
+        told.prompt_topk = {.ids = {0, 4}, .logprobs = {api::kNoTopk, -1.5f}, .k = 1};
+      }
+      house->tell(0, std::move(told));
+    }
+    house->run_all();
+    std::string all = answer->response.stream->take(1 << 20);
+    for (int row = 0; row < 2; ++row) {
+      const size_t end = all.find("\n\n");
+      const auto choice = boost::json::parse(all.substr(6, end - 6)).at("choices").at(0);
+      all.erase(0, end + 2);
+      EXPECT_EQ(choice.at("index"), row);
+      const auto& logprobs = choice.at("logprobs").at("token_logprobs").as_array();
+      ASSERT_EQ(logprobs.size(), *most == '1' ? 3u : 2u);
+      EXPECT_TRUE(logprobs[0].is_null());
+      EXPECT_EQ(logprobs[1].to_number<double>(), -2.0);
+      EXPECT_EQ(choice.at("logprobs").at("top_logprobs").at(1).as_object().size(), 2u);
+      EXPECT_EQ(choice.at("logprobs").at("text_offset").as_array().size(), logprobs.size());
+    }
+  }
+}
+
+TEST(OpenAiTurns, AStreamEchoesNoMoreThanItsFirstEventsHold) {
+  const auto house = with_threads();
+  const auto answer = house->complete(R"("prompt":)" + std::string("[") + [] {
+    std::string ids = "1";
+    for (int i = 0; i < 400; ++i) ids += ",2";
+    return ids;
+  }() + R"(],"echo":true,"logprobs":20,"stream":true)");
+  EXPECT_EQ(answer->error("param"), "echo");
+  EXPECT_THAT(answer->error("message"), HasSubstr("8421 of them, the limit is 8192"));
+}
+
 // Tokens for which nobody makes JSON in time end the stream, and no memory.
 TEST(OpenAiTurns, WhatWaitsForItIsBounded) {
   const auto house = with_threads();
