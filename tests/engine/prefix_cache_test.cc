@@ -197,6 +197,29 @@ TEST(PrefixCache, GoesWithTheWeightsThatMemoryHasNoRoomFor) {
   expect_nothing_held(server);
 }
 
+// Whoever asks much displaces what it left itself, not what others did who have left less.
+TEST(PrefixCache, ATenantDisplacesItsOwnFirst) {
+  Server server({.options = {.page_size = kPage, .max_pages = 16}}, {}, {.prefix_cache = true});
+  const int64_t vocab = server.engine->config().vocab_size;
+  int64_t number = 0;
+  const auto found = [&](const std::string& tenant, uint32_t seed) {
+    const std::string request = "request " + std::to_string(++number);
+    server.submit(ask(request, tenant, tiny_tokens(3 * kPage + 1, vocab, seed), 2, 1));
+    run_all(server);
+    return output_of(server, request).cached_tokens;
+  };
+  EXPECT_EQ(found("little", 1), 0);
+  for (uint32_t seed = 10; seed < 30; ++seed) EXPECT_EQ(found("much", seed), 0);
+  EXPECT_EQ(found("much", 29), 3 * kPage);
+  EXPECT_EQ(found("much", 10), 0);
+  EXPECT_EQ(found("little", 1), 3 * kPage);
+  // One that leaves as much comes to as much.
+  for (uint32_t seed = 40; seed < 60; ++seed) EXPECT_EQ(found("other", seed), 0);
+  EXPECT_EQ(found("other", 59), 3 * kPage);
+  EXPECT_EQ(found("little", 1), 3 * kPage);
+  expect_nothing_held(server);
+}
+
 // Where drafts are made a page holds what reads one token further than it says.
 TEST(PrefixCache, IsNotThereWhereDraftsAre) {
   Server server({.model = "deepseek_v4_mtp",

@@ -76,8 +76,17 @@ struct CacheModel {
   }
   bool evict() {
     if (entries.empty()) return false;
-    erase(&*std::min_element(entries.begin(), entries.end(),
-                             [](const Entry& a, const Entry& b) { return a.used < b.used; }));
+    std::map<std::string, int64_t> held;
+    for (const Entry& entry : entries) ++held[entry.tenant];
+    const auto most = std::max_element(held.begin(), held.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.second, a.first) < std::pair(b.second, b.first);
+    });
+    Entry* oldest = nullptr;
+    for (Entry& entry : entries) {
+      if (entry.tenant == most->first && (oldest == nullptr || entry.used < oldest->used))
+        oldest = &entry;
+    }
+    erase(oldest);
     return true;
   }
   int take_page() {

@@ -49,7 +49,18 @@ int64_t PrefixCache::num_usable(std::span<Node* const> path) const {
 
 // The last node first, so that each stays before the one that it continues.
 void PrefixCache::touch(std::span<Node* const> path) {
-  for (size_t i = path.size(); i-- > 0;) nodes_.splice(nodes_.end(), nodes_, path[i]->self->second);
+  for (size_t i = path.size(); i-- > 0;) {
+    Nodes& nodes = path[i]->root->holder->nodes;
+    nodes.splice(nodes.end(), nodes, path[i]->self->second);
+  }
+}
+
+// After a node of it has come or gone.
+void PrefixCache::count(const Root& root, int64_t before) {
+  const int64_t now = std::ssize(root.holder->nodes);
+  num_nodes_ += now - before;
+  by_count_.erase({before, root.tenant});
+  if (now > 0) by_count_.insert({now, root.tenant});
 }
 
 PrefixCache::Found PrefixCache::find(const PrefixOwner& owner, std::span<const int32_t> tokens,
@@ -107,6 +118,8 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
   Root& root = roots_[key_of(owner)];
   root.weights = owner.weights;
   root.is_base = owner.weights == nullptr;
+  root.tenant = owner.tenant;
+  root.holder = &holders_[owner.tenant];
   root.hash = api::KnownPages::hash_of(owner.tenant, owner.snapshot);
   while (path.size() < count) {
     Node* parent = path.empty() ? nullptr : path.back();
@@ -128,9 +141,11 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
 
 PrefixCache::Node* PrefixCache::add(Root& root, Node* parent, std::span<const int32_t> tokens) {
   const uint64_t before = parent == nullptr ? root.hash : parent->hash;
-  const auto node = nodes_.insert(
-      nodes_.end(),
+  Nodes& nodes = root.holder->nodes;
+  const auto node = nodes.insert(
+      nodes.end(),
       Node{.root = &root, .parent = parent, .hash = api::KnownPages::hash_of(before, tokens)});
+  count(root, std::ssize(nodes) - 1);
   Children& siblings = parent == nullptr ? root.children : parent->children;
   node->self = siblings.emplace(std::vector<int32_t>(tokens.begin(), tokens.end()), node).first;
   return &*node;
@@ -170,7 +185,9 @@ void PrefixCache::remove(Nodes::iterator node) {
   release_state(*node);
   Children& siblings = node->parent == nullptr ? node->root->children : node->parent->children;
   siblings.erase(node->self);
-  nodes_.erase(node);
+  const Root& root = *node->root;
+  root.holder->nodes.erase(node);
+  count(root, std::ssize(root.holder->nodes) + 1);
 }
 
 // With it those before it that nothing begins behind any more.
@@ -185,8 +202,8 @@ void PrefixCache::remove_with_useless(Nodes::iterator node) {
 }
 
 bool PrefixCache::give_back_oldest() {
-  if (nodes_.empty()) return false;
-  remove_with_useless(nodes_.begin());
+  if (by_count_.empty()) return false;
+  remove_with_useless(holders_.at(by_count_.rbegin()->second).nodes.begin());
   return true;
 }
 
@@ -195,7 +212,8 @@ void PrefixCache::drop_unreachable() {
     const auto here = root++;
     Root& of = here->second;
     if (!of.is_base && of.weights.expired()) {
-      for (auto node = nodes_.begin(); node != nodes_.end() && !of.children.empty();) {
+      Nodes& nodes = of.holder->nodes;
+      for (auto node = nodes.begin(); node != nodes.end() && !of.children.empty();) {
         const auto next = std::next(node);
         if (node->root == &of) remove(node);
         node = next;
@@ -203,11 +221,19 @@ void PrefixCache::drop_unreachable() {
     }
     if (of.children.empty()) roots_.erase(here);
   }
+  std::erase_if(holders_, [&](const auto& entry) {
+    return entry.second.nodes.empty() && std::ranges::none_of(roots_, [&](const auto& root) {
+             return root.second.holder == &entry.second;
+           });
+  });
 }
 
 void PrefixCache::clear() {
-  while (!nodes_.empty()) remove(nodes_.begin());
+  for (auto& [tenant, holder] : holders_) {
+    while (!holder.nodes.empty()) remove(holder.nodes.begin());
+  }
   roots_.clear();
+  holders_.clear();
 }
 
 }  // namespace strata::engine

@@ -6,17 +6,19 @@
 // finds what another tenant or other weights have left.
 //
 // Its pages and states are their pools' too, of which every row comes first: whoever takes one from
-// a full pool has the cache give back what was used longest ago, down to nothing, so that it counts
-// for nobody's share. What is found is what the row would have written itself, bit for bit, since a
-// position's entries depend on the tokens up to it alone. That does not hold of what multi-token
-// prediction keeps, which reads one token further: where drafts are made there is no cache.
-// Pages before every layer's window are missing: found is only what has all that a query behind it
-// reads. Engine thread only.
+// a full pool has the cache give back one after the other, down to nothing, so that it counts for
+// nobody's share: what was used longest ago, of the tenant that has left the most, so that nobody
+// displaces more of others than the part that each may have. What is found is what the row would
+// have written itself, bit for bit, since a position's entries depend on the tokens up to it alone.
+// That does not hold of what multi-token prediction keeps, which reads one token further: where
+// drafts are made there is no cache. Pages before every layer's window are missing: found is only
+// what has all that a query behind it reads. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -64,8 +66,8 @@ class PrefixCache {
   // The state behind the tokens is not worth its room any more.
   void drop_state(const PrefixOwner& owner, std::span<const int32_t> tokens);
 
-  // Gives back the page, or the page and the state, that was used longest ago. False: there is
-  // none.
+  // Gives back a page, or the page and the state: of the tenant with the most nodes (of several,
+  // the last by name) the one that was used longest ago. False: there is none.
   bool give_back_oldest();
   // Of weights that are gone.
   void drop_unreachable();
@@ -73,7 +75,7 @@ class PrefixCache {
 
   // The pages that a sequence may begin behind.
   [[nodiscard]] const api::KnownPages& known() const { return known_; }
-  [[nodiscard]] int64_t num_nodes() const { return std::ssize(nodes_); }
+  [[nodiscard]] int64_t num_nodes() const { return num_nodes_; }
   [[nodiscard]] int64_t num_pages() const { return num_pages_; }
 
  private:
@@ -84,7 +86,12 @@ class PrefixCache {
     bool operator()(std::span<const int32_t> a, std::span<const int32_t> b) const;
   };
   using Children = std::map<std::vector<int32_t>, Nodes::iterator, TokenOrder>;
+  struct Holder {  // a tenant
+    Nodes nodes;   // oldest use first; each before the one that it continues
+  };
   struct Root {
+    api::TenantId tenant;
+    Holder* holder = nullptr;
     std::weak_ptr<const model::LoraAdapter> weights;
     bool is_base = false;
     uint64_t hash = 0;  // of whose it is
@@ -107,6 +114,7 @@ class PrefixCache {
   [[nodiscard]] std::vector<Node*> walk(const PrefixOwner& owner, std::span<const int32_t> tokens);
   [[nodiscard]] int64_t num_usable(std::span<Node* const> path) const;
   void touch(std::span<Node* const> path);
+  void count(const Root& root, int64_t before);
   Node* add(Root& root, Node* parent, std::span<const int32_t> tokens);
   [[nodiscard]] void* take_state(const void* from);
   void note_known(Node& node);
@@ -121,7 +129,9 @@ class PrefixCache {
   int64_t num_pages_ = 0;
   api::KnownPages known_;
   std::map<Key, Root> roots_;
-  Nodes nodes_;  // oldest use first; each before the one that it continues
+  int64_t num_nodes_ = 0;
+  std::map<api::TenantId, Holder> holders_;               // with nodes
+  std::set<std::pair<int64_t, api::TenantId>> by_count_;  // of their nodes
 };
 
 }  // namespace strata::engine
