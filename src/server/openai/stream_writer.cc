@@ -14,7 +14,10 @@ namespace {
 constexpr int64_t kChoicesAtOnce = 16;  // of one step, without logprobs
 constexpr size_t kPieceTokens = 2048;   // with those beside them; a quarter of a MiB of JSON
 
-size_t num_told(const api::RowTokens& told) { return told.tokens.size() + told.topk.ids.size(); }
+size_t num_told(const api::RowTokens& told) {
+  return told.tokens.size() + told.topk.ids.size() + told.prompt_logprobs.size() +
+         told.prompt_topk.ids.size();
+}
 
 // That wait with it.
 size_t bytes_of(const api::RowTokens& told) {
