@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "api/context.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -222,12 +223,8 @@ void WorkRunner::check(const api::Command& command) const {
   const int64_t context = engine_.config().max_position_embeddings;
   for (size_t i = 0; i < pass.data.size(); ++i) {
     const api::Datum& datum = pass.data[i];
-    const int64_t tokens = std::ssize(datum.tokens);
-    if (tokens > context) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("data[{}]: {} tokens exceed the model's context window of {}", i,
-                              tokens, context));
-    }
+    if (const auto fault = api::over_context(std::ssize(datum.tokens), context))
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("data[{}]: {}", i, *fault));
     engine_.check(to_sequence(command, i), fmt::format("data[{}]", i), true);
     for (const api::LossInputRow& input : api::kLossInputs)
       check_finite(datum.inputs[input.id], i, input.name);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "api/context.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/sampling/sample_seed.h"
@@ -98,12 +99,8 @@ void WorkRunner::check_sample(const api::Sample& sample) const {
     throw Error(code, "sample: " + what);
   };
   const int64_t context = engine_.config().max_position_embeddings;
-  if (prompt + sample.max_tokens > context) {
-    fail(ErrorCode::kInvalidArgument,
-         fmt::format(
-             "Prompt length plus max_tokens exceeds the model's context window: {} + {} > {}",
-             prompt, sample.max_tokens, context));
-  }
+  if (const auto fault = api::over_context(prompt, sample.max_tokens, context))
+    fail(ErrorCode::kInvalidArgument, *fault);
   if (sample.num_samples < 1)
     fail(ErrorCode::kInvalidArgument, fmt::format("num_samples: got {}", sample.num_samples));
   if (!sample.stop_texts.empty() && tokenizer_ == nullptr)
