@@ -60,7 +60,7 @@ void read_fields(const Fields& root) {
 void read_pass(std::string_view text, PassForm form) {
   attempt([&] {
     strata::server::ForwardBackwardBody body(text, form);
-    const auto command = body.build({.tokens = 4096, .elements = 1 << 16, .record_bytes = 1 << 16},
+    const auto command = body.build({.elements = 1 << 16, .record_bytes = 1 << 16},
                                     [](const std::string&) { return std::nullopt; });
     require(command.forward_only == (form == PassForm::kJsonForward));
     strata::fuzz::check_pass(command);
@@ -79,7 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     base.max_context = 64;
     base.end_tokens = {0};
     attempt([&] {
-      const auto order = strata::server::read_sample(body.root(), base, 1);
+      auto order = strata::server::read_sample(body.root(), 1);
+      strata::server::fit_sample(base, order);
       require(order.command.num_samples >= 1 && order.command.max_tokens >= 0);
       require(!order.command.prompt.empty());
     });

@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     strata::server::ForwardBackwardBody body(bytes, strata::server::PassForm::kBinary);
     const strata::api::ForwardBackward command =
-        body.build({.tokens = 4096, .elements = 1 << 16, .record_bytes = 1 << 16},
+        body.build({.elements = 1 << 16, .record_bytes = 1 << 16},
                    [&](const std::string& id) -> std::optional<SampleRecord> {
                      if (id.empty()) return std::nullopt;
                      return record;

@@ -30,15 +30,13 @@ Response sample_reply(const std::string& request, const std::string& sampler, in
                        JsonObject{{"request_id", request}, {"sample_sequence_ids", ids}}.text());
 }
 
+// Read on one thread, then submitted on another.
 struct SampleCall {
   Request request;
   Respond respond;
-  size_t num_bytes = request.body.size();
-  std::unique_ptr<JsonBody> json = nullptr;  // until it is read
   uint64_t fingerprint = 0;
   std::string sampler_id = {};
   int64_t seq_id = 0;
-  const api::BaseInfo* base = nullptr;
   SampleOrder order = {};
 };
 
@@ -83,15 +81,30 @@ std::optional<Response> known_sample(Service& service, const SampleCall& call) {
                                          call.sampler_id, call.seq_id));
 }
 
+[[noreturn]] void refuse_record(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, "asample: record_stability_info: " + what);
+}
+
 // What could never be kept is refused before it is sampled.
-void check_record(const Fields& body, const api::Sample& sample, int64_t max_bytes) {
+void check_record(const api::Sample& sample, const ServiceOptions& options) {
+  if (!options.stable_reinforce)
+    refuse_record("is switched off on this server (--stable-reinforce=off)");
   const auto prompt = static_cast<int64_t>(sample.prompt.size());
   const int64_t bytes = 4 * prompt + sample.num_samples * (8 * sample.max_tokens + 100);
-  if (bytes <= max_bytes) return;
-  body.fail("record_stability_info",
-            fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "
-                        "(--max-stability-bytes); ask for fewer num_samples or max_tokens",
-                        sample.num_samples, sample.max_tokens, bytes, max_bytes));
+  if (bytes <= options.max_stability_bytes) return;
+  refuse_record(
+      fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "
+                  "(--max-stability-bytes); ask for fewer num_samples or max_tokens",
+                  sample.num_samples, sample.max_tokens, bytes, options.max_stability_bytes));
+}
+
+// Any thread.
+void read_sample_call(SampleCall& call) {
+  const JsonBody json(call.request.body, "asample", call.request.body_share.get());
+  call.fingerprint = fingerprint_of(call.request.body);
+  call.sampler_id = json.root().string("sampling_session_id");
+  call.seq_id = json.root().integer("seq_id", 0, INT64_MAX);
+  call.order = read_sample(json.root(), random_seed());
 }
 
 Response submit_sample(Service& service, SampleCall& call) {
@@ -100,8 +113,9 @@ Response submit_sample(Service& service, SampleCall& call) {
   const int64_t seq_id = call.seq_id;
   SampleOrder& order = call.order;
   const LiveSampler& sampler = service.live_sampler(request, id);
-  // Again: it may have come while this one was read.
   if (std::optional<Response> known = known_sample(service, call)) return std::move(*known);
+  fit_sample(service.info(sampler.base), order);
+  if (order.record) check_record(order.command, service.options());
   order.command.snapshot = sampler.snapshot;
   order.command.snapshot_dir = sampler.dir;
   const int64_t num_samples = order.command.num_samples;
@@ -128,41 +142,14 @@ Response submit_sample(Service& service, SampleCall& call) {
   return sample_reply(request_id, id, seq_id, num_samples);
 }
 
-void read_sample_call(Service& service, const std::shared_ptr<SampleCall>& call) {
-  const Fields body = call->json->root();
-  call->sampler_id = body.string("sampling_session_id");
-  const LiveSampler& sampler = service.live_sampler(call->request, call->sampler_id);
-  call->seq_id = body.integer("seq_id", 0, INT64_MAX);
-  if (std::optional<Response> known = known_sample(service, *call)) {
-    return call->respond(std::move(*known));
-  }
-  call->base = &service.info(sampler.base);
-  const auto read = [&service, call] {
-    const Fields fields = call->json->root();
-    call->order = read_sample(fields, *call->base, random_seed());
-    if (call->order.record && !service.options().stable_reinforce) {
-      fields.fail("record_stability_info",
-                  "is switched off on this server (--stable-reinforce=off)");
-    }
-    if (call->order.record)
-      check_record(fields, call->order.command, service.options().max_stability_bytes);
-    call->json.reset();
-  };
-  service.in_parts(call->respond, call->request.tenant, call->num_bytes, read,
-                   [&service, call] { call->respond(submit_sample(service, *call)); });
-}
-
 void asample(Service& service, Request&& request, const Respond& respond) {
-  auto call = std::make_shared<SampleCall>(SampleCall{std::move(request), respond});
-  service.in_parts(
-      respond, call->request.tenant, call->num_bytes,
-      [call] {
-        call->json = std::make_unique<JsonBody>(call->request.body, "asample",
-                                                call->request.body_share.get());
-        call->fingerprint = fingerprint_of(call->request.body);
-        call->request.free_body();
-      },
-      [&service, call] { read_sample_call(service, call); });
+  const auto call = std::make_shared<SampleCall>(SampleCall{std::move(request), respond});
+  const auto read = [call] {
+    read_sample_call(*call);
+    call->request.free_body();
+  };
+  service.in_parts(respond, call->request.tenant, call->request.body.size(), read,
+                   [&service, call] { call->respond(submit_sample(service, *call)); });
 }
 
 }  // namespace

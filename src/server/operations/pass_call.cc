@@ -15,17 +15,13 @@
 namespace strata::server {
 namespace {
 
-// Between its steps nothing but the next one touches it.
+// Read on one thread, then submitted on another.
 struct Pass {
   Request request;
   Respond respond;
   PassForm form;
-  size_t num_bytes = request.body.size();
   std::string model_id = {};
   int64_t seq_id = 0;
-  std::string session = {};
-  PassLimits limits = {};
-  std::unique_ptr<ForwardBackwardBody> body = nullptr;  // until it is built
   uint64_t fingerprint = 0;
   api::ForwardBackward op = {};
   std::optional<std::string> fault = std::nullopt;  // of the data
@@ -43,28 +39,65 @@ struct PassDone : Completion {
   const PassForm form;
 };
 
-std::optional<SampleRecord> find_record(StateStore& store, const std::string& session,
-                                        const std::string& sequence) {
-  const auto found = store.get_stability(session, sequence, wall_seconds());
-  if (!found) return std::nullopt;
-  return found->prompt ? unpack_sequence(*found->prompt, found->record)
-                       : unpack_record(found->record);
+// The records of the session that a model is of, if that is the tenant's. Whether it is alive is
+// asked when the pass is submitted.
+struct FindRecordOf {
+  StateStore& store;
+  const std::string session, tenant;
+  std::optional<bool> is_own = std::nullopt;
+
+  std::optional<SampleRecord> operator()(const std::string& sequence) {
+    if (!is_own) {
+      const std::optional<SessionRow> row = store.find_session(session);
+      is_own = row && row->tenant == tenant;
+    }
+    if (!*is_own) return std::nullopt;
+    const auto found = store.get_stability(session, sequence, wall_seconds());
+    if (!found) return std::nullopt;
+    return found->prompt ? unpack_sequence(*found->prompt, found->record)
+                         : unpack_record(found->record);
+  }
+};
+
+// Any thread. Throws Error for what cannot be parsed; other faults are the data's.
+void read_pass(const ServiceParts& parts, const PassLimits& limits, Pass& pass) {
+  ForwardBackwardBody body(pass.request.body, pass.form, pass.request.body_share.get());
+  pass.model_id = body.model_id();
+  pass.seq_id = body.seq_id();
+  try {
+    pass.op = body.build(limits, FindRecordOf{parts.store, ModelTable::session_of(pass.model_id),
+                                              pass.request.tenant});
+    pass.fingerprint = fingerprint_of(pass.op);
+  } catch (const Error& error) {
+    pass.fault = error.what();
+    pass.fingerprint = fingerprint_of(pass.request.body);
+  }
+}
+
+// What is wrong with the data, as the server and the model are.
+std::optional<std::string> fault_of(const Pass& pass, const ServiceOptions& options,
+                                    const api::BaseInfo& base) {
+  if (pass.fault) return pass.fault;
+  if (pass.op.loss.name == api::LossName::kStableReinforce && !options.stable_reinforce) {
+    return "forward_backward: loss_fn 'stable_reinforce' is switched off on this server "
+           "(--stable-reinforce=off)";
+  }
+  return fault_of_lengths(pass.op, base);
 }
 
 Response submit_pass(Service& service, Pass& pass) {
   const std::string& tenant = pass.request.tenant;
   const std::string& id = pass.model_id;
   LiveModel& model = service.live_model(pass.request, id);
-  const bool is_ours = pass.op.loss.name == api::LossName::kStableReinforce;
-  if (!pass.fault && is_ours && !service.options().stable_reinforce) {
-    pass.fault =
-        "forward_backward: loss_fn 'stable_reinforce' is switched off on this server "
-        "(--stable-reinforce=off)";
+  if (pass.seq_id < 1) {
+    return error_response(
+        400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", pass.seq_id));
   }
-  if (pass.fault)
-    return service.refuse_later(tenant, id, pass.seq_id, pass.fingerprint, *pass.fault);
+  if (const auto fault = fault_of(pass, service.options(), service.info(model.base)))
+    return service.refuse_later(tenant, id, pass.seq_id, pass.fingerprint, *fault);
   api::Command command = training_command(service, pass.request, model, id, pass.seq_id);
   command.fingerprint = pass.fingerprint;
+  const bool is_ours = pass.op.loss.name == api::LossName::kStableReinforce;
   command.op = std::move(pass.op);
   if (is_ours && !model.told_formula) {
     model.told_formula = true;
@@ -78,47 +111,17 @@ Response submit_pass(Service& service, Pass& pass) {
                                              .key_id = pass.request.key_id});
 }
 
-void build_pass(Service& service, const std::shared_ptr<Pass>& pass) {
-  const LiveModel& model = service.live_model(pass->request, pass->model_id);
-  if (pass->seq_id < 1) {
-    return pass->respond(error_response(
-        400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", pass->seq_id)));
-  }
-  pass->session = model.session;
-  pass->limits = {.tokens = service.info(model.base).max_context,
-                  .trained = service.info(model.base).longest_datum,
-                  .elements = service.options().max_pass_values,
-                  .record_bytes = service.options().max_pass_values};
-  const auto build = [&service, pass] {
-    try {
-      pass->op = pass->body->build(pass->limits, [&](const std::string& sequence) {
-        return find_record(service.parts().store, pass->session, sequence);
-      });
-      pass->fingerprint = fingerprint_of(pass->op);
-    } catch (const Error& error) {
-      pass->fault = error.what();
-      pass->fingerprint = fingerprint_of(pass->request.body);
-    }
-    pass->body.reset();
-    pass->request.free_body();
-  };
-  service.in_parts(pass->respond, pass->request.tenant, pass->num_bytes, build,
-                   [&service, pass] { pass->respond(submit_pass(service, *pass)); });
-}
-
 }  // namespace
 
 void take_pass(Service& service, Request&& request, const Respond& respond, PassForm form) {
-  auto pass = std::make_shared<Pass>(Pass{std::move(request), respond, form});
-  service.in_parts(
-      respond, pass->request.tenant, pass->num_bytes,
-      [pass] {
-        pass->body = std::make_unique<ForwardBackwardBody>(pass->request.body, pass->form,
-                                                           pass->request.body_share.get());
-        pass->model_id = std::string(pass->body->model_id());
-        pass->seq_id = pass->body->seq_id();
-      },
-      [&service, pass] { build_pass(service, pass); });
+  const int64_t most = service.options().max_pass_values;
+  const auto pass = std::make_shared<Pass>(Pass{std::move(request), respond, form});
+  const auto read = [&parts = service.parts(), pass, most] {
+    read_pass(parts, {.elements = most, .record_bytes = most}, *pass);
+    pass->request.free_body();
+  };
+  service.in_parts(respond, pass->request.tenant, pass->request.body.size(), read,
+                   [&service, pass] { pass->respond(submit_pass(service, *pass)); });
 }
 
 }  // namespace strata::server

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <set>
 
+#include "api/context.h"
 #include "base/error.h"
 #include "server/protocol/json_pass.h"
 #include "server/protocol/pass_scan.h"
@@ -46,15 +47,10 @@ void append_chunk(const ChunkMessage& chunk, const std::string& where,
   }
 }
 
-std::vector<int32_t> read_tokens(const DatumMessage& datum, int64_t max_tokens,
-                                 const std::string& where) {
+std::vector<int32_t> read_tokens(const DatumMessage& datum, const std::string& where) {
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < datum.model_input.size(); ++i) {
     append_chunk(datum.model_input[i], fmt::format("{}: model_input chunk {}", where, i), tokens);
-  }
-  if (static_cast<int64_t>(tokens.size()) > max_tokens) {
-    fail(where, fmt::format("{} tokens exceed the model's context window of {}", tokens.size(),
-                            max_tokens));
   }
   if (tokens.empty()) fail(where, "model_input is empty");
   return tokens;
@@ -104,7 +100,7 @@ std::vector<float> read_floats(const DatumMessage& datum, std::string_view name,
 api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
                        const std::string& where, PassLimits& limits, SampleRecords& records) {
   api::Datum datum;
-  datum.tokens = read_tokens(message, limits.tokens, where);
+  datum.tokens = read_tokens(message, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
   check_names(message, loss, where);
   TensorLimits left = {.rows = rows, .columns = kMaxTargets, .elements = limits.elements};
@@ -265,18 +261,26 @@ api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
   PassLimits left = limits;
   SampleRecords records(find_record, limits.record_bytes);
   for (size_t i = 0; i < message_.data.size(); ++i) {
-    const std::string where = fmt::format("datum {}", i);
-    command.data.push_back(build_datum(message_.data[i], loss, where, left, records));
-    const auto tokens = static_cast<int64_t>(command.data.back().tokens.size());
-    if (command.forward_only || tokens <= limits.trained) continue;
-    fail(where,
-         fmt::format(
-             "has {} tokens, and the memory for a pass holds {} of one datum that is trained "
-             "(max_trained_length of get_server_capabilities); split it, or start the "
-             "server with more --memory",
-             tokens, limits.trained));
+    command.data.push_back(
+        build_datum(message_.data[i], loss, fmt::format("datum {}", i), left, records));
   }
   return command;
+}
+
+std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
+                                            const api::BaseInfo& base) {
+  for (size_t i = 0; i < command.data.size(); ++i) {
+    const int64_t tokens = std::ssize(command.data[i].tokens);
+    if (const auto fault = api::over_context(tokens, base.max_context))
+      return fmt::format("datum {}: {}", i, *fault);
+    if (command.forward_only || tokens <= base.longest_datum) continue;
+    return fmt::format(
+        "datum {}: has {} tokens, and the memory for a pass holds {} of one datum that is trained "
+        "(max_trained_length of get_server_capabilities); split it, or start the server with more "
+        "--memory",
+        i, tokens, base.longest_datum);
+  }
+  return std::nullopt;
 }
 
 uint64_t fingerprint_of(const api::ForwardBackward& command) {

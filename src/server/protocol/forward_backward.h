@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "api/command.h"
+#include "api/work.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/parsed_room.h"
 #include "server/protocol/pass_message.h"
@@ -28,12 +29,10 @@ struct SampleRecord {
 // The record of a sequence of this session, or nothing.
 using FindRecord = std::function<std::optional<SampleRecord>(const std::string& sequence_id)>;
 
-// What the data of one request may hold; all below 2^31.
+// What the data of one request may hold, of whatever model; all below 2^31.
 struct PassLimits {
-  int64_t tokens = 0;         // of a datum: the base model's context
-  int64_t trained = 1 << 30;  // of a datum that is trained: what fits a pass's memory
-  int64_t elements = 0;       // of all loss inputs together, in dense form
-  int64_t record_bytes = 0;   // of the sequences that stable_reinforce names
+  int64_t elements = 0;      // of all loss inputs together, in dense form
+  int64_t record_bytes = 0;  // of the sequences that stable_reinforce names
 };
 
 enum class PassForm : uint8_t {
@@ -68,6 +67,11 @@ class ForwardBackwardBody {
   PassMessage message_;
   std::unique_ptr<JsonBody> json_;  // until build() has moved it into message_
 };
+
+// What depends on the model: no datum is longer than its context, nor a trained one than the memory
+// for a pass. Nothing, or the fault, naming the datum.
+std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
+                                            const api::BaseInfo& base);
 
 // Of everything that makes two commands the same request; seeds the server drew are left out by the
 // caller.

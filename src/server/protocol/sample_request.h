@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of asample as a command, checked against the limits of the protocol and of the base
-// model. Faults are Errors (400).
+// The body of asample as a command, in two steps: what it says, within the limits of the protocol;
+// then, where the base model is known that its sampling session is of, what that allows and what it
+// has by default. Faults are Errors (400).
 #pragma once
+#include <cstdint>
+
 #include "api/command.h"
 #include "api/work.h"
 #include "server/protocol/json_body.h"
@@ -10,12 +13,16 @@
 namespace strata::server {
 
 struct SampleOrder {
-  api::Sample command;  // without a snapshot
-  bool record = false;  // record_stability_info
-  TensorParts targets;  // the layout of target_prompt_logprobs, where it was asked
+  api::Sample command;       // without a snapshot; max_tokens 0: as many as the context has
+  bool record = false;       // record_stability_info
+  bool stops_at_end = true;  // the base model's end tokens stop it too
+  TensorParts targets;       // the layout of target_prompt_logprobs, where it was asked
 };
 
-// `fallback_seed` serves a request without a seed.
-SampleOrder read_sample(const Fields& body, const api::BaseInfo& base, uint64_t fallback_seed);
+// Any thread. `fallback_seed` serves a request without a seed.
+SampleOrder read_sample(const Fields& body, uint64_t fallback_seed);
+
+// Fills what the model has by default, and checks the rest against it: a glance at each id.
+void fit_sample(const api::BaseInfo& base, SampleOrder& order);
 
 }  // namespace strata::server

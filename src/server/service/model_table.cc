@@ -12,6 +12,11 @@ std::string ModelTable::id_of(const std::string& session, int64_t number) {
   return fmt::format("{}:train:{}", session, number);
 }
 
+std::string ModelTable::session_of(const std::string& id) {
+  const size_t end = id.find(":train:");
+  return end == std::string::npos ? "" : id.substr(0, end);
+}
+
 void ModelTable::add(const std::string& id, LiveModel model) {
   CHECK(rows_.try_emplace(id, std::move(model)).second, id);
 }

@@ -24,6 +24,8 @@ struct LiveModel {
 class ModelTable {
  public:
   static std::string id_of(const std::string& session, int64_t number);
+  // The session that the id begins with, or "".
+  static std::string session_of(const std::string& id);
 
   void add(const std::string& id, LiveModel model);
   void remove(const std::string& id);

@@ -60,6 +60,38 @@ TEST(Operations, ForwardReadsForwardInputAndKeepsNoGradient) {
   EXPECT_FALSE(std::get<api::ForwardBackward>(house.submitted.back().op).forward_only);
 }
 
+// What depends on the model is asked when a body is back from where it was read.
+TEST(Operations, ALargeBodyIsReadElsewhereAndAtOnce) {
+  House house;
+  const std::string session = house.session(), model = house.model(session);
+  const std::string blanks(100'000, ' ');
+  const std::string pass = R"(,"forward_input":{"loss_fn":"cross_entropy","data":[{"model_input":
+      {"chunks":[{"tokens":[1]}]},"loss_fn_inputs":{"target_tokens":{"data":[1],"dtype":"int64"},
+      "weights":{"data":[1],"dtype":"float32"}}}]})";
+  const Response small = house.post("forward", number(model, 1, pass));
+  EXPECT_EQ(house.num_parsed, 0);
+  const Response large = house.post("forward", number(model, 2, pass + blanks));
+  EXPECT_EQ(house.num_parsed, 1);
+  EXPECT_EQ(house.submitted.back().seq_id, 2) << large.body;
+  EXPECT_EQ(house.post("forward", number("none", 1, pass + blanks)).status, 404);
+  house.post(
+      "create_sampling_session",
+      R"({"session_id":")" + session + R"(","sampling_session_seq_id":0,"base_model":"tiny"})");
+  house.num_parsed = 0;
+  const auto sample = [&](int seq_id, int token, const std::string& more) {
+    return house.post("asample", R"({"sampling_session_id":")" + session +
+                                     R"(:sample:0","seq_id":)" + std::to_string(seq_id) +
+                                     R"(,"prompt":{"chunks":[{"tokens":[)" + std::to_string(token) +
+                                     R"(]}]},"sampling_params":{)" + more + "}" + blanks + "}");
+  };
+  EXPECT_EQ(sample(1, 99, "").status, 200);
+  EXPECT_EQ(house.num_parsed, 1);
+  EXPECT_EQ(std::get<api::Sample>(house.submitted.back().op).max_tokens, 63) << "of 64 positions";
+  EXPECT_THAT(sample(2, 100, "").body, HasSubstr("prompt: token 100 is outside 0 to 99"));
+  EXPECT_THAT(sample(3, 1, R"("max_tokens":64)").body,
+              HasSubstr("sampling_params.max_tokens: Prompt length plus max_tokens exceeds"));
+}
+
 TEST(Operations, ACheckpointIsLoadedIntoAModelLikeItsOwnOrANewOne) {
   House house;
   const std::string session = house.session();

@@ -17,7 +17,7 @@ namespace pb = tinker_public;
 using strata::testing::error_of;
 using ::testing::HasSubstr;
 
-constexpr PassLimits kLimits = {.tokens = 100, .elements = 1000, .record_bytes = 1000};
+constexpr PassLimits kLimits = {.elements = 1000, .record_bytes = 1000};
 
 pb::ForwardBackwardRequest request_of(const std::string& loss) {
   pb::ForwardBackwardRequest message;
@@ -76,17 +76,24 @@ TEST(ForwardBackwardBody, LossInputsOfOneRequestShareABudget) {
               HasSubstr("datum 5: target_tokens: has 100 elements, 0 are left"));
   EXPECT_THAT(error_of([&] { build(message_of(1, 600)); }),
               HasSubstr("datum 0: weights: has 600 elements, 400 are left"));
-  EXPECT_THAT(error_of([&] {
-                build(message_of(1, 1025), {.tokens = 100, .elements = 1 << 30, .record_bytes = 0});
-              }),
-              HasSubstr("datum 0: target_tokens: has 1025 columns, the limit is 1024"));
+  EXPECT_THAT(
+      error_of([&] { build(message_of(1, 1025), {.elements = 1 << 30, .record_bytes = 0}); }),
+      HasSubstr("datum 0: target_tokens: has 1025 columns, the limit is 1024"));
 }
 
-TEST(ForwardBackwardBody, ADatumBeyondTheContextIsRefusedBeforeItsTensorsAreMade) {
-  pb::ForwardBackwardRequest message = request_of("cross_entropy");
-  add_datum(message, std::vector<int32_t>(101, 1));
-  EXPECT_EQ(error_of([&] { build(message); }),
-            "datum 0: 101 tokens exceed the model's context window of 100");
+// Scoring keeps less than training, so a longer datum fits it.
+TEST(ForwardBackwardBody, ADatumIsNoLongerThanItsModelAllows) {
+  const api::BaseInfo base = {.max_context = 100, .longest_datum = 50};
+  const auto fault = [&](size_t tokens, bool forward_only) {
+    api::ForwardBackward command = {.forward_only = forward_only};
+    command.data.resize(2);
+    command.data[1].tokens.resize(tokens);
+    return fault_of_lengths(command, base).value_or("");
+  };
+  EXPECT_EQ(fault(101, true), "datum 1: 101 tokens exceed the model's context window of 100");
+  EXPECT_EQ(fault(100, true), "");
+  EXPECT_THAT(fault(51, false), HasSubstr("datum 1: has 51 tokens"));
+  EXPECT_EQ(fault(50, false), "");
 }
 
 }  // namespace

@@ -41,14 +41,14 @@ api::ForwardBackward build(const std::string& bytes, PassForm form) {
   ForwardBackwardBody body(bytes, form);
   EXPECT_EQ(body.model_id(), "s:train:0");
   EXPECT_EQ(body.seq_id(), 7);
-  return body.build({.tokens = 100, .elements = 1000, .record_bytes = 0},
+  return body.build({.elements = 1000, .record_bytes = 0},
                     [](const std::string&) { return std::nullopt; });
 }
 
 std::string message_of(const std::string& text, PassForm form = PassForm::kJson) {
   try {
     ForwardBackwardBody body(text, form);
-    (void)body.build({.tokens = 100, .elements = 1000, .record_bytes = 0},
+    (void)body.build({.elements = 1000, .record_bytes = 0},
                      [](const std::string&) { return std::nullopt; });
   } catch (const Error& error) {
     return error.what();

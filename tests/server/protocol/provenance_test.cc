@@ -53,7 +53,7 @@ struct ProvenanceTest : ::testing::Test {
                              int64_t record_bytes = 1 << 20) {
     const std::string bytes = message.SerializeAsString();
     ForwardBackwardBody body(bytes, PassForm::kBinary);
-    return body.build({.tokens = 100, .elements = 1000, .record_bytes = record_bytes},
+    return body.build({.elements = 1000, .record_bytes = record_bytes},
                       [this](const std::string& sequence) -> std::optional<SampleRecord> {
                         asked.push_back(sequence);
                         if (sequence != "a" && sequence != "b") return std::nullopt;

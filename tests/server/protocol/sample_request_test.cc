@@ -16,7 +16,9 @@ SampleOrder read(const std::string& more, const std::string& params) {
   const JsonBody body("{\"prompt\":{\"chunks\":[{\"tokens\":[1,2,3]}]}" + more +
                           ",\"sampling_params\":{" + params + "}}",
                       "asample");
-  return read_sample(body.root(), kBase, 5);
+  SampleOrder order = read_sample(body.root(), 5);
+  fit_sample(kBase, order);
+  return order;
 }
 
 TEST(SampleRequest, NullsAndAbsentFieldsAreTheDefaults) {

@@ -123,6 +123,7 @@ class House {
   std::vector<int64_t> consumed;                         // numbers
   api::Admission admission = api::Admission::kAccepted;  // of what is submitted from now on
   double excused = 0.0;
+  int num_parsed = 0;       // jobs for the threads that read large bodies and write large results
   bool holds_jobs = false;  // of the worker, until run_aside()
 
  private:
@@ -142,7 +143,12 @@ class House {
                   if (!holds_jobs) return job();
                   aside_.push_back(std::move(job));
                 },
-            .back = [](const std::function<void()>& job) { job(); }};
+            .back = [](const std::function<void()>& job) { job(); },
+            .parse =
+                [this](const std::string&, const std::function<void()>& job) {
+                  ++num_parsed;
+                  job();
+                }};
   }
   Dispatch dispatch() {
     return {
