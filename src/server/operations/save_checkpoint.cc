@@ -44,7 +44,7 @@ struct CheckpointSaved : Completion {
   CheckpointSave save = {};
   api::BaseId base = {};
   api::SnapshotId snapshot = {};
-  std::shared_ptr<void> room = {}, quota = {};  // kept until it is done
+  std::shared_ptr<void> disk = {}, quota = {};  // its shares, kept until it is done
 };
 
 // As its kind has it, in `dir`.
@@ -89,7 +89,7 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
     saved->quota = parts.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
   }
   try {
-    saved->room = parts.registry.reserve(bytes);
+    saved->disk = parts.registry.reserve(bytes);
   } catch (const Error& error) {
     if (error.code != ErrorCode::kIo) throw;
     return refuse_later(service, call, error.what(), api::FaultCategory::kServer);
