@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "apps/setup/model_files.h"
 #include "apps/setup/model_path.h"
 #include "base/error.h"
 #include "checkpoint/peft.h"
+#include "model/adapter/base_numbers.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
 #include "ops/cpu/cpu_backend.h"
@@ -61,6 +63,10 @@ void look_at_fit(const InspectOptions& options, Findings& f) {
   CpuBackend backend(CpuPath::kReference, 1);
   model::LoadedModel base;
   base.dir = f.base;
+  if (const auto weights = find_weights(f.base)) {
+    const std::string warning = model::numbers_warning(*f.adapter, options.model, *weights);
+    if (!warning.empty()) f.notes.push_back(warning);
+  }
   base.config = model::load_config(f.base, options.strict_config).config;
   base.config.use_mtp = model::adapts_mtp(base.config, options.model);
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
@@ -132,7 +138,11 @@ void print_table(const InspectOptions& options, const Findings& f) {
                          : f.base == f.base_name
                              ? f.base
                              : fmt::format("{} (here: {})", f.base_name, f.base)});
-  if (f.adapter) add_sizes(*f.adapter, table);
+  if (f.adapter) {
+    const auto numbers = model::remembered_base(*f.adapter);
+    if (numbers) table.add_row({"trained over", fmt::format("matrices in {}", numbers->types)});
+    add_sizes(*f.adapter, table);
+  }
   for (const std::string& note : f.notes) table.add_row({"note", note});
   fmt::print("{}", table.text());
   if (options.tensors && f.adapter) {
@@ -155,6 +165,8 @@ void print_json(const InspectOptions& options, const Findings& f) {
   out["base_directory"] = f.base;
   if (f.adapter) {
     const Sizes sizes = sizes_of(*f.adapter);
+    const auto numbers = model::remembered_base(*f.adapter);
+    if (numbers) out["base_types"] = numbers->types;
     out["targets"] = boost::json::value_from(targets(*f.adapter));
     out["ranks"] = boost::json::value_from(sizes.ranks);
     out["alphas"] = boost::json::value_from(sizes.alphas);

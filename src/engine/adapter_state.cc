@@ -93,16 +93,18 @@ int64_t copy_bytes(const AdapterCopy& copy) {
 }
 
 int64_t write_adapter_state(const AdapterCopy& copy, const std::string& dir,
-                            const std::string& base_model_name) {
-  model::save_adapter(*copy.weights, dir, base_model_name);
+                            const std::string& base_model_name,
+                            const std::map<std::string, std::string>& metadata) {
+  model::save_adapter(*copy.weights, dir, base_model_name, metadata);
   if (copy.first_moments.empty()) return adapter_file_bytes(dir);
   write_optimizer(copy, dir);
   return adapter_file_bytes(dir) + ReadOnlyFile(dir + kOptimizerFile).size();
 }
 
 int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
-                             const std::string& base_model_name) {
-  model::export_adapter(adapter, dir, base_model_name);
+                             const std::string& base_model_name,
+                             const std::map<std::string, std::string>& metadata) {
+  model::export_adapter(adapter, dir, base_model_name, metadata);
   return adapter_file_bytes(dir);
 }
 

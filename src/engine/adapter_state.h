@@ -3,6 +3,7 @@
 // moments and the step count. Reading is strict: the files must hold exactly the adapter's modules,
 // with its ranks. Engine thread only, but for what writes.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,10 +25,12 @@ AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter);
 int64_t copy_bytes(const AdapterCopy& copy);
 // Bytes of the files written.
 int64_t write_adapter_state(const AdapterCopy& copy, const std::string& dir,
-                            const std::string& base_model_name);
+                            const std::string& base_model_name,
+                            const std::map<std::string, std::string>& metadata = {});
 // The weights in the form that other programs of the Tinker service read (model/adapter/export.h).
 int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
-                             const std::string& base_model_name);
+                             const std::string& base_model_name,
+                             const std::map<std::string, std::string>& metadata = {});
 // Replaces weights, and moments and step count by the saved ones or by zero. Accumulated gradients
 // are dropped. Throws Error, and leaves the adapter as it was, when anything does not fit.
 void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::string& dir,

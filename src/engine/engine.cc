@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/adapter/base_numbers.h"
 
 namespace strata::engine {
 Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
@@ -53,7 +54,7 @@ api::AdapterSlot Engine::load_adapter(const std::string& dir) {
 }
 
 void Engine::save_adapter(api::AdapterSlot slot, const std::string& dir) const {
-  model::save_adapter(adapter(slot), dir, model_.dir);
+  model::save_adapter(adapter(slot), dir, model_.dir, model::numbers_metadata(model_));
 }
 
 void Engine::clear_adapter(api::AdapterSlot slot) {

@@ -9,9 +9,11 @@
 namespace strata::engine {
 namespace {
 
-int64_t write_files(const AdapterCopy& copy, const api::Saved& as, const std::string& base) {
-  return as.what == api::SavedAs::kExport ? export_adapter_files(*copy.weights, as.where, base)
-                                          : write_adapter_state(copy, as.where, base);
+int64_t write_files(const AdapterCopy& copy, const api::Saved& as, const std::string& base,
+                    const std::map<std::string, std::string>& metadata) {
+  return as.what == api::SavedAs::kExport
+             ? export_adapter_files(*copy.weights, as.where, base, metadata)
+             : write_adapter_state(copy, as.where, base, metadata);
 }
 
 }  // namespace
@@ -37,7 +39,7 @@ std::optional<int64_t> HeldCopies::write(const api::RequestId& request) {
   const std::shared_ptr<const Held> held = find(request);
   if (held == nullptr) return std::nullopt;
   const std::shared_ptr<void> goes(nullptr, [&](void*) { drop(request); });
-  return write_files(held->copy, held->as, held->base_model_name);
+  return write_files(held->copy, held->as, held->base_model_name, metadata_);
 }
 
 void HeldCopies::drop(const api::RequestId& request) {

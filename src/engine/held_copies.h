@@ -4,10 +4,12 @@
 // is named by the request writes it, or lets it go. Any thread.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "api/result.h"
 #include "base/mutex.h"
@@ -17,6 +19,10 @@ namespace strata::engine {
 
 class HeldCopies {
  public:
+  // `metadata`: of every adapter's file, in whatever form.
+  explicit HeldCopies(std::map<std::string, std::string> metadata = {})
+      : metadata_(std::move(metadata)) {}
+
   // What was made of it, for the answer.
   api::Saved put(const api::RequestId& request, AdapterCopy copy, api::Saved as,
                  const std::string& base_model_name);
@@ -37,6 +43,7 @@ class HeldCopies {
   };
   [[nodiscard]] std::shared_ptr<const Held> find(const api::RequestId& request) const;
 
+  const std::map<std::string, std::string> metadata_;
   mutable Mutex mutex_;
   std::unordered_map<api::RequestId, std::shared_ptr<const Held>> held_ GUARDED_BY(mutex_);
   int64_t num_bytes_ GUARDED_BY(mutex_) = 0;

@@ -9,6 +9,7 @@
 #include "api/context.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "model/adapter/base_numbers.h"
 
 namespace strata::engine {
 namespace {
@@ -54,7 +55,8 @@ WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, Adapter
                                                     engine_.state_pool())
                     : nullptr),
       loop_(engine_, sampling_room_, prefixes_.get()),
-      sample_room_(engine_, loop_, options.max_sample_rows) {}
+      sample_room_(engine_, loop_, options.max_sample_rows),
+      copies_(model::numbers_metadata(engine_.model())) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
   const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.get(id, dir);

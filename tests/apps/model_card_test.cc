@@ -33,6 +33,7 @@ TEST_F(ModelCard, NamesBaseDataSettingsLossesAndUse) {
   EXPECT_THAT(text,
               HasSubstr("`data.jsonl`, 38 examples, SHA-256 "
                         "`c0e78af44b2d01531dc8086a223afce0b730b21a85e2a2bcadae2b3e762bb1f6`"));
+  EXPECT_THAT(text, HasSubstr("| base weights | matrices in "));
   EXPECT_THAT(text, AllOf(HasSubstr("| steps | 3 of 3 |"), HasSubstr("| training loss | "),
                           HasSubstr("| evaluation loss before | 8."), HasSubstr("| rank | ")));
   EXPECT_THAT(text, AllOf(HasSubstr("strata chat --model $BASE --adapter ."),

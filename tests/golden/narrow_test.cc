@@ -217,6 +217,59 @@ TEST_P(NarrowCommands, WhatIsNotKeptIsRefusedByName) {
   run(fmt::format("train --model '{}' --method full --weights auto {}", file_, data));
 }
 
+// Over other numbers than those of its base an adapter loads, with a warning.
+TEST_P(NarrowCommands, AnAdapterRemembersTheNumbersOfItsBase) {
+  trained("adapter", "");
+  const std::string adapter = folder_.file("adapter");
+  const std::string other = STRATA_SOURCE_DIR "/models/tiny-qwen3";
+  const std::string warning = "it was trained over a base with matrices in ";
+  const auto generate = [&](const std::string& model) {
+    return run(fmt::format("generate --model '{}' --adapter '{}' --prompt 'What' --max-tokens 1",
+                           model, adapter));
+  };
+  EXPECT_EQ(generate(file_).find(warning), std::string::npos);
+  for (const std::string& printed :
+       {generate(other),
+        run(fmt::format("merge --model '{}' --adapter '{}' --out '{}'", other, adapter,
+                        folder_.file("merged"))),
+        run(fmt::format("train --model '{}' --adapter '{}' --data "
+                        "'{}/examples/answers.jsonl' --steps 1 --out '{}'",
+                        other, adapter, STRATA_SOURCE_DIR, folder_.file("more")))}) {
+    EXPECT_NE(printed.find(warning), std::string::npos) << printed;
+    EXPECT_NE(printed.find("has 29 BF16"), std::string::npos) << printed;
+  }
+  EXPECT_NE(run(fmt::format("inspect '{}'", adapter)).find("trained over"), std::string::npos);
+  EXPECT_NE(read_file(adapter + "/README.md", 1 << 20).find("| base weights | matrices in "),
+            std::string::npos);
+}
+
+// Bases in 16 and 32 bits are not told from one another.
+TEST(NarrowCommand, AnAdapterOfBf16IsOneOfF32) {
+  const TempDir folder;
+  const auto run = [&](const std::string& arguments) {
+    std::string printed;
+    EXPECT_EQ(run_program(arguments, folder, &printed), 0) << arguments << "\n" << printed;
+    return printed;
+  };
+  const std::string model = STRATA_SOURCE_DIR "/models/tiny-qwen3";
+  const auto convert = [&](const char* how, const char* to) {
+    run(fmt::format("convert --model '{}' {} --out '{}'", model, how, folder.file(to)));
+  };
+  convert("--type f32", "f32");
+  convert("--to gguf --type q4_0", "tiny.gguf");
+  run(
+      fmt::format("train --model '{}' --data '{}/examples/answers.jsonl' --steps 1 --rank 4 "
+                  "--out '{}'",
+                  model, STRATA_SOURCE_DIR, folder.file("adapter")));
+  const auto generate = [&](const char* base) {
+    return run(fmt::format("generate --model '{}' --adapter '{}' --prompt 'What' --max-tokens 1",
+                           folder.file(base), folder.file("adapter")));
+  };
+  EXPECT_EQ(generate("f32").find("trained over"), std::string::npos);
+  EXPECT_NE(generate("tiny.gguf").find("trained over a base with matrices in 29 BF16"),
+            std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, NarrowCommands, ::testing::Values("q4_0", "q8_0", "mxfp4"));
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "apps/setup/scoring.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "model/adapter/base_numbers.h"
 #include "model/adapter/fused.h"
 #include "ops/elementwise.h"
 
@@ -336,7 +337,8 @@ void TrainJob::export_to(const std::string& dir) {
       const model::LoadedModel& base = engine().model();
       // A folder of the hub's cache is this machine's: others know the model by its name.
       const std::string name = hub_name_of(base.dir);
-      model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name);
+      model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name,
+                                   model::numbers_metadata(base));
     }
     return;
   }

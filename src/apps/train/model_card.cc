@@ -11,6 +11,7 @@
 #include "apps/train/job.h"
 #include "base/files.h"
 #include "checkpoint/json.h"
+#include "model/adapter/base_numbers.h"
 #include "server/crypto.h"
 
 namespace strata::apps {
@@ -211,6 +212,10 @@ CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
     return value->is_string() ? std::string(value->as_string()) : boost::json::serialize(*value);
   };
   facts.rows = {{"base model", fmt::format("`{}`, hash `{}`", facts.base, text_of("model"))}};
+  const CheckpointSource* source = job.engine().model().checkpoint.get();
+  if (source != nullptr) {
+    facts.rows.emplace_back("base weights", "matrices in " + model::base_numbers(*source).types);
+  }
   const auto add_files = [&](const char* name, const data::Dataset& dataset) {
     for (const data::DataFile& file : dataset.files) {
       facts.rows.emplace_back(name, file_row(file, dataset));

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/adapter_state.h"
+#include "model/adapter/base_numbers.h"
 
 namespace strata::engine {
 
@@ -51,7 +52,8 @@ void SnapshotCache::make_room() {
 // False on a full disk: who asked for other weights must not pay for that, so these stay in memory.
 bool SnapshotCache::write(const api::SnapshotId& id, Entry& entry) {
   try {
-    write_adapter_state({.weights = entry.adapter}, entry.dir, engine_.model().dir);
+    write_adapter_state({.weights = entry.adapter}, entry.dir, engine_.model().dir,
+                        model::numbers_metadata(engine_.model()));
     return true;
   } catch (const Error& error) {
     log(LogLevel::kError,

@@ -37,12 +37,13 @@ std::vector<float> scaled_half(const LoraModule& module, int64_t half, float fac
 }  // namespace
 
 void export_adapter(const LoraAdapter& adapter, const std::string& dir,
-                    const std::string& base_model_name) {
+                    const std::string& base_model_name,
+                    std::map<std::string, std::string> metadata) {
   const HostAccess access(adapter.backend().allocator());
   const auto of_experts = [](const LoraModule& module) { return module.num_experts > 0; };
   const std::vector<LoraModule>& all = adapter.modules();
   if (std::none_of(all.begin(), all.end(), of_experts)) {
-    save_adapter(adapter, dir, base_model_name);
+    save_adapter(adapter, dir, base_model_name, std::move(metadata));
     return;
   }
   const auto plain = std::find_if_not(all.begin(), all.end(), of_experts);
@@ -77,7 +78,8 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
   }
   write_peft(dir,
              {.base_model_name_or_path = base_model_name,
-              .lora_alpha = common.scale * static_cast<double>(common.rank)},
+              .lora_alpha = common.scale * static_cast<double>(common.rank),
+              .metadata = std::move(metadata)},
              modules);
 }
 

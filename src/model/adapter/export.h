@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adapters as the Tinker service exports them, for tinker_cookbook.weights. Engine thread only.
 #pragma once
+#include <map>
 #include <string>
 
 #include "model/adapter/lora.h"
@@ -12,6 +13,7 @@ namespace strata::model {
 // every module, so B of the experts is multiplied by what their own scale differs by; patterns say
 // the same to readers that heed them. Without routed experts this is save_adapter().
 void export_adapter(const LoraAdapter& adapter, const std::string& dir,
-                    const std::string& base_model_name);
+                    const std::string& base_model_name,
+                    std::map<std::string, std::string> metadata = {});
 
 }  // namespace strata::model

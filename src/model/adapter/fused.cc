@@ -149,7 +149,8 @@ std::vector<float> values_of(const PeftAdapter& peft, const TensorInfo& tensor) 
 }  // namespace
 
 void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config,
-                           const std::string& dir, const std::string& base_model_name) {
+                           const std::string& dir, const std::string& base_model_name,
+                           std::map<std::string, std::string> metadata) {
   const HostAccess access(adapter.backend().allocator());
   const std::vector<LayerExperts> layers = experts_by_layer(adapter);
   const bool has_experts = may_have_experts(config);
@@ -168,7 +169,6 @@ void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config
          .parameter = is_parameter(module, has_experts) ? module.path + ".weight" : std::string()});
   }
   for (const LayerExperts& layer : layers) add_experts(layer, modules);
-  std::map<std::string, std::string> metadata;
   if (!layers.empty()) metadata[kMetadata] = layers[0].half_names();
   write_peft(dir, {.base_model_name_or_path = base_model_name, .metadata = std::move(metadata)},
              modules);

@@ -7,6 +7,7 @@
 // PEFT's own lacks that and is read as the whole tensors that it holds. E experts, R rank of a
 // tensor in the file, r that of a module. Engine thread only.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ namespace strata::model {
 // dense layers and of shared experts are named by target_parameters too; so is what is no plain
 // linear layer.
 void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config,
-                           const std::string& dir, const std::string& base_model_name);
+                           const std::string& dir, const std::string& base_model_name,
+                           std::map<std::string, std::string> metadata = {});
 
 // Which part of a file's fused tensors a module is.
 struct FusedPart {

@@ -11,6 +11,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "model/adapter/base_numbers.h"
 #include "model/adapter/match.h"
 #include "model/adapter/tensors.h"
 
@@ -153,6 +155,12 @@ namespace {
                                                        faults.size(), fmt::join(faults, "\n  ")));
 }
 
+void warn_of_numbers(const LoadedModel& model, const PeftAdapter& peft, const std::string& dir) {
+  if (model.checkpoint == nullptr) return;
+  const std::string warning = numbers_warning(peft, dir, *model.checkpoint);
+  if (!warning.empty()) log(LogLevel::kWarning, warning);
+}
+
 std::vector<LoraModuleSpec> specs_of(const std::vector<MatchedModule>& matched) {
   std::vector<LoraModuleSpec> specs;
   for (const MatchedModule& item : matched) specs.push_back(item.spec);
@@ -178,6 +186,7 @@ AdapterModules::AdapterModules(Backend& backend, const LoadedModel& model, const
   for (const PeftBaseCopy& copy : peft_->base_copies())
     check_base_copy(backend, model, *peft_, copy, faults);
   if (!faults.empty()) fail(dir, faults);
+  warn_of_numbers(model, *peft_, dir);
 }
 
 std::unique_ptr<LoraAdapter> AdapterModules::read(size_t module) const {
@@ -230,11 +239,12 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
                     "base model?",
                     dir, faults.size(), fmt::join(faults.begin(), faults.begin() + shown, "; ")));
   }
+  warn_of_numbers(model, peft, dir);
   read_modules(peft, ordered, adapter);
 }
 
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
-                  const std::string& base_model_name) {
+                  const std::string& base_model_name, std::map<std::string, std::string> metadata) {
   const HostAccess access(adapter.backend().allocator());
   const std::vector<AdapterTensor> tensors = adapter_tensors(adapter);
   std::deque<std::vector<float>> stored;  // of B in forms whose order is not ours
@@ -265,7 +275,8 @@ void save_adapter(const LoraAdapter& adapter, const std::string& dir,
              {.use_rslora = rslora,
               .base_model_name_or_path = base_model_name,
               .target_modules = {},
-              .target_parameters = {parameters.begin(), parameters.end()}},
+              .target_parameters = {parameters.begin(), parameters.end()},
+              .metadata = std::move(metadata)},
              modules);
 }
 

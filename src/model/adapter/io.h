@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adapters between PEFT directories and LoraAdapter. Engine thread only.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,8 +51,9 @@ class AdapterModules {
 // Error, before anything is written, that names what does not fit.
 void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter);
 
-// Writes a PEFT directory, F32, without copies of base weights.
+// Writes a PEFT directory, F32, without copies of base weights; `metadata` of its tensors' file.
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
-                  const std::string& base_model_name);
+                  const std::string& base_model_name,
+                  std::map<std::string, std::string> metadata = {});
 
 }  // namespace strata::model

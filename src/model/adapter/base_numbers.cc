@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/adapter/base_numbers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace strata::model {
+namespace {
+
+const std::string kTypes = "strata.base_types";
+const std::string kHash = "strata.base_numbers";
+
+std::optional<std::string> find_metadata(const PeftAdapter& peft, const std::string& key) {
+  const auto& metadata = peft.file().metadata();
+  const auto found = metadata.find(key);
+  // Hostile files are shown in messages.
+  constexpr size_t kMost = 400;
+  if (found == metadata.end() || found->second.size() > kMost) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace
+
+BaseNumbers base_numbers(const CheckpointSource& source) {
+  std::map<std::string, int64_t> counts;
+  std::vector<std::string> narrow;
+  for (const CheckpointTensor& tensor : source.tensors()) {
+    const TensorInfo& info = tensor.info;
+    if (!info.readable || info.dims.size() < 2) continue;
+    ++counts[info.dtype_name];
+    if (info.dtype_name == dtype_name(info.dtype)) continue;
+    narrow.push_back(fmt::format("{} {} {};", info.name, info.dtype_name, info.shape_text()));
+  }
+  std::sort(narrow.begin(), narrow.end());  // however they are divided into files
+  std::string all;
+  for (const std::string& info : narrow) all += info;
+  BaseNumbers numbers;
+  for (const auto& [type, count] : counts) {
+    numbers.types += fmt::format("{}{} {}", numbers.types.empty() ? "" : ", ", count, type);
+  }
+  numbers.hash = fmt::format("{:016x}", hash_name(all.data(), all.size()));
+  return numbers;
+}
+
+std::optional<BaseNumbers> remembered_base(const PeftAdapter& peft) {
+  const auto types = find_metadata(peft, kTypes);
+  const auto hash = find_metadata(peft, kHash);
+  if (!types || !hash) return std::nullopt;
+  return BaseNumbers{*types, *hash};
+}
+
+std::map<std::string, std::string> numbers_metadata(const LoadedModel& model) {
+  if (model.checkpoint == nullptr) return {};
+  const BaseNumbers numbers = base_numbers(*model.checkpoint);
+  return {{kTypes, numbers.types}, {kHash, numbers.hash}};
+}
+
+std::string numbers_warning(const PeftAdapter& peft, const std::string& dir,
+                            const CheckpointSource& source) {
+  const auto own = remembered_base(peft);
+  if (!own) return {};
+  const BaseNumbers now = base_numbers(source);
+  if (own->hash == now.hash) return {};
+  return fmt::format(
+      "adapter: {}: it was trained over a base with matrices in {}, and {} has {}: over other "
+      "numbers than its own it may be less exact",
+      dir, own->types, source.path(), now.types);
+}
+
+}  // namespace strata::model

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an adapter remembers of the numbers of its base: in which types the base had its matrices,
+// and a hash of the names, types and shapes of those in few bits. Weights in 4 bits are others than
+// those that they were made of, so that an adapter of the one is less exact over the other. It is
+// in the metadata of adapter_model.safetensors, which PEFT does not read.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+
+#include "checkpoint/peft.h"
+#include "checkpoint/source.h"
+#include "model/weights/load.h"
+
+namespace strata::model {
+
+struct BaseNumbers {
+  std::string types;  // "29 Q4_0, 1 Q8_0": matrices by type
+  std::string hash;   // the same for all bases without a matrix in few bits
+};
+
+BaseNumbers base_numbers(const CheckpointSource& source);
+// What an adapter's file says, if anything.
+std::optional<BaseNumbers> remembered_base(const PeftAdapter& peft);
+
+// For the metadata of an adapter's file: nothing for a model that was made in memory.
+std::map<std::string, std::string> numbers_metadata(const LoadedModel& model);
+
+// What is to be said where an adapter meets a base with other numbers than its own; else empty.
+std::string numbers_warning(const PeftAdapter& peft, const std::string& dir,
+                            const CheckpointSource& source);
+
+}  // namespace strata::model
