@@ -43,8 +43,8 @@ void set_rates(TrainOptions& o, const std::string& text) {
 
 OptionRow& weights_row(OptionTable& t, std::string& field) {
   return t.choice("weights", field, {"auto", "narrow", "bf16"},
-                  "of a GGUF file in 4 or 8 bits: narrow keeps them so in memory, bf16 dequantises "
-                  "them, to the same results; auto: narrow where it can be");
+                  "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 "
+                  "dequantises them, to the same results; narrow: an error where none can be kept");
 }
 
 OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o) {

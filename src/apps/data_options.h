@@ -15,7 +15,7 @@ OptionRow& data_row(OptionTable& t, std::vector<std::string>& field);
 // --config and --save-config; --sample and --tensorboard.
 void recipe_file_rows(OptionTable& t, TrainOptions& o);
 void watch_rows(OptionTable& t, TrainOptions& o);
-// --weights of GGUF files.
+// --weights of files in few bits.
 OptionRow& weights_row(OptionTable& t, std::string& field);
 // --lr: one value, or several with commas for a sweep.
 OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o);

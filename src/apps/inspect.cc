@@ -41,7 +41,7 @@ struct Findings {
   std::vector<std::string> ignored;
   std::vector<std::string> warnings;
   std::vector<std::string> faults;
-  std::string narrow;  // what --weights narrow keeps
+  std::string narrow;  // what stays in 4 and 8 bits
   std::string tokenizer = "none";
   std::string chat_template = "none";
 };
@@ -154,7 +154,7 @@ void print_table(const InspectOptions& options, const Findings& f) {
   }
   const std::string dequantised = dequantised_text(f.checkpoint.get());
   if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
-  if (!f.narrow.empty()) table.add_row({"--weights narrow", f.narrow});
+  if (!f.narrow.empty()) table.add_row({"in 4 and 8 bits", f.narrow});
   table.add_row({"tokenizer", f.tokenizer});
   table.add_row({"chat template", f.chat_template});
   for (const std::string& name : f.ignored) table.add_row({"not used", name});

@@ -153,12 +153,13 @@ TEST_P(NarrowModels, EqualTheirBf16CopiesInStages) {
 INSTANTIATE_TEST_SUITE_P(Families, NarrowModels, ::testing::ValuesIn(narrow_models()),
                          [](const auto& info) { return std::string(info.param.golden); });
 
-// The program's own tiny model in Q4_0 and Q8_0.
+// The program's own tiny model in GGUF and in bitsandbytes' nf4.
 class NarrowCommands : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    run(fmt::format("convert --model '{}/models/tiny-qwen3' --to gguf --type {} --out '{}'",
-                    STRATA_SOURCE_DIR, GetParam(), file_));
+    const std::string type = GetParam();
+    run(fmt::format("convert --model '{}/models/tiny-qwen3' {} --type {} --out '{}'",
+                    STRATA_SOURCE_DIR, type == "nf4" ? "" : "--to gguf", type, file_));
   }
   std::string run(const std::string& arguments, int want = 0) {
     std::string printed;
@@ -187,6 +188,8 @@ TEST_P(NarrowCommands, TrainAndSampleAsOverBf16) {
   EXPECT_EQ(trained("narrow", "--weights narrow"), want);
   EXPECT_NE(printed_.find("in 4 and 8 bits"), std::string::npos) << printed_;
   EXPECT_EQ(trained("auto", "--weights auto --recompute full --threads 1"), want);
+  EXPECT_EQ(trained("default", ""), want);
+  EXPECT_NE(printed_.find("in 4 and 8 bits"), std::string::npos) << printed_;
   EXPECT_EQ(trained("files", "--weights narrow --memory 13MiB"), want);
   EXPECT_NE(printed_.find("which each of"), std::string::npos) << printed_;
   const auto answer = [&](const char* weights) {
@@ -197,11 +200,15 @@ TEST_P(NarrowCommands, TrainAndSampleAsOverBf16) {
     return printed.substr(0, printed.rfind("["));  // behind it is how fast that was
   };
   EXPECT_EQ(answer("narrow"), answer("bf16"));
+  EXPECT_EQ(answer("auto"), answer("bf16"));
 }
 
 TEST_P(NarrowCommands, WhatIsNotKeptIsRefusedByName) {
-  const std::string data = fmt::format("--data '{}/examples/answers.jsonl' --steps 1 --out '{}'",
-                                       STRATA_SOURCE_DIR, folder_.file("out"));
+  const auto to = [&](const char* out) {
+    return fmt::format("--data '{}/examples/answers.jsonl' --steps 1 --out '{}'", STRATA_SOURCE_DIR,
+                       folder_.file(out));
+  };
+  const std::string data = to("out");
   EXPECT_NE(run(fmt::format("train --model '{}' --method full --weights narrow {}", file_, data), 2)
                 .find("--weights narrow and --method full"),
             std::string::npos);
@@ -213,8 +220,13 @@ TEST_P(NarrowCommands, WhatIsNotKeptIsRefusedByName) {
                 2)
                 .find("no matrix in 4 or 8 bits"),
             std::string::npos);
-  // auto is what can be.
-  run(fmt::format("train --model '{}' --method full --weights auto {}", file_, data));
+  // The default keeps what can be kept, and else dequantises.
+  const auto inspected = run(fmt::format("inspect '{}'", file_));
+  EXPECT_NE(inspected.find("in 4 and 8 bits"), std::string::npos) << inspected;
+  const std::string full = run(fmt::format("train --model '{}' --method full {}", file_, data));
+  EXPECT_NE(full.find("dequantised"), std::string::npos) << full;
+  const std::string f32 = run(fmt::format("train --model '{}' --dtype f32 {}", file_, to("f32")));
+  EXPECT_NE(f32.find("dequantised"), std::string::npos) << f32;
 }
 
 // Over other numbers than those of its base an adapter loads, with a warning.
@@ -270,7 +282,7 @@ TEST(NarrowCommand, AnAdapterOfBf16IsOneOfF32) {
             std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, NarrowCommands, ::testing::Values("q4_0", "q8_0", "mxfp4"));
+INSTANTIATE_TEST_SUITE_P(Types, NarrowCommands, ::testing::Values("q4_0", "q8_0", "mxfp4", "nf4"));
 
 }  // namespace
 }  // namespace strata::golden

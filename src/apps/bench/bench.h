@@ -12,7 +12,7 @@ struct BenchOptions {
   std::string work;
   std::string model;  // empty: Qwen3-0.6B's shape with random weights made in memory
   std::string dtype = "bf16";
-  std::string weights = "bf16";  // auto, narrow or bf16 of a model; of random ones bf16 or a form
+  std::string weights = "auto";  // auto, narrow or bf16 of a model; of random ones bf16 or a form
   std::string recompute;         // of a training work; empty: its own
   std::string memory;   // bytes of a training work, which choose its passes and what is kept
   std::string offload;  // folder of what these offload; empty: that of temporary files

@@ -96,7 +96,7 @@ std::string bench_weights_help() {
 model::WeightForms random_forms(const Backend& backend, const model::ModelConfig& config,
                                 DType dtype, const std::string& name) {
   model::WeightForms forms;
-  if (name == "bf16") return forms;
+  if (name == "bf16" || name == "auto") return forms;
   NarrowForm form = NarrowForm::kNone;
   for (int i = 1; i < kNumNarrowForms; ++i) {
     const auto one = static_cast<NarrowForm>(i);

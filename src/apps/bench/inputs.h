@@ -10,7 +10,7 @@
 namespace strata::apps {
 
 // The forms of a model whose weights are random: those of few bits where `name` is one (q4_0), and
-// none for "bf16".
+// none for "bf16" and "auto".
 model::WeightForms random_forms(const Backend& backend, const model::ModelConfig& config,
                                 DType dtype, const std::string& name);
 // Of --weights.

@@ -29,6 +29,9 @@ class Probe {
   void run(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
     EngineSetup setup = options_;
     setup.mtp = use_mtp();
+    // Parameters train in what they are dequantised to.
+    if (request_.train && request_.train->parameters && setup.weights == "auto")
+      setup.weights = "bf16";
     pipeline_ = make_runner(comm, plan, setup);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_request();
@@ -196,6 +199,9 @@ class Probe {
     if (!pipeline_->is_first_rank()) return;
     EngineSetup setup = options_;
     setup.mtp = use_mtp();
+    // Parameters train in what they are dequantised to.
+    if (request_.train && request_.train->parameters && setup.weights == "auto")
+      setup.weights = "bf16";
     const std::unique_ptr<engine::Engine> whole = make_engine(setup);
     for (const std::string& dir : options_.adapters) whole->load_adapter(dir);
     put_samples(*whole);

@@ -28,7 +28,9 @@ bool has_drafts(const engine::Engine* engine) { return engine->options().draft_t
 }  // namespace
 
 EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOptions& options) {
-  check_weights_fit(directories, options.memory, parse_weights(options.weights));
+  const model::KeepWeights keep = parse_weights(options.weights);
+  check_weights_fit(directories, options.memory,
+                    options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
   for (const std::string& dir : directories) load(dir, options);
   std::vector<engine::Engine*> engines;
   for (const Base& base : engines_) engines.push_back(base.engine.get());

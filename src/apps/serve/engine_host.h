@@ -28,7 +28,7 @@ struct ServedAdapter {
 
 struct HostOptions {
   std::string dtype = "auto";
-  std::string weights = "bf16";
+  std::string weights = "auto";
   int threads = 0;
   std::string offload;             // folder for activations of long data; empty: none is offloaded
   int64_t memory = 0;              // bytes

@@ -165,6 +165,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
     plan.weights += engine->model().weights->num_bytes();
     const CheckpointSource* source = engine->model().checkpoint.get();
     const bool dequantises = engine->model().weights->forms().empty();
+    plan.keeps = plan.keeps || !dequantises;
     if (source != nullptr && dequantises) plan.narrow += narrow_bytes(*source).stored;
     // A request of several samples keeps its prompt's state too.
     least += sample_bytes(*engine) + engine->cache_layout().state_bytes() +
@@ -250,8 +251,9 @@ std::string ServePlan::text() const {
   const auto row = [&](const std::string& name, int64_t bytes) {
     table.add_row({name, std::to_string(bytes), report::format_bytes(bytes)});
   };
-  row(narrow == 0 ? "weights"
-                  : fmt::format("weights, dequantised from {}", report::format_bytes(narrow)),
+  row(narrow > 0 ? fmt::format("weights, dequantised from {}", report::format_bytes(narrow))
+      : keeps    ? "weights, in 4 and 8 bits"
+                 : "weights",
       weights);
   row("process", process);
   for (const PlanRow& each : requests)

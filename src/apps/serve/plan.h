@@ -21,7 +21,8 @@ struct PlanRow {
 struct ServePlan {
   int64_t budget = 0;
   int64_t weights = 0;  // of all models
-  int64_t narrow = 0;   // of their files, what is stored in few bits
+  int64_t narrow = 0;   // of their files, what is stored in few bits and dequantised
+  bool keeps = false;   // some of them in few bits
   int64_t process = 0;
   std::vector<PlanRow> requests;  // what they may make the server hold, by what it is
   int64_t passes = 0;  // scratch of each model's training passes, or of its longest datum

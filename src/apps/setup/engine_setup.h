@@ -47,7 +47,7 @@ void check_device(const std::string& device);
 struct EngineSetup {
   std::string model;               // Hugging Face directory
   std::string dtype = "auto";      // auto, bf16, f32
-  std::string weights = "bf16";    // auto, narrow, bf16: of those in 4 or 8 bits
+  std::string weights = "auto";    // auto, narrow, bf16: of those in 4 or 8 bits
   std::string recompute = "none";  // none, full, a preset or custom:TAG=keep,...
   std::string device = "cpu";
   std::string offload = {};       // folder of what is in files; empty: that of temporary files

@@ -75,6 +75,7 @@ WeightForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& bac
                             "dequantises them",
                             checkpoint.path()));
   }
+  if (keep == KeepWeights::kAuto && narrow_bytes(checkpoint).stored == 0) return {};
   WeightForms forms = narrow_forms(checkpoint, backend, config);
   if (forms.empty() && keep == KeepWeights::kNarrow) {
     throw Error(ErrorCode::kInvalidArgument,

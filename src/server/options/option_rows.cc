@@ -348,8 +348,8 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
       .in("auto|bf16|f32")
       .results();
   t.choice("weights", o.weights, {"auto", "narrow", "bf16"},
-           "of GGUF files in 4 or 8 bits: narrow keeps them so in memory, bf16 dequantises them, "
-           "to the same results; auto: narrow where it can be")
+           "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 dequantises "
+           "them, to the same results; narrow: an error where none can be kept")
       .in("auto|narrow|bf16");
   count_row(t, "threads", o.threads, 0, "of the engine").by_default("0: all cores");
 }

@@ -96,7 +96,7 @@ struct ServeOptions {
   bool allow_loose_modes = false;
   bool stable_reinforce = true;
   std::string dtype = "auto";
-  std::string weights = "bf16";
+  std::string weights = "auto";
   std::string expert_rank = "divided";
   std::string speculate = "none";
   int64_t draft_tokens = 1;
