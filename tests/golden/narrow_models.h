@@ -112,7 +112,7 @@ inline std::string write_request(const std::string& golden, const TempDir& folde
   };
   object request = read("train_adapters");
   request["want"] = {"hidden_states", "logits", "logprobs", "loss", "adapter_grads", "param_grads"};
-  request["train"].as_object()["steps"] = 3;
+  request["train"].as_object()["steps"] = 10;
   request["sample"] = read("sample").at("sample");
   const std::string path = folder.file("request.json");
   std::ofstream(path) << boost::json::serialize(request);
