@@ -6,10 +6,12 @@
 namespace strata {
 
 // Every product with a code is then 0 or a normal number: of subnormal ones instructions round to
-// bf16 otherwise. No trained weight is near.
+// bf16 otherwise; and it is far enough from infinity to be rounded with floats. No trained weight
+// is near.
 inline bool fits_narrow(float scale) {
-  constexpr float kSmallest = 0x1p-110f;
-  return std::isfinite(scale) && (scale == 0.0f || std::fabs(scale) >= kSmallest);
+  constexpr float kSmallest = 0x1p-110f, kLargest = 0x1p110f;
+  const float size = std::fabs(scale);
+  return size == 0.0f || (size >= kSmallest && size <= kLargest);
 }
 
 }  // namespace strata

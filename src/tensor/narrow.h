@@ -11,9 +11,9 @@
 //   codes [cols] bytes; of every 32 columns its fields; of every 256 columns its super fields
 // Panels of `width` rows (tensor/panel.h) are one stream: [the super fields of 256 columns, each
 // [width]], then of each 32 columns [its fields, each [width]] and the codes in the order of a bf16
-// panel's elements, [pair][width][2]: bytes, or of every 128 elements 16 little-endian words of 32
-// bits, of which word d holds elements d, 16 + d, ..., 112 + d from its low bits on. Rows of
-// padding have the value 0.
+// panel's elements, [pair][width][2]: bytes, or nibbles in the order that registers of paths with
+// panels of that width take apart (narrow_nibble of ops/cpu/narrow_kernels.h). Rows of padding have
+// the value 0.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -61,31 +61,32 @@ std::string name(CpuPath path, NarrowForm form) {
 }
 
 struct Shape2 {
-  int64_t rows, cols, width;
+  int64_t rows, cols;
 };
-constexpr Shape2 kShapes[] = {{64, 256, 64}, {1, 32, 16},  {17, 96, 16},  {40, 352, 32},
-                              {65, 32, 64},  {63, 64, 64}, {130, 608, 64}};
+constexpr Shape2 kShapes[] = {{64, 256}, {1, 32},  {17, 96},  {40, 352},
+                              {65, 32},  {63, 64}, {130, 608}};
 
 TEST(Narrow, PanelsHoldTheValuesOfTheirBf16Copy) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 2);
+    const int64_t width = ops::panel_width(backend);
     for (const NarrowForm form : narrow_form_list()) {
       for (const Shape2& shape : kShapes) {
         SCOPED_TRACE(name(path, form) + " " + std::to_string(shape.rows));
-        const Pair w(backend, form, shape.rows, shape.cols, shape.width, 1);
+        const Pair w(backend, form, shape.rows, shape.cols, width, 1);
         const int64_t cols = w.matrix.cols;
         // Products take zeros for subnormals on this path, and so does what is unpacked for them.
         const bool flushes = path == CpuPath::kAvx512Bf16;
-        std::vector<Bf16> panel(static_cast<size_t>(cols * shape.width) + 32);
+        std::vector<Bf16> panel(static_cast<size_t>(cols * width) + 32);
         auto* const data =
             reinterpret_cast<Bf16*>((reinterpret_cast<uintptr_t>(panel.data()) + 63) / 64 * 64);
         for (int64_t p = 0; p < w.copy.num_panels(); ++p) {
           // In two pieces, where there are two groups.
           const int64_t first = cols / 64 * 32;
           if (first > 0) cpu::unpack_columns(path, w.narrow, p, 0, first, data);
-          cpu::unpack_columns(path, w.narrow, p, first, cols - first, data + first * shape.width);
+          cpu::unpack_columns(path, w.narrow, p, first, cols - first, data + first * width);
           const auto* want = static_cast<const Bf16*>(w.copy.panel(p));
-          for (int64_t i = 0; i < cols * shape.width; ++i) {
+          for (int64_t i = 0; i < cols * width; ++i) {
             const bool subnormal = (want[i].bits & 0x7f80) == 0;
             const uint16_t bits = flushes && subnormal ? want[i].bits & 0x8000 : want[i].bits;
             ASSERT_EQ(data[i].bits, bits) << "panel " << p << " element " << i;
@@ -114,7 +115,7 @@ TEST(Narrow, RowsInPiecesAreRowsAtOnce) {
   CpuBackend backend(CpuPath::kReference, 2);
   for (const NarrowForm form : narrow_form_list()) {
     SCOPED_TRACE(narrow_layout(form).name);
-    const Pair w(backend, form, 100, 64, 64, 2);
+    const Pair w(backend, form, 100, 64, ops::panel_width(backend), 2);
     const Tensor memory = Pair::filled(w.narrow);
     PanelView panel = w.narrow;
     panel.data = memory.view().data;
@@ -129,6 +130,7 @@ TEST(Narrow, RowsInPiecesAreRowsAtOnce) {
 TEST(Narrow, AllScalesTimesAllCodes) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 2);
+    const int64_t width = ops::panel_width(backend);
     for (const NarrowForm form : {NarrowForm::kQ4_0, NarrowForm::kIq4Nl, NarrowForm::kQ8_0}) {
       SCOPED_TRACE(name(path, form));
       constexpr int64_t kRows = 1 << 16;
@@ -146,20 +148,21 @@ TEST(Narrow, AllScalesTimesAllCodes) {
                          .dtype = DType::kBF16,
                          .rows = kRows,
                          .cols = cols,
-                         .width = 64,
+                         .width = width,
                          .form = form};
       const Tensor memory = Pair::filled(panel);
       panel.data = memory.view().data;
       pack_narrow(backend, matrix.rows(), 0, panel);
-      std::vector<Bf16> room(static_cast<size_t>(cols * 64) + 32);
+      std::vector<Bf16> room(static_cast<size_t>(cols * width) + 32);
       auto* const data =
           reinterpret_cast<Bf16*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
       for (int64_t p = 0; p < panel.num_panels(); ++p) {
         cpu::unpack_columns(path, panel, p, 0, cols, data);
-        for (int64_t lane = 0; lane < 64; ++lane) {
+        for (int64_t lane = 0; lane < width; ++lane) {
           for (int64_t c = 0; c < cols; ++c) {
-            ASSERT_EQ(data[narrow_element(lane, c, 64)].bits, matrix.bf16(64 * p + lane, c).bits)
-                << "scale " << 64 * p + lane << " code " << c;
+            const int64_t row = width * p + lane;
+            ASSERT_EQ(data[narrow_element(lane, c, width)].bits, matrix.bf16(row, c).bits)
+                << "scale " << row << " code " << c;
           }
         }
       }
@@ -173,7 +176,7 @@ TEST(Narrow, ProductsAreThoseOfTheBf16Copy) {
     CpuBackend backend(path, 2);
     const int64_t width = ops::panel_width(backend);
     for (const NarrowForm form : narrow_form_list()) {
-      for (const int64_t tokens : {1, 2, 7, 33, 100}) {
+      for (const int64_t tokens : {1, 2, 3, 4, 7, 33, 100}) {
         for (const auto& [outputs, cols] : {std::pair{200, 96}, {130, 1312}, {16, 2400}}) {
           if (path == CpuPath::kReference && tokens > 33) continue;
           SCOPED_TRACE(name(path, form) + " " + std::to_string(tokens) + " rows, K " +

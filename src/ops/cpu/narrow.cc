@@ -30,6 +30,28 @@ NarrowUnpack narrow_unpack(CpuPath path) {
   return narrow_unpack_reference;
 }
 
+// Null where the path has none.
+NarrowAccumulate narrow_accumulate(CpuPath path) {
+#if defined(__x86_64__)
+  switch (path) {
+    case CpuPath::kAvx512Bf16:
+      return narrow_accumulate_avx512_bf16;
+    case CpuPath::kAvx512:
+      return narrow_accumulate_avx512;
+    case CpuPath::kAvx2:
+      return narrow_accumulate_avx2;
+    case CpuPath::kReference:
+      break;
+  }
+#endif
+  return nullptr;
+}
+
+NarrowRounding rounding_of(const NarrowLayout& layout) {
+  if (layout.scale == NarrowScale::kExponent) return NarrowRounding::kNone;
+  return layout.codes == NarrowCodes::kE4m3 ? NarrowRounding::kAny : NarrowRounding::kUsual;
+}
+
 NarrowArgs args_of(const PanelView& panel, int64_t index) {
   const NarrowLayout& layout = narrow_layout(panel.form);
   return {.panel = static_cast<const uint8_t*>(panel.panel(index)),
@@ -37,7 +59,9 @@ NarrowArgs args_of(const PanelView& panel, int64_t index) {
           .scale = layout.scale,
           .codes = layout.codes,
           .has_min = layout.has_min(),
+          .rounding = rounding_of(layout),
           .values = layout.values,
+          .are_bf16 = layout.scale != NarrowScale::kFloat,
           .header_bytes = layout.header_bytes(panel.width),
           .group_bytes = layout.group_bytes(panel.width),
           .super_fields = layout.super_fields,
@@ -72,9 +96,9 @@ class LaneWriter {
         to[element] = from[col];
         continue;
       }
-      uint8_t& byte = to[element / 128 * 64 + element % 16 * 4 + element % 128 / 32];
-      byte = element / 16 % 2 == 0 ? static_cast<uint8_t>((byte & 0xf0) | from[col])
-                                   : static_cast<uint8_t>((byte & 0x0f) | from[col] << 4);
+      const NarrowNibble at = narrow_nibble(element, width_);
+      to[at.byte] =
+          static_cast<uint8_t>((to[at.byte] & (0xf0 >> at.shift)) | from[col] << at.shift);
     }
   }
 
@@ -157,8 +181,8 @@ class Lane {
   [[nodiscard]] float code(const uint8_t* codes, int64_t element) const {
     if (layout_.codes == NarrowCodes::kInt8) return static_cast<int8_t>(codes[element]);
     if (layout_.codes == NarrowCodes::kE4m3) return f16_to_float(narrow_e4m3_half(codes[element]));
-    const int byte = codes[element / 128 * 64 + element % 16 * 4 + element % 128 / 32];
-    return layout_.values[element / 16 % 2 == 0 ? byte & 15 : byte >> 4];
+    const NarrowNibble at = narrow_nibble(element, width_);
+    return layout_.values[codes[at.byte] >> at.shift & 15];
   }
   [[nodiscard]] static float half(const uint8_t* fields, int64_t at) {
     return f16_to_float(static_cast<uint16_t>(fields[2 * at] | fields[2 * at + 1] << 8));
@@ -226,17 +250,12 @@ void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t
 }
 
 bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, const TileArgs& tile) {
-#if defined(__x86_64__)
-  if (path != CpuPath::kAvx512Bf16 || panel.width != kMaxWidth || tile.rows > kNarrowTileRows) {
-    return false;
-  }
+  const NarrowAccumulate accumulate = narrow_accumulate(path);
+  if (accumulate == nullptr || tile.rows > kNarrowTileRows) return false;
   NarrowArgs args = args_of(panel, index);
   args.count = panel.cols / kNarrowGroup;
-  narrow_accumulate_avx512_bf16(args, tile);
+  accumulate(args, tile);
   return true;
-#else
-  return false;
-#endif
 }
 
 void pack_narrow(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Weights in few bits, a pair of columns of 16 rows at a time: both columns' values as f32 that
+// hold a bf16, of which unpacking stores the upper halves, and which products with few rows take
+// from registers.
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -8,15 +11,12 @@
 namespace strata::ops::cpu {
 namespace {
 
+constexpr int64_t kWidth = 16;
+constexpr int kLanes = 8;
+
 struct Path {
-  static constexpr int64_t kCount = 8;
-  // Eight values for codes below 8, and eight for the others.
-  struct Values {
-    __m256 low, high;
-    explicit Values(const float* of)
-        : low(of != nullptr ? _mm256_load_ps(of) : __m256{}),
-          high(of != nullptr ? _mm256_load_ps(of + 8) : __m256{}) {}
-  };
+  static constexpr int64_t kCount = kLanes;
+  static constexpr int64_t kTimes = 1;
   static __m128i load_8(const uint8_t* p) {
     return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
   }
@@ -26,12 +26,6 @@ struct Path {
   static __m256 i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8(p))); }
   static __m256 u8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_8(p))); }
   static __m256 f32(const uint8_t* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
-  template <NarrowCodes kCodes>
-  static __m256 code(const uint8_t* p) {
-    if constexpr (kCodes == NarrowCodes::kInt8) return i8(p);
-    const __m128i halves = _mm_slli_epi16(_mm_cvtepi8_epi16(load_8(p)), 7);  // sign twice
-    return _mm256_cvtph_ps(_mm_and_si128(halves, _mm_set1_epi16(static_cast<int16_t>(0xbf80))));
-  }
   static __m256 exponent(const uint8_t* p) {
     const __m256i e = _mm256_cvtepu8_epi32(load_8(p));
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
@@ -41,67 +35,232 @@ struct Path {
   }
   static __m256 mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
   static __m256 negative(__m256 a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
-  static void store_twice(float* dst, __m256 value) {
-    const __m256 low = _mm256_unpacklo_ps(value, value);  // lanes 0 0 1 1, 4 4 5 5
-    const __m256 high = _mm256_unpackhi_ps(value, value);
-    _mm256_store_ps(dst, _mm256_permute2f128_ps(low, high, 0x20));
-    _mm256_store_ps(dst + 8, _mm256_permute2f128_ps(low, high, 0x31));
-  }
+  static void store_scale(float* dst, __m256 value) { _mm256_store_ps(dst, value); }
+};
 
-  // Eight elements, the first of which is the at-th of [width][2], rounded as to_bf16
-  // (tensor/dtype.h) rounds numbers, in the lower halves.
-  template <bool kMin>
-  [[gnu::always_inline]] static __m256i value(__m256 code, int64_t at, const float* s,
-                                              const float* m) {
-    const __m256 scale = _mm256_load_ps(s + at);
-    const __m256 exact =
-        kMin ? _mm256_fmadd_ps(code, scale, _mm256_load_ps(m + at)) : _mm256_mul_ps(code, scale);
-    const __m256i u = _mm256_castps_si256(exact);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd),
-                             16);
-  }
-  [[gnu::always_inline]] static void store(uint16_t* dst, __m256i low, __m256i high) {
-    const __m256i mixed = _mm256_packus_epi32(low, high);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(dst), _mm256_permute4x64_epi64(mixed, 0xd8));
-  }
+// The two columns of a pair, eight rows a register.
+struct Pair {
+  __m256i even[2], odd[2];
+};
 
-  template <NarrowCodes kCodes, bool kMin>
-  static void bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
-                    const float* m, uint16_t* dst) {
-    const int64_t mask = 2 * width - 1;
-    for (int64_t i = 0; i < count; i += 16) {
-      const int64_t at = i & mask;
-      store(dst + i, value<kMin>(code<kCodes>(codes + i), at, s, m),
-            value<kMin>(code<kCodes>(codes + i + 8), at + 8, s, m));
+__m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+__m256i upper(__m256i words) {
+  return _mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
+}
+
+// What looks up, mixing halves of registers, leaves rows 0-3 and 8-11 in one, the others in the
+// other. This brings rows from one order to the other.
+template <NarrowCodes kCodes, typename Register>
+[[gnu::always_inline]] inline void reorder(Register (&v)[2]) {
+  if constexpr (kCodes != NarrowCodes::kNibbles) return;
+  const __m256 first = (__m256)v[0], second = (__m256)v[1];
+  v[0] = (Register)_mm256_permute2f128_ps(first, second, 0x20);
+  v[1] = (Register)_mm256_permute2f128_ps(first, second, 0x31);
+}
+
+// The sixteen values of a code of 4 bits, byte by byte.
+struct Values {
+  __m256i byte[4];
+  explicit Values(const float* of) : byte{} {
+    if (of == nullptr) return;
+    const __m128i by_byte = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m128i four[4];
+    for (int i = 0; i < 4; ++i) {
+      four[i] = _mm_shuffle_epi8(
+          _mm_load_si128(reinterpret_cast<const __m128i*>(of + static_cast<ptrdiff_t>(4) * i)),
+          by_byte);
     }
-  }
-
-  // vpermps reads the low three bits of an index alone; the fourth, moved to the sign, chooses.
-  [[gnu::always_inline]] static __m256 look_up(const Values& values, __m256i code) {
-    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(values.low, code),
-                            _mm256_permutevar8x32_ps(values.high, code),
-                            _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
-  }
-  template <bool kMin>
-  static void nibbles(const uint8_t* codes, int64_t count, int64_t width, const Values& values,
-                      const float* s, const float* m, uint16_t* dst) {
-    const int64_t mask = 2 * width - 1;
-    for (int64_t i = 0; i < count; i += 128, codes += 64, dst += 128) {
-      const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
-      const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32));
-      unroll<8>([&](auto j) __attribute__((always_inline)) {
-        const int64_t at = (16 * j) & mask;
-        store(dst + 16 * j, value<kMin>(look_up(values, _mm256_srli_epi32(first, 4 * j)), at, s, m),
-              value<kMin>(look_up(values, _mm256_srli_epi32(second, 4 * j)), at + 8, s, m));
-      });
+    for (int b = 0; b < 4; b += 2) {
+      const bool low = b == 0;
+      const __m128i first =
+          low ? _mm_unpacklo_epi32(four[0], four[1]) : _mm_unpackhi_epi32(four[0], four[1]);
+      const __m128i last =
+          low ? _mm_unpacklo_epi32(four[2], four[3]) : _mm_unpackhi_epi32(four[2], four[3]);
+      byte[b] = _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(first, last));
+      byte[b + 1] = _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(first, last));
     }
   }
 };
 
+// The values of a pair's codes, a byte each. Where they are bf16 values, their lower halves are 0.
+template <bool kAreBf16>
+[[gnu::always_inline]] inline Pair look_up(const Values& values, __m256i codes) {
+  const auto mixed = [&](int b, auto high) __attribute__((always_inline)) {
+    const __m256i first = _mm256_shuffle_epi8(values.byte[b], codes);
+    const __m256i second = _mm256_shuffle_epi8(values.byte[b + 1], codes);
+    return high == 0 ? _mm256_unpacklo_epi8(first, second) : _mm256_unpackhi_epi8(first, second);
+  };
+  Pair out;
+  unroll<2>([&](auto v) __attribute__((always_inline)) {
+    const __m256i high = mixed(2, v);
+    out.even[v] = _mm256_slli_epi32(high, 16);
+    if constexpr (kAreBf16) {
+      out.odd[v] = upper(high);
+    } else {
+      const __m256i low = mixed(0, v);
+      out.even[v] = _mm256_blend_epi16(out.even[v], low, 0x55);
+      out.odd[v] = _mm256_blend_epi16(high, _mm256_srli_epi32(low, 16), 0x55);
+    }
+  });
+  return out;
+}
+
+template <NarrowCodes kCodes>
+[[gnu::always_inline]] inline Pair read_bytes(const uint8_t* codes) {
+  Pair out;
+  unroll<2>([&](auto v) __attribute__((always_inline)) {
+    const __m256i words =
+        _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + kWidth * v)));
+    if constexpr (kCodes == NarrowCodes::kInt8) {
+      out.even[v] =
+          (__m256i)_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
+      out.odd[v] = (__m256i)_mm256_cvtepi32_ps(_mm256_srai_epi32(words, 16));
+    } else {
+      const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(words, 7),  // sign twice
+                                              _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
+      const __m256 first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+      const __m256 second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+      // Two rows of the one, two of the other, and so on: in turn.
+      out.even[v] = _mm256_permute4x64_epi64((__m256i)_mm256_shuffle_ps(first, second, 0x88), 0xd8);
+      out.odd[v] = _mm256_permute4x64_epi64((__m256i)_mm256_shuffle_ps(first, second, 0xdd), 0xd8);
+    }
+  });
+  return out;
+}
+
+// f32 that hold the bf16 next to `a`, as to_bf16 (tensor/dtype.h) rounds numbers.
+template <NarrowRounding kRounding>
+[[gnu::always_inline]] inline __m256i round(__m256 a) {
+  if constexpr (kRounding == NarrowRounding::kNone) return (__m256i)a;
+  if constexpr (kRounding == NarrowRounding::kUsual) {
+    // Dekker's splitting: the first 8 of 24 bits.
+    const __m256 large = _mm256_mul_ps(a, _mm256_set1_ps(65537.0f));
+    return (__m256i)_mm256_sub_ps(large, _mm256_sub_ps(large, a));
+  }
+  const auto u = (__m256i)a;
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  return upper(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd));
+}
+
+// begin(group), then body(columns before this pair, values) for each pair of each group, with the
+// rows of registers as reorder<K::kCodes> has them.
+template <typename K, typename Begin, typename Body>
+[[gnu::always_inline]] inline void each_pair(const NarrowArgs& a, const Begin& begin,
+                                             const Body& body) {
+  GroupScales scales;
+  const Values values(a.values);
+  const bool halves = a.scale == NarrowScale::kSuper16;
+  constexpr bool kNibbles = K::kCodes == NarrowCodes::kNibbles;
+  for (int64_t g = a.first; g < a.first + a.count; ++g) {
+    make_scales<Path>(a, g, scales);
+    begin(g - a.first);
+    const uint8_t* codes = group_of(a, g) + a.header_bytes;
+    for (int64_t col = 0; col < kNarrowGroup; col += 4) {
+      const float* const from = scales.s[halves ? col / 16 : 0];
+      __m256 s[2] = {_mm256_load_ps(from), _mm256_load_ps(from + kLanes)};
+      __m256 m[2] = {_mm256_load_ps(scales.m), _mm256_load_ps(scales.m + kLanes)};
+      reorder<K::kCodes>(s);
+      if constexpr (K::kMin) reorder<K::kCodes>(m);
+      const auto scaled = [&](__m256i value, int v) __attribute__((always_inline)) {
+        const auto x = (__m256)value;
+        return round<K::kRounding>(K::kMin ? _mm256_fmadd_ps(x, s[v], m[v])
+                                           : _mm256_mul_ps(x, s[v]));
+      };
+      unroll<2>([&](auto p) __attribute__((always_inline)) {
+        Pair pair;
+        if constexpr (kNibbles) {
+          const __m256i bytes = p == 0 ? load(codes) : _mm256_srli_epi16(load(codes), 4);
+          pair = look_up<K::kAreBf16>(values, _mm256_and_si256(bytes, _mm256_set1_epi8(15)));
+        } else {
+          pair = read_bytes<K::kCodes>(codes + 2 * kWidth * p);
+        }
+        unroll<2>([&](auto v) __attribute__((always_inline)) {
+          pair.even[v] = scaled(pair.even[v], v);
+          pair.odd[v] = scaled(pair.odd[v], v);
+        });
+        body(col + 2 * p, pair);
+      });
+      codes += kNibbles ? 2 * kWidth : 4 * kWidth;
+    }
+  }
+}
+
+template <typename K>
+void unpack_pairs(const NarrowArgs& args) {
+  const NarrowArgs a = args;  // a copy that the stores below cannot change
+  auto* dst = static_cast<__m256i*>(a.dst);
+  each_pair<K>(
+      a, [](int64_t) {},
+      [&](int64_t, const Pair& pair) __attribute__((always_inline)) {
+        __m256i both[2];
+        unroll<2>([&](auto v) __attribute__((always_inline)) {
+          both[v] = _mm256_or_si256(_mm256_srli_epi32(pair.even[v], 16), upper(pair.odd[v]));
+        });
+        reorder<K::kCodes>(both);
+        unroll<2>([&](auto v)
+                      __attribute__((always_inline)) { _mm256_store_si256(dst++, both[v]); });
+      });
+}
+
+// The chains of a tile, as a bf16 panel's product has them: element 2p, then 2p + 1.
+template <typename K, int kRows>
+void tile(const NarrowArgs& of, const TileArgs& args) {
+  const NarrowArgs a = of;
+  const TileArgs t = args;  // copies that the stores below cannot change
+  __m256 acc[kRows][2];
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<2>([&](auto v) __attribute__((always_inline)) {
+      acc[r][v] = t.start_at_zero ? _mm256_setzero_ps()
+                                  : _mm256_loadu_ps(t.acc + r * t.acc_stride + kLanes * v);
+    });
+    reorder<K::kCodes>(acc[r]);
+  });
+  alignas(32) float x[kRows][kNarrowGroup];
+  each_pair<K>(
+      a,
+      [&](int64_t g) __attribute__((always_inline)) {
+        unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+          const auto* row = static_cast<const uint16_t*>(t.x) + r * t.x_stride + g * kNarrowGroup;
+          unroll<kNarrowGroup / kLanes>([&](auto i) __attribute__((always_inline)) {
+            const __m128i bits =
+                _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + kLanes * i));
+            _mm256_store_ps(x[r] + kLanes * i,
+                            (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+          });
+        });
+      },
+      [&](int64_t col, const Pair& pair) __attribute__((always_inline)) {
+        unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+          const __m256 first = _mm256_broadcast_ss(x[r] + col);
+          const __m256 second = _mm256_broadcast_ss(x[r] + col + 1);
+          unroll<2>([&](auto v) __attribute__((always_inline)) {
+            acc[r][v] = _mm256_fmadd_ps(first, (__m256)pair.even[v], acc[r][v]);
+            acc[r][v] = _mm256_fmadd_ps(second, (__m256)pair.odd[v], acc[r][v]);
+          });
+        });
+      });
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    reorder<K::kCodes>(acc[r]);
+    unroll<2>([&](auto v) __attribute__((always_inline)) {
+      _mm256_storeu_ps(t.acc + r * t.acc_stride + kLanes * v, acc[r][v]);
+    });
+  });
+}
+
 }  // namespace
 
-void narrow_unpack_avx2(const NarrowArgs& args) { unpack<Path>(args); }
+void narrow_unpack_avx2(const NarrowArgs& args) {
+  with_kind(args, [&](auto kind) { unpack_pairs<decltype(kind)>(args); });
+}
+
+void narrow_accumulate_avx2(const NarrowArgs& args, const TileArgs& t) {
+  with_kind(args, [&](auto kind) {
+    using Kind = decltype(kind);
+    using Tile = void (*)(const NarrowArgs&, const TileArgs&);
+    static constexpr Tile kTiles[] = {tile<Kind, 1>, tile<Kind, 2>, tile<Kind, 3>, tile<Kind, 4>};
+    kTiles[t.rows - 1](args, t);
+  });
+}
 
 }  // namespace strata::ops::cpu
 #endif

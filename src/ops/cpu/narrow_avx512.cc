@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Weights in few bits, rounded without bf16 instructions, and products with few rows, which take
+// what is unpacked from registers, as f32.
 #if defined(__x86_64__)
 #include "ops/cpu/narrow_impl_avx512.h"
 
@@ -20,10 +22,116 @@ struct Nearest {
     return _mm512_permutex2var_epi16(round(low), _mm512_load_si512(kUpper), round(high));
   }
 };
+using Path = NarrowAvx512<Nearest>;
+
+constexpr int64_t kWidth = 64;
+constexpr int kVectors = 4;
+constexpr int kLanes = 16;
+
+// f32 that hold the bf16 next to `a`.
+template <NarrowRounding kRounding>
+[[gnu::always_inline]] inline __m512 rounded(__m512 a) {
+  if constexpr (kRounding == NarrowRounding::kNone) return a;
+  if constexpr (kRounding == NarrowRounding::kUsual) {
+    // Dekker's splitting: the first 8 of 24 bits.
+    const __m512 large = _mm512_mul_ps(a, _mm512_set1_ps(65537.0f));
+    return _mm512_sub_ps(large, _mm512_sub_ps(large, a));
+  }
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(Nearest::round(a), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
+// The two columns of a pair, sixteen rows of each.
+struct Columns {
+  __m512 even, odd;
+};
+
+// The v-th sixteen rows of a pair, in the order of kRowOrder: the shuffles take two rows of the one
+// register, then two of the other.
+template <typename K>
+[[gnu::always_inline]] inline Columns load_columns(const uint8_t* codes, int v,
+                                                   const Path::Values& values, const float* s,
+                                                   const float* m) {
+  __m512 low, high;
+  if constexpr (K::kCodes == NarrowCodes::kNibbles) {
+    const __m512i words = _mm512_loadu_si512(codes);
+    low = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v), values.table);
+    high = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v + 4), values.table);
+  } else {
+    low = Path::code<K::kCodes>(codes + 32 * v);
+    high = Path::code<K::kCodes>(codes + 32 * v + 16);
+  }
+  low = rounded<K::kRounding>(Path::value<K::kMin>(low, 32 * v, s, m));
+  high = rounded<K::kRounding>(Path::value<K::kMin>(high, 32 * v + 16, s, m));
+  return {_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd)};
+}
+
+alignas(64) constexpr int32_t kRowOrder[kLanes] = {0, 1, 8,  9,  2, 3, 10, 11,
+                                                   4, 5, 12, 13, 6, 7, 14, 15};
+alignas(64) constexpr int32_t kFromRowOrder[kLanes] = {0, 1, 4, 5, 8,  9,  12, 13,
+                                                       2, 3, 6, 7, 10, 11, 14, 15};
+__m512 ordered(const int32_t* order, __m512 rows) {
+  return _mm512_permutexvar_ps(_mm512_load_si512(order), rows);
+}
+
+// The chains of a tile, as a bf16 panel's product has them: element 2p, then 2p + 1.
+template <typename K, int kRows>
+void tile(const NarrowArgs& of, const TileArgs& args) {
+  const NarrowArgs a = of;
+  const TileArgs t = args;  // copies that the stores below cannot change
+  __m512 acc[kRows][kVectors];
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      acc[r][v] = t.start_at_zero
+                      ? _mm512_setzero_ps()
+                      : ordered(kRowOrder, _mm512_loadu_ps(t.acc + r * t.acc_stride + kLanes * v));
+    });
+  });
+  GroupScales scales;
+  alignas(64) float x[kRows][kNarrowGroup];
+  const Path::Values values(a.values);
+  const bool halves = a.scale == NarrowScale::kSuper16;
+  constexpr int64_t kPairBytes = K::kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;
+  for (int64_t g = 0; g < a.count; ++g) {
+    make_scales<Path>(a, a.first + g, scales);
+    unroll<2 * kRows>([&](auto i) __attribute__((always_inline)) {
+      const auto* row = static_cast<const uint16_t*>(t.x) + i / 2 * t.x_stride + g * kNarrowGroup;
+      const __m256i bits =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i % 2 * kLanes));
+      _mm512_store_si512(x[i / 2] + i % 2 * kLanes,
+                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+    });
+    const uint8_t* codes = group_of(a, a.first + g) + a.header_bytes;
+    for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair, codes += kPairBytes) {
+      const float* const s = scales.s[halves ? pair / 8 : 0];
+      unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+        const Columns w = load_columns<K>(codes, v, values, s, scales.m);
+        unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+          acc[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][2 * pair]), w.even, acc[r][v]);
+          acc[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][2 * pair + 1]), w.odd, acc[r][v]);
+        });
+      });
+    }
+  }
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
+      _mm512_storeu_ps(t.acc + r * t.acc_stride + kLanes * v, ordered(kFromRowOrder, acc[r][v]));
+    });
+  });
+}
 
 }  // namespace
 
-void narrow_unpack_avx512(const NarrowArgs& args) { unpack<NarrowAvx512<Nearest>>(args); }
+void narrow_unpack_avx512(const NarrowArgs& args) { unpack<Path>(args); }
+
+void narrow_accumulate_avx512(const NarrowArgs& args, const TileArgs& t) {
+  with_kind(args, [&](auto kind) {
+    using Kind = decltype(kind);
+    using Tile = void (*)(const NarrowArgs&, const TileArgs&);
+    static constexpr Tile kTiles[] = {tile<Kind, 1>, tile<Kind, 2>, tile<Kind, 3>, tile<Kind, 4>};
+    kTiles[t.rows - 1](args, t);
+  });
+}
 
 }  // namespace strata::ops::cpu
 #endif

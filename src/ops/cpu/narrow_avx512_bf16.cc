@@ -83,28 +83,19 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   });
 }
 
-template <NarrowCodes kCodes, bool kMin>
-void accumulate(const NarrowArgs& a, const TileArgs& t) {
-  using Tile = void (*)(const NarrowArgs&, const TileArgs&);
-  static constexpr Tile kTiles[] = {tile<kCodes, kMin, 1>, tile<kCodes, kMin, 2>,
-                                    tile<kCodes, kMin, 3>, tile<kCodes, kMin, 4>};
-  kTiles[t.rows - 1](a, t);
-}
-
 }  // namespace
 
 void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<Path>(args); }
 
 void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
-  using enum NarrowCodes;
-  switch (a.codes) {
-    case kNibbles:
-      return a.has_min ? accumulate<kNibbles, true>(a, t) : accumulate<kNibbles, false>(a, t);
-    case kInt8:
-      return a.has_min ? accumulate<kInt8, true>(a, t) : accumulate<kInt8, false>(a, t);
-    case kE4m3:
-      return accumulate<kE4m3, false>(a, t);
-  }
+  with_kind(a, [&](auto kind) {
+    constexpr NarrowCodes kCodes = decltype(kind)::kCodes;
+    constexpr bool kMin = decltype(kind)::kMin;
+    using Tile = void (*)(const NarrowArgs&, const TileArgs&);
+    static constexpr Tile kTiles[] = {tile<kCodes, kMin, 1>, tile<kCodes, kMin, 2>,
+                                      tile<kCodes, kMin, 3>, tile<kCodes, kMin, 4>};
+    kTiles[t.rows - 1](a, t);
+  });
 }
 
 }  // namespace strata::ops::cpu

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kMostLanes = 64;
 
-// S and M of a group, each lane's twice, as the two elements of its pairs want them.
+// S and M of a group by lane; on paths whose registers hold both elements of a pair (P::kTimes is
+// 2) each lane's twice.
 struct alignas(64) GroupScales {
   float s[2][2 * kMostLanes];  // of the first and the last 16 columns
   float m[2 * kMostLanes];
@@ -32,38 +33,65 @@ template <typename P>
   const uint8_t* const super = super_of(a, g);
   const uint8_t* const field = group_of(a, g);
   for (int64_t lane = 0; lane < a.width; lane += P::kCount) {
-    float* const s = out.s[0] + 2 * lane;
-    float* const m = out.m + 2 * lane;
+    float* const s = out.s[0] + P::kTimes * lane;
+    float* const m = out.m + P::kTimes * lane;
     switch (a.scale) {
       case NarrowScale::kHalf:
-        P::store_twice(s, P::half(field + 2 * lane));
+        P::store_scale(s, P::half(field + 2 * lane));
         break;
       case NarrowScale::kHalfMin:
-        P::store_twice(s, P::half(field + 2 * lane));
-        P::store_twice(m, P::half(field + 2 * (a.width + lane)));
+        P::store_scale(s, P::half(field + 2 * lane));
+        P::store_scale(m, P::half(field + 2 * (a.width + lane)));
         break;
       case NarrowScale::kExponent:
-        P::store_twice(s, P::exponent(field + lane));
+        P::store_scale(s, P::exponent(field + lane));
         break;
       case NarrowScale::kSuper:
-        P::store_twice(s, P::mul(P::half(super + 2 * lane), P::i8(field + lane)));
+        P::store_scale(s, P::mul(P::half(super + 2 * lane), P::i8(field + lane)));
         break;
       case NarrowScale::kSuper16: {
         const auto d = P::half(super + 2 * lane);
-        P::store_twice(s, P::mul(d, P::i8(field + lane)));
-        P::store_twice(out.s[1] + 2 * lane, P::mul(d, P::i8(field + a.width + lane)));
+        P::store_scale(s, P::mul(d, P::i8(field + lane)));
+        P::store_scale(out.s[1] + P::kTimes * lane, P::mul(d, P::i8(field + a.width + lane)));
         break;
       }
       case NarrowScale::kSuperMin:
-        P::store_twice(s, P::mul(P::half(super + 2 * lane), P::u8(field + lane)));
-        P::store_twice(m, P::negative(P::mul(P::half(super + 2 * (a.width + lane)),
+        P::store_scale(s, P::mul(P::half(super + 2 * lane), P::u8(field + lane)));
+        P::store_scale(m, P::negative(P::mul(P::half(super + 2 * (a.width + lane)),
                                              P::u8(field + a.width + lane))));
         break;
       case NarrowScale::kFloat:
-        P::store_twice(
+        P::store_scale(
             s, P::f32(super + 4 * (narrow_float_field(g, a.super_fields) * a.width + lane)));
         break;
     }
+  }
+}
+
+// What kernels are made for.
+template <NarrowCodes kCodesOf, bool kMinOf, NarrowRounding kRoundingOf, bool kAreBf16Of = true>
+struct Kind {
+  static constexpr NarrowCodes kCodes = kCodesOf;
+  static constexpr bool kMin = kMinOf;
+  static constexpr NarrowRounding kRounding = kRoundingOf;
+  static constexpr bool kAreBf16 = kAreBf16Of;  // the values of codes
+};
+
+// body(Kind) of the groups' form.
+template <typename Body>
+inline void with_kind(const NarrowArgs& a, const Body& body) {
+  using enum NarrowCodes;
+  using enum NarrowRounding;
+  switch (a.codes) {
+    case kNibbles:
+      if (a.has_min) return body(Kind<kNibbles, true, kUsual>{});
+      if (a.rounding == kNone) return body(Kind<kNibbles, false, kNone>{});
+      return a.are_bf16 ? body(Kind<kNibbles, false, kUsual>{})
+                        : body(Kind<kNibbles, false, kUsual, false>{});
+    case kInt8:
+      return a.has_min ? body(Kind<kInt8, true, kUsual>{}) : body(Kind<kInt8, false, kUsual>{});
+    case kE4m3:
+      return body(Kind<kE4m3, false, kAny>{});
   }
 }
 
@@ -93,15 +121,7 @@ void unpack(const NarrowArgs& args) {
 
 template <typename P>
 void unpack(const NarrowArgs& a) {
-  using enum NarrowCodes;
-  switch (a.codes) {
-    case kNibbles:
-      return a.has_min ? unpack<P, kNibbles, true>(a) : unpack<P, kNibbles, false>(a);
-    case kInt8:
-      return a.has_min ? unpack<P, kInt8, true>(a) : unpack<P, kInt8, false>(a);
-    case kE4m3:
-      return unpack<P, kE4m3, false>(a);
-  }
+  with_kind(a, [&](auto kind) { unpack<P, decltype(kind)::kCodes, decltype(kind)::kMin>(a); });
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 template <typename Round>
 struct NarrowAvx512 {
   static constexpr int64_t kCount = 16;
+  static constexpr int64_t kTimes = 2;
   struct Values {
     __m512 table;
     explicit Values(const float* of) : table(of != nullptr ? _mm512_load_ps(of) : __m512{}) {}
@@ -50,7 +51,7 @@ struct NarrowAvx512 {
     return _mm512_castsi512_ps(
         _mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32(static_cast<int>(0x80000000u))));
   }
-  static void store_twice(float* dst, __m512 value) {
+  static void store_scale(float* dst, __m512 value) {
     const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     _mm512_store_ps(dst, _mm512_permutexvar_ps(low, value));

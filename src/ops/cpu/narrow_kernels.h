@@ -10,15 +10,40 @@
 
 namespace strata::ops::cpu {
 
+// Where the 4 bits of an element of [pair][width][2] are in a group's codes. In panels of 64 rows
+// word d of 16 little-endian ones of 32 bits has elements d, 16 + d, ..., 112 + d from its low bits
+// on; in narrower ones byte i of 32 has elements i and 32 + i: what registers of 512 and of 256
+// bits take apart.
+struct NarrowNibble {
+  int64_t byte;
+  int shift;
+};
+inline NarrowNibble narrow_nibble(int64_t element, int64_t width) {
+  if (width >= 64) {
+    const int64_t nibble = element % 128 / 16;
+    return {element / 128 * 64 + element % 16 * 4 + nibble / 2, static_cast<int>(nibble % 2 * 4)};
+  }
+  return {element / 64 * 32 + element % 32, static_cast<int>(element % 64 / 32 * 4)};
+}
+
+// What rounding a form's values to bf16 asks for.
+enum class NarrowRounding : uint8_t {
+  kNone,   // they are bf16 values
+  kUsual,  // of 0 or from 2^-126 on and below 2^111
+  kAny,
+};
+
 struct NarrowArgs {
   const uint8_t* panel = nullptr;
-  int64_t width = 0;  // 16, 32 or 64
+  int64_t width = 0;  // 64 of the paths of AVX-512, 16 of AVX2; of the reference any
   int64_t first = 0;  // groups
   int64_t count = 0;
   NarrowScale scale = NarrowScale::kHalf;
   NarrowCodes codes = NarrowCodes::kNibbles;
   bool has_min = false;
+  NarrowRounding rounding = NarrowRounding::kAny;
   const float* values = nullptr;  // [16], aligned to 64 bytes; null: codes of 8 bits
+  bool are_bf16 = false;          // the values
   int64_t header_bytes = 0;       // of a group, its fields
   int64_t group_bytes = 0;
   int64_t super_fields = 0;
@@ -28,11 +53,13 @@ struct NarrowArgs {
 
 using NarrowUnpack = void (*)(const NarrowArgs&);
 
-// Continues the chains of a tile (its panel and cols are those of the groups, its width is 64) of
-// at most kNarrowTileRows rows, without a bf16 copy in memory: to the bits of a product with that.
+// Continues the chains of a tile (its panel, cols and width are those of the groups) of at most
+// kNarrowTileRows rows, without a bf16 copy in memory: to the bits of a product with that.
 using NarrowAccumulate = void (*)(const NarrowArgs&, const TileArgs&);
 constexpr int64_t kNarrowTileRows = 4;
 
+void narrow_accumulate_avx2(const NarrowArgs& args, const TileArgs& tile);
+void narrow_accumulate_avx512(const NarrowArgs& args, const TileArgs& tile);
 void narrow_accumulate_avx512_bf16(const NarrowArgs& args, const TileArgs& tile);
 
 void narrow_unpack_reference(const NarrowArgs& args);

@@ -10,6 +10,7 @@ namespace {
 
 struct Path {
   static constexpr int64_t kCount = 1;
+  static constexpr int64_t kTimes = 1;
   struct Values {
     const float* table;
     explicit Values(const float* of) : table(of) {}
@@ -30,7 +31,7 @@ struct Path {
   }
   static float mul(float a, float b) { return a * b; }
   static float negative(float a) { return -a; }
-  static void store_twice(float* dst, float value) { dst[0] = dst[1] = value; }
+  static void store_scale(float* dst, float value) { *dst = value; }
 
   // With a minimum the product is exact: multiply and add round like one fma.
   template <bool kMin>
@@ -44,17 +45,15 @@ struct Path {
     for (int64_t i = 0; i < count; ++i) {
       const float code = kCodes == NarrowCodes::kInt8 ? static_cast<int8_t>(codes[i])
                                                       : f16_to_float(narrow_e4m3_half(codes[i]));
-      dst[i] = value<kMin>(code, i % (2 * width), s, m);
+      dst[i] = value<kMin>(code, i / 2 % width, s, m);
     }
   }
   template <bool kMin>
   static void nibbles(const uint8_t* codes, int64_t count, int64_t width, const Values& values,
                       const float* s, const float* m, uint16_t* dst) {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t in_block = i % 128;
-      const int byte = codes[i / 128 * 64 + in_block % 16 * 4 + in_block / 32];
-      const int code = (in_block / 16) % 2 == 0 ? byte & 15 : byte >> 4;
-      dst[i] = value<kMin>(values.table[code], i % (2 * width), s, m);
+      const NarrowNibble at = narrow_nibble(i, width);
+      dst[i] = value<kMin>(values.table[codes[at.byte] >> at.shift & 15], i / 2 % width, s, m);
     }
   }
 };
