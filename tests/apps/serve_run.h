@@ -44,11 +44,12 @@ struct Reply {
 };
 
 // Without a body GET, else POST.
-inline Reply ask(int port, const std::string& path, const std::string& body = "") {
+inline Reply ask(int port, const std::string& path, const std::string& body = "",
+                 const std::string& key = "tml-any") {
   const Socket socket(port, /*listens=*/false);
   std::string text = (body.empty() ? "GET " : "POST ") + path +
                      " HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(port) +
-                     "\r\nX-API-Key: tml-any\r\nConnection: close\r\n";
+                     "\r\nX-API-Key: " + key + "\r\nConnection: close\r\n";
   if (!body.empty()) {
     text +=
         "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
