@@ -180,7 +180,9 @@ template <typename K, typename Begin, typename Body>
         });
         body(col + 2 * p, pair);
       });
-      codes += kNibbles ? 2 * kWidth : 4 * kWidth;
+      constexpr int64_t kBytes = kNibbles ? 2 * kWidth : 4 * kWidth;
+      fetch_ahead(codes, kBytes);
+      codes += kBytes;
     }
   }
 }

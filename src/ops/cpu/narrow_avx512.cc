@@ -103,6 +103,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
     });
     const uint8_t* codes = group_of(a, a.first + g) + a.header_bytes;
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair, codes += kPairBytes) {
+      fetch_ahead(codes, kPairBytes);
       const float* const s = scales.s[halves ? pair / 8 : 0];
       unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
         const Columns w = load_columns<K>(codes, v, values, s, scales.m);

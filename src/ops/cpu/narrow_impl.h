@@ -27,11 +27,20 @@ inline const uint8_t* group_of(const NarrowArgs& a, int64_t g) {
   return a.panel + (g / kGroups + 1) * a.super_bytes + g * a.group_bytes;
 }
 
+// Asks for what a panel has so far behind what is read now. Left to the machine, streams that do as
+// much work between lines as these come late, those of some forms by a factor of three.
+[[gnu::always_inline]] inline void fetch_ahead(const uint8_t* now, int64_t bytes) {
+  constexpr int64_t kAhead = 8 << 10, kLine = 64;
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(now + at + kAhead);
+}
+
 // The values of a group's fields.
 template <typename P>
 [[gnu::always_inline]] inline void make_scales(const NarrowArgs& a, int64_t g, GroupScales& out) {
   const uint8_t* const super = super_of(a, g);
   const uint8_t* const field = group_of(a, g);
+  if (g % (kNarrowSuper / kNarrowGroup) == 0) fetch_ahead(super, a.super_bytes);
+  fetch_ahead(field, a.header_bytes);
   for (int64_t lane = 0; lane < a.width; lane += P::kCount) {
     float* const s = out.s[0] + P::kTimes * lane;
     float* const m = out.m + P::kTimes * lane;
