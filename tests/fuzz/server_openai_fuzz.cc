@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A chat or completion of OpenAI's form: any body is a sample within its limits or an Error whose
 // message is short. Any bytes are an answer of every family, in whatever pieces they come: the
-// pieces join to what the whole gives, and arguments of calls are JSON objects.
+// pieces join to what the whole gives.
 #include <array>
 #include <boost/json.hpp>
 #include <cstddef>
@@ -82,8 +82,9 @@ std::string joined(const AnswerForm& form, const ToolTypes& types, bool in_reaso
     reasoning += piece.reasoning;
     content += piece.content;
     for (const ToolCall& call : piece.calls) {
-      require(boost::json::parse(call.arguments).is_object());
-      calls += call.name + '(' + call.arguments + ')';
+      require(!call.name.empty() || !calls.empty());  // arguments have a call that they are of
+      if (!call.name.empty()) calls += '\0' + call.name + '(';
+      calls += call.arguments;
     }
   };
   for (size_t i = 0; i < text.size(); i += step) add(parser.push(text.substr(i, step)));
