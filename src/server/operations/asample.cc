@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <memory>
 #include <utility>
 
@@ -38,6 +39,7 @@ struct SampleCall {
   std::string sampler_id = {};
   int64_t seq_id = 0;
   SampleOrder order = {};
+  std::exception_ptr fault = nullptr;  // of what is asked of the sampler
 };
 
 struct Sampled : Completion {
@@ -98,13 +100,17 @@ void check_record(const api::Sample& sample, const ServiceOptions& options) {
                   sample.num_samples, sample.max_tokens, bytes, options.max_stability_bytes));
 }
 
-// Any thread.
+// Any thread. A fault is told once its sampler is known, which the audit log names.
 void read_sample_call(SampleCall& call) {
   const JsonBody json(call.request.body, "asample", call.request.body_share.get());
   call.fingerprint = fingerprint_of(call.request.body);
   call.sampler_id = json.root().string("sampling_session_id");
-  call.seq_id = json.root().integer("seq_id", 0, INT64_MAX);
-  call.order = read_sample(json.root(), random_seed());
+  try {
+    call.seq_id = json.root().integer("seq_id", 0, INT64_MAX);
+    call.order = read_sample(json.root(), random_seed());
+  } catch (const Error&) {
+    call.fault = std::current_exception();
+  }
 }
 
 Response submit_sample(Service& service, SampleCall& call) {
@@ -113,6 +119,7 @@ Response submit_sample(Service& service, SampleCall& call) {
   const int64_t seq_id = call.seq_id;
   SampleOrder& order = call.order;
   const LiveSampler& sampler = service.live_sampler(request, id);
+  if (call.fault) std::rethrow_exception(call.fault);
   if (std::optional<Response> known = known_sample(service, call)) return std::move(*known);
   fit_sample(service.info(sampler.base), order);
   if (order.record) check_record(order.command, service.options());
