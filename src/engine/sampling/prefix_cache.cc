@@ -221,11 +221,8 @@ void PrefixCache::drop_unreachable() {
     }
     if (of.children.empty()) roots_.erase(here);
   }
-  std::erase_if(holders_, [&](const auto& entry) {
-    return entry.second.nodes.empty() && std::ranges::none_of(roots_, [&](const auto& root) {
-             return root.second.holder == &entry.second;
-           });
-  });
+  // The roots that are left have nodes, and so have the tenants that they are of.
+  std::erase_if(holders_, [](const auto& entry) { return entry.second.nodes.empty(); });
 }
 
 void PrefixCache::clear() {
