@@ -22,6 +22,7 @@ class HeldCopies {
   // `metadata`: of every adapter's file, in whatever form.
   explicit HeldCopies(std::map<std::string, std::string> metadata = {})
       : metadata_(std::move(metadata)) {}
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // What was made of it, for the answer.
   api::Saved put(const api::RequestId& request, AdapterCopy copy, api::Saved as,

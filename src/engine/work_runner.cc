@@ -48,15 +48,15 @@ WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, Adapter
       book_(book),
       options_(options),
       sampling_room_(engine_.room(), engine_.config()),
-      snapshots_(engine_, sampling_room_, options.snapshot_bytes),
+      copies_(model::numbers_metadata(engine_.model())),
+      snapshots_(engine_, sampling_room_, options.snapshot_bytes, copies_.metadata()),
       tokenizer_(tokenizer),
       prefixes_(options.prefix_cache && engine_.options().draft_tokens == 0
                     ? std::make_unique<PrefixCache>(engine_.cache_layout(), engine_.kv_pool(),
                                                     engine_.state_pool())
                     : nullptr),
       loop_(engine_, sampling_room_, prefixes_.get()),
-      sample_room_(engine_, loop_, options.max_sample_rows),
-      copies_(model::numbers_metadata(engine_.model())) {}
+      sample_room_(engine_, loop_, options.max_sample_rows) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
   const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.get(id, dir);

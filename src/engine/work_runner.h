@@ -112,6 +112,7 @@ class WorkRunner {
   AdapterBook& book_;
   const RunnerOptions options_;
   PassRoom sampling_room_;  // steps break in on training passes
+  HeldCopies copies_;
   SnapshotCache snapshots_;
   std::vector<std::shared_ptr<const model::LoraAdapter>> kept_;  // of snapshots_
   const text::Tokenizer* tokenizer_;
@@ -123,7 +124,6 @@ class WorkRunner {
   std::unordered_map<api::RequestId, Partial> partial_;
   std::vector<api::Result> results_;
   std::vector<api::Event> events_;
-  HeldCopies copies_;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
   int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
 };

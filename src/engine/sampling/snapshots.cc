@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/adapter_state.h"
-#include "model/adapter/base_numbers.h"
 
 namespace strata::engine {
 
@@ -52,8 +51,7 @@ void SnapshotCache::make_room() {
 // False on a full disk: who asked for other weights must not pay for that, so these stay in memory.
 bool SnapshotCache::write(const api::SnapshotId& id, Entry& entry) {
   try {
-    write_adapter_state({.weights = entry.adapter}, entry.dir, engine_.model().dir,
-                        model::numbers_metadata(engine_.model()));
+    write_adapter_state({.weights = entry.adapter}, entry.dir, engine_.model().dir, metadata_);
     return true;
   } catch (const Error& error) {
     log(LogLevel::kError,

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "api/ids.h"
 #include "engine/engine.h"
@@ -17,8 +18,10 @@ namespace strata::engine {
 class SnapshotCache {
  public:
   // `room` (borrowed): where weights that are read again are made ready.
-  SnapshotCache(Engine& engine, PassRoom& room, int64_t max_bytes)
-      : engine_(engine), room_(room), max_bytes_(max_bytes) {}
+  // `metadata`: of the files of what it writes.
+  SnapshotCache(Engine& engine, PassRoom& room, int64_t max_bytes,
+                std::map<std::string, std::string> metadata)
+      : engine_(engine), room_(room), max_bytes_(max_bytes), metadata_(std::move(metadata)) {}
 
   // A copy that nothing trains. `dir` is where it is or will be written, for an ephemeral one by
   // this cache.
@@ -47,6 +50,7 @@ class SnapshotCache {
   Engine& engine_;
   PassRoom& room_;
   int64_t max_bytes_;
+  const std::map<std::string, std::string> metadata_;
   int64_t num_bytes_ = 0;
   uint64_t clock_ = 0;
   std::map<api::SnapshotId, Entry> entries_;
