@@ -45,10 +45,7 @@ TEST(Cancel, EndsASampleOfOnesOwn) {
 TEST(Cancel, WhatTrainsRuns) {
   House house;
   const std::string model = house.model(house.session());
-  const std::string step = House::text(
-      house.post("optim_step", R"({"model_id":")" + model +
-                                   R"(","seq_id":1,"adam_params":{"learning_rate":0.1}})"),
-      "request_id");
+  const std::string step = house.step(model);
   ASSERT_FALSE(step.empty());
   const Response refused = cancel(house, step);
   EXPECT_EQ(refused.status, 400);

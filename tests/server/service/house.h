@@ -98,6 +98,12 @@ class House {
     settle(text(made, "request_id"), api::Done{});
     return text(made, "model_id");
   }
+  // Submits its first step, and tells its request.
+  std::string step(const std::string& model) {
+    return text(post("optim_step", R"({"model_id":")" + model +
+                                       R"(","seq_id":1,"adam_params":{"learning_rate":0.1}})"),
+                "request_id");
+  }
   void settle(const std::string& request, api::Outcome outcome) {
     std::vector<api::Event> events;
     events.emplace_back(api::RequestId{request}, std::move(outcome));

@@ -45,10 +45,7 @@ std::string ended_poll(House& house, const std::string& request) {
 TEST(Progress, OfALongPassIsInThePollAndOnThePage) {
   House house;
   const std::string model = house.model(house.session());
-  const std::string request = House::text(
-      house.post("optim_step", R"({"model_id":")" + model +
-                                   R"(","seq_id":1,"adam_params":{"learning_rate":0.1}})"),
-      "request_id");
+  const std::string request = house.step(model);
   EXPECT_THAT(ended_poll(house, request), Not(HasSubstr("reason")));
   house.service().post({api::Event({request}, api::Progress{.done = 3, .total = 8})});
   EXPECT_THAT(ended_poll(house, request),
