@@ -12,6 +12,25 @@
 namespace strata::engine {
 namespace {
 
+// One request alone, from its prompt to its end; the tokens that it finds.
+int64_t found_alone(CacheModel& model, const CacheModel::Owner& owner, const Tokens& prompt,
+                    const Tokens& sampled, int64_t prefill) {
+  CacheModel::Row row = {.owner = owner};
+  const int64_t size = std::ssize(prompt);
+  const int64_t found = model.begin(row, prompt, size);
+  Tokens all = prompt;
+  all.insert(all.end(), sampled.begin(), sampled.end());
+  while (row.read < std::ssize(all) - 1) {
+    const int64_t stop =
+        model.has_states && row.read < model.shared(size) ? model.shared(size) : size;
+    const int64_t end = row.read < size ? std::min(row.read + prefill, stop) : row.read + 1;
+    model.cover(row, end);
+    model.note(row, first_of(all, end));
+  }
+  model.end(row, all);
+  return found;
+}
+
 class PrefixCaches : public testing::TestWithParam<Family> {};
 
 // One request after the other, of three tenants, in a pool of a tenth of what they leave.
@@ -30,13 +49,7 @@ TEST_P(PrefixCaches, FindWhatAModelOfThemSays) {
                               .max_states = max_states};
   Server with({.model = name, .options = options}, {}, {.prefix_cache = true});
   Server without({.model = name, .options = options});
-  int64_t window = 0;
-  while (layout.first_needed(window) == 0 && window < 4096) ++window;
-  CacheModel model{.page_size = page,
-                   .window = window < 4096 ? window : 0,
-                   .has_states = has_states,
-                   .max_pages = max_pages,
-                   .max_states = max_states};
+  CacheModel model = model_of(*with.engine);
   EXPECT_EQ(model.window > 0, GetParam().has_window);
   Drawn draw{7};
   const int64_t vocab = with.engine->config().vocab_size;
@@ -63,7 +76,7 @@ TEST_P(PrefixCaches, FindWhatAModelOfThemSays) {
     const api::SampleOutput& output = output_of(with, request);
     ASSERT_EQ(bytes_of(with.posted[request][0]), bytes_of(without.posted[request][0])) << i;
     ASSERT_EQ(output.cached_tokens,
-              model.run(tenant, prompt, output.sequences[0].tokens, prefill, INT64_MAX))
+              found_alone(model, {tenant}, prompt, output.sequences[0].tokens, prefill))
         << i;
     all_found += output.cached_tokens;
     needed += with.engine->kv_pool().pages_for(std::ssize(prompt) + max_tokens);
