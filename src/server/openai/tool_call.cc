@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forms: Qwen2.5 and Qwen3 (JSON in <tool_call>), Qwen3-Coder, Qwen3.5 and later (<function=...> in
-// <tool_call>), Mistral v3 to v13, DeepSeek-V3 to V3.1, DeepSeek-V4 (DSML), Llama 3.1 and later.
+// Forms: Qwen2.5 and Qwen3 (JSON in <tool_call>), Qwen3-Coder, Qwen3.5 and later (<function=...>,
+// with or without <tool_call> around), Mistral v3 to v13, DeepSeek-V3 to V3.1, DeepSeek-V4 (DSML),
+// Llama 3.1 and later.
 #include "server/openai/tool_call.h"
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <charconv>
-#include <cmath>
 
 #include "server/json.h"
 #include "server/openai/json_text.h"
@@ -61,22 +60,24 @@ bool is_object(std::string_view text) {
   return value && value->is_object();
 }
 
+// Of an object; null: there is none, or it is no object.
+const json::value* member(const json::value* of, const char* key) {
+  const auto* object = of == nullptr ? nullptr : of->if_object();
+  return object == nullptr ? nullptr : object->if_contains(key);
+}
+
 // {"name": TEXT, "arguments" or "parameters": OBJECT}, and whatever else.
 std::optional<ToolCall> read_object(std::string_view text) {
   const std::optional<json::value> value = parse_json_text(text);
-  if (!value || !value->is_object()) return std::nullopt;
-  const json::object& object = value->get_object();
-  const json::value* name = object.if_contains("name");
+  if (!value) return std::nullopt;
+  const json::value* name = member(&*value, "name");
   if (name == nullptr || !name->is_string() || name->get_string().empty()) return std::nullopt;
   ToolCall call{.name = json::value_to<std::string>(*name), .arguments = "{}"};
   for (const char* key : {"arguments", "parameters"}) {
-    const json::value* arguments = object.if_contains(key);
+    const json::value* arguments = member(&*value, key);
     if (arguments == nullptr || arguments->is_null()) continue;
-    if (arguments->is_string()) {
-      call.arguments = json::value_to<std::string>(*arguments);
-    } else {
-      call.arguments = std::string(json_member(text, key));
-    }
+    call.arguments = arguments->is_string() ? json::value_to<std::string>(*arguments)
+                                            : std::string(json_member(text, key));
     if (!is_object(call.arguments)) return std::nullopt;
     break;
   }
@@ -97,7 +98,7 @@ std::optional<ToolParameter> next_of_function(std::string_view& text, bool is_la
   size_t end = std::min(rest.find("</parameter>"), rest.find("<parameter="));
   if (end == std::string_view::npos) {
     if (!is_last) return std::nullopt;
-    end = std::min(rest.rfind("</function>"), rest.size());
+    end = rest.size();
   }
   ToolParameter out = {std::string(trimmed(*key)),
                        std::string(without_breaks(rest.substr(0, end)))};
@@ -105,9 +106,8 @@ std::optional<ToolParameter> next_of_function(std::string_view& text, bool is_la
   return out;
 }
 
-// <function=NAME> and parameters </function>
+// NAME> and parameters
 ToolCalls read_function(std::string_view text, const ToolTypes& types) {
-  take_until(text, "<function=");
   const std::optional<std::string_view> name = take_until(text, ">");
   if (!name || trimmed(*name).empty()) return std::nullopt;
   const std::string function(trimmed(*name));
@@ -119,9 +119,8 @@ ToolCalls read_function(std::string_view text, const ToolTypes& types) {
   return one(ToolCall{function, arguments.text()});
 }
 
-ToolCalls read_qwen(std::string_view inner, const ToolTypes& types) {
-  const std::string_view text = trimmed(inner);
-  return text.starts_with("<function=") ? read_function(text, types) : one(read_object(text));
+ToolCalls read_hermes(std::string_view inner, const ToolTypes&) {
+  return one(read_object(trimmed(inner)));
 }
 
 // [{...}, ...] or NAME[CALL_ID]ID[ARGS]{...}, of which [CALL_ID]ID and [ARGS] may be missing.
@@ -248,19 +247,14 @@ CallHead object_head(std::string_view text) {
   return {};
 }
 
-CallHead llama_head(std::string_view inner) {
+CallHead json_head(std::string_view inner) {
   const std::string_view text = from_text(inner);
   if (text.empty()) return {};
   return text.front() == '{' ? object_head(inner) : none();
 }
 
-CallHead qwen_head(std::string_view inner) {
-  constexpr std::string_view kFunction = "<function=";
-  const std::string_view text = from_text(inner);
-  if (text.empty() || kFunction.starts_with(text)) return {};
-  if (text.front() == '{') return object_head(inner);
-  if (!text.starts_with(kFunction)) return none();
-  std::string_view rest = text.substr(kFunction.size());
+CallHead function_head(std::string_view inner) {
+  std::string_view rest = inner;
   const std::optional<std::string_view> name = take_until(rest, ">");
   if (!name) return {};
   CallHead head = known(trimmed(*name), place(inner, rest));
@@ -327,29 +321,84 @@ const std::vector<CallForm>& call_forms() {
        .read = read_mistral,
        .head = mistral_head,
        .id_length = 9},
+      {.sign = "<function=",
+       .open = "<function=",
+       .close = "</function>",
+       .around = {"<tool_call>", "</tool_call>"},
+       .inside = {},
+       .read = read_function,
+       .head = function_head},
       {.sign = "<tool_call>",
        .open = "<tool_call>",
        .close = "</tool_call>",
        .around = {},
        .inside = {},
-       .read = read_qwen,
-       .head = qwen_head},
+       .read = read_hermes,
+       .head = json_head},
       {.sign = "\"parameters\": ",
        .open = "",
        .close = "",
        .around = {"<|python_tag|>"},
        .inside = {},
        .read = read_llama,
-       .head = llama_head},
+       .head = json_head},
   };
   return kForms;
 }
 
-// A number as JSON writes it, or nothing.
-std::optional<std::string> number_text(std::string_view text, bool whole) {
-  const std::optional<json::value> value = parse_json_text(text);
-  if (!value || !value->is_number() || (whole && value->is_double())) return std::nullopt;
-  return std::string(text);
+// What some schemas call types.
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
+    {"str", "string"},   {"int", "integer"}, {"float", "number"}, {"double", "number"},
+    {"bool", "boolean"}, {"dict", "object"}, {"list", "array"}};
+
+std::string kind_named(const json::value& name) {
+  const std::string kind = lower(trimmed(json::value_to<std::string>(name)));
+  const auto* of = std::ranges::find(kAliases, kind, [](const auto& alias) { return alias.first; });
+  return of == std::end(kAliases) ? kind : std::string(of->second);
+}
+
+std::string kind_of(const json::value& value) {
+  if (value.is_null()) return "null";
+  if (value.is_bool()) return "boolean";
+  if (value.is_double()) return "number";
+  if (value.is_number()) return "integer";
+  if (value.is_array()) return "array";
+  return value.is_object() ? "object" : "string";
+}
+
+// All types that a schema names, as vLLM finds them: by its type, the values of its enum, and the
+// schemas that it combines.
+void add_kinds(const json::value& schema, std::set<std::string>& kinds) {
+  const auto each = [&](const char* key, const auto& take) {
+    const json::value* list = member(&schema, key);
+    if (list == nullptr || !list->is_array()) return;
+    for (const json::value& item : list->get_array()) take(item);
+  };
+  const auto add_name = [&](const json::value& name) {
+    if (name.is_string()) kinds.insert(kind_named(name));
+  };
+  if (const json::value* type = member(&schema, "type")) add_name(*type);
+  each("type", add_name);
+  each("enum", [&](const json::value& value) { kinds.insert(kind_of(value)); });
+  for (const char* key : {"anyOf", "oneOf", "allOf"})
+    each(key, [&](const json::value& one) { add_kinds(one, kinds); });
+}
+
+// The text as JSON of this type, or nothing.
+std::optional<std::string> as_kind(std::string_view kind, std::string_view text) {
+  if (kind == "string") return json_quoted(text);
+  std::string bare = lower(trimmed(text));
+  if (kind == "boolean" && (bare == "1" || bare == "0")) bare = bare == "1" ? "true" : "false";
+  const bool is_word = kind == "boolean" || kind == "null";
+  if (!is_word) bare = trimmed(text);
+  const std::optional<json::value> value = parse_json_text(bare);
+  if (!value) return std::nullopt;
+  // Whole numbers as they are written: some have more than 64 bits.
+  const bool is_whole = bare.find_first_not_of("-0123456789") == std::string::npos;
+  if (kind == "integer" || kind == "number")
+    return value->is_number() && (is_whole || kind == "number") ? std::optional(bare)
+                                                                : std::nullopt;
+  return !is_word || kind_of(*value) == kind ? std::optional(bare) : std::nullopt;
 }
 
 }  // namespace
@@ -358,48 +407,26 @@ ToolTypes::ToolTypes(std::string_view tools) {
   const std::optional<json::value> list = parse_json_text(tools);
   if (!list || !list->is_array()) return;
   for (const json::value& tool : list->get_array()) {
-    const auto* function = tool.is_object() ? tool.get_object().if_contains("function") : nullptr;
-    const auto* object = function != nullptr ? function->if_object() : nullptr;
-    const auto* name = object != nullptr ? object->if_contains("name") : nullptr;
-    const auto* schema = object != nullptr ? object->if_contains("parameters") : nullptr;
-    if (name == nullptr || !name->is_string() || schema == nullptr || !schema->is_object())
+    const json::value* function = member(&tool, "function");
+    const json::value* name = member(function, "name");
+    const json::value* properties = member(member(function, "parameters"), "properties");
+    if (name == nullptr || !name->is_string() || properties == nullptr || !properties->is_object())
       continue;
-    const auto* properties = schema->get_object().if_contains("properties");
-    if (properties == nullptr || !properties->is_object()) continue;
-    for (const auto& [key, value] : properties->get_object()) {
-      const auto* type = value.is_object() ? value.get_object().if_contains("type") : nullptr;
-      if (type != nullptr && type->is_array()) {  // of several the first that is not null
-        const auto& kinds = type->get_array();
-        const auto* first = std::find_if(kinds.begin(), kinds.end(), [](const json::value& kind) {
-          return kind != json::value("null");
-        });
-        type = first == kinds.end() ? nullptr : first;
-      }
-      const bool has_forms = value.is_object() && value.get_object().contains("anyOf");
-      const std::string kind = type != nullptr && type->is_string()
-                                   ? json::value_to<std::string>(*type)
-                                   : (has_forms ? "object" : "string");
-      types_[{json::value_to<std::string>(*name), std::string(key)}] = lower(kind);
-    }
+    for (const auto& [key, value] : properties->get_object())
+      add_kinds(value, types_[{json::value_to<std::string>(*name), std::string(key)}]);
   }
 }
 
 std::string ToolTypes::value(const std::string& function, const std::string& parameter,
                              std::string_view text) const {
   const auto found = types_.find({function, parameter});
-  const std::string& type = found == types_.end() ? "string" : found->second;
-  const std::string_view bare = trimmed(text);
-  if (found != types_.end() && lower(bare) == "null") return "null";
-  if (type.starts_with("int")) {
-    if (auto number = number_text(bare, /*whole=*/true)) return *number;
-  } else if (type.starts_with("num") || type.starts_with("float")) {
-    if (auto number = number_text(bare, /*whole=*/false)) return *number;
-  } else if (type.starts_with("bool")) {
-    if (lower(bare) == "true" || lower(bare) == "false") return lower(bare);
-  } else if (type != "string" && parse_json_text(bare)) {
-    return std::string(bare);
+  if (found == types_.end() || found->second.empty()) return json_quoted(text);
+  for (const char* kind : {"null", "integer", "number", "boolean", "object", "array", "string"}) {
+    if (!found->second.contains(kind)) continue;
+    if (auto value = as_kind(kind, text)) return *value;
   }
-  return json_quoted(text);
+  const std::string_view bare = trimmed(text);
+  return parse_json_text(bare) ? std::string(bare) : json_quoted(text);
 }
 
 const CallForm* find_call_form(const text::ChatTemplate& chat) {

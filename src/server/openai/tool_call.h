@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,13 +29,14 @@ class ToolTypes {
   ToolTypes() = default;
   // The request's list of tools, JSON; what is odd in it has no type.
   explicit ToolTypes(std::string_view tools);
-  // A value that was written as bare text, as JSON: of the parameter's type where it reads as one,
-  // else a string.
+  // A value that was written as bare text, as JSON: of the first type that the parameter may have
+  // and the text reads as, in the order null, integer, number, boolean, object, array, string; of
+  // none of them, whatever JSON it is, else a string. So vLLM reads them.
   [[nodiscard]] std::string value(const std::string& function, const std::string& parameter,
                                   std::string_view text) const;
 
  private:
-  std::map<std::pair<std::string, std::string>, std::string> types_;
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> types_;
 };
 
 // A value that is written by itself.
