@@ -44,6 +44,9 @@ std::string_view presented_key(const Request& request) {
 std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
                                       AnnouncedBody body, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
+  const bool is_path = path && path->starts_with('/');
+  // First, since refusals have the form of their path.
+  if (is_path) request.path = std::string(with.rules.without_prefix(*path));
   const std::string_view host = request.header("host");
   if (!with.rules.knows_host(host)) {
     return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
@@ -53,10 +56,7 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
   if (!AddressRules::origin_fits(request.header("origin"), host)) {
     return error_response(403, "requests from other web pages are refused (Origin is not Host)");
   }
-  if (!path || path->empty() || path->front() != '/') {
-    return error_response(400, "the request's path is malformed");
-  }
-  request.path = std::string(with.rules.without_prefix(*path));
+  if (!is_path) return error_response(400, "the request's path is malformed");
   request.base_url = with.rules.base_url(host);
   with.router.find(request);
   const Route* route = request.route;

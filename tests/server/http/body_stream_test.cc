@@ -261,6 +261,19 @@ TEST_F(BodyStreamServer, ATenantWithoutRoomIsTold) {
   EXPECT_TRUE(is_lost(2));
 }
 
+// Also what is refused before anybody looks for the route.
+TEST_F(BodyStreamServer, RefusalsHaveTheFormOfTheirPath) {
+  options.put_in_form = [](std::string_view path, Response& refusal) {
+    refusal.body = "form of " + std::string(path) + ": " + refusal.body;
+  };
+  serve();
+  for (const char* headers : {"Host: other.site", "Host: localhost\r\nOrigin: http://other.site"}) {
+    Client client(server->port());
+    client.send("GET /long?a=b HTTP/1.1\r\n" + std::string(headers) + "\r\n\r\n");
+    EXPECT_NE(client.read().find("form of /long: "), std::string::npos) << headers;
+  }
+}
+
 TEST_F(BodyStreamServer, ThroughTls) {
   strata::testing::TempDir dir;
   options.tls = make_files(dir.path(), "one");
