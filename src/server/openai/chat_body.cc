@@ -24,6 +24,8 @@ json::string text_of(const std::string& text) { return json::string(text.data(),
 std::string read_content(const Fields& message) {
   if (!message.has("content")) return "";
   if (message.is_string("content")) return message.string("content");
+  if (!message.find("content")->is_array())
+    message.fail("content", "wanted a string or a list of parts");
   std::string text;
   size_t count = 0;
   message.each_object("content", [&](const Fields& part) {
@@ -167,7 +169,7 @@ std::optional<int64_t> read_max_tokens(const Fields& body) {
   std::optional<int64_t> most;
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     if (!body.has(name)) continue;
-    const int64_t value = body.integer(name, 1, INT64_MAX / 2);
+    const int64_t value = body.integer(name, 1, INT64_MAX);
     if (most && *most != value) body.fail(name, "says another number than max_tokens");
     most = value;
   }

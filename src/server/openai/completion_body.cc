@@ -105,8 +105,7 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   if (body.has("best_of") && body.integer("best_of", 1, 128) != sample.num_samples) {
     refuse_parameter("best_of", "is not supported, unless it is n");
   }
-  const int64_t max_tokens =
-      body.integer_or("max_tokens", kUnasked, order.echo ? 0 : 1, INT64_MAX / 2);
+  const int64_t max_tokens = body.integer_or("max_tokens", kUnasked, order.echo ? 0 : 1, INT64_MAX);
   order.drops_answer = max_tokens == 0;
   sample.topk_sample_logprobs = order.telling.top_logprobs;
   sample.prompt_logprobs = order.echo && order.telling.logprobs;
