@@ -5,11 +5,11 @@
 
 namespace strata {
 
-// Every product with a code is then 0 or a normal number: of subnormal ones instructions round to
-// bf16 otherwise; and it is far enough from infinity to be rounded with floats. No trained weight
-// is near.
+// Every product with a code, of which the least but 0 is 2^-17, is then 0 or a normal number: of
+// subnormal ones instructions round to bf16 otherwise; and it is far enough from infinity to be
+// rounded with floats. No trained weight is near.
 inline bool fits_narrow(float scale) {
-  constexpr float kSmallest = 0x1p-110f, kLargest = 0x1p110f;
+  constexpr float kSmallest = 0x1p-108f, kLargest = 0x1p110f;
   const float size = std::fabs(scale);
   return size == 0.0f || (size >= kSmallest && size <= kLargest);
 }

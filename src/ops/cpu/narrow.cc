@@ -48,8 +48,7 @@ NarrowAccumulate narrow_accumulate(CpuPath path) {
 }
 
 NarrowRounding rounding_of(const NarrowLayout& layout) {
-  if (layout.scale == NarrowScale::kExponent) return NarrowRounding::kNone;
-  return layout.codes == NarrowCodes::kE4m3 ? NarrowRounding::kAny : NarrowRounding::kUsual;
+  return layout.scale == NarrowScale::kExponent ? NarrowRounding::kNone : NarrowRounding::kUsual;
 }
 
 NarrowArgs args_of(const PanelView& panel, int64_t index) {

@@ -49,10 +49,15 @@ __m256i upper(__m256i words) {
 }
 
 // What looks up, mixing halves of registers, leaves rows 0-3 and 8-11 in one, the others in the
-// other. This brings rows from one order to the other.
+// other; what reads e4m3 leaves rows 0, 1, 4, 5, 2, 3, 6, 7 in each. This brings rows from one
+// order to the other, and back.
 template <NarrowCodes kCodes, typename Register>
 [[gnu::always_inline]] inline void reorder(Register (&v)[2]) {
-  if constexpr (kCodes != NarrowCodes::kNibbles) return;
+  if constexpr (kCodes == NarrowCodes::kInt8) return;
+  if constexpr (kCodes == NarrowCodes::kE4m3) {
+    for (Register& rows : v) rows = (Register)_mm256_permute4x64_epi64((__m256i)rows, 0xd8);
+    return;
+  }
   const __m256 first = (__m256)v[0], second = (__m256)v[1];
   v[0] = (Register)_mm256_permute2f128_ps(first, second, 0x20);
   v[1] = (Register)_mm256_permute2f128_ps(first, second, 0x31);
@@ -120,31 +125,32 @@ template <NarrowCodes kCodes>
                                               _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
       const __m256 first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
       const __m256 second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
-      // Two rows of the one, two of the other, and so on: in turn.
-      out.even[v] = _mm256_permute4x64_epi64((__m256i)_mm256_shuffle_ps(first, second, 0x88), 0xd8);
-      out.odd[v] = _mm256_permute4x64_epi64((__m256i)_mm256_shuffle_ps(first, second, 0xdd), 0xd8);
+      // Two rows of the one, two of the other, and so on.
+      out.even[v] = (__m256i)_mm256_shuffle_ps(first, second, 0x88);
+      out.odd[v] = (__m256i)_mm256_shuffle_ps(first, second, 0xdd);
     }
   });
   return out;
 }
 
-// f32 that hold the bf16 next to `a`, as to_bf16 (tensor/dtype.h) rounds numbers.
-template <NarrowRounding kRounding>
+// f32 that hold the bf16 next to `a`, as to_bf16 (tensor/dtype.h) rounds numbers; kSigned: of a
+// zero too, whose sign no product shows.
+template <NarrowRounding kRounding, bool kSigned>
 [[gnu::always_inline]] inline __m256i round(__m256 a) {
   if constexpr (kRounding == NarrowRounding::kNone) return (__m256i)a;
-  if constexpr (kRounding == NarrowRounding::kUsual) {
+  if constexpr (kSigned) {
     // Dekker's splitting: the first 8 of 24 bits.
     const __m256 large = _mm256_mul_ps(a, _mm256_set1_ps(65537.0f));
     return (__m256i)_mm256_sub_ps(large, _mm256_sub_ps(large, a));
   }
-  const auto u = (__m256i)a;
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  return upper(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd));
+  // 65535 a in 24 bits is 65536 a less the first 8 of a's 24 bits.
+  const __m256 less = _mm256_mul_ps(a, _mm256_set1_ps(65535.0f));
+  return (__m256i)_mm256_fmsub_ps(a, _mm256_set1_ps(65536.0f), less);
 }
 
 // begin(group), then body(columns before this pair, values) for each pair of each group, with the
 // rows of registers as reorder<K::kCodes> has them.
-template <typename K, typename Begin, typename Body>
+template <typename K, bool kSigned, typename Begin, typename Body>
 [[gnu::always_inline]] inline void each_pair(const NarrowArgs& a, const Begin& begin,
                                              const Body& body) {
   GroupScales scales;
@@ -163,8 +169,8 @@ template <typename K, typename Begin, typename Body>
       if constexpr (K::kMin) reorder<K::kCodes>(m);
       const auto scaled = [&](__m256i value, int v) __attribute__((always_inline)) {
         const auto x = (__m256)value;
-        return round<K::kRounding>(K::kMin ? _mm256_fmadd_ps(x, s[v], m[v])
-                                           : _mm256_mul_ps(x, s[v]));
+        return round<K::kRounding, kSigned>(K::kMin ? _mm256_fmadd_ps(x, s[v], m[v])
+                                                    : _mm256_mul_ps(x, s[v]));
       };
       unroll<2>([&](auto p) __attribute__((always_inline)) {
         Pair pair;
@@ -191,7 +197,7 @@ template <typename K>
 void unpack_pairs(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   auto* dst = static_cast<__m256i*>(a.dst);
-  each_pair<K>(
+  each_pair<K, true>(
       a, [](int64_t) {},
       [&](int64_t, const Pair& pair) __attribute__((always_inline)) {
         __m256i both[2];
@@ -218,7 +224,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
     reorder<K::kCodes>(acc[r]);
   });
   alignas(32) float x[kRows][kNarrowGroup];
-  each_pair<K>(
+  each_pair<K, false>(
       a,
       [&](int64_t g) __attribute__((always_inline)) {
         unroll<kRows>([&](auto r) __attribute__((always_inline)) {

@@ -28,17 +28,13 @@ constexpr int64_t kWidth = 64;
 constexpr int kVectors = 4;
 constexpr int kLanes = 16;
 
-// f32 that hold the bf16 next to `a`.
+// f32 that hold the bf16 next to `a`, but for the sign of a zero, which no product shows.
 template <NarrowRounding kRounding>
 [[gnu::always_inline]] inline __m512 rounded(__m512 a) {
   if constexpr (kRounding == NarrowRounding::kNone) return a;
-  if constexpr (kRounding == NarrowRounding::kUsual) {
-    // Dekker's splitting: the first 8 of 24 bits.
-    const __m512 large = _mm512_mul_ps(a, _mm512_set1_ps(65537.0f));
-    return _mm512_sub_ps(large, _mm512_sub_ps(large, a));
-  }
-  return _mm512_castsi512_ps(
-      _mm512_and_si512(Nearest::round(a), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  // 65535 a in 24 bits is 65536 a less the first 8 of a's 24 bits.
+  const __m512 less = _mm512_mul_ps(a, _mm512_set1_ps(65535.0f));
+  return _mm512_fmsub_ps(a, _mm512_set1_ps(65536.0f), less);
 }
 
 // The two columns of a pair, sixteen rows of each.

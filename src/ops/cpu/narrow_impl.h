@@ -100,7 +100,7 @@ inline void with_kind(const NarrowArgs& a, const Body& body) {
     case kInt8:
       return a.has_min ? body(Kind<kInt8, true, kUsual>{}) : body(Kind<kInt8, false, kUsual>{});
     case kE4m3:
-      return body(Kind<kE4m3, false, kAny>{});
+      return body(Kind<kE4m3, false, kUsual>{});
   }
 }
 

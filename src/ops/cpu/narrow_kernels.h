@@ -30,7 +30,6 @@ inline NarrowNibble narrow_nibble(int64_t element, int64_t width) {
 enum class NarrowRounding : uint8_t {
   kNone,   // they are bf16 values
   kUsual,  // of 0 or from 2^-126 on and below 2^111
-  kAny,
 };
 
 struct NarrowArgs {
@@ -41,7 +40,7 @@ struct NarrowArgs {
   NarrowScale scale = NarrowScale::kHalf;
   NarrowCodes codes = NarrowCodes::kNibbles;
   bool has_min = false;
-  NarrowRounding rounding = NarrowRounding::kAny;
+  NarrowRounding rounding = NarrowRounding::kUsual;
   const float* values = nullptr;  // [16], aligned to 64 bytes; null: codes of 8 bits
   bool are_bf16 = false;          // the values
   int64_t header_bytes = 0;       // of a group, its fields
