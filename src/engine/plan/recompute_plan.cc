@@ -69,6 +69,13 @@ model::Recompute keep_counts(const std::vector<SavedClass>& classes,
   return model::Recompute::keeping(std::move(tags), std::move(masks), std::move(offloaded));
 }
 
+// Of what is offloaded, at least.
+int64_t file_bytes(const std::vector<SavedClass>& classes, const std::vector<Choice>& choices) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < classes.size(); ++i) bytes += choices[i].offloaded * classes[i].cost.bytes;
+  return bytes;
+}
+
 model::Recompute all_offloaded(const std::vector<SavedClass>& classes) {
   std::vector<std::string> tags;
   for (const SavedClass& c : classes) {
@@ -258,7 +265,9 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
 }
 
 // The list of choices does not depend on `bytes`, and what they add is no more than they take: the
-// first that fits, by rising cost, is the best, and more bytes only fit more of them.
+// first that fits, by rising cost, is the best, and more bytes only fit more of them. Those that
+// even at their least are not allowed, thousands where there is little room for files, are not
+// counted.
 std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allowed) {
   std::optional<RecomputePlan> best;
   const auto consider = [&](RecomputePlan plan) {
@@ -281,8 +290,10 @@ std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allow
                        [](int64_t room, const Choice& choice) { return room < choice.bytes; });
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
     if (best && all[i].cost >= best->cost(price_)) break;
+    const std::vector<Choice> choices = choices_->of(i);
+    if (!allowed(std::max(least_, base_ + all[i].bytes), file_bytes(classes, choices))) continue;
     const model::Recompute recompute =
-        keep_counts(classes, choices_->of(i), engine_.model().weights->layers().num_layers());
+        keep_counts(classes, choices, engine_.model().weights->layers().num_layers());
     if (consider(described(recompute))) break;
   }
   if (!best) consider(described(least_recompute_));

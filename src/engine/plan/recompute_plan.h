@@ -58,8 +58,8 @@ class RecomputePlanner {
   // The choice for passes of at most `bytes`, which is no less than least(). It costs no more than
   // any for fewer bytes, nor than a policy with a name that fits.
   [[nodiscard]] RecomputePlan plan(int64_t bytes);
-  // The same of the choices that `allowed` finds right for their bytes, of the pass and of files;
-  // nothing where that is none.
+  // The same of the choices that `allowed` finds right for their bytes, of the pass and of files,
+  // and then for fewer too; nothing where that is none.
   using Allowed = FunctionRef<bool(int64_t bytes, int64_t file_bytes)>;
   [[nodiscard]] std::optional<RecomputePlan> plan(int64_t bytes, Allowed allowed);
   // All choices by rising bytes, about, and falling cost, none of which is better in both.
