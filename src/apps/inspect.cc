@@ -76,8 +76,11 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
     f.faults.push_back(std::move(fault));
   }
   if (!f.faults.empty()) return;
+  model::KeptForms forms =
+      model::narrow_forms(*f.checkpoint, backend, *f.config, model::NarrowLook::kScales);
+  if (!forms.faults.empty()) f.warnings.push_back(forms.warning());
   const model::ModelWeights kept(backend, *f.config, DType::kBF16, nullptr, std::nullopt,
-                                 model::narrow_forms(*f.checkpoint, backend, *f.config));
+                                 std::move(forms.forms));
   f.narrow = narrow_text(kept, f.checkpoint.get());
 }
 

@@ -215,12 +215,21 @@ NarrowForm scaled_form(const BlockFormat& format, const TensorInfo& scale) {
 
 namespace {
 
-[[noreturn]] void fail_number(const TensorInfo& weight, int64_t row) {
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("tensor '{}': row {} has values that are no numbers in {}, or scales with "
-                  "which weights do not stay in few bits; --weights bf16",
-                  weight.name, row, weight.dtype_name));
+std::string number_fault(const TensorInfo& weight, int64_t row) {
+  return fmt::format(
+      "tensor '{}': row {} has values that are no numbers in {}, or scales with which weights do "
+      "not stay in few bits",
+      weight.name, row, weight.dtype_name);
+}
+
+bool is_nan(uint8_t e4m3) { return (e4m3 & 0x7f) == 0x7f; }
+
+// e8m0 of a power of two; of others and of what would not keep 6 times it finite -1.
+int exponent_of(float factor) {
+  int exponent = 0;  // of 0.5
+  std::frexp(factor, &exponent);
+  const int e = exponent - 1 + 127;
+  return std::isfinite(factor) && e >= 0 && e <= kLargestExponent ? e : -1;
 }
 
 // A row's super fields: times 256, as its codes are e4m3 / 256.
@@ -239,17 +248,46 @@ bool put_floats(std::span<const float> factors, int64_t block_cols, int64_t cols
 bool put_exponents(std::span<const float> factors, std::byte* out) {
   bool fits = true;
   for (const float factor : factors) {
-    int exponent = 0;  // of 0.5
-    std::frexp(factor, &exponent);
-    const int e = exponent - 1 + 127;
-    // Times 6 it has to be finite.
-    fits = fits && std::isfinite(factor) && e >= 0 && e <= kLargestExponent;
+    const int e = exponent_of(factor);
+    fits = fits && e >= 0;
     *out++ = static_cast<std::byte>(e);
   }
   return fits;
 }
 
 }  // namespace
+
+std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weight,
+                         const BlockFormat& format, const SafetensorsFile& scales,
+                         const TensorInfo& scale, bool codes) {
+  const bool is_fp8 = scaled_form(format, scale) == NarrowForm::kFp8;
+  const auto fits = [&](float factor) {
+    return is_fp8 ? fits_narrow(factor * 256.0f) : exponent_of(factor) >= 0;
+  };
+  const int64_t cols = format.dims[format.dims.size() - 1];
+  const int64_t rows = format.dims[format.dims.size() - 2];
+  const int64_t scale_cols = blocks_of(cols, format.block_cols);
+  const int64_t scale_rows = blocks_of(rows, format.block_rows);
+  const int64_t count = weight.shape.num_elements() / (rows * cols) * scale_rows * scale_cols;
+  std::vector<float> factors;
+  for (int64_t first = 0; first < count; first += std::ssize(factors)) {
+    factors.resize(static_cast<size_t>(std::min(count - first, kElementsAtOnce)));
+    read_scales(scales, scale, first, factors);
+    const auto bad = std::find_if_not(factors.begin(), factors.end(), fits);
+    if (bad == factors.end()) continue;
+    const int64_t at = (first + (bad - factors.begin())) / scale_cols;
+    return number_fault(weight, at / scale_rows * rows + at % scale_rows * format.block_rows);
+  }
+  if (!codes || !is_fp8) return {};
+  std::vector<uint8_t> bytes;
+  for (int64_t first = 0; first < weight.num_bytes(); first += std::ssize(bytes)) {
+    bytes.resize(static_cast<size_t>(std::min(weight.num_bytes() - first, kElementsAtOnce)));
+    weights.read_bytes(weight, first, std::as_writable_bytes(std::span(bytes)));
+    const auto bad = std::find_if(bytes.begin(), bytes.end(), is_nan);
+    if (bad != bytes.end()) return number_fault(weight, (first + (bad - bytes.begin())) / cols);
+  }
+  return {};
+}
 
 void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
                         const BlockFormat& format, const SafetensorsFile& scales,
@@ -272,7 +310,7 @@ void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight
     known = scale_row;
     bool fits = true;
     if (form == NarrowForm::kFp8) {
-      for (const uint8_t byte : bytes) fits = fits && (byte & 0x7f) != 0x7f;
+      for (const uint8_t byte : bytes) fits = fits && !is_nan(byte);
       std::memcpy(out, bytes.data(), bytes.size());
       fits = put_floats(factors, format.block_cols, cols, out + cols) && fits;
     } else {
@@ -282,7 +320,9 @@ void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight
       }
       fits = put_exponents(factors, out + cols);
     }
-    if (!fits) fail_number(weight, row);
+    if (!fits) {
+      throw Error(ErrorCode::kInvalidArgument, number_fault(weight, row) + "; --weights bf16");
+    }
   }
 }
 

@@ -57,9 +57,13 @@ void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
                  const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale,
                  int64_t first, int64_t count, float* out);
 
-// The form that such a weight may be kept in, kNone for none, and rows of it in that form. An Error
-// where a value is no number.
+// The form that such a weight may be kept in, kNone for none; the first scale or, where asked for,
+// code that it does not hold, or nothing; and rows of the weight in it, an Error where there is
+// such a one.
 NarrowForm scaled_form(const BlockFormat& format, const TensorInfo& scale);
+std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weight,
+                         const BlockFormat& format, const SafetensorsFile& scales,
+                         const TensorInfo& scale, bool codes);
 void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
                         const BlockFormat& format, const SafetensorsFile& scales,
                         const TensorInfo& scale, int64_t first_row, int64_t count, std::byte* out);

@@ -125,6 +125,11 @@ NarrowForm form_of(const Bnb4& state) {
   return NarrowForm::kNone;
 }
 
+std::string scale_fault(const TensorInfo& weight, int64_t row, float scale) {
+  return fmt::format("tensor '{}.absmax': row {} has {}, with which weights do not stay in 4 bits",
+                     weight.name, row, scale);
+}
+
 }  // namespace
 
 std::vector<std::string> bnb4_parts(std::string_view weight) {
@@ -192,6 +197,19 @@ void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const T
   }
 }
 
+std::string bnb4_fault(const Bnb4& state, const TensorInfo& weight, const SafetensorsFile& absmax) {
+  const int64_t blocks = ceil_div(state.rows * state.cols, state.block);
+  std::vector<float> scales;
+  for (int64_t first = 0; first < blocks; first += std::ssize(scales)) {
+    scales.resize(static_cast<size_t>(std::min(blocks - first, kElementsAtOnce)));
+    read_absmax(state, absmax, first, scales);
+    const auto bad = std::find_if_not(scales.begin(), scales.end(), fits_narrow);
+    if (bad == scales.end()) continue;
+    return scale_fault(weight, (first + (bad - scales.begin())) * state.block / state.cols, *bad);
+  }
+  return {};
+}
+
 void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
                       const SafetensorsFile& absmax, int64_t first_row, int64_t count,
                       std::byte* out) {
@@ -214,10 +232,8 @@ void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const T
       const float scale =
           scales[static_cast<size_t>(((first_row + r) * cols + col) / state.block - first_block)];
       if (!fits_narrow(scale)) {
-        refuse(
-            weight.name + ".absmax",
-            fmt::format("row {} has {}, with which weights do not stay in 4 bits; --weights bf16",
-                        first_row + r, scale));
+        throw Error(ErrorCode::kInvalidArgument,
+                    scale_fault(weight, first_row + r, scale) + "; --weights bf16");
       }
       std::memcpy(out, &scale, sizeof(scale));
     }

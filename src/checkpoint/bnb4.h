@@ -56,7 +56,9 @@ std::shared_ptr<const Bnb4> read_bnb4(const TensorInfo& weight, const FindStored
 // Elements [first, first + count), in f32.
 void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
                       const SafetensorsFile& absmax, int64_t first, int64_t count, float* out);
-// Rows in the state's form. An Error where a scale is no finite number.
+// The first scale that the state's form does not hold (checkpoint/narrow_scale.h), or nothing; and
+// rows in the form, an Error where there is such a scale.
+std::string bnb4_fault(const Bnb4& state, const TensorInfo& weight, const SafetensorsFile& absmax);
 void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
                       const SafetensorsFile& absmax, int64_t first_row, int64_t count,
                       std::byte* out);

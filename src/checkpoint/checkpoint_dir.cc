@@ -305,6 +305,15 @@ void CheckpointDir::read_narrow(const CheckpointTensor& tensor, int64_t first_ro
   read_scaled_narrow(file, tensor.info, format, files_[shard], scale, first_row, count, out);
 }
 
+std::string CheckpointDir::narrow_fault(const CheckpointTensor& tensor, bool codes) const {
+  if (tensor.bnb4 != nullptr) {
+    return bnb4_fault(*tensor.bnb4, tensor.info, files_[tensor.bnb4->absmax_shard]);
+  }
+  if (!tensor.scaled) return {};
+  const auto& [format, scale, shard] = *tensor.scaled;
+  return scaled_fault(files_[tensor.shard], tensor.info, format, files_[shard], scale, codes);
+}
+
 void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                                std::span<std::byte> out) const {
   files_[tensor.shard].read_bytes(tensor.info, first_byte, out);

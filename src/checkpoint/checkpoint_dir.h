@@ -33,6 +33,7 @@ class CheckpointDir final : public CheckpointSource {
   [[nodiscard]] NarrowForm narrow_form(const CheckpointTensor& tensor) const override;
   void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
                    std::byte* out) const override;
+  [[nodiscard]] std::string narrow_fault(const CheckpointTensor& tensor, bool codes) const override;
   void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                   std::span<std::byte> out) const override;
   [[nodiscard]] CheckpointLayout layout() const override;

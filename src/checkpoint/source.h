@@ -75,6 +75,12 @@ class CheckpointSource {
   }
   virtual void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
                            std::byte* out) const;
+  // What of a tensor that has a form the form does not hold, so that read_narrow fails: the first
+  // such scale and, where asked for, code. Reads all of them; nothing where it holds them, or where
+  // what it does not hold cannot be dequantised either.
+  [[nodiscard]] virtual std::string narrow_fault(const CheckpointTensor&, bool /*codes*/) const {
+    return {};
+  }
   // The bytes of a tensor as stored, from `first_byte` on; of what has none of its own, those of
   // its elements.
   virtual void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,

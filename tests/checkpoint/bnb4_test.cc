@@ -7,6 +7,8 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 
 #include "checkpoint/checkpoint_dir.h"
 #include "tests/checkpoint/safetensors_bytes.h"
@@ -76,6 +78,64 @@ TEST(Packed, ValuesAreTheLibraries) {
   EXPECT_EQ(num_narrow, 2 * 4 + 4);
   expect_their_values("packed_blocks", &num_narrow);
   EXPECT_EQ(num_narrow, 2 * 4 + 4) << "blocks of 32 columns have no form";
+}
+
+// The faults of a file of which the end of one tensor is other bytes: where there is one, the rows
+// are refused for it.
+std::string faults_with(const std::string& name, const std::string& bytes, bool codes = false) {
+  TempDir dir;
+  const std::string path = dir.file("model.safetensors");
+  std::filesystem::copy(kData + "packed/model.safetensors", path);
+  const SafetensorsFile file(path);
+  for (const TensorInfo& info : file.tensors()) {
+    if (info.name != name) continue;
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(info.end - std::ssize(bytes))
+        .write(bytes.data(), std::ssize(bytes));
+  }
+  const CheckpointDir checkpoint(dir.path());
+  std::string faults;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const NarrowForm form = checkpoint.narrow_form(tensor);
+    if (form == NarrowForm::kNone) continue;
+    const int64_t rows = tensor.info.shape[0], cols = tensor.info.shape[1];
+    std::vector<std::byte> room(static_cast<size_t>(rows * narrow_layout(form).row_bytes(cols)));
+    const std::string refused =
+        error_of([&] { checkpoint.read_narrow(tensor, 0, rows, room.data()); });
+    const std::string fault = checkpoint.narrow_fault(tensor, true);
+    EXPECT_EQ(fault.empty(), refused.empty()) << refused;
+    if (!fault.empty()) {
+      EXPECT_EQ(refused, fault + "; --weights bf16");
+    }
+    faults += codes ? fault : checkpoint.narrow_fault(tensor, false);
+  }
+  return faults;
+}
+
+TEST(Packed, WhatNoFormHoldsIsFound) {
+  const auto scale = [](float value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  for (const float bad : {0x1p111f, -0x1p-109f, std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
+    SCOPED_TRACE(bad);
+    EXPECT_THAT(faults_with("bnb.0.nf4.weight.absmax", scale(bad)),
+                HasSubstr("'bnb.0.nf4.weight.absmax': row 47 has "));
+    const float of_fp8 = bad / 256;  // of which few bits keep e4m3 / 256
+    EXPECT_THAT(faults_with("fp8.0.weight_scale_inv", scale(of_fp8)),
+                HasSubstr("'fp8.0.weight': row 128 has "));
+    EXPECT_THAT(faults_with("fp8.2.weight_scale", scale(of_fp8)),
+                HasSubstr("'fp8.2.weight': row 39 has "));
+  }
+  EXPECT_THAT(faults_with("bnb.0.fp4.nested.weight.nested_absmax", scale(0x1p120f)),
+              HasSubstr("'bnb.0.fp4.nested.weight.absmax': row 0 has "));
+  for (const float good : {0.0f, -0x1p110f, 0x1p-108f}) {
+    EXPECT_EQ(faults_with("bnb.0.nf4.weight.absmax", scale(good)), "");
+    EXPECT_EQ(faults_with("fp8.3.weight_scale", scale(good / 256)), "");
+  }
+  EXPECT_EQ(faults_with("fp8.0.weight", "\x7f"), "");
+  EXPECT_THAT(faults_with("fp8.0.weight", "\x7f", true), HasSubstr("'fp8.0.weight': row 255 has "));
+  EXPECT_THAT(faults_with("fp8.3.weight", "\xff", true), HasSubstr("'fp8.3.weight': row 23 has "));
 }
 
 // A weight of 64 elements whose state is `state`, and absmax of so many floats.

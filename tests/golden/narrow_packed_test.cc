@@ -178,6 +178,80 @@ TEST_P(PackedModels, EqualTheirBf16CopiesInStages) {
 INSTANTIATE_TEST_SUITE_P(Families, PackedModels, ::testing::ValuesIn(narrow_models()),
                          [](const auto& info) { return std::string(info.param.golden); });
 
+// Scales and codes that no form of few bits holds, of three matrices.
+class SpoiltModels : public PackedModels {
+ protected:
+  void spoil() {
+    const std::string path = folder_.file("packed/model.safetensors");
+    size_t first = 0;
+    const auto embedding = [&] {
+      make(first);
+      const SafetensorsFile file(path);
+      const auto found = std::find_if(
+          file.tensors().begin(), file.tensors().end(),
+          [](const TensorInfo& info) { return info.name == "model.embed_tokens.weight"; });
+      return *found;
+    };
+    while (embedding().dtype_name != "F8_E4M3") ASSERT_LT(++first, kNumPacked);
+    const TensorInfo rows = embedding();
+    const SafetensorsFile file(path);
+    std::fstream bytes(path, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(rows.begin + unused_token() * rows.dims[1]).put(0x7f);
+    const std::pair<const char*, float> scales[] = {{"weight.absmax", 0x1p-120f},
+                                                    {"proj.weight_scale_inv", -0x1p-124f}};
+    for (const auto& [suffix, scale] : scales) {
+      const auto found = std::find_if(file.tensors().begin(), file.tensors().end(),
+                                      [&, end = suffix](const TensorInfo& info) {
+                                        return info.dtype_name == "F32" && info.name.ends_with(end);
+                                      });
+      ASSERT_NE(found, file.tensors().end()) << suffix;
+      bytes.seekp(found->begin).write(reinterpret_cast<const char*>(&scale), sizeof(scale));
+    }
+  }
+  // Of which the request reads no embedding.
+  int64_t unused_token() const {
+    const std::string request = read_file(request_, 1 << 20);
+    int64_t token = 0;
+    while (request.find(fmt::format("[{},", token)) != std::string::npos ||
+           request.find(fmt::format(",{},", token)) != std::string::npos ||
+           request.find(fmt::format(",{}]", token)) != std::string::npos) {
+      ++token;
+    }
+    return token;
+  }
+  std::string printed(const std::string& arguments, int want = 0) {
+    std::string text;
+    EXPECT_EQ(run_program(arguments, folder_, &text), want) << arguments << "\n" << text;
+    return text;
+  }
+};
+
+TEST_P(SpoiltModels, AreDequantisedByTensor) {
+  if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
+  spoil();
+  expect_equal(probe("packed", "auto"), probe("packed", "bf16"));
+  expect_equal(probe("packed", "auto", {"--stages", "2"}), probe("packed", "bf16"));
+  const ProbeResult refused = run_probe({.model = folder_.file("packed"),
+                                         .adapters = adapters_,
+                                         .request = request_,
+                                         .options = {"--dtype", "bf16", "--weights", "narrow"}});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.message.find("; --weights bf16"), std::string::npos) << refused.message;
+  // A plan has what is known of scales; that a code is no number a load alone finds.
+  const std::string inspected = printed(fmt::format("inspect '{}'", folder_.file("packed")));
+  EXPECT_NE(inspected.find("2 dequantised to bf16"), std::string::npos) << inspected;
+  EXPECT_NE(inspected.find("2 tensor(s) with such values"), std::string::npos) << inspected;
+  const std::string planned =
+      printed(fmt::format("plan --model '{}' --dtype bf16 --tokens 1x64", folder_.file("packed")));
+  EXPECT_NE(planned.find("2 dequantised to bf16"), std::string::npos) << planned;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, SpoiltModels, ::testing::Values([] {
+                           NarrowModel untied = narrow_models().front();
+                           untied.sizes["tie_word_embeddings"] = false;
+                           return untied;
+                         }()));
+
 TEST(PackedModel, RefusesOtherMethodsByName) {
   const TempDir folder;
   std::filesystem::copy(kRoot + "qwen3/model", folder.file("model"));

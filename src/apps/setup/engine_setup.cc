@@ -241,8 +241,11 @@ std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup, i
   }
   model::WeightForms forms;
   if (const auto weights = find_weights(has_gguf(setup.model) ? setup.model : source.dir)) {
-    forms =
-        model::forms_to_keep(*weights, *backend, model.config, dtype, parse_weights(setup.weights));
+    model::KeptForms kept =
+        model::forms_to_keep(*weights, *backend, model.config, dtype, parse_weights(setup.weights),
+                             model::NarrowLook::kScales, part);
+    if (!kept.faults.empty()) model.warnings.push_back(kept.warning());
+    forms = std::move(kept.forms);
   } else if (setup.weights == "narrow") {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--weights narrow: {} has no weights next to it, which could be kept "

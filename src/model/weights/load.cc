@@ -319,10 +319,11 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
   std::unique_ptr<FileAllocator> files;
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
-  WeightForms forms =
-      forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype, options.keep);
+  KeptForms kept = forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype,
+                                 options.keep, NarrowLook::kCodes, options.part);
+  if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
-                                                 files.get(), options.part, std::move(forms));
+                                                 files.get(), options.part, std::move(kept.forms));
   model.files = std::move(files);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);

@@ -19,19 +19,35 @@ NarrowForm form_of(const CheckpointSource& checkpoint, const Parameter& paramete
 
 }  // namespace
 
-WeightForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
-                         const ModelConfig& config) {
+std::string KeptForms::warning() const {
+  if (faults.empty()) return {};
+  return fmt::format("{}: {} tensor(s) with such values are dequantised to bf16", faults.front(),
+                     faults.size());
+}
+
+KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
+                       const ModelConfig& config, NarrowLook look, std::optional<LayerRange> part) {
   ModelWeights names(backend, config, DType::kBF16, nullptr, kNoLayers);
   std::vector<std::string> canonical;
   for (const Parameter& parameter : names.table()) canonical.push_back(parameter.name);
   std::vector<std::string> ignored;
   const std::vector<std::string> faults = match_tensors(checkpoint, names, ignored);
   if (!faults.empty()) fail_faults(checkpoint.path(), faults);
-  WeightForms forms;
+  KeptForms kept;
+  WeightForms& forms = kept.forms;
   const std::string* first = nullptr;  // the name of a layer's first expert
   for (size_t index = 0; index < canonical.size(); ++index) {
     const Parameter& parameter = names.table()[index];
-    const NarrowForm form = form_of(checkpoint, parameter);
+    NarrowForm form = form_of(checkpoint, parameter);
+    const bool elsewhere = part && parameter.layer >= 0 && !part->contains(parameter.layer);
+    if (form != NarrowForm::kNone && look != NarrowLook::kHeader && !elsewhere) {
+      std::string fault =
+          checkpoint.narrow_fault(*checkpoint.find(parameter.name), look == NarrowLook::kCodes);
+      if (!fault.empty()) {
+        form = NarrowForm::kNone;
+        kept.faults.push_back(std::move(fault));
+      }
+    }
     if (parameter.expert > 0) {
       const auto found = forms.find(*first);
       if (found != forms.end() && found->second != form) forms.erase(found);
@@ -40,7 +56,7 @@ WeightForms narrow_forms(const CheckpointSource& checkpoint, const Backend& back
     first = &canonical[index];
     if (form != NarrowForm::kNone) forms.emplace(*first, form);
   }
-  return forms;
+  return kept;
 }
 
 void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
@@ -65,8 +81,9 @@ void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeig
   }
 }
 
-WeightForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
-                          const ModelConfig& config, DType compute_dtype, KeepWeights keep) {
+KeptForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
+                        const ModelConfig& config, DType compute_dtype, KeepWeights keep,
+                        NarrowLook look, std::optional<LayerRange> part) {
   if (keep == KeepWeights::kBf16) return {};
   if (compute_dtype != DType::kBF16) {
     if (keep == KeepWeights::kAuto) return {};
@@ -76,8 +93,9 @@ WeightForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& bac
                             checkpoint.path()));
   }
   if (keep == KeepWeights::kAuto && narrow_bytes(checkpoint).stored == 0) return {};
-  WeightForms forms = narrow_forms(checkpoint, backend, config);
-  if (forms.empty() && keep == KeepWeights::kNarrow) {
+  if (keep == KeepWeights::kNarrow) look = NarrowLook::kHeader;
+  KeptForms kept = narrow_forms(checkpoint, backend, config, look, part);
+  if (kept.forms.empty() && keep == KeepWeights::kNarrow) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: no matrix in 4 or 8 bits that can be kept so; want GGUF of Q4_0, "
                             "Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q3_K, IQ4_NL, IQ4_XS or "
@@ -85,7 +103,7 @@ WeightForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& bac
                             "safetensors of FP8, nf4 or fp4",
                             checkpoint.path()));
   }
-  return forms;
+  return kept;
 }
 
 }  // namespace strata::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which matrices of a model may stay in the few bits of its files.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,18 +11,34 @@
 
 namespace strata::model {
 
+// How much of a file is read to find values that a form does not hold; a load reads its codes too,
+// where not each is a number.
+enum class NarrowLook : uint8_t { kHeader, kScales, kCodes };
+
+struct KeptForms {
+  WeightForms forms;
+  std::vector<std::string> faults;  // of matrices that have a form, and values that it lacks
+
+  // Of tensors that are dequantised for what was found; empty without any.
+  [[nodiscard]] std::string warning() const;
+};
+
 // Of the checkpoint's matrices that products, embeddings and heads read; those are left out that
 // have to be dequantised, since no form holds their values, and experts of one layer and projection
-// whose forms differ. Faults that match_tensors finds are an Error.
-WeightForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
-                         const ModelConfig& config);
+// whose forms differ. Layers outside of a part are not looked at. Faults that match_tensors finds
+// are an Error.
+KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
+                       const ModelConfig& config, NarrowLook look,
+                       std::optional<LayerRange> part = {});
 
 // Moves a parameter that is kept in few bits from the checkpoint to its panels.
 void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
                  size_t index);
 
-// What a load keeps; kNarrow: an Error where that is nothing.
-WeightForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
-                          const ModelConfig& config, DType compute_dtype, KeepWeights keep);
+// What a load keeps. kNarrow: an Error where that is nothing; it looks at headers alone, and
+// load_narrow fails by name.
+KeptForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
+                        const ModelConfig& config, DType compute_dtype, KeepWeights keep,
+                        NarrowLook look, std::optional<LayerRange> part = {});
 
 }  // namespace strata::model
