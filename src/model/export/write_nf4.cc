@@ -6,43 +6,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <unordered_map>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/stop.h"
 #include "checkpoint/checkpoint_dir.h"
+#include "tensor/narrow.h"
 
 namespace strata::model {
 namespace {
 
 constexpr int64_t kBlock = 64;
 constexpr int64_t kSliceElements = 2 << 20;  // whole blocks
-constexpr float kMap[] = {-1.0f,
-                          -0.6961928009986877f,
-                          -0.5250730514526367f,
-                          -0.39491748809814453f,
-                          -0.28444138169288635f,
-                          -0.18477343022823334f,
-                          -0.09105003625154495f,
-                          0.0f,
-                          0.07958029955625534f,
-                          0.16093020141124725f,
-                          0.24611230194568634f,
-                          0.33791524171829224f,
-                          0.44070982933044434f,
-                          0.5626170039176941f,
-                          0.7229568362236023f,
-                          1.0f};
+const std::span<const float, 16> kMap(narrow_layout(NarrowForm::kNf4).values, 16);
 
 constexpr std::string_view kAbsmax = ".absmax";
 constexpr std::string_view kQuantMap = ".quant_map";
 constexpr std::string_view kState = ".quant_state.bitsandbytes__nf4";
 
 // The first of the nearest.
-int nearest(float value) {
-  int best = 0;
-  for (int code = 1; code < 16; ++code) {
+size_t nearest(float value) {
+  size_t best = 0;
+  for (size_t code = 1; code < 16; ++code) {
     if (std::fabs(value - kMap[code]) < std::fabs(value - kMap[best])) best = code;
   }
   return best;
@@ -184,7 +171,7 @@ class Nf4Writer {
         const float scale = largest[static_cast<size_t>(block)];
         const auto begin = static_cast<size_t>(block * kBlock);
         for (size_t i = begin; i < std::min(values_.size(), begin + kBlock); ++i) {
-          const int code = scale == 0.0f ? 7 : nearest(values_[i] / scale);
+          const size_t code = scale == 0.0f ? 7 : nearest(values_[i] / scale);
           codes[i / 2] |= static_cast<std::byte>(i % 2 == 0 ? code << 4 : code);
           after[i] = rounded_to(kMap[code] * scale, dtype);
         }

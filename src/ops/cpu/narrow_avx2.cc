@@ -262,12 +262,8 @@ void narrow_unpack_avx2(const NarrowArgs& args) {
 }
 
 void narrow_accumulate_avx2(const NarrowArgs& args, const TileArgs& t) {
-  with_kind(args, [&](auto kind) {
-    using Kind = decltype(kind);
-    using Tile = void (*)(const NarrowArgs&, const TileArgs&);
-    static constexpr Tile kTiles[] = {tile<Kind, 1>, tile<Kind, 2>, tile<Kind, 3>, tile<Kind, 4>};
-    kTiles[t.rows - 1](args, t);
-  });
+  with_tile(args, t.rows,
+            [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
 }
 
 }  // namespace strata::ops::cpu

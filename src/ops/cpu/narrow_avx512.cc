@@ -76,13 +76,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   const NarrowArgs a = of;
   const TileArgs t = args;  // copies that the stores below cannot change
   __m512 acc[kRows][kVectors];
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-      acc[r][v] = t.start_at_zero
-                      ? _mm512_setzero_ps()
-                      : ordered(kRowOrder, _mm512_loadu_ps(t.acc + r * t.acc_stride + kLanes * v));
-    });
-  });
+  load_chains(t, acc, [](__m512 rows) { return ordered(kRowOrder, rows); });
   GroupScales scales;
   alignas(64) float x[kRows][kNarrowGroup];
   const Path::Values values(a.values);
@@ -110,11 +104,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
       });
     }
   }
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-      _mm512_storeu_ps(t.acc + r * t.acc_stride + kLanes * v, ordered(kFromRowOrder, acc[r][v]));
-    });
-  });
+  store_chains(t, acc, [](__m512 rows) { return ordered(kFromRowOrder, rows); });
 }
 
 }  // namespace
@@ -122,12 +112,8 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
 void narrow_unpack_avx512(const NarrowArgs& args) { unpack<Path>(args); }
 
 void narrow_accumulate_avx512(const NarrowArgs& args, const TileArgs& t) {
-  with_kind(args, [&](auto kind) {
-    using Kind = decltype(kind);
-    using Tile = void (*)(const NarrowArgs&, const TileArgs&);
-    static constexpr Tile kTiles[] = {tile<Kind, 1>, tile<Kind, 2>, tile<Kind, 3>, tile<Kind, 4>};
-    kTiles[t.rows - 1](args, t);
-  });
+  with_tile(args, t.rows,
+            [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
 }
 
 }  // namespace strata::ops::cpu

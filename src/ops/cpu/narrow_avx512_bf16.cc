@@ -45,12 +45,8 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   const NarrowArgs a = of;
   const TileArgs t = args;  // copies that the stores below cannot change
   __m512 acc[kRows][kVectors];
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-      acc[r][v] = t.start_at_zero ? _mm512_setzero_ps()
-                                  : _mm512_loadu_ps(t.acc + r * t.acc_stride + 16 * v);
-    });
-  });
+  const auto as_it_is = [](__m512 rows) __attribute__((always_inline)) { return rows; };
+  load_chains(t, acc, as_it_is);
   GroupScales scales;
   const Path::Values values(a.values);
   const bool halves = a.scale == NarrowScale::kSuper16;
@@ -77,11 +73,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
       x += 4;
     }
   }
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-      _mm512_storeu_ps(t.acc + r * t.acc_stride + 16 * v, acc[r][v]);
-    });
-  });
+  store_chains(t, acc, as_it_is);
 }
 
 }  // namespace
@@ -89,13 +81,9 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
 void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<Path>(args); }
 
 void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
-  with_kind(a, [&](auto kind) {
-    constexpr NarrowCodes kCodes = decltype(kind)::kCodes;
-    constexpr bool kMin = decltype(kind)::kMin;
-    using Tile = void (*)(const NarrowArgs&, const TileArgs&);
-    static constexpr Tile kTiles[] = {tile<kCodes, kMin, 1>, tile<kCodes, kMin, 2>,
-                                      tile<kCodes, kMin, 3>, tile<kCodes, kMin, 4>};
-    kTiles[t.rows - 1](a, t);
+  with_tile(a, t.rows, [&](auto kind, auto rows) {
+    using Kind = decltype(kind);
+    tile<Kind::kCodes, Kind::kMin, decltype(rows){}>(a, t);
   });
 }
 

@@ -4,6 +4,7 @@
 // own copy.
 #pragma once
 #include "ops/cpu/narrow_kernels.h"
+#include "ops/cpu/unroll.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -102,6 +103,23 @@ inline void with_kind(const NarrowArgs& a, const Body& body) {
     case kE4m3:
       return body(Kind<kE4m3, false, kUsual>{});
   }
+}
+
+// tile(Kind, rows) of the groups' form, with the number of rows as a type.
+template <typename Tile>
+inline void with_tile(const NarrowArgs& a, int64_t rows, const Tile& tile) {
+  with_kind(a, [&](auto kind) {
+    switch (rows) {
+      case 1:
+        return tile(kind, Index<1>{});
+      case 2:
+        return tile(kind, Index<2>{});
+      case 3:
+        return tile(kind, Index<3>{});
+      default:
+        return tile(kind, Index<kNarrowTileRows>{});
+    }
+  });
 }
 
 template <typename P, NarrowCodes kCodes, bool kMin>

@@ -99,5 +99,23 @@ struct NarrowAvx512 {
   }
 };
 
+// The chains of a tile of 64 lanes, from memory and back; `order` brings the rows of a register
+// into the order of what is added to them, or back.
+template <int kRows, typename Order>
+[[gnu::always_inline]] inline void load_chains(const TileArgs& t, __m512 (&acc)[kRows][4],
+                                               const Order& order) {
+  unroll<4 * kRows>([&](auto i) __attribute__((always_inline)) {
+    const float* const from = t.acc + i / 4 * t.acc_stride + i % 4 * 16;
+    acc[i / 4][i % 4] = t.start_at_zero ? _mm512_setzero_ps() : order(_mm512_loadu_ps(from));
+  });
+}
+template <int kRows, typename Order>
+[[gnu::always_inline]] inline void store_chains(const TileArgs& t, const __m512 (&acc)[kRows][4],
+                                                const Order& order) {
+  unroll<4 * kRows>([&](auto i) __attribute__((always_inline)) {
+    _mm512_storeu_ps(t.acc + i / 4 * t.acc_stride + i % 4 * 16, order(acc[i / 4][i % 4]));
+  });
+}
+
 }  // namespace
 }  // namespace strata::ops::cpu
