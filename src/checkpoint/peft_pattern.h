@@ -2,8 +2,9 @@
 // PeftPatterns: the keys of rank_pattern and alpha_pattern, matched as PEFT's get_pattern_key does:
 // the first key K, in the order of the file, for which Python's re.match(rf"(.*\.)?({K})$", module)
 // succeeds, so a key matches a module whose path equals it or ends in "." + key. A key is a regular
-// expression from a file that is not trusted: all matches of one object together may take kMaxSteps
-// steps, then an Error names the key.
+// expression from a file that is not trusted: what text/regex/regex.h does not know, or Python
+// reads otherwise, is an Error that names it, and all matches of one object together may take
+// kMaxSteps steps, then an Error names the key.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -112,19 +112,18 @@ TEST(PeftPatterns, HostileExpressionsEndSoon) {
       for (int i = 0; i < 100; ++i) static_cast<void>(patterns.match(module));
     });
   };
-  for (const char* key :
-       {"(a+)+[!?]", "([a-z]+)*[!?]", "(?:a|a)*(?:a|a)*(?:a|aa)*[!?]", "(.*)*(.*)*(.*)*[!?]"}) {
-    EXPECT_THAT(fault_of(key),
-                AnyOf(HasSubstr("more than 20000000 steps"), HasSubstr("match limit exceeded")))
-        << key;
-  }
+  for (const char* key : {"(a+)+[!?]", "([a-z]+)*[!?]", "(?:a|a)*(?:a|a)*(?:a|aa)*[!?]"})
+    EXPECT_THAT(fault_of(key), HasSubstr("more than 20000000 steps")) << key;
   const std::string many(4000, '(');
   for (const std::string& key :
        {many, std::string("((ab?){1000}){1000}"), std::string("(?R)"), std::string("(a|b"),
         std::string("["), std::string("*"), std::string("\\C"), std::string(5000, 'a'),
-        std::string("(?<n>(?&n)a)"), std::string("\xff\\d")}) {
+        std::string("(?<n>(?&n)a)"), std::string("\xff\\d"), std::string("(.*)*[!?]")}) {
     EXPECT_THAT(fault_of(key), HasSubstr("file: rank_pattern: key")) << key.substr(0, 50);
   }
+  // What Python knows and we do not, or reads otherwise, is refused by name.
+  for (const char* key : {"(a)\\1", "(?P<n>a)", "\\p{L}+", "[a[bc]]", "a{1,2}+", "q(?i)_proj"})
+    EXPECT_THAT(fault_of(key), HasSubstr("not supported")) << key;
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 

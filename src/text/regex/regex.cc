@@ -25,6 +25,7 @@ class Matcher {
   // The end of the match of the program at `pc` that begins at `pos`, or kNoMatch.
   size_t match(uint32_t pc, size_t pos);
   [[nodiscard]] bool exhausted() const { return steps_left_ < 0; }
+  [[nodiscard]] int64_t steps_left() const { return steps_left_; }
 
  private:
   bool step(uint32_t& pc, size_t& pos);
@@ -194,6 +195,13 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
   }
   regex.program_.code.push_back({.op = Op::kMatch});
   return regex;
+}
+
+bool Regex::matches_start(std::string_view text, int64_t& steps_left) const {
+  Matcher matcher(program_, text, steps_left);
+  const bool found = matcher.match(0, 0) != kNoMatch;
+  steps_left = matcher.steps_left();
+  return found;
 }
 
 void Regex::find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const {

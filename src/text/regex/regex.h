@@ -4,8 +4,9 @@
 // categories, a few scripts and Alphabetic, \s \S \d \D \w \W, groups, (?i:..), alternation,
 // greedy, lazy and possessive repeats, atomic groups, lookahead, one-character lookbehind, ^ $ \A
 // \z \Z \b \B. Anything else is an Error{kUnsupported} that names the construct and its byte in the
-// pattern. Work is bounded: a search that needs more than kStepsPerByte steps a byte is an Error.
-// Immutable after construction; any thread.
+// pattern. Work is bounded: a search that needs more than kStepsPerByte steps a byte is an Error,
+// and who asks for one match says how many steps it may take. Immutable after construction; any
+// thread.
 //   Regex words("\\p{L}+", "pre_tokenizer");
 //   words.find(text, 0, [&](size_t begin, size_t end) { ... });
 #pragma once
@@ -33,6 +34,10 @@ class Regex {
   // Calls found(begin, end) for each match, leftmost first, none overlapping. An empty match is
   // reported too, except right behind another match and at the end of the text.
   void find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const;
+
+  // Whether a match begins at the start of `text`. Takes its steps off `steps_left`; below zero
+  // they were too few, and the answer is none.
+  [[nodiscard]] bool matches_start(std::string_view text, int64_t& steps_left) const;
 
   struct Set {
     uint64_t ascii[2] = {0, 0};
