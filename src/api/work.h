@@ -82,8 +82,10 @@ struct Capacity {
   int64_t total_pages = 0;            // of the KV pool: all are free when nothing holds any
   int64_t free_states = INT64_MAX;    // of sequences as a whole, likewise
   int64_t running_samples = 0;        // rows in the batch
+  int64_t waiting_samples = 0;        // of these, rows whose weights are being read
   std::vector<SampleShare> shares = {};
   int64_t saves = 1;            // copies of adapters that may be made now
+  int64_t loads = 1;            // reads of saved states that may begin now
   double train_seconds = 0.0;   // spent so far in training passes
   double sample_seconds = 0.0;  // and in sampling steps
 };

@@ -20,12 +20,6 @@ constexpr const char* kFormat = "strata-adamw-1";
 constexpr const char* kFirst = "first_moments";
 constexpr const char* kSecond = "second_moments";
 
-std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
-  std::vector<model::LoraModuleSpec> specs;
-  for (const model::LoraModule& module : adapter.modules()) specs.push_back(module.spec);
-  return specs;
-}
-
 void write_optimizer(const AdapterCopy& copy, const std::string& dir) {
   const Shape shape = {copy.weights->num_parameters()};
   SafetensorsWriter writer(dir + kOptimizerFile,
@@ -45,7 +39,7 @@ std::vector<float> values_of(Engine& engine, TensorView view) {
   return values;
 }
 
-void load_optimizer(model::LoraAdapter& adapter, const std::string& dir) {
+void read_optimizer(const std::string& dir, AdapterCopy& copy) {
   const std::string path = dir + kOptimizerFile;
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {}", path, what));
@@ -57,18 +51,19 @@ void load_optimizer(model::LoraAdapter& adapter, const std::string& dir) {
     fail(fmt::format("not an optimizer state of this version ({})", kFormat));
   const auto step = file.metadata().find("step");
   const std::string text = step == file.metadata().end() ? "" : step->second;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), adapter.step);
-  if (error != std::errc() || end != text.data() + text.size() || adapter.step < 0)
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), copy.step);
+  if (error != std::errc() || end != text.data() + text.size() || copy.step < 0)
     fail(fmt::format("step: got '{}', want a count", text));
-  const HostAccess access(adapter.backend().allocator());
-  for (const auto& [name, out] :
-       {std::pair(kFirst, adapter.first_moments()), std::pair(kSecond, adapter.second_moments())}) {
+  const Shape shape = {copy.weights->num_parameters()};
+  for (auto& [name, out] :
+       {std::pair(kFirst, &copy.first_moments), std::pair(kSecond, &copy.second_moments)}) {
     const TensorInfo* info = file.find(name);
-    if (info == nullptr || !info->readable || !(info->shape == out.shape)) {
+    if (info == nullptr || !info->readable || !(info->shape == shape)) {
       fail(fmt::format("tensor '{}': got {}, want {}", name,
-                       info == nullptr ? "none" : info->shape_text(), out.shape.to_string()));
+                       info == nullptr ? "none" : info->shape_text(), shape.to_string()));
     }
-    file.read_f32(*info, 0, out.shape.num_elements(), out.f32());
+    out->resize(static_cast<size_t>(shape.num_elements()));
+    file.read_f32(*info, 0, shape.num_elements(), out->data());
   }
 }
 
@@ -78,6 +73,12 @@ int64_t adapter_file_bytes(const std::string& dir) {
 }
 
 }  // namespace
+
+std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
+  std::vector<model::LoraModuleSpec> specs;
+  for (const model::LoraModule& module : adapter.modules()) specs.push_back(module.spec);
+  return specs;
+}
 
 AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter) {
   CHECK(adapter.trains());
@@ -108,20 +109,30 @@ int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::strin
   return adapter_file_bytes(dir);
 }
 
-void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::string& dir,
-                        bool optimizer) {
-  model::LoraAdapter loaded(engine.backend(), *engine.model().weights, specs_of(adapter));
-  model::load_adapter_weights(engine.model(), dir, loaded);
-  loaded.enable_training();
-  if (optimizer) load_optimizer(loaded, dir);
+AdapterCopy read_adapter_state(Engine& engine, const std::vector<model::LoraModuleSpec>& specs,
+                               const std::string& dir, bool optimizer) {
+  auto weights =
+      std::make_shared<model::LoraAdapter>(engine.backend(), *engine.model().weights, specs);
+  model::load_adapter_weights(engine.model(), dir, *weights);
+  AdapterCopy copy = {.weights = std::move(weights)};
+  if (optimizer) read_optimizer(dir, copy);
+  return copy;
+}
+
+void restore(Backend& backend, const AdapterCopy& copy, model::LoraAdapter& adapter) {
   adapter.enable_training();
-  Backend& backend = engine.backend();
-  ops::copy(backend, loaded.parameters(), adapter.parameters());
-  ops::copy(backend, loaded.first_moments(), adapter.first_moments());
-  ops::copy(backend, loaded.second_moments(), adapter.second_moments());
-  adapter.step = loaded.step;
+  ops::copy(backend, copy.weights->parameters(), adapter.parameters());
+  for (const auto& [from, to] : {std::pair(&copy.first_moments, adapter.first_moments()),
+                                 std::pair(&copy.second_moments, adapter.second_moments())}) {
+    if (from->empty()) {
+      ops::fill_zero(backend, to);
+    } else {
+      ops::from_host(backend, *from, to);
+    }
+  }
+  adapter.step = copy.step;
   adapter.drop_gradients();
-  adapter.refresh(engine.backend());
+  adapter.refresh(backend);
 }
 
 std::unique_ptr<model::LoraAdapter> copy_adapter(Engine& engine, const model::LoraAdapter& from) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An adapter's checkpoint: PEFT files and, beside them, optimizer.safetensors with the AdamW
 // moments and the step count. Reading is strict: the files must hold exactly the adapter's modules,
-// with its ranks. Engine thread only, but for what writes.
+// with its ranks. Engine thread only, but for what reads and writes files.
 #pragma once
 #include <map>
 #include <memory>
@@ -31,13 +31,17 @@ int64_t write_adapter_state(const AdapterCopy& copy, const std::string& dir,
 int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
                              const std::string& base_model_name,
                              const std::map<std::string, std::string>& metadata = {});
-// Replaces weights, and moments and step count by the saved ones or by zero. Accumulated gradients
-// are dropped. Throws Error, and leaves the adapter as it was, when anything does not fit.
-void load_adapter_state(Engine& engine, model::LoraAdapter& adapter, const std::string& dir,
-                        bool optimizer);
+// Any thread: what a checkpoint holds of an adapter with exactly these modules, with the moments if
+// `optimizer`. Throws Error when anything does not fit.
+AdapterCopy read_adapter_state(Engine& engine, const std::vector<model::LoraModuleSpec>& specs,
+                               const std::string& dir, bool optimizer);
+// Replaces weights, and moments and step count by the copy's or by zero. Accumulated gradients are
+// dropped. `backend` may be one that breaks in on the adapter's.
+void restore(Backend& backend, const AdapterCopy& copy, model::LoraAdapter& adapter);
 
 // A new adapter with the same modules and weights, which does not train.
 std::unique_ptr<model::LoraAdapter> copy_adapter(Engine& engine, const model::LoraAdapter& from);
+std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter);
 
 // Memory that an adapter of these modules takes, with or without gradients and moments.
 int64_t adapter_bytes(const Engine& engine, const std::vector<model::LoraModuleSpec>& specs,

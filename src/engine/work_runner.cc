@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kAlpha = 32.0;
 constexpr int64_t kUnlimitedPages = int64_t{1} << 40;
+constexpr size_t kMostLoads = 2;  // at once
 
 void check_finite(std::span<const float> values, size_t datum, std::string_view name) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -49,7 +50,8 @@ WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, Adapter
       options_(options),
       sampling_room_(engine_.room(), engine_.config()),
       copies_(model::numbers_metadata(engine_.model())),
-      snapshots_(engine_, sampling_room_, options.snapshot_bytes, copies_.metadata()),
+      files_(engine_, copies_.metadata()),
+      snapshots_(engine_, sampling_room_, files_, options.snapshot_bytes),
       tokenizer_(tokenizer),
       prefixes_(options.prefix_cache && engine_.options().draft_tokens == 0
                     ? std::make_unique<PrefixCache>(engine_.cache_layout(), engine_.kv_pool(),
@@ -59,7 +61,7 @@ WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, Adapter
       sample_room_(engine_, loop_, options.max_sample_rows) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
-  const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.get(id, dir);
+  const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.load(id, dir);
   kept_.push_back(adapter);
   for (const model::LoraModule& module : adapter->modules()) {
     if (module.spec.rank <= max_rank) continue;
@@ -86,8 +88,10 @@ api::Capacity WorkRunner::capacity() const {
           .total_pages = pages,
           .free_states = sample_room_.free_states(),
           .running_samples = loop_.num_running(),
+          .waiting_samples = loop_.num_waiting(),
           .shares = sample_room_.shares(),
           .saves = may_copy() ? 1 : 0,
+          .loads = may_load() ? 1 : 0,
           .train_seconds = train_seconds_,
           .sample_seconds = sample_seconds_};
 }
@@ -129,19 +133,24 @@ api::AdapterSlot WorkRunner::slot_of(const api::ModelId& model) const {
   return found->second;
 }
 
+api::Failure WorkRunner::failure_of(const std::exception& fault) {
+  if (const auto* error = dynamic_cast<const Error*>(&fault))
+    return {api::category_of(error->code), error->what()};
+  if (dynamic_cast<const std::bad_alloc*>(&fault) != nullptr)
+    return {api::FaultCategory::kServer, "the server is out of memory"};
+  return {api::FaultCategory::kServer, fault.what()};
+}
+
 void WorkRunner::control(const api::Command& command) {
   try {
-    results_.push_back({command.request, execute(command)});
-  } catch (const Error& error) {
-    fail(command.request, api::category_of(error.code), error.what());
-  } catch (const std::bad_alloc&) {
-    fail(command.request, api::FaultCategory::kServer, "the server is out of memory");
+    if (auto outcome = execute(command)) results_.push_back({command.request, std::move(*outcome)});
   } catch (const std::exception& error) {
-    fail(command.request, api::FaultCategory::kServer, error.what());
+    const api::Failure failure = failure_of(error);
+    fail(command.request, failure.category, failure.message);
   }
 }
 
-api::Outcome WorkRunner::execute(const api::Command& command) {
+std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
   if (std::holds_alternative<api::CreateModel>(command.op)) return create(command);
   if (std::holds_alternative<api::UnloadModel>(command.op)) return unload(command);
   const api::AdapterSlot slot = slot_of(command.model);
@@ -156,11 +165,69 @@ api::Outcome WorkRunner::execute(const api::Command& command) {
     return save_for_sampler(command, *save);
   const auto* load = std::get_if<api::LoadState>(&command.op);
   CHECK(load != nullptr, command.op.index());
-  load_adapter_state(engine_, engine_.adapter(slot), load->dir, load->optimizer);
-  return api::Done{};
+  this->load(command, load->dir, load->optimizer);
+  return std::nullopt;
 }
 
-api::Outcome WorkRunner::create(const api::Command& command) {
+// The scheduler starts nothing of the model before the answer.
+void WorkRunner::load(const api::Command& command, const std::string& dir, bool optimizer) {
+  const model::LoraAdapter& adapter = engine_.adapter(slot_of(command.model));
+  const int64_t moments = optimizer ? 2 * adapter.num_parameters() : 0;
+  const std::vector<model::LoraModuleSpec> specs = specs_of(adapter);
+  loads_[command.request] = {
+      .model = command.model,
+      .creates = std::holds_alternative<api::CreateModel>(command.op),
+      .num_bytes = adapter_bytes(engine_, specs, false) + moments * dtype_bytes(DType::kF32)};
+  files_.ask({.what = FileJob::What::kReadState,
+              .tenant = command.tenant,
+              .name = command.request.text,
+              .dir = dir,
+              .specs = specs,
+              .optimizer = optimizer});
+}
+
+// Its adapter takes no part in the pass that this may come in the midst of.
+api::Outcome WorkRunner::finish_load(const FileJob& job) {
+  const auto found = loads_.find(api::RequestId{job.name});
+  CHECK(found != loads_.end(), job.name);
+  const Load load = std::move(found->second);
+  loads_.erase(found);
+  const api::AdapterSlot slot = slot_of(load.model);
+  try {
+    if (job.fault != nullptr) std::rethrow_exception(job.fault);
+    restore(sampling_room_.backend(), job.state, engine_.adapter(slot));
+    return api::Done{};
+  } catch (const std::exception& error) {
+    if (load.creates) {
+      engine_.clear_adapter(slot);
+      models_.erase(load.model);
+      book_.remove(load.model);
+    }
+    return failure_of(error);
+  }
+}
+
+std::vector<api::Result> WorkRunner::finish_files() {
+  std::vector<api::Result> results;
+  for (FileJob& job : files_.take_done()) {
+    switch (job.what) {
+      case FileJob::What::kReadWeights:
+        give_weights(std::move(job), results);
+        break;
+      case FileJob::What::kReadState:
+        results.push_back({api::RequestId{job.name}, finish_load(job)});
+        break;
+      case FileJob::What::kWriteWeights:
+        snapshots_.finish_write(std::move(job));
+        break;
+      case FileJob::What::kRemove:
+        break;
+    }
+  }
+  return results;
+}
+
+std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
   const auto& create = std::get<api::CreateModel>(command.op);
   // The rank comes first: a huge one must not be multiplied.
   book_.check(command, create.lora.rank, 0);
@@ -171,16 +238,15 @@ api::Outcome WorkRunner::create(const api::Command& command) {
   const api::AdapterSlot slot = engine_.create_adapter(specs, create.lora.seed);
   try {
     engine_.adapter(slot).enable_training();
-    if (!create.load_dir.empty()) {
-      load_adapter_state(engine_, engine_.adapter(slot), create.load_dir, create.load_optimizer);
-    }
   } catch (...) {
     engine_.clear_adapter(slot);
     throw;
   }
   models_[command.model] = slot;
   book_.add(command, bytes);
-  return api::Done{};
+  if (create.load_dir.empty()) return api::Done{};
+  load(command, create.load_dir, create.load_optimizer);
+  return std::nullopt;
 }
 
 api::Outcome WorkRunner::unload(const api::Command& command) {
@@ -202,11 +268,24 @@ api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
                      save.base_model_name);
 }
 
-// One copy may always be made; more only as far as the share of sampler weights goes, which they
-// take memory from until they are written.
+// What copies that wait for the disk, and states that are being read, leave of the share of sampler
+// weights, which they take memory from.
+int64_t WorkRunner::free_for_copies() const {
+  int64_t bytes = options_.snapshot_bytes - snapshots_.num_bytes() - copies_.num_bytes();
+  for (const auto& [request, load] : loads_) bytes -= load.num_bytes;
+  return bytes;
+}
+
+// One copy may always be made, but while sampler weights are more than they may be.
 bool WorkRunner::may_copy() const {
-  const int64_t held = copies_.num_bytes();
-  return held == 0 || held + copies_.largest() <= options_.snapshot_bytes - snapshots_.num_bytes();
+  if (snapshots_.is_behind()) return false;
+  return copies_.num_bytes() == 0 || copies_.largest() <= free_for_copies();
+}
+
+// One state may always be read, another where there is memory for one as large.
+bool WorkRunner::may_load() const {
+  if (loads_.empty()) return true;
+  return loads_.size() < kMostLoads && loads_.begin()->second.num_bytes <= free_for_copies();
 }
 
 api::Sequence WorkRunner::to_sequence(const api::Command& command, size_t index) const {

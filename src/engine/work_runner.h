@@ -18,6 +18,7 @@
 #include "api/result.h"
 #include "api/work.h"
 #include "engine/adapter_book.h"
+#include "engine/file_jobs.h"
 #include "engine/held_copies.h"
 #include "engine/runner.h"
 #include "engine/sampling/sample_room.h"
@@ -48,6 +49,9 @@ class WorkRunner {
   std::vector<api::Result> run(const api::Work& work, const Interruption* breaks = nullptr);
   // What of the work is sampling: samples that leave, join and run on, and one step.
   std::vector<api::Result> sample(const api::Work& work);
+  // What came of the files that were asked for (files()): commands that waited for them go on, or
+  // are answered. Also from `breaks`.
+  std::vector<api::Result> finish_files();
   // What happened since the last call, to be told before the results of the same turn.
   std::vector<api::Event> take_events() { return std::exchange(events_, {}); }
 
@@ -56,6 +60,8 @@ class WorkRunner {
   // weights may.
   void keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank);
 
+  // Any thread: files that wait to be read or written by whoever may wait for a disk.
+  [[nodiscard]] FileJobs& files() { return files_; }
   // Any thread: what saves have copied and is not written yet.
   [[nodiscard]] HeldCopies& copies() { return copies_; }
 
@@ -74,11 +80,17 @@ class WorkRunner {
     api::ForwardBackwardResult result;
     double loss = 0.0;
   };
+  struct Load {  // whose files are being read
+    api::ModelId model;
+    bool creates = false;
+    int64_t num_bytes = 0;
+  };
 
   // Samples (engine/work_samples.cc)
   void leave(const api::Work& work);
   void join(const api::Work& work, std::vector<api::Result>& results);
   void join(const api::SampleRows& rows, std::vector<api::Result>& results);
+  void give_weights(FileJob job, std::vector<api::Result>& results);
   void check_sample(const api::Sample& sample) const;
   void open_group(const std::shared_ptr<const api::Command>& command);
   void add_sample(size_t group, int64_t index);
@@ -92,9 +104,12 @@ class WorkRunner {
 
   // Models and passes
   void control(const api::Command& command);
-  api::Outcome execute(const api::Command& command);
-  api::Outcome create(const api::Command& command);
+  // None: its answer comes when its files have been read.
+  std::optional<api::Outcome> execute(const api::Command& command);
+  std::optional<api::Outcome> create(const api::Command& command);
   api::Outcome unload(const api::Command& command);
+  void load(const api::Command& command, const std::string& dir, bool optimizer);
+  api::Outcome finish_load(const FileJob& job);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   void train(const std::vector<api::DataRange>& rows);
@@ -102,9 +117,12 @@ class WorkRunner {
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check(const api::Command& command) const;
   void collect(const api::DataRange& rows, std::span<api::SequenceResult> results);
+  [[nodiscard]] int64_t free_for_copies() const;
   [[nodiscard]] bool may_copy() const;
+  [[nodiscard]] bool may_load() const;
   void fail_pass(const api::Command& command, const std::string& what);
   void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
+  [[nodiscard]] static api::Failure failure_of(const std::exception& fault);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;
 
   Runner& runner_;
@@ -113,6 +131,7 @@ class WorkRunner {
   const RunnerOptions options_;
   PassRoom sampling_room_;  // steps break in on training passes
   HeldCopies copies_;
+  FileJobs files_;
   SnapshotCache snapshots_;
   std::vector<std::shared_ptr<const model::LoraAdapter>> kept_;  // of snapshots_
   const text::Tokenizer* tokenizer_;
@@ -122,6 +141,7 @@ class WorkRunner {
   StepBudget budget_;
   std::map<api::ModelId, api::AdapterSlot> models_;
   std::unordered_map<api::RequestId, Partial> partial_;
+  std::unordered_map<api::RequestId, Load> loads_;
   std::vector<api::Result> results_;
   std::vector<api::Event> events_;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;

@@ -84,12 +84,9 @@ void WorkRunner::join(const api::SampleRows& rows, std::vector<api::Result>& res
     if (!group) return;  // its failure is on the way, behind a pass in whose midst this comes
     for (int64_t i = rows.first; i < rows.last; ++i) add_sample(*group, i);
     if (rows.last == sample.num_samples) loop_.close(*group);
-  } catch (const Error& error) {
-    drop_samples(id);
-    results.push_back({id, api::Failure{api::category_of(error.code), error.what()}});
   } catch (const std::exception& error) {
     drop_samples(id);
-    results.push_back({id, api::Failure{api::FaultCategory::kServer, error.what()}});
+    results.push_back({id, failure_of(error)});
   }
 }
 
@@ -123,12 +120,34 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
       std::make_shared<SampleAnswer>(SampleAnswer{.command = command, .left = sample.num_samples});
   answer->output.sequences.resize(static_cast<size_t>(sample.num_samples));
   std::shared_ptr<model::LoraAdapter> adapter;
-  if (!sample.snapshot.empty()) adapter = snapshots_.get(sample.snapshot, sample.snapshot_dir);
-  if (prefixes_ != nullptr) prefixes_->drop_unreachable();  // of weights that made way for these
+  if (!sample.snapshot.empty()) adapter = snapshots_.find(sample.snapshot);
+  const bool waits = !sample.snapshot.empty() && adapter == nullptr;
+  if (waits) snapshots_.ask(sample.snapshot, sample.snapshot_dir, command->tenant);
   const size_t group =
       loop_.open(std::shared_ptr<const api::SampleRequest>(command, &sample), std::move(adapter),
                  /*owner=*/std::hash<std::string>()(command->tenant.text));
   loop_.group(group).answer = std::move(answer);
+  if (waits) loop_.await_weights(group);
+}
+
+// All who waited for these weights begin, or fail as their file does.
+void WorkRunner::give_weights(FileJob job, std::vector<api::Result>& results) {
+  const api::SnapshotId id{job.name};
+  std::vector<size_t> waiting;
+  for (const auto& [number, group] : loop_.groups()) {
+    if (!group.has_weights && group.answer->sample().snapshot == id) waiting.push_back(number);
+  }
+  try {
+    const std::shared_ptr<model::LoraAdapter> adapter = snapshots_.finish_read(std::move(job));
+    for (const size_t group : waiting) loop_.give_weights(group, adapter);
+  } catch (const std::exception& error) {
+    for (const size_t group : waiting) {
+      const api::RequestId request = loop_.group(group).answer->command->request;
+      drop_samples(request);
+      results.push_back({request, failure_of(error)});
+    }
+  }
+  if (prefixes_ != nullptr) prefixes_->drop_unreachable();  // of weights that made way for these
 }
 
 void WorkRunner::add_sample(size_t group, int64_t index) {

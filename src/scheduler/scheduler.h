@@ -7,7 +7,8 @@
 // after it starts earlier. A turn holds, for each model, the barrier that stands first in line (but
 // one save or load of all models together), and then one pass of rows: data of forward and
 // forward_backward of any models, adapters and losses, up to the pass's token budget. A large
-// command takes several turns, cut between data.
+// command takes several turns, cut between data. A load's answer may come turns later, since
+// another thread reads its files: until then its model waits, and nobody else does.
 // Sampling: rows join the running batch while it has room for them; nothing orders them. Where it
 // has none, a tenant that holds less takes room from one that holds more, as long as that leaves
 // the other no worse off: rows of that one are set aside and run on later, to the same result.
@@ -113,9 +114,10 @@ class Scheduler {
     api::BaseId base = {};
     api::RequestId created_by;  // with its fingerprint, to know a repeated submission
     uint64_t created_fingerprint = 0;
-    CommandPtr create;    // until it is handed out
-    bool live = false;    // its creation succeeded
-    bool ending = false;  // nothing new is accepted; after its last saves comes the unload
+    CommandPtr create;     // until it is handed out
+    bool live = false;     // its creation succeeded
+    bool loading = false;  // a LoadState was handed out: nothing of it starts before the answer
+    bool ending = false;   // nothing new is accepted; after its last saves comes the unload
     std::deque<CommandPtr> last_saves;
     CommandPtr unload;
     size_t next_datum = 0;  // of the command in front, when it has begun
@@ -166,6 +168,7 @@ class Scheduler {
   void pop(Model& model, double now) REQUIRES(mutex_);
 
   [[nodiscard]] static bool is_save(const api::Command& command);
+  [[nodiscard]] static bool is_load(const api::Command& command);
   [[nodiscard]] static bool is_file_work(const api::Command& command);
   [[nodiscard]] CommandPtr next_control(const Model& model) const REQUIRES(mutex_);
   bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now)
@@ -214,6 +217,7 @@ class Scheduler {
   std::unordered_map<api::RequestId, SampleEntry> samples_ GUARDED_BY(mutex_);  // until answered
   std::unordered_map<api::RequestId, api::ModelId> creating_
       GUARDED_BY(mutex_);  // handed out, no answer yet
+  std::unordered_map<api::RequestId, api::ModelId> loading_ GUARDED_BY(mutex_);  // likewise
   std::unordered_map<api::RequestId, api::ModelId> begun_
       GUARDED_BY(mutex_);  // some of its data handed out
   std::set<api::RequestId> unanswered_ GUARDED_BY(mutex_);

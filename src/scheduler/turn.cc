@@ -13,7 +13,7 @@
 namespace strata::scheduler {
 
 bool Scheduler::rows_ready(const Model& model) {
-  if (!model.live || model.ending) return false;
+  if (!model.live || model.ending || model.loading) return false;
   const CommandPtr head = model.queue.ready();
   return head != nullptr && std::holds_alternative<api::ForwardBackward>(head->op);
 }
@@ -53,7 +53,8 @@ void Scheduler::take_sampling(const api::Capacity& engine, Side& side, api::Work
   work.cancel = std::exchange(side.cancelled, {});
   work.release = std::exchange(side.released, {});
   take_samples(engine, side, work);
-  work.decode = engine.running_samples > 0 || !work.samples.empty() || !work.resume.empty();
+  work.decode = engine.running_samples > engine.waiting_samples || !work.samples.empty() ||
+                !work.resume.empty();
 }
 
 void Scheduler::pop(Model& model, double now) {
@@ -61,18 +62,21 @@ void Scheduler::pop(Model& model, double now) {
   model.next_datum = 0;
 }
 
-// What needs a file: the engine copies whole adapters for it, or reads them.
-bool Scheduler::is_file_work(const api::Command& command) {
+bool Scheduler::is_load(const api::Command& command) {
   if (const auto* create = std::get_if<api::CreateModel>(&command.op))
     return !create->load_dir.empty();
-  return std::holds_alternative<api::SaveState>(command.op) ||
-         std::holds_alternative<api::SaveForSampler>(command.op) ||
-         std::holds_alternative<api::LoadState>(command.op);
+  return std::holds_alternative<api::LoadState>(command.op);
+}
+
+// What needs a file: the engine copies whole adapters for it, or has them read.
+bool Scheduler::is_file_work(const api::Command& command) {
+  return is_save(command) || is_load(command);
 }
 
 // The control operation that is next of this model, or null.
 CommandPtr Scheduler::next_control(const Model& model) const {
   if (model.create != nullptr) return model.create;
+  if (model.loading) return nullptr;
   if (model.ending) {
     if (creating_.contains(model.created_by)) return nullptr;
     return model.last_saves.empty() ? model.unload : model.last_saves.front();
@@ -87,6 +91,8 @@ bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& w
     creating_[command->request] = id;
     model.create = nullptr;
   } else if (!model.ending) {
+    model.loading = is_load(*command);
+    if (model.loading) loading_[command->request] = id;
     pop(model, now);
   } else if (!model.last_saves.empty()) {
     model.last_saves.pop_front();
@@ -112,7 +118,7 @@ bool Scheduler::take_control(const api::Capacity& engine, Side& side, api::Work&
     if (command == nullptr) continue;
     if (is_file_work(*command)) {
       any_files = true;
-      if (engine.saves == 0 && is_save(*command)) continue;
+      if ((is_save(*command) ? engine.saves : engine.loads) == 0) continue;
       with_files.push_back(here);
       tenants.push_back(here->second.tenant);
     } else if (start_control(here->first, here->second, work, now)) {
@@ -409,6 +415,10 @@ std::vector<api::Result> Scheduler::complete(std::vector<api::Result> results, d
       const api::ModelId id = std::move(created->second);
       creating_.erase(created);
       finish_create(id, result.outcome, now);
+    }
+    if (const auto loaded = loading_.find(result.request); loaded != loading_.end()) {
+      models_.at(loaded->second).loading = false;
+      loading_.erase(loaded);
     }
     if (const auto begun = begun_.find(result.request); begun != begun_.end()) {
       pop(models_.at(begun->second), now);  // it failed: the rest of its data is not run

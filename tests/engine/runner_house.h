@@ -37,17 +37,27 @@ struct Server {
   void submit(api::Command command) {
     ASSERT_EQ(scheduler.submit(std::move(command), 0.0).admission, api::Admission::kAccepted);
   }
-  bool turn() {
-    const api::Capacity capacity = runner.capacity();
-    const api::Work work = scheduler.next({&capacity, 1}, 0.0);
-    for (api::Result& result : scheduler.complete(runner.run(work), 0.0)) {
+  bool reads = true;  // files that are asked for at once, as other threads do later
+
+  void finish_files() {
+    while (reads && runner.files().num_waiting() > 0) runner.files().work();
+    post(runner.finish_files());
+  }
+  void post(std::vector<api::Result> results) {
+    for (api::Result& result : scheduler.complete(std::move(results), 0.0)) {
       auto* saved = std::get_if<api::Saved>(&result.outcome);
       if (saved != nullptr && saved->what != api::SavedAs::kNothing && writes)
         saved_bytes = runner.copies().write(result.request).value();
       posted[result.request.text].push_back(std::move(result.outcome));
     }
+  }
+  bool turn() {
+    finish_files();
+    const api::Capacity capacity = runner.capacity();
+    const api::Work work = scheduler.next({&capacity, 1}, 0.0);
+    post(runner.run(work));
     for (api::Event& event : runner.take_events()) told.push_back(std::move(event));
-    return !work.empty();
+    return !work.empty() || (reads && runner.files().num_waiting() > 0);
   }
   void run() {
     while (turn()) {

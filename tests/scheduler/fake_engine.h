@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/result.h"
@@ -22,6 +23,7 @@ class FakeEngine {
   int64_t max_rows = 8;
   int64_t pages = 64;
   int64_t saves = 1;
+  bool holds_loads = false;  // their answers come by finish_loads()
   double train_cost = 1.0, sample_cost = 1.0, file_cost = 0.0;
   std::set<std::string> fail;
   std::map<std::string, std::vector<std::string>> log;  // by model: requests as they ran
@@ -57,6 +59,10 @@ class FakeEngine {
     for (const auto& command : work.control) {
       note(*command);
       if (is_file_work(*command)) train_seconds_ += file_cost;
+      if (holds_loads && std::holds_alternative<api::LoadState>(command->op)) {
+        loads_.push_back({command->request, api::Done{}});
+        continue;
+      }
       answer(*command, api::Done{});
     }
     if (!work.rows.empty()) train(work.rows);
@@ -64,6 +70,8 @@ class FakeEngine {
     if (work.decode) decode();
     return results_;
   }
+
+  std::vector<api::Result> finish_loads() { return std::exchange(loads_, {}); }
 
  private:
   static bool is_file_work(const api::Command& command) {
@@ -149,7 +157,7 @@ class FakeEngine {
   std::vector<Running> running_;
   std::map<std::string, int64_t> prompts_;  // pages of a request's prompt
   std::map<std::string, int64_t> left_;     // samples of a request without an end
-  std::vector<api::Result> results_;
+  std::vector<api::Result> results_, loads_;
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
 };
 

@@ -221,6 +221,31 @@ TEST(SchedulerLimits, AShutdownCountsWhatItDrops) {
   EXPECT_EQ(other.scheduler.num_dropped(), 2u);
 }
 
+// A load's answer comes when its files are read: its model waits for it, and so does the model's
+// end.
+TEST(SchedulerLimits, AModelWaitsForItsLoadAndNobodyElseDoes) {
+  House house;
+  for (const char* model : {"m", "n"}) house.submit(create(model, "t", model));
+  house.run();
+  house.engine.holds_loads = true;
+  house.submit(op("m", 1, api::LoadState{"dir", false}, "t", "m"));
+  house.submit(op("m", 2, rows({4}), "t", "m"));
+  house.submit(op("m", 3, api::SaveState{}, "t", "m"));
+  house.submit(op("n", 1, rows({4}), "t", "n"));
+  house.run();
+  EXPECT_EQ(house.engine.log["m"], (std::vector<std::string>{"create-m", "m-1"}));
+  EXPECT_EQ(house.posted["n-1"].size(), 1u);
+  house.scheduler.end_session({"m"}, "ended", house.now);
+  house.run();
+  EXPECT_EQ(house.engine.log["m"].size(), 2u);  // no unload under the read
+  house.post(house.scheduler.complete(house.engine.finish_loads(), house.now));
+  house.run();
+  EXPECT_EQ(house.posted["m-1"].size(), 1u);
+  EXPECT_NE(house.failure("m-2"), nullptr);
+  EXPECT_EQ(house.engine.log["m"], (std::vector<std::string>{"create-m", "m-1", "m-3", ""}));
+  EXPECT_TRUE(house.scheduler.idle());
+}
+
 // While copies of adapters wait for the disk, no further one is made; loads go on.
 TEST(SchedulerLimits, SavesWaitForTheDisk) {
   House house;

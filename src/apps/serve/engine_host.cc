@@ -22,6 +22,7 @@ namespace {
 
 constexpr double kIdleSeconds = 0.5;   // how late a gap's end may be noticed
 constexpr double kLookSeconds = 0.02;  // how late a sample may be noticed in a training pass
+constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
 
 bool has_drafts(const engine::Engine* engine) { return engine->options().draft_tokens > 0; }
 
@@ -120,6 +121,10 @@ void EngineHost::start(scheduler::Scheduler& scheduler,
                        std::function<void(std::vector<api::Event>)> post) {
   scheduler_ = &scheduler;
   post_ = std::move(post);
+  for (const Base& base : engines_) {
+    for (int i = 0; i < kFileThreads; ++i)
+      file_threads_.emplace_back([this, &files = base.runner->files()] { do_files(files); });
+  }
   thread_ = std::jthread([this] { loop(); });
 }
 
@@ -138,12 +143,20 @@ void EngineHost::stop() {
   stopping_ = true;
   if (scheduler_ != nullptr) scheduler_->wake();
   if (thread_.joinable()) thread_.join();
+  for (const Base& base : engines_) base.runner->files().close();
+  file_threads_.clear();
+}
+
+void EngineHost::do_files(engine::FileJobs& files) {
+  name_thread("files");
+  while (files.work()) scheduler_->wake();
 }
 
 void EngineHost::loop() {
   name_thread("engine");
   std::vector<api::Capacity> capacities;
   while (!stopping_) {
+    finish_files();
     capacities.clear();
     for (const Base& base : engines_) capacities.push_back(base.runner->capacity());
     const api::Work work = scheduler_->next(capacities, now_seconds());
@@ -160,6 +173,15 @@ void EngineHost::loop() {
     post(std::move(results));
     if (idle) scheduler_->wait(kIdleSeconds);
   }
+}
+
+void EngineHost::finish_files() {
+  std::vector<api::Result> results;
+  for (const Base& base : engines_) {
+    std::vector<api::Result> finished = base.runner->finish_files();
+    std::move(finished.begin(), finished.end(), std::back_inserter(results));
+  }
+  if (!results.empty()) post(scheduler_->complete(std::move(results), now_seconds()));
 }
 
 // The events of a request come before its result.
@@ -187,6 +209,7 @@ void EngineHost::take_break() {
   const TraceSpan span("break");
   const double begin = now_seconds();
   try {
+    finish_files();
     for (const Base& base : engines_) {
       const api::Work work = scheduler_->next_samples(base.runner->capacity());
       if (work.empty()) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // EngineHost: the engines of a server and the thread that runs them. The loop is three calls: what
-// is next, run it, post what came of it. While training passes run, sampling breaks in on them for
+// is next, run it, post what came of it. That thread opens no file: what the engines want read or
+// written others do. While training passes run, sampling breaks in on them for
 // as much time as it leaves them, so that a sample need not wait for the end of a pass.
 //   EngineHost host(directories, options);  host.start(scheduler, post);  ...  host.stop();
 #pragma once
@@ -103,6 +104,8 @@ class EngineHost {
   std::vector<api::Result> run(const api::Work& work);
   std::vector<api::Result> answered(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
+  void do_files(engine::FileJobs& files);
+  void finish_files();
   void post(std::vector<api::Result> results);
   [[nodiscard]] bool is_break_due();
   void take_break();
@@ -123,6 +126,7 @@ class EngineHost {
                        snapshot_bytes_ = 0, kv_bytes_ = 0, drafts_read_ = 0, drafts_accepted_ = 0,
                        prompt_tokens_ = 0, cached_tokens_ = 0, prefix_bytes_ = 0;
   std::jthread thread_;
+  std::vector<std::jthread> file_threads_;  // that may wait for a disk
 };
 
 // What the server calls for a command, a session's end or a sampler's: the scheduler. Borrows both.

@@ -170,7 +170,21 @@ api::SampleResult RowBook::take(size_t id) {
   return result;
 }
 
+int64_t RowBook::num_waiting() const {
+  return std::count_if(active_.begin(), active_.end(),
+                       [this](size_t id) { return !groups_.at(rows_.at(id).group).has_weights; });
+}
+
+void RowBook::give_weights(size_t id, std::shared_ptr<model::LoraAdapter> adapter) {
+  SampleGroup& group = groups_.at(id);
+  CHECK(!group.has_weights, id);
+  group.adapter = adapter.get();
+  group.keep = std::move(adapter);
+  group.has_weights = true;
+}
+
 bool RowBook::can_read(SampleRow& row) {
+  if (!group_of(row).has_weights) return false;
   if (row.leads && !std::exchange(row.has_looked, true)) look_for_prefix(row);
   if (row.leads || row.joined) return true;
   if (!group_of(row).ready) return false;

@@ -44,6 +44,10 @@ class RowBook {
   [[nodiscard]] SampleGroup& group_of(const SampleRow& row) { return groups_.at(row.group); }
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }
+  // Of these, rows whose group's weights are being read.
+  [[nodiscard]] int64_t num_waiting() const;
+  // The weights of a group that was opened without them.
+  void give_weights(size_t group, std::shared_ptr<model::LoraAdapter> adapter);
 
   // What a row reads of its cache, and writes to.
 
@@ -75,7 +79,7 @@ class RowBook {
 
  private:
   [[nodiscard]] bool uses_prefixes(const SampleGroup& group) const {
-    return prefixes_ != nullptr && group.answer != nullptr;
+    return prefixes_ != nullptr && group.answer != nullptr && group.has_weights;
   }
   [[nodiscard]] static PrefixOwner owner_of(const SampleGroup& group) {
     return {group.answer->command->tenant, group.answer->sample().snapshot, group.keep};

@@ -50,6 +50,7 @@ struct SampleGroup {
   std::shared_ptr<SampleAnswer> answer = nullptr;     // of a command; else null
   std::shared_ptr<model::LoraAdapter> keep = nullptr;
   model::LoraAdapter* adapter = nullptr;
+  bool has_weights = true;  // false: they are being read, and no row can
   uint64_t owner = 0;
   bool has_looked = false;        // for what of the prompt is known
   int64_t num_found = 0;          // tokens that were, the first time

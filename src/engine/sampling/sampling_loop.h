@@ -49,6 +49,12 @@ class SamplingLoop {
     return book_.open(std::move(request), std::move(adapter), owner);
   }
   size_t add_row(size_t group, uint64_t seed) { return book_.add_row(group, seed); }
+  // A group whose weights are not there yet, and their arrival: its rows count as running, and take
+  // no part in steps before it.
+  void await_weights(size_t group) { book_.group(group).has_weights = false; }
+  void give_weights(size_t group, std::shared_ptr<model::LoraAdapter> adapter) {
+    book_.give_weights(group, std::move(adapter));
+  }
   void close(size_t group) { book_.close(group); }
 
   // The row takes no part in steps until resume(). It keeps its pages and its state if `keep`, and
@@ -69,7 +75,9 @@ class SamplingLoop {
   // Of the last step.
   [[nodiscard]] int64_t last_tokens() const { return step_.builder().num_tokens(); }
 
-  [[nodiscard]] bool done() const { return book_.active().empty(); }
+  // No row has anything to do in a step.
+  [[nodiscard]] bool done() const { return num_running() == num_waiting(); }
+  [[nodiscard]] int64_t num_waiting() const { return book_.num_waiting(); }
   [[nodiscard]] int64_t num_running() const { return std::ssize(book_.active()); }
   // Runs one pass; the tokens it sampled, at most one a row, in order of id: a row that drafts have
   // given tokens in advance yields the next of these, and has no part in the pass. A row whose

@@ -3,13 +3,25 @@
 
 #include <fmt/format.h>
 
-#include <set>
+#include <algorithm>
+#include <exception>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/adapter_state.h"
 
 namespace strata::engine {
+namespace {
+
+std::string text_of(const std::exception_ptr& fault) {
+  try {
+    std::rethrow_exception(fault);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
 
 void SnapshotCache::put(const api::SnapshotId& id, std::shared_ptr<model::LoraAdapter> adapter,
                         const std::string& dir, bool ephemeral) {
@@ -18,58 +30,101 @@ void SnapshotCache::put(const api::SnapshotId& id, std::shared_ptr<model::LoraAd
 
 void SnapshotCache::insert(const api::SnapshotId& id, Entry entry) {
   release(id);
-  std::vector<model::LoraModuleSpec> specs;
-  for (const model::LoraModule& module : entry.adapter->modules()) specs.push_back(module.spec);
-  entry.bytes = adapter_bytes(engine_, specs, false);
+  entry.bytes = adapter_bytes(engine_, specs_of(*entry.adapter), false);
   entry.last_use = ++clock_;
   num_bytes_ += entry.bytes;
   entries_[id] = std::move(entry);
+  for (auto& [other, held] : entries_) held.could_not = false;
   make_room();
 }
 
+// The newest stays, and those that rows use would not give their memory back.
+std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest() {
+  auto oldest = entries_.end();
+  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
+    const Entry& entry = at->second;
+    if (entry.last_use == clock_ || entry.adapter.use_count() > 1) continue;
+    if (entry.is_written || entry.could_not) continue;
+    if (oldest == entries_.end() || entry.last_use < oldest->second.last_use) oldest = at;
+  }
+  return oldest;
+}
+
 void SnapshotCache::make_room() {
-  std::set<api::SnapshotId> unwritable;
-  while (num_bytes_ > max_bytes_) {
-    auto oldest = entries_.end();
-    for (auto at = entries_.begin(); at != entries_.end(); ++at) {
-      // The newest stays, and those that rows use would not give their memory back.
-      if (at->second.last_use == clock_ || at->second.adapter.use_count() > 1) continue;
-      if (unwritable.contains(at->first)) continue;
-      if (oldest == entries_.end() || at->second.last_use < oldest->second.last_use) oldest = at;
-    }
-    if (oldest == entries_.end()) return;
-    Entry& entry = oldest->second;
-    if (entry.unwritten && !write(oldest->first, entry)) {
-      unwritable.insert(oldest->first);
+  int64_t leaving = 0;
+  for (const auto& [id, entry] : entries_) leaving += entry.is_written ? entry.bytes : 0;
+  while (num_bytes_ - leaving > max_bytes_) {
+    const auto found = oldest();
+    if (found == entries_.end()) return;
+    Entry& entry = found->second;
+    if (entry.unwritten) {
+      entry.is_written = true;
+      leaving += entry.bytes;
+      files_.ask({.what = FileJob::What::kWriteWeights,
+                  .name = found->first.text,
+                  .dir = entry.dir,
+                  .weights = entry.adapter});
       continue;
     }
     num_bytes_ -= entry.bytes;
-    entries_.erase(oldest);
+    entries_.erase(found);
   }
 }
 
-// False on a full disk: who asked for other weights must not pay for that, so these stay in memory.
-bool SnapshotCache::write(const api::SnapshotId& id, Entry& entry) {
-  try {
-    write_adapter_state({.weights = entry.adapter}, entry.dir, engine_.model().dir, metadata_);
-    return true;
-  } catch (const Error& error) {
+bool SnapshotCache::is_behind() const {
+  if (num_bytes_ <= max_bytes_) return false;
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const auto& entry) { return entry.second.is_written; });
+}
+
+// On a full disk they stay in memory: who asked for other weights must not pay for that.
+void SnapshotCache::finish_write(FileJob job) {
+  const auto found = entries_.find(api::SnapshotId{job.name});
+  if (found == entries_.end()) {  // released meanwhile, and its folder perhaps before it was there
+    files_.ask({.what = FileJob::What::kRemove, .name = job.name, .dir = job.dir});
+    return;
+  }
+  Entry& entry = found->second;
+  if (entry.adapter != job.weights) return;  // others by that name
+  job.weights.reset();
+  entry.is_written = false;
+  entry.unwritten = entry.could_not = job.fault != nullptr;
+  if (job.fault != nullptr) {
     log(LogLevel::kError,
-        fmt::format("sampler weights {} stay in memory: {}", id.text, error.what()));
-    return false;
+        fmt::format("sampler weights {} stay in memory: {}", job.name, text_of(job.fault)));
   }
+  make_room();
 }
 
-std::shared_ptr<model::LoraAdapter> SnapshotCache::get(const api::SnapshotId& id,
-                                                       const std::string& dir) {
+std::shared_ptr<model::LoraAdapter> SnapshotCache::find(const api::SnapshotId& id) {
   const auto found = entries_.find(id);
-  if (found != entries_.end()) {
-    found->second.last_use = ++clock_;
-    return found->second.adapter;
-  }
+  if (found == entries_.end()) return nullptr;
+  found->second.last_use = ++clock_;
+  return found->second.adapter;
+}
+
+void SnapshotCache::ask(const api::SnapshotId& id, const std::string& dir,
+                        const api::TenantId& tenant) {
   if (dir.empty()) {
     throw Error(ErrorCode::kNotFound, fmt::format("sampler weights {}: they are gone", id.text));
   }
+  const auto [reading, is_new] = reading_.try_emplace(id, false);
+  reading->second = false;
+  if (is_new) files_.ask({.tenant = tenant, .name = id.text, .dir = dir});
+}
+
+std::shared_ptr<model::LoraAdapter> SnapshotCache::finish_read(FileJob job) {
+  const api::SnapshotId id{job.name};
+  const bool released = std::exchange(reading_[id], false);
+  reading_.erase(id);
+  if (job.fault != nullptr) std::rethrow_exception(job.fault);
+  job.weights->refresh(room_.backend());
+  if (!released) insert(id, {.adapter = job.weights, .dir = job.dir});
+  return job.weights;
+}
+
+std::shared_ptr<model::LoraAdapter> SnapshotCache::load(const api::SnapshotId& id,
+                                                        const std::string& dir) {
   std::shared_ptr<model::LoraAdapter> adapter =
       model::load_adapter(room_.backend(), engine_.model(), dir);
   insert(id, {.adapter = adapter, .dir = dir});
@@ -77,6 +132,7 @@ std::shared_ptr<model::LoraAdapter> SnapshotCache::get(const api::SnapshotId& id
 }
 
 void SnapshotCache::release(const api::SnapshotId& id) {
+  if (const auto reading = reading_.find(id); reading != reading_.end()) reading->second = true;
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   num_bytes_ -= found->second.bytes;

@@ -2,8 +2,9 @@
 // SnapshotCache: fixed sampler weights in memory, by id. Each is an adapter of its own that nothing
 // trains: further training of the model it came from, or its unloading, never reaches it. When they
 // take more than the limit, those unused for longest go; who asks again gets them from their
-// folder, with the same bits. An ephemeral one is written to its folder when it goes; while that
-// cannot be, it stays. Rows that use one keep it alive. Engine thread only.
+// folder, with the same bits. An ephemeral one is written to its folder before it goes; until that
+// is done, and while it cannot be, it stays. Rows that use one keep it alive. Files are read and
+// written by others (engine/file_jobs.h). Engine thread only.
 #pragma once
 #include <map>
 #include <memory>
@@ -12,48 +13,59 @@
 
 #include "api/ids.h"
 #include "engine/engine.h"
+#include "engine/file_jobs.h"
 
 namespace strata::engine {
 
 class SnapshotCache {
  public:
-  // `room` (borrowed): where weights that are read again are made ready.
-  // `metadata`: of the files of what it writes.
-  SnapshotCache(Engine& engine, PassRoom& room, int64_t max_bytes,
-                std::map<std::string, std::string> metadata)
-      : engine_(engine), room_(room), max_bytes_(max_bytes), metadata_(std::move(metadata)) {}
+  // All are borrowed; `room`: where weights that were read again are made ready.
+  SnapshotCache(Engine& engine, PassRoom& room, FileJobs& files, int64_t max_bytes)
+      : engine_(engine), room_(room), files_(files), max_bytes_(max_bytes) {}
 
   // A copy that nothing trains. `dir` is where it is or will be written, for an ephemeral one by
   // this cache.
   void put(const api::SnapshotId& id, std::shared_ptr<model::LoraAdapter> adapter,
            const std::string& dir, bool ephemeral);
-  // From memory, or from `dir`; Error when it is in neither.
-  std::shared_ptr<model::LoraAdapter> get(const api::SnapshotId& id, const std::string& dir);
+  // From memory; null when it is not there.
+  [[nodiscard]] std::shared_ptr<model::LoraAdapter> find(const api::SnapshotId& id);
+  // Has it read from `dir`, once for all who ask meanwhile; Error when there is no folder.
+  void ask(const api::SnapshotId& id, const std::string& dir, const api::TenantId& tenant);
+  // What came of a read: the weights, or its Error.
+  std::shared_ptr<model::LoraAdapter> finish_read(FileJob job);
+  void finish_write(FileJob job);
+  // Before any work: reads it on this thread.
+  std::shared_ptr<model::LoraAdapter> load(const api::SnapshotId& id, const std::string& dir);
   // Forgets it. Its folder is the caller's.
   void release(const api::SnapshotId& id);
 
   [[nodiscard]] size_t size() const { return entries_.size(); }
   [[nodiscard]] int64_t num_bytes() const { return num_bytes_; }
+  // More is held than the limit, until what is being written has gone.
+  [[nodiscard]] bool is_behind() const;
 
  private:
   struct Entry {
     std::shared_ptr<model::LoraAdapter> adapter;
     std::string dir;
-    bool unwritten = false;  // ephemeral, and only here
+    bool unwritten = false;   // ephemeral, and only here
+    bool is_written = false;  // by a job, now
+    bool could_not = false;   // be written, since something was last added
     int64_t bytes = 0;
     uint64_t last_use = 0;
   };
   void insert(const api::SnapshotId& id, Entry entry);
   void make_room();
-  [[nodiscard]] bool write(const api::SnapshotId& id, Entry& entry);
+  [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator oldest();
 
   Engine& engine_;
   PassRoom& room_;
+  FileJobs& files_;
   int64_t max_bytes_;
-  const std::map<std::string, std::string> metadata_;
   int64_t num_bytes_ = 0;
   uint64_t clock_ = 0;
   std::map<api::SnapshotId, Entry> entries_;
+  std::map<api::SnapshotId, bool> reading_;  // whether it was released meanwhile
 };
 
 }  // namespace strata::engine

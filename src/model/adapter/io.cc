@@ -207,6 +207,22 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   return adapter;
 }
 
+std::unique_ptr<LoraAdapter> read_adapter(Backend& backend, const LoadedModel& model,
+                                          const std::string& dir) {
+  const PeftAdapter peft(dir);
+  std::vector<std::string> faults;
+  const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
+  check_pairs(model.weights->layers(), matched, faults);
+  for (const PeftBaseCopy& copy : peft.base_copies())
+    faults.push_back(fmt::format("tensor '{}' copies a base weight, which sampler weights never do",
+                                 copy.tensor.name));
+  if (!faults.empty()) fail(dir, faults);
+  warn_of_numbers(model, peft, dir);
+  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
+  read_modules(peft, matched, *adapter);
+  return adapter;
+}
+
 void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;

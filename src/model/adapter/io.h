@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters between PEFT directories and LoraAdapter. Engine thread only.
+// Adapters between PEFT directories and LoraAdapter. Engine thread only, but where it says more.
 #pragma once
 #include <map>
 #include <memory>
@@ -28,6 +28,11 @@ std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std
 std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& model,
                                           const std::string& dir, bool whole = false);
 
+// Any thread: the same, but that the panels are not refreshed (LoraAdapter::refresh), and that
+// copies of base weights, which only the engine thread can compare, are refused.
+std::unique_ptr<LoraAdapter> read_adapter(Backend& backend, const LoadedModel& model,
+                                          const std::string& dir);
+
 // A PEFT directory whose modules are read one at a time, each when it is asked for: whoever goes
 // through them has memory for one. Its faults are those of load_adapter(), but for values.
 class AdapterModules {
@@ -48,7 +53,7 @@ class AdapterModules {
 };
 
 // The weights of a PEFT directory into an adapter that has exactly its modules, with their ranks.
-// Error, before anything is written, that names what does not fit.
+// Error, before anything is written, that names what does not fit. Any thread.
 void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter);
 
 // Writes a PEFT directory, F32, without copies of base weights; `metadata` of its tensors' file.

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/file_jobs.h"
+
+#include <filesystem>
+
+namespace strata::engine {
+
+void FileJobs::ask(FileJob job) {
+  const MutexLock lock(mutex_);
+  waiting_.push_back(std::move(job));
+  condition_.notify_all();
+}
+
+std::vector<FileJob> FileJobs::take_done() {
+  const MutexLock lock(mutex_);
+  return std::exchange(done_, {});
+}
+
+// The first of a tenant that has none in hand.
+std::deque<FileJob>::iterator FileJobs::next() {
+  auto at = waiting_.begin();
+  while (at != waiting_.end() && working_.contains(at->tenant)) ++at;
+  return at;
+}
+
+bool FileJobs::work() {
+  FileJob job;
+  {
+    const MutexLock lock(mutex_);
+    while (!closed_ && next() == waiting_.end()) condition_.wait(mutex_);
+    if (closed_) return false;
+    const auto found = next();
+    job = std::move(*found);
+    waiting_.erase(found);
+    working_.insert(job.tenant);
+  }
+  try {
+    run(job);
+  } catch (...) {  // whoever asked throws it again
+    job.fault = std::current_exception();
+  }
+  const MutexLock lock(mutex_);
+  working_.erase(job.tenant);
+  done_.push_back(std::move(job));
+  condition_.notify_all();
+  return true;
+}
+
+void FileJobs::run(FileJob& job) const {
+  const model::LoadedModel& model = engine_.model();
+  switch (job.what) {
+    case FileJob::What::kReadWeights:
+      job.weights = model::read_adapter(engine_.backend(), model, job.dir);
+      return;
+    case FileJob::What::kReadState:
+      job.state = read_adapter_state(engine_, job.specs, job.dir, job.optimizer);
+      return;
+    case FileJob::What::kWriteWeights:
+      write_adapter_state({.weights = job.weights}, job.dir, model.dir, metadata_);
+      return;
+    case FileJob::What::kRemove: {
+      std::error_code ignored;
+      std::filesystem::remove_all(job.dir, ignored);
+      return;
+    }
+  }
+}
+
+void FileJobs::close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+  condition_.notify_all();
+}
+
+size_t FileJobs::num_waiting() const {
+  const MutexLock lock(mutex_);
+  return waiting_.size();
+}
+
+}  // namespace strata::engine
