@@ -14,7 +14,7 @@ enum class Admission : uint8_t {
   kGivenUp,       // this number was refused, given up, or has run before
   kUnknownModel,  // never created, unloaded, or its creation failed
   kFull,          // 429: the sample queue, the bytes of what is queued, the model's operations
-  kTooLarge,      // no queue has room for a command of so many bytes
+  kTooLarge,      // no queue has space for a command of so many bytes
   kStopping,      // 503
 };
 

@@ -46,7 +46,7 @@ struct Batch {
   bool score_all = false;  // logprobs also where the weight is 0
   bool want_top = false;   // with losses: also the largest logprob of each token; not in stages
   // Into the sink: "hidden_states" [L + 1, T, D]; of n streams [L + 1, T, n D] and "final_hidden"
-  // [T, D] beside them.
+  // [T, D] with them.
   bool want_hidden_states = false;
   bool want_logits = false;  // into the sink: "logits" [T, V]
   // Not 0: also the loss of multi-token prediction, the cross-entropy of the targets one further,

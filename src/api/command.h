@@ -102,7 +102,7 @@ struct Command {
   uint64_t fingerprint = 0;  // hash of the payload: equal for a request that was sent again
   Operation op = {};
 
-  // Passes, steps and samples, which their sender sends again when told that there is no room. The
+  // Passes, steps and samples, which their sender sends again when told that there is no space. The
   // others are small, and nobody sends the making of a model again.
   [[nodiscard]] bool may_be_put_off() const {
     return std::holds_alternative<ForwardBackward>(op) || std::holds_alternative<OptimStep>(op) ||

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The losses as rows: what each is called, what it reads beside the targets, which options it
+// The losses as rows: what each is called, what it reads besides the targets, which options it
 // takes. Server, probe, train, checks and hashes loop over them; a row's formula is
 // train/losses/<name>.cc. A new loss is an enumerator and a row here, its formula and its test.
 #pragma once

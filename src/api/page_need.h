@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // PageNeed: what a sample needs of an engine's cache, and CachePages, the one arithmetic of it: the
-// engine's layout says how long a page is (Capacity), and whoever makes room counts with it. The
+// engine's layout says how long a page is (Capacity), and whoever makes space counts with it. The
 // first row of a request reads the prompt and counts for its pages; a further row begins at the
 // prompt's last token, on a page of its own, and shares the full pages before. Plain values.
 #pragma once

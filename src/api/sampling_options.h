@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of the choice of a token that are numbers, as rows: what each is called in a request (on
 // the command line with '-' for '_'), its range, and the value at which it changes nothing, to the
-// bit. Checks, command lines and the endpoint loop over them; top_k and logit_bias stand beside.
+// bit. Checks, command lines and the endpoint loop over them; top_k and logit_bias go with them.
 //
 // Order: bias, penalties, temperature, top_k, top_p, min_p (ops/choose_tokens.h has the formulas).
 // Logprobs are those of the logits before bias, penalties and cuts.

@@ -35,7 +35,8 @@ struct DataRange {
 struct SampleRows {
   std::shared_ptr<const Command> command = {};
   int64_t first = 0, last = 0;
-  TenantId takes_from = {};  // whose rows are set aside as far as there is no room; empty: nobody's
+  TenantId takes_from =
+      {};  // whose rows are set aside as far as there is no space; empty: nobody's
 };
 
 // The row of a tenant that was set aside first runs on.

@@ -36,7 +36,7 @@ struct SharedLimitState {
     return all;
   }
   // Whether who holds `before` may take so much more.
-  [[nodiscard]] bool has_room(int64_t before, int64_t amount) const REQUIRES(mutex) {
+  [[nodiscard]] bool has_budget(int64_t before, int64_t amount) const REQUIRES(mutex) {
     if (is_divided()) {
       const int64_t wanted = beyond_own(before + amount) - beyond_own(before);
       // What the division by tenants leaves over is anybody's.
@@ -52,7 +52,7 @@ struct SharedLimitState {
     const MutexLock lock(mutex);
     const auto found = used.find(tenant);
     const int64_t before = found == used.end() ? 0 : found->second;
-    if (!has_room(before, amount + spare)) return false;
+    if (!has_budget(before, amount + spare)) return false;
     all += amount;
     used[tenant] = before + amount;
     return true;
@@ -139,7 +139,7 @@ bool SharedLimit::Share::resize(int64_t amount) {
   return true;
 }
 
-SharedLimit::Share SharedLimit::Share::beside(int64_t amount) const {
+SharedLimit::Share SharedLimit::Share::another(int64_t amount) const {
   Share share;
   if (state_ == nullptr || !state_->take(tenant_, amount, 0)) return share;
   share.state_ = state_;

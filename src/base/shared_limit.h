@@ -32,7 +32,7 @@ class SharedLimit {
     // Takes more, or gives the difference back; false, and no change, when that is too much.
     [[nodiscard]] bool resize(int64_t amount);
     // One more of the same tenant and limit; empty when that is too much, or this is.
-    [[nodiscard]] Share beside(int64_t amount) const;
+    [[nodiscard]] Share another(int64_t amount) const;
     // What the tenant could have at most. Not of an empty one.
     [[nodiscard]] int64_t most() const;
 

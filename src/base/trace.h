@@ -25,7 +25,7 @@ struct TracedSpan {
 struct TracedThread {
   std::string name;
   std::vector<TracedSpan> spans = {};  // in the order of their ends
-  int64_t num_lost = 0;                // older ones, which the ring had no room for
+  int64_t num_lost = 0;                // older ones, which the ring had no space for
 };
 
 namespace internal {

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kPowersOfTwo = "F8_E8M0";
 constexpr std::string_view kE4m3 = "F8_E4M3";
 constexpr std::string_view kWeight = ".weight";
-// Elements that are read at once: few reads, of little memory beside what they become.
+// Elements that are read at once: few reads, of little memory next to what they become.
 constexpr int64_t kElementsAtOnce = int64_t{8} << 20;
 constexpr int64_t kFp8Columns = 128;   // of one scale of NarrowForm::kFp8
 constexpr int kLargestExponent = 252;  // of e8m0 that keeps every e2m1 finite
@@ -40,7 +40,7 @@ std::array<float, 256> make_e4m3() {
 }
 
 // "Y.scale" of "Y.weight".
-std::string beside(std::string_view tensor, std::string_view suffix) {
+std::string sibling(std::string_view tensor, std::string_view suffix) {
   return fmt::format("{}{}", tensor.substr(0, tensor.size() - kWeight.size()), suffix);
 }
 
@@ -128,15 +128,15 @@ std::optional<std::array<int64_t, 2>> config_block_size(const std::string& confi
 
 std::vector<std::string> scale_names(const TensorInfo& weight) {
   std::vector<std::string> names = {fmt::format("{}_scale_inv", weight.name)};
-  if (weight.name.ends_with(kWeight)) names.push_back(beside(weight.name, ".scale"));
-  // Beside bytes of four bits this is another program's, NVFP4's.
+  if (weight.name.ends_with(kWeight)) names.push_back(sibling(weight.name, ".scale"));
+  // Next to bytes of four bits this is another program's, NVFP4's.
   if (weight.dtype_name == kE4m3) names.push_back(fmt::format("{}_scale", weight.name));
   return names;
 }
 
 std::vector<std::string> activation_scale_names(std::string_view tensor) {
   if (!tensor.ends_with(kWeight)) return {};
-  return {beside(tensor, ".input_scale"), beside(tensor, ".activation_scale")};
+  return {sibling(tensor, ".input_scale"), sibling(tensor, ".activation_scale")};
 }
 
 std::string fit_scale(const TensorInfo& weight, const TensorInfo& scale, BlockFormat& format) {

@@ -7,7 +7,7 @@
 //   elements, of which the low four bits are the first.
 // The scales of tensor "X" are "X_scale_inv" or "X_scale", those of "Y.weight" also "Y.scale": of
 // [rows / block, columns / block], F32, F16, BF16 or powers of two (F8_E8M0). Scales of activations
-// beside them ("Y.input_scale", "Y.activation_scale") are no part of the weights. Formats: OCP
+// next to them ("Y.input_scale", "Y.activation_scale") are no part of the weights. Formats: OCP
 // Microscaling Formats 1.0: e4m3 has 1 sign, 4 exponent bits of bias 7, 3 mantissa bits, no
 // infinity, NaN at 0x7f and 0xff; e2m1 1, 2 of bias 1, 1, no infinity, no NaN; e8m0 is 2^(bits -
 // 127), NaN at 0xff.

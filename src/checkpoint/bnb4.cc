@@ -75,7 +75,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 StoredTensorRef find_part(const FindStored& find, const std::string& name, std::string_view dtype,
                           int64_t count) {
   const StoredTensorRef part = find(name);
-  if (part.info == nullptr) refuse(name, "is missing; want it beside the weight of bitsandbytes");
+  if (part.info == nullptr) refuse(name, "is missing; want it next to the weight of bitsandbytes");
   const int64_t bytes = count * (dtype == "U8" ? 1 : 4);
   if (part.info->dtype_name != dtype || part.info->num_bytes() != bytes) {
     refuse(name, fmt::format("{} {}, want {} elements of {}", part.info->dtype_name,

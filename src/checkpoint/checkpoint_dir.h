@@ -59,7 +59,7 @@ class CheckpointDir final : public CheckpointSource {
 class CheckpointWriter {
  public:
   // Creates `dir` when it is not there.
-  // `metadata` is of each file, beside {"format": "pt"}.
+  // `metadata` is of each file, besides {"format": "pt"}.
   CheckpointWriter(std::string dir, const CheckpointLayout& layout,
                    std::map<std::string, std::string> metadata = {});
 

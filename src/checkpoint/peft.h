@@ -37,7 +37,7 @@ struct PeftModule {
   PeftForm form = PeftForm::kPlain;  // kFused: module_path ends in gate_up_proj or down_proj
 };
 
-// PEFT stores the base weight beside an adapted embedding or head. The caller compares it with its
+// PEFT stores the base weight next to an adapted embedding or head. The caller compares it with its
 // model.
 struct PeftBaseCopy {
   std::string base_name;  // the tensor it copies: "model.embed_tokens.weight"
@@ -85,7 +85,7 @@ struct PeftWriteOptions {
   // Of the modules without a pattern of their own; not given: the alpha that most modules have.
   std::optional<double> lora_alpha = {};
   std::map<std::string, std::string> metadata =
-      {};  // of the tensors' file, beside {"format": "pt"}
+      {};  // of the tensors' file, besides {"format": "pt"}
 };
 
 // Writes the two files, tensors as F32, and creates `dir` when it is not there; other files stay. A

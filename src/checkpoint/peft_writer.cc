@@ -220,7 +220,7 @@ void write_peft(const std::string& dir, const PeftWriteOptions& options,
   }
   writer.seal();
   if (!same_content(config_path, config)) {
-    // Old tensors must never stand beside a config that is not theirs.
+    // Old tensors must never stand next to a config that is not theirs.
     remove_file(tensors_path);
     sync_folder(dir);
     write_file_atomic(config_path, config);

@@ -314,11 +314,11 @@ OwnRecord to_own_form(const json::object& record, bool has_template,
     return preference(record, has_template, ignored);
   }
   const bool has_answer = record.contains("output") || record.contains("response");
-  // Also where it has the whole as a text beside them, as Stanford's file does.
+  // Also where it has the whole as a text with them, as Stanford's file does.
   if (record.contains("instruction") && has_answer) return alpaca(record, has_template, ignored);
   const bool is_chat = record.contains("messages");
   const bool is_text = record.contains("text");
-  // A prompt beside messages is the first of them again.
+  // A prompt next to messages is the first of them again.
   const bool is_pair = record.contains("completion") || (record.contains("prompt") && !is_chat);
   const bool is_share_gpt = record.contains("conversations") && !is_chat;
   const int count = is_chat + is_text + is_pair + is_share_gpt;

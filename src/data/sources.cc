@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kMostWeight = 1000;
-constexpr uint64_t kWeightStream = uint64_t{1} << 40;  // beside the streams of epochs
+constexpr uint64_t kWeightStream = uint64_t{1} << 40;  // apart from the streams of epochs
 
 bool is_file_of_data(std::string name) {
   for (const std::string_view packed : {".gz", ".zst"}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // EventFile: metrics as TensorBoard reads them: a file of records (length, payload and masked
 // CRC-32C of both), each a protobuf message tensorflow.Event. A run that is resumed writes a file
-// of its own beside the older ones. One thread.
+// of its own next to the older ones. One thread.
 #pragma once
 #include <cstdint>
 #include <span>

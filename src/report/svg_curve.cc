@@ -65,15 +65,15 @@ void widen(Axis& axis) {
     axis.high = 1;
   }
   if (axis.log) {
-    const double room = axis.low == axis.high ? 2 : std::pow(axis.high / axis.low, 0.04);
-    axis.low /= room;
-    axis.high *= room;
+    const double margin = axis.low == axis.high ? 2 : std::pow(axis.high / axis.low, 0.04);
+    axis.low /= margin;
+    axis.high *= margin;
     return;
   }
-  double room = (axis.high - axis.low) * 0.04;
-  if (room == 0) room = axis.low == 0 ? 1 : std::abs(axis.low) * 0.1;
-  axis.low -= room;
-  axis.high += room;
+  double margin = (axis.high - axis.low) * 0.04;
+  if (margin == 0) margin = axis.low == 0 ? 1 : std::abs(axis.low) * 0.1;
+  axis.low -= margin;
+  axis.high += margin;
 }
 
 void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {

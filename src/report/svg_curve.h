@@ -16,7 +16,7 @@ struct CurveSeries {
   std::vector<double> y = {};
   bool faint = false;                    // raw data behind a smoothed curve
   bool markers = false;                  // a dot a point: few points, such as evaluations
-  std::vector<std::string> labels = {};  // beside each point; empty, or as many as points
+  std::vector<std::string> labels = {};  // next to each point; empty, or as many as points
 };
 
 struct CurveChart {

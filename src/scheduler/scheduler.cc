@@ -55,7 +55,7 @@ api::Admitted Scheduler::submit(api::Command command, double now) {
   return out;
 }
 
-// So that everything can always go on, what comes leaves room behind it: what may be put off, for
+// So that everything can always go on, what comes leaves space behind it: what may be put off, for
 // what may not; what waits for a missing number, for that one, which is taken to the last byte.
 api::Admission Scheduler::book(Held& held, const Model* model) {
   const int64_t limit = queued_bytes_.limit();

@@ -9,8 +9,8 @@
 // forward_backward of any models, adapters and losses, up to the pass's token budget. A large
 // command takes several turns, cut between data. A load's answer may come turns later, since
 // another thread reads its files: until then its model waits, and nobody else does.
-// Sampling: rows join the running batch while it has room for them; nothing orders them. Where it
-// has none, a tenant that holds less takes room from one that holds more, as long as that leaves
+// Sampling: rows join the running batch while it has space for them; nothing orders them. Where it
+// has none, a tenant that holds less takes space from one that holds more, as long as that leaves
 // the other no worse off: rows of that one are set aside and run on later, to the same result.
 // Fairness: tenants share the pass by tokens and the KV pages by pages, of which those that the
 // engine knows and need not read are not counted; training and sampling share
@@ -151,7 +151,7 @@ class Scheduler {
   api::Admitted submit_create(CommandPtr command, Held& held) REQUIRES(mutex_);
   api::Admitted submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
   api::Admitted submit_training(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
-  // kAccepted, or why there is no room for the command's bytes: of `model`'s in its order, if any.
+  // kAccepted, or why there is no space for the command's bytes: of `model`'s in its order, if any.
   [[nodiscard]] api::Admission book(Held& held, const Model* model) REQUIRES(mutex_);
 
   void expect_answer(const api::RequestId& request) REQUIRES(mutex_);
@@ -187,12 +187,12 @@ class Scheduler {
     int64_t states = 0;          // that it takes
     api::TenantId takes_from = {};
   };
-  struct RoomLeft;
-  void add_next_rows(const api::Capacity& engine, const Side& side, const RoomLeft& room,
+  struct BudgetLeft;
+  void add_next_rows(const api::Capacity& engine, const Side& side, const BudgetLeft& left,
                      const api::TenantId& tenant, std::vector<NextRow>& rows) const
       REQUIRES(mutex_);
   [[nodiscard]] std::optional<NextRow> next_sample(const api::Capacity& engine, const Side& side,
-                                                   const RoomLeft& room, bool must_take) const
+                                                   const BudgetLeft& left, bool must_take) const
       REQUIRES(mutex_);
   void hand_out(const api::Capacity& engine, const NextRow& row, Side& side, api::Work& work)
       REQUIRES(mutex_);

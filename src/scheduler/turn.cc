@@ -156,15 +156,15 @@ int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Side& side,
   return held + largest > engine.total_pages ? engine.total_pages + 1 : cost;
 }
 
-// What is left of an engine's room while a turn is made, and who has what of it.
-struct Scheduler::RoomLeft {
+// What is left of an engine's space while a turn is made, and who has what of it.
+struct Scheduler::BudgetLeft {
   int64_t rows = 0;
   int64_t pages = 0;
   int64_t states = 0;
   std::map<api::TenantId, api::SampleShare> shares;
   std::set<api::TenantId> resumed;  // in this turn: the engine says which row is next after it
 
-  explicit RoomLeft(const api::Capacity& engine)
+  explicit BudgetLeft(const api::Capacity& engine)
       : rows(engine.sample_rows), pages(engine.free_pages), states(engine.free_states) {
     for (const api::SampleShare& share : engine.shares) shares[share.tenant] = share;
   }
@@ -211,10 +211,10 @@ struct Scheduler::RoomLeft {
 };
 
 // A tenant's rows that are aside come before those of its next request.
-void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, const RoomLeft& room,
+void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, const BudgetLeft& left,
                               const api::TenantId& tenant, std::vector<NextRow>& rows) const {
-  const api::SampleShare share = room.of(tenant);
-  if (share.rows_aside > 0 && !room.resumed.contains(tenant)) {
+  const api::SampleShare share = left.of(tenant);
+  if (share.rows_aside > 0 && !left.resumed.contains(tenant)) {
     rows.push_back({.tenant = tenant,
                     .resumes = true,
                     .begun = true,
@@ -235,15 +235,15 @@ void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, con
 }
 
 // The row that is to run next: of the tenant that used least, if it fits. While something runs,
-// what does not fit waits for its room; until it comes, only who holds less passes by, or takes
-// room from who holds more. While nothing runs, any row that fits goes; and if none does, one that
+// what does not fit waits for its space; until it comes, only who holds less passes by, or takes
+// space from who holds more. While nothing runs, any row that fits goes; and if none does, one that
 // never will is handed to the engine, which says so.
 std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& engine,
-                                                         const Side& side, const RoomLeft& room,
+                                                         const Side& side, const BudgetLeft& left,
                                                          bool must_take) const {
   std::vector<api::TenantId> order;
   for (const auto& [tenant, queue] : side.samples) order.push_back(tenant);
-  for (const auto& [tenant, share] : room.shares) {
+  for (const auto& [tenant, share] : left.shares) {
     if (share.rows_aside > 0 && !side.samples.contains(tenant)) order.push_back(tenant);
   }
   std::sort(order.begin(), order.end());
@@ -254,13 +254,13 @@ std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& en
   int64_t most_pages = INT64_MAX;  // that one who passes by may hold
   for (const api::TenantId& tenant : order) {
     std::vector<NextRow> rows;
-    add_next_rows(engine, side, room, tenant, rows);
+    add_next_rows(engine, side, left, tenant, rows);
     if (!must_take && rows.size() > 1) rows.resize(1);
-    const int64_t held = room.of(tenant).pages;
+    const int64_t held = left.of(tenant).pages;
     for (NextRow& row : rows) {
-      if (room.has(row) && held + row.pages <= most_pages) return row;
-      if (!must_take && !room.has(row)) {
-        row.takes_from = room.to_take_from(row);
+      if (left.has(row) && held + row.pages <= most_pages) return row;
+      if (!must_take && !left.has(row)) {
+        row.takes_from = left.to_take_from(row);
         if (!row.takes_from.empty()) return row;
       }
       if (!last_resort || (row.begun && !last_resort->begun)) last_resort = row;
@@ -295,22 +295,22 @@ void Scheduler::hand_out(const api::Capacity& engine, const NextRow& row, Side& 
 }
 
 void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work& work) {
-  RoomLeft room(engine);
+  BudgetLeft left(engine);
   std::vector<api::TenantId> tenants;
   for (const auto& [tenant, queue] : side.samples) tenants.push_back(tenant);
-  for (const auto& [tenant, share] : room.shares) {
+  for (const auto& [tenant, share] : left.shares) {
     if (share.rows_aside > 0 && !side.samples.contains(tenant)) tenants.push_back(tenant);
   }
   side.sampling_share.set_active(tenants);
   while (true) {
     const bool must_take =
         engine.running_samples == 0 && work.samples.empty() && work.resume.empty();
-    const std::optional<NextRow> row = next_sample(engine, side, room, must_take);
+    const std::optional<NextRow> row = next_sample(engine, side, left, must_take);
     if (!row) return;
-    const bool fits = room.has(*row);
-    room.take(*row);
+    const bool fits = left.has(*row);
+    left.take(*row);
     hand_out(engine, *row, side, work);
-    if (!fits) return;  // only the engine knows how much room it will make for it
+    if (!fits) return;  // only the engine knows how much space it will make for it
   }
 }
 

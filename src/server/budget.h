@@ -33,7 +33,7 @@ class Budget {
   // How many.
   SharedLimit samples;  // that have not begun
   SharedLimit polls;    // that wait
-  // Bytes on the disk, beside the checkpoints.
+  // Bytes on the disk, besides the checkpoints.
   SharedLimit archives;
 
   // Those that are bytes.
@@ -45,7 +45,7 @@ class Budget {
   [[nodiscard]] std::vector<Row> rows() const;
   // How many tenants the keys name.
   void set_num_tenants(int64_t count);
-  // What to warn of, a line each: that a tenant cannot be sure of room for a small request.
+  // What to warn of, a line each: that a tenant cannot be sure of space for a small request.
   [[nodiscard]] std::vector<std::string> warnings() const;
 };
 

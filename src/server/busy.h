@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Busy: there is no room for this now: 429, to be sent again.
+// Busy: there is no space for this now: 429, to be sent again.
 #pragma once
 #include <string>
 

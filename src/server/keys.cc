@@ -97,7 +97,7 @@ std::string key_id_of(std::string_view hash) { return to_hex(hash).substr(0, kId
 
 bool valid_tenant(std::string_view name) {
   if (name.empty() || name.size() > 64 || name == "." || name == "..") return false;
-  if (name == "fingerprint") return false;  // a file beside the tenants' folders
+  if (name == "fingerprint") return false;  // a file next to the tenants' folders
   return name.find_first_not_of(
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
          std::string_view::npos;
@@ -112,7 +112,7 @@ KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
   read_text(sources.admin_keys_text, ',', "STRATA_ADMIN_KEYS", true);
   if (no_keys_ && !entries_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "keys: --no-keys stands beside --keys, --admin-keys or their variables; give one");
+                "keys: --no-keys is given with --keys, --admin-keys or their variables; give one");
   }
   if (!no_keys_ && entries_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,

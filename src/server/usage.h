@@ -29,8 +29,8 @@ class Usage {
   Usage(std::span<const UsageLimit> rates, std::span<const UsageLimit> quotas,
         const std::vector<UsageRow>& known);
 
-  // The 429 that says which limit has no room for `amount` more, what to do and when; nothing where
-  // there is room. `now` is now_seconds().
+  // The 429 that says which limit has no space for `amount` more, what to do and when; nothing
+  // where there is space. `now` is now_seconds().
   [[nodiscard]] std::optional<Response> refuses(const std::string& tenant, UsageKind kind,
                                                 int64_t amount, double now);
   // The same of a checkpoint, where the tenant's take `used` bytes now.

@@ -139,12 +139,12 @@ TEST(SharedLimit, WhatLeavesRoomBehindItLeavesIt) {
 TEST(SharedLimit, ASharesSecondIsOfTheSameTenant) {
   SharedLimit limit(10);
   SharedLimit::Share first = limit.take("a", 4);
-  SharedLimit::Share second = first.beside(5);
+  SharedLimit::Share second = first.another(5);
   ASSERT_TRUE(second);
   EXPECT_EQ(limit.used("a"), 9);
   EXPECT_EQ(second.most(), 10);
-  EXPECT_FALSE(first.beside(2));
-  EXPECT_FALSE(SharedLimit::Share().beside(1));
+  EXPECT_FALSE(first.another(2));
+  EXPECT_FALSE(SharedLimit::Share().another(1));
   first = {};
   EXPECT_EQ(limit.used("a"), 5);
 }

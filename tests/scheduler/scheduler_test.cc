@@ -383,7 +383,7 @@ TEST(Scheduler, SamplesEndWithTheirSession) {
 }
 
 // One that waits, one that runs in part, and one that runs: each leaves alone, and the others take
-// its room.
+// its space.
 TEST(Scheduler, ACancelledSampleLeavesAtOnce) {
   House house;
   house.engine.max_rows = 3;

@@ -35,7 +35,7 @@ TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
   }
 }
 
-// A flood of them is ended before no room is left for who speaks.
+// A flood of them is ended before no space is left for who speaks.
 TEST(Budget, UnfinishedHandshakesTakeHalfOfTheConnectionsRoom) {
   for (const int64_t memory : {200 * kMiB, 2 * kGiB, 512 * kGiB}) {
     ServeOptions options;

@@ -206,9 +206,9 @@ void GgufSource::read(const CheckpointTensor& tensor, int64_t first_element, int
   const int64_t first_row = first_element / columns;
   const int64_t last_row = (first_element + count + columns - 1) / columns;
   const bool whole = first_element % columns == 0 && (first_element + count) % columns == 0;
-  std::vector<std::byte> room(
+  std::vector<std::byte> piece(
       whole ? 0 : static_cast<size_t>((last_row - first_row) * columns * bytes));
-  std::byte* const to = whole ? static_cast<std::byte*>(raw_out) : room.data();
+  std::byte* const to = whole ? static_cast<std::byte*>(raw_out) : piece.data();
   if (raw) {
     read_raw_rows(weight, first_row, last_row - first_row, to);
   } else {

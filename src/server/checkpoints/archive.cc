@@ -28,24 +28,24 @@ std::optional<std::string> CheckpointRegistry::made_archive(const CheckpointRow&
                                                             Archive of) {
   std::string path = archive_path(row, of);
   if (!file_exists(path)) return std::nullopt;
-  archive_room_.touch(path, steady);
+  archive_budget_.touch(path, steady);
   return path;
 }
 
-CheckpointRegistry::ArchiveInRoom CheckpointRegistry::room_for(const std::string& path,
-                                                               const std::string& tenant,
-                                                               int64_t bytes, double steady) {
-  if (!archive_room_.take(path, tenant, bytes + kTarBytes, steady)) {
+CheckpointRegistry::BookedArchive CheckpointRegistry::book_archive(const std::string& path,
+                                                                   const std::string& tenant,
+                                                                   int64_t bytes, double steady) {
+  if (!archive_budget_.take(path, tenant, bytes + kTarBytes, steady)) {
     throw Busy(
-        fmt::format("archive: others' archives, which are being downloaded, leave no room "
+        fmt::format("archive: others' archives, which are being downloaded, leave no space "
                     "for {} bytes (--max-archive-bytes {}); ask again later",
-                    bytes + kTarBytes, archive_room_.limit()));
+                    bytes + kTarBytes, archive_budget_.limit()));
   }
-  return {archive_room_, path};
+  return {archive_budget_, path};
 }
 
 bool CheckpointRegistry::fits_archive(const CheckpointRow& row) const {
-  return row.size_bytes + kTarBytes <= archive_room_.most();
+  return row.size_bytes + kTarBytes <= archive_budget_.most();
 }
 
 std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::string& tenant,
@@ -54,7 +54,7 @@ std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::str
   if (const auto made = made_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
-  ArchiveInRoom room = room_for(path, tenant, row.size_bytes, steady);
+  BookedArchive booked = book_archive(path, tenant, row.size_bytes, steady);
   TarWriter out(path);
   const auto time = static_cast<int64_t>(row.created_at);
   for (const CheckpointFile& file : files(row)) {
@@ -62,17 +62,17 @@ std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::str
   }
   out.add("checkpoint_complete", ReadOnlyFile(folder(row) + "/checkpoint_complete"), time);
   out.commit();
-  room.is_there = true;
+  booked.is_there = true;
   return path;
 }
 
 namespace {
 
-[[noreturn]] void refuse_size(ErrorCode code, int64_t bytes, const std::string& room) {
+[[noreturn]] void refuse_size(ErrorCode code, int64_t bytes, const std::string& limit) {
   throw Error(
       code, fmt::format("a merged model of {} bytes: {}; download the adapter's archive and merge "
-                        "it where there is room: strata merge --adapter FILE.tar",
-                        bytes, room));
+                        "it where there is space: strata merge --adapter FILE.tar",
+                        bytes, limit));
 }
 
 // The files of a folder as a tar; each is removed once it is in it, so that the disk holds little
@@ -101,11 +101,11 @@ bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMer
   const std::string path = archive_path(row, Archive::kMerged);
   const auto held = lease(row.id);
   const int64_t bytes = merger.bytes.at(model);
-  if (bytes + kTarBytes > archive_room_.most()) {
+  if (bytes + kTarBytes > archive_budget_.most()) {
     refuse_size(ErrorCode::kInvalidArgument, bytes,
-                fmt::format("a tenant may have {} (--max-archive-bytes)", archive_room_.most()));
+                fmt::format("a tenant may have {} (--max-archive-bytes)", archive_budget_.most()));
   }
-  ArchiveInRoom room = room_for(path, tenant, bytes, steady);
+  BookedArchive booked = book_archive(path, tenant, bytes, steady);
   std::error_code fault;
   const std::filesystem::space_info disk = std::filesystem::space(data_.temporary(), fault);
   if (!fault && std::cmp_less(disk.available, bytes)) {
@@ -120,7 +120,7 @@ bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMer
   const Folder to{*this, begin()};
   if (!merger.write(model, folder(row), to.path)) return false;
   move_into_tar(to.path, path, static_cast<int64_t>(row.created_at));
-  room.is_there = true;
+  booked.is_there = true;
   return true;
 }
 

@@ -213,7 +213,7 @@ void read_text(const std::string& backup, TarReader& tar, const TarEntry& entry,
 
 // By the headers alone, before anything is written: a sparse archive takes next to nothing of a
 // disk, and what comes out of it takes all that they say.
-void check_room(const std::string& backup, const std::string& target) {
+void check_space(const std::string& backup, const std::string& target) {
   TarReader tar(backup);
   uint64_t wanted = 0;  // no more than the archive's size
   while (const std::optional<TarEntry> entry = tar.next())
@@ -228,7 +228,7 @@ void check_room(const std::string& backup, const std::string& target) {
 
 // Writes everything below `target`.
 Unpacked unpack(const std::string& backup, const std::string& target) {
-  check_room(backup, target);
+  check_space(backup, target);
   TarReader tar(backup);
   Unpacked out;
   auto& [hashes, manifest, signature, counts] = out;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Check: whether a data directory is whole: its secret, its database, and the files of every
 // checkpoint, byte for byte where the checkpoint has a record of them. Changes nothing, and runs
-// beside a server: what is deleted meanwhile is no damage.
+// against a running server: what is deleted meanwhile is no damage.
 #pragma once
 #include <cstdint>
 #include <string>

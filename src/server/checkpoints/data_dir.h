@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DataDir: the server's folder. One process holds it (DATA/lock); DATA/secret keys every MAC; what
-// is being written lies in DATA/tmp, which each start empties.
+// is being written is in DATA/tmp, which each start empties.
 #pragma once
 #include <cstdint>
 #include <string>

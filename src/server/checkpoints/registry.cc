@@ -79,7 +79,7 @@ CheckpointRecord record_of(const std::string& dir) {
 
 CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
                                        const RegistryOptions& options)
-    : data_(data), store_(store), options_(options), archive_room_(options.archives) {
+    : data_(data), store_(store), options_(options), archive_budget_(options.archives) {
   store_.bind_data_directory(data.fingerprint());
   check_mark();
   reconcile();
@@ -195,10 +195,11 @@ std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
   std::error_code fault;
   const fs::space_info disk = fs::space(data_.temporary(), fault);
   if (!fault && std::cmp_less(disk.available, bytes + *reserved_)) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("the disk has {} bytes left, and this save takes about {} beside {} of "
-                            "others in line",
-                            disk.available, bytes, reserved_->load()));
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("the disk has {} bytes left, and this save takes about {} besides {} of "
+                    "others in line",
+                    disk.available, bytes, reserved_->load()));
   }
   *reserved_ += bytes;
   return {nullptr, [reserved = reserved_, bytes](void*) { *reserved -= bytes; }};
@@ -377,7 +378,7 @@ void CheckpointRegistry::sweep(double now, double steady) {
     while (store_.prune_history(now, options_.max_history)) {
     }
   });
-  step([&] { archive_room_.remove_idle(steady, kOldArchive); });  // made again when asked for
+  step([&] { archive_budget_.remove_idle(steady, kOldArchive); });  // packed anew when asked for
   if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);
 }
 
@@ -390,7 +391,7 @@ void CheckpointRegistry::collect(const CheckpointRow& row) {
   remove_tree(going);
   for (const Archive of : {Archive::kCheckpoint, Archive::kMerged}) {
     remove_file(archive_path(row, of));
-    archive_room_.drop(archive_path(row, of));
+    archive_budget_.drop(archive_path(row, of));
   }
   store_.files_gone(row.id);
   // Empty parents go too; rmdir refuses the others.

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "server/checkpoints/archive_room.h"
+#include "server/checkpoints/archive_budget.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/model_merger.h"
 #include "server/checkpoints/tinker_path.h"
@@ -58,8 +58,8 @@ class CheckpointRegistry {
 
   // A folder to write a save into.
   std::string begin();
-  // Room for a save of about so many bytes, while the answer lives. Error{kIo} when --max-disk or
-  // the disk has none left beside what is reserved already.
+  // Space for a save of about so many bytes, while the answer lives. Error{kIo} when --max-disk or
+  // the disk has none left besides what is reserved already.
   std::shared_ptr<void> reserve(int64_t bytes);
   // Error{kIo} when the disk or its limit (max_disk) is full; then nothing is left of the save.
   CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
@@ -84,19 +84,19 @@ class CheckpointRegistry {
   std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
                    const Idempotency& key, double now);
 
-  // The tar of a checkpoint, below tmp, in the room of this tenant: made on the first call, which
-  // takes a while. Busy when there is no room for it now; `steady` as for sweep().
+  // The tar of a checkpoint, below tmp, in the space of this tenant: made on the first call, which
+  // takes a while. Busy when there is no space for it now; `steady` as for sweep().
   std::string archive(const CheckpointRow& row, const std::string& tenant, double steady);
-  // False for one that is larger than any room.
+  // False for one that is larger than any space.
   [[nodiscard]] bool fits_archive(const CheckpointRow& row) const;
   enum class Archive { kCheckpoint, kMerged };
-  // Where it lies, if it has been made, for somebody who reads it; or that of the checkpoint merged
+  // Where it is, if it has been made, for somebody who reads it; or that of the checkpoint merged
   // into its model.
   [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row, double steady,
                                                         Archive of = Archive::kCheckpoint);
   // The tar of the model that the checkpoint was trained on, its adapter merged: as archive(), but
   // minutes. False where the server is to end. Error as ModelMerger::write has them; where no
-  // room is large enough for it kInvalidArgument, where the disk has none kResourceExhausted.
+  // space is large enough for it kInvalidArgument, where the disk has none kResourceExhausted.
   bool archive_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model,
                       const std::string& tenant, double steady);
 
@@ -116,17 +116,17 @@ class CheckpointRegistry {
   void collect(const CheckpointRow& row);
   bool may_go(const CheckpointRow& row, double steady);
   [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
-  // Gives the room of an archive back that was not finished.
-  struct ArchiveInRoom {
-    ArchiveRoom& room;
+  // Gives the space of an archive back that was not finished.
+  struct BookedArchive {
+    ArchiveBudget& budget;
     std::string path;
     bool is_there = false;
-    ~ArchiveInRoom() {
-      if (!is_there) room.drop(path);
+    ~BookedArchive() {
+      if (!is_there) budget.drop(path);
     }
   };
-  ArchiveInRoom room_for(const std::string& path, const std::string& tenant, int64_t bytes,
-                         double steady);
+  BookedArchive book_archive(const std::string& path, const std::string& tenant, int64_t bytes,
+                             double steady);
 
   const DataDir& data_;
   StateStore& store_;
@@ -141,7 +141,7 @@ class CheckpointRegistry {
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   Mutex archive_mutex_;  // one archive is packed at a time
   Mutex merge_mutex_;    // likewise
-  ArchiveRoom archive_room_;
+  ArchiveBudget archive_budget_;
 };
 
 }  // namespace strata::server

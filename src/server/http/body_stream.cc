@@ -6,23 +6,23 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kLeastRoom = 4 << 10;  // taken as long as a stream lives
+constexpr size_t kLeastShare = 4 << 10;  // taken as long as a stream lives
 
 }  // namespace
 
 bool BodyStream::hold(const SharedLimit& responses, const std::string& tenant) {
   SharedLimit limit = responses;
   const size_t wanted = waiting_.size() + expected_;
-  room_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastRoom, wanted)));
-  return static_cast<bool>(room_);
+  share_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastShare, wanted)));
+  return static_cast<bool>(share_);
 }
 
 // Before hold() the bound alone counts.
 bool BodyStream::fits(size_t more) {
   const size_t wanted = waiting_.size() + taken_ + expected_ + more;
   if (wanted > kMostWaiting) return false;
-  if (!room_ || std::cmp_less_equal(wanted, room_.amount())) return true;
-  return room_.resize(static_cast<int64_t>(wanted));
+  if (!share_ || std::cmp_less_equal(wanted, share_.amount())) return true;
+  return share_.resize(static_cast<int64_t>(wanted));
 }
 
 void BodyStream::lose() {
@@ -72,9 +72,9 @@ std::string BodyStream::take(size_t most) {
 
 void BodyStream::sent() {
   taken_ = 0;
-  const bool grew = std::cmp_greater(room_.amount(), kLeastRoom);
-  if (grew && waiting_.size() + expected_ <= kLeastRoom) {
-    [[maybe_unused]] const bool shrinks = room_.resize(kLeastRoom);
+  const bool grew = std::cmp_greater(share_.amount(), kLeastShare);
+  if (grew && waiting_.size() + expected_ <= kLeastShare) {
+    [[maybe_unused]] const bool shrinks = share_.resize(kLeastShare);
   }
 }
 
@@ -82,7 +82,7 @@ void BodyStream::close() {
   const bool was_whole = finished_ && waiting_.empty() && !closed_;
   closed_ = true;
   std::string().swap(waiting_);
-  room_ = SharedLimit::Share();
+  share_ = SharedLimit::Share();
   const auto then = std::exchange(on_close_, nullptr);
   if (then && !was_whole) then();
   wake();

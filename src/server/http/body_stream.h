@@ -24,7 +24,7 @@ class BodyStream {
   BodyStream& operator=(const BodyStream&) = delete;
 
   // The handler's side. False when nobody reads any more: the peer hung up, or reads so slowly that
-  // its bytes find no room here; nothing is sent after that.
+  // its bytes find no space here; nothing is sent after that.
   // `expected`: of what expect() counted, how much these bytes are instead of.
   bool push(std::string_view bytes, size_t expected = 0);
   // Counts as if it waited here what bytes are yet to be made of. False as push().
@@ -37,7 +37,7 @@ class BodyStream {
   // Runs `then` once, should the peer be lost before finish(); never in the midst of a push().
   void on_close(std::function<void()> then) { on_close_ = std::move(then); }
 
-  // The connection's side. Whether the tenant has room for what may wait here.
+  // The connection's side. Whether the tenant has space for what may wait here.
   [[nodiscard]] bool hold(const SharedLimit& responses, const std::string& tenant);
   // Runs `wake` whenever something has changed.
   void attach(std::function<void()> wake) { wake_ = std::move(wake); }
@@ -58,7 +58,7 @@ class BodyStream {
   std::string waiting_;
   size_t taken_ = 0;     // bytes, not sent yet
   size_t expected_ = 0;  // bytes
-  SharedLimit::Share room_;
+  SharedLimit::Share share_;
   bool finished_ = false;
   bool closed_ = false;
   std::function<void()> on_close_, wake_;

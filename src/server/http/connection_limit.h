@@ -50,7 +50,7 @@ class ConnectionLimit {
   }
 
   // Of a connection that is open: it `held` so many bytes and now takes `bytes`. False, and no
-  // change, when there is no room: in all, or in the half that one address may have.
+  // change, when there is no space: in all, or in the half that one address may have.
   bool resize(const std::string& address, int64_t& held, int64_t bytes) {
     const int64_t more = bytes - held;
     Use* use = address.empty() ? nullptr : &of_address_[address];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handshakes: the TLS handshakes that are under way. Each costs this thread a signature, so they
 // are begun one after the other, in turns by address, and behind each the thread is everybody
-// else's for as long. Those whose peer says nothing cost room alone: of more than so many the
+// else's for as long. Those whose peer says nothing cost space alone: of more than so many the
 // oldest of the address that has the most ends, so that who floods ends its own. I/O thread only.
 #pragma once
 #include <boost/asio/awaitable.hpp>

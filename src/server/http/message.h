@@ -118,7 +118,7 @@ Response error_response(int status, std::string_view message);
 
 // With Retry-After.
 Response retried_after(Response response, int retry_seconds);
-// An error with Retry-After: there is no room now, or what is wanted will be there in a while.
+// An error with Retry-After: there is no space now, or what is wanted will be there in a while.
 Response busy_response(int status, std::string_view message, int retry_seconds = 1);
 
 // Takes the response of one request: called exactly once, from any thread.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // PeerWatch: reads from a peer that is only to be written to, so that its end is seen at once. What
-// it sends early, a further request, is kept in the connection's buffer, as far as that has room
+// it sends early, a further request, is kept in the connection's buffer, as far as that has space
 // without growing; then its end is seen when it is written to. I/O thread only.
 #pragma once
 #include <boost/asio/awaitable.hpp>

@@ -33,7 +33,7 @@ class Places {
   }
 
   // What it takes now: itself, and its header twice, as it came and in the request that is
-  // answered. False, and nothing changes, when there is no room for that.
+  // answered. False, and nothing changes, when there is no space for that.
   bool hold(Connection& one) {
     const size_t grown = std::max(one.buffer.capacity(), kFirstRead) - kFirstRead;
     const int64_t bytes =

@@ -66,7 +66,7 @@ bool is_gone(const error_code& fault) { return fault == asio::error::connection_
 
 Response header_refusal(const error_code& fault) {
   if (fault == asio::error::no_buffer_space) {
-    return busy_response(503, "there is no room for a header so long (--max-connection-bytes)");
+    return busy_response(503, "there is no space for a header so long (--max-connection-bytes)");
   }
   if (fault == http::error::header_limit) {
     return error_response(431, fmt::format("the header has more than {} bytes, or more than {} "

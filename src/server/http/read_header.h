@@ -11,7 +11,7 @@
 namespace strata::server {
 
 constexpr size_t kFirstRead = 4 << 10;  // what a connection's buffer has while it idles
-constexpr int kMaxFields = 100;         // a parsed field takes some 150 bytes beside its text
+constexpr int kMaxFields = 100;         // a parsed field takes some 150 bytes besides its text
 
 // The lines of a header as they arrive. The parser takes any number of them, and folded ones.
 class HeaderLines {

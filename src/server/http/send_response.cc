@@ -7,7 +7,7 @@
 namespace strata::server {
 namespace {
 
-// Of a response that became a refusal here, where there is no room for it.
+// Of a response that became a refusal here, where there is no space for it.
 void put_in_form(const HttpOptions& options, const Answered& of, Response& response) {
   if (options.put_in_form) options.put_in_form(of.path, response);
 }

@@ -336,9 +336,9 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   parser.header_limit(kMaxHeader);
   parser.body_limit(boost::none);  // BodySink has the limit of the path
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  const std::function<bool()> has_room = [&] { return places.hold(connection); };
+  const std::function<bool()> has_place = [&] { return places.hold(connection); };
   const Incoming from = {connection.stream, connection.buffer, parser};
-  error_code fault = co_await read_header(from, has_room);
+  error_code fault = co_await read_header(from, has_place);
   Request request;
   request.address = connection.address;
   if (is_gone(fault)) co_return false;

@@ -61,7 +61,7 @@ SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Res
   }
   SharedLimit::Share share = downloads.take(tenant, kPiece);
   if (!share) {
-    response = busy_response(503, fmt::format("there is no room to send one more file "
+    response = busy_response(503, fmt::format("there is no space to send one more file "
                                               "(--max-download-bytes {})",
                                               downloads.limit()));
   }

@@ -10,8 +10,8 @@
 
 namespace strata::server {
 
-// What the response holds until it has been sent. Where `tenant` has no room for that, the response
-// becomes one that says so, with this status.
+// What the response holds until it has been sent. Where `tenant` has no space for that, the
+// response becomes one that says so, with this status.
 SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& tenant,
                                  int busy_status, Response& response);
 

@@ -13,7 +13,7 @@
 
 namespace strata::server {
 
-// Where `tenant` has no room for what may wait to be sent, the stream is closed, and the response
+// Where `tenant` has no space for what may wait to be sent, the stream is closed, and the response
 // becomes one that says so, with this status.
 void hold_stream(const SharedLimit& limit, const std::string& tenant, int busy_status,
                  Response& response);

@@ -15,7 +15,7 @@ struct Telling {
   bool stream = false;
   bool stream_usage = false;  // in a chunk of its own, the last
   bool logprobs = false;
-  int64_t top_logprobs = 0;  // beside the token's own
+  int64_t top_logprobs = 0;  // besides the token's own
 };
 
 struct AnswerOrder {

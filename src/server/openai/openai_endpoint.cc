@@ -265,15 +265,15 @@ void OpenAiEndpoint::gather(const std::shared_ptr<Gathering>& gathering, size_t 
   if (--gathering->left == 0) respond_whole(gathering);
 }
 
-// False, and it has been answered, where the tenant's results leave no room for so many bytes.
+// False, and it has been answered, where the tenant's results leave no space for so many bytes.
 bool OpenAiEndpoint::hold(Gathering& gathering, int64_t bytes) {
   Call& call = *gathering.call;
   if (SharedLimit::Share share = parts_.service.futures().promise(call.request.tenant, bytes)) {
     gathering.held.push_back(std::move(share));
     return true;
   }
-  stop(call, "there is no room for the answer");
-  call.give(no_room_response(bytes, parts_.service.futures().most_bytes()));
+  stop(call, "there is no space for the answer");
+  call.give(over_budget_response(bytes, parts_.service.futures().most_bytes()));
   return false;
 }
 

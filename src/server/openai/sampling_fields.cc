@@ -18,7 +18,7 @@ constexpr size_t kMostStopBytes = 1024;
 constexpr double kMostAnswerBytes = 64.0 * (1 << 20);
 constexpr double kTokenBytes = 16;     // of an answer's text, about
 constexpr double kLogprobBytes = 120;  // of a token with its logprob, as JSON
-// What an answer may have where the request does not say: rows keep room for all that they may
+// What an answer may have where the request does not say: rows keep space for all that they may
 // still take, so one that may take all of a long context would keep others out.
 constexpr int64_t kMostUnasked = 4096;
 

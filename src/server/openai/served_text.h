@@ -14,7 +14,7 @@ namespace strata::server {
 struct ServedText {
   text::Tokenizer tokenizer;
   std::optional<text::ChatTemplate> chat = {};
-  std::optional<int32_t> turn_end = {};  // ends an answer in a chat, beside the end tokens
+  std::optional<int32_t> turn_end = {};  // ends an answer in a chat, besides the end tokens
   // How tokens are chosen where a request does not say: generation_config.json's.
   api::SampleRequest defaults = {};
   int64_t longest_sample = INT64_MAX;  // positions that the cache has for one, prompt and answer

@@ -12,7 +12,7 @@ namespace strata::server {
 namespace {
 
 constexpr int64_t kChoicesAtOnce = 16;  // of one step, without logprobs
-constexpr size_t kPieceTokens = 2048;   // with those beside them; a quarter of a MiB of JSON
+constexpr size_t kPieceTokens = 2048;   // with those next to them; a quarter of a MiB of JSON
 
 size_t num_told(const api::RowTokens& told) {
   return told.tokens.size() + told.topk.ids.size() + told.prompt_logprobs.size() +

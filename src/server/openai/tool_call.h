@@ -64,7 +64,7 @@ struct CallForm {
   std::string_view sign;   // stands in the templates of the family
   std::string_view open;   // empty: calls are the whole answer, which then begins with a brace
   std::string_view close;  // empty: the next open, or the end
-  std::vector<std::string_view> around;  // marks beside these, which say nothing
+  std::vector<std::string_view> around;  // marks next to these, which say nothing
   std::vector<std::string_view> inside;  // marks that may be special tokens
   ToolCalls (*read)(std::string_view inner, const ToolTypes& types);
   CallHead (*head)(std::string_view inner);  // of what there is of it yet

@@ -279,7 +279,7 @@ void adapter_rows(OptionTable& t, ServeOptions& o) {
 }
 
 // What may wait, and what is kept.
-void room_rows(OptionTable& t, ServeOptions& o) {
+void waiting_rows(OptionTable& t, ServeOptions& o) {
   t.group("What waits and what is kept");
   count_row(t, "max-parked", o.max_parked, 1, "polls held at once");
   size_row(t, "max-result-bytes", o.max_result_bytes, "of results that are held; shared by tenants")
@@ -327,7 +327,7 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
   size_row(t, "max-disk", o.max_disk, "of all checkpoints together").by_default("no limit");
   size_row(
       t, "max-archive-bytes", o.max_archive_bytes,
-      "of archives packed for downloads, beside the checkpoints, shared by tenants; for room a "
+      "of archives packed for downloads, besides the checkpoints, shared by tenants; for space a "
       "tenant's oldest go, then 429; one that is larger: 413");
   flag_row(t, "merged", o.merged,
            "checkpoints may be downloaded merged into their model (archive?merged=true): who may "
@@ -362,7 +362,7 @@ OptionTable options_of(ServeOptions& o) {
   time_rows(t, o);
   body_rows(t, o);
   adapter_rows(t, o);
-  room_rows(t, o);
+  waiting_rows(t, o);
   rest_rows(t, o);
   t.common({"model", "adapter", "alias", "listen", "tls-cert", "tls-key", "public-url",
             "metrics-listen", "data", "keys", "admin-keys", "no-keys", "max-adapters", "max-rank",

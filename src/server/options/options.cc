@@ -14,7 +14,7 @@
 namespace strata::server {
 namespace {
 
-constexpr int64_t kOtherConnections = 1024;  // beside parked polls
+constexpr int64_t kOtherConnections = 1024;  // besides parked polls
 constexpr uint64_t kOwnFiles = 512;          // state store, checkpoints, logs, listeners
 
 std::string variable_name(std::string_view option) {

@@ -19,7 +19,7 @@ namespace strata::server {
 namespace {
 
 constexpr int64_t kMaxTargets = 1024;  // of a position
-constexpr size_t kPartBytes = 128;     // of a message's parts, beside what they borrow, at most
+constexpr size_t kPartBytes = 128;     // of a message's parts, besides what they borrow, at most
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
@@ -214,10 +214,10 @@ std::string endpoint(PassForm form) {
 }  // namespace
 
 ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, PassForm form,
-                                         const SharedLimit::Share* room)
+                                         const SharedLimit::Share* share)
     : form_(form) {
-  if (room != nullptr && *room) parsed_.emplace(*room, endpoint(form));
-  form == PassForm::kBinary ? read_binary(bytes) : read_json(bytes, room);
+  if (share != nullptr && *share) parsed_.emplace(*share, endpoint(form));
+  form == PassForm::kBinary ? read_binary(bytes) : read_json(bytes, share);
 }
 
 void ForwardBackwardBody::read_binary(std::string_view bytes) {
@@ -236,8 +236,8 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
   }
 }
 
-void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* room) {
-  json_ = std::make_unique<JsonBody>(text, endpoint(form_), room);
+void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* share) {
+  json_ = std::make_unique<JsonBody>(text, endpoint(form_), share);
   if (parsed_) parsed_->hold(text.size());  // what build() makes of it
   const Fields body = json_->root();
   message_.model_id = message_.keep(body.string("model_id"));

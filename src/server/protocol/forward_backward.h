@@ -14,7 +14,7 @@
 #include "api/command.h"
 #include "api/work.h"
 #include "server/protocol/json_body.h"
-#include "server/protocol/parsed_room.h"
+#include "server/protocol/parsed_budget.h"
 #include "server/protocol/pass_message.h"
 
 namespace strata::server {
@@ -44,10 +44,10 @@ enum class PassForm : uint8_t {
 class ForwardBackwardBody {
  public:
   // Borrows the bytes until build(). Throws Error for bytes that are no such message, and for JSON
-  // without model_id and seq_id. What it takes when read is taken beside `room`, where that is not
-  // null: Busy when there is none now.
+  // without model_id and seq_id. What it takes when read is taken on top of `share`, where that is
+  // not null: Busy when there is none now.
   ForwardBackwardBody(std::string_view bytes, PassForm form,
-                      const SharedLimit::Share* room = nullptr);
+                      const SharedLimit::Share* share = nullptr);
   ForwardBackwardBody(const ForwardBackwardBody&) = delete;
   ForwardBackwardBody& operator=(const ForwardBackwardBody&) = delete;
 
@@ -59,11 +59,11 @@ class ForwardBackwardBody {
 
  private:
   void read_binary(std::string_view bytes);
-  void read_json(std::string_view text, const SharedLimit::Share* room);
+  void read_json(std::string_view text, const SharedLimit::Share* share);
 
   PassForm form_;
-  std::optional<ParsedRoom> parsed_;  // of message_
-  std::optional<std::string> fault_;  // of the data, seen before they were read
+  std::optional<ParsedBudget> parsed_;  // of message_
+  std::optional<std::string> fault_;    // of the data, seen before they were read
   PassMessage message_;
   std::unique_ptr<JsonBody> json_;  // until build() has moved it into message_
 };

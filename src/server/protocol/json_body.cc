@@ -8,7 +8,7 @@
 #include <new>
 
 #include "base/error.h"
-#include "server/protocol/parsed_room.h"
+#include "server/protocol/parsed_budget.h"
 #include "server/protocol/without_nul.h"
 
 namespace strata::server {
@@ -252,8 +252,8 @@ bool Fields::is_array_of_strings(std::string_view name) const {
 // A short text can hold many values, each of them larger than its text.
 class JsonBody::Memory : public json::memory_resource {
  public:
-  Memory(std::string where, const SharedLimit::Share* room) : where_(std::move(where)) {
-    if (room != nullptr && *room) parsed_.emplace(*room, where_);
+  Memory(std::string where, const SharedLimit::Share* share) : where_(std::move(where)) {
+    if (share != nullptr && *share) parsed_.emplace(*share, where_);
   }
 
  private:
@@ -277,12 +277,12 @@ class JsonBody::Memory : public json::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 
   std::string where_;
-  std::optional<ParsedRoom> parsed_;
+  std::optional<ParsedBudget> parsed_;
   size_t left_ = kMaxParsed;
 };
 
-JsonBody::JsonBody(std::string_view text, const std::string& where, const SharedLimit::Share* room)
-    : where_(where), memory_(std::make_unique<Memory>(where, room)) {
+JsonBody::JsonBody(std::string_view text, const std::string& where, const SharedLimit::Share* share)
+    : where_(where), memory_(std::make_unique<Memory>(where, share)) {
   json::parse_options options;
   options.max_depth = kMaxDepth;
   boost::system::error_code fault;

@@ -84,10 +84,10 @@ class Fields {
 class JsonBody {
  public:
   // An empty body is {}. Throws Error for what is not a JSON object, is nested deeper than 64, or
-  // takes more than 256 MiB when parsed. What it takes is taken beside `room`, where that is not
-  // null: Busy when there is none now.
+  // takes more than 256 MiB when parsed. What it takes is taken on top of `share`, where that is
+  // not null: Busy when there is none now.
   JsonBody(std::string_view text, const std::string& where,
-           const SharedLimit::Share* room = nullptr);
+           const SharedLimit::Share* share = nullptr);
   ~JsonBody();
   JsonBody(const JsonBody&) = delete;
   JsonBody& operator=(const JsonBody&) = delete;

@@ -105,7 +105,7 @@ void want(const TensorMessage& tensor, tinker_public::DType dtype, const std::st
   }
 }
 
-// The dense form, each value from where it lies on the wire to where it is read.
+// The dense form, each value from where it is on the wire to where it is read.
 template <typename T, typename Out, typename Convert>
 Out read_dense(const TensorMessage& tensor, const std::string& where, const TensorLimits& limits,
                const Convert& convert) {

@@ -74,7 +74,7 @@ class Rest {
   JsonObject run_json(const RunRow& row);
 
   RestParts parts_;
-  struct Packing {  // checkpoints whose archives the worker was told to make again
+  struct Packing {  // checkpoints whose archives the worker was told to pack anew
     Mutex mutex;
     std::set<std::pair<std::string, CheckpointRegistry::Archive>> ids GUARDED_BY(mutex);
   };

@@ -25,7 +25,7 @@ struct Dispatch {
   // Error. Or lets go what was copied for them.
   std::function<int64_t(const api::RequestId&)> write_saved;
   std::function<void(const api::RequestId&)> drop_saved;
-  // Bytes of a model's parameters in a file: to reserve room for a save before it is accepted.
+  // Bytes of a model's parameters in a file: to reserve space for a save before it is accepted.
   std::function<int64_t(api::BaseId, const api::LoraConfig&)> parameter_bytes;
   // Several times a second. `excused` seconds of the time until `now` count for no time limit.
   std::function<void(double now, double excused)> tick;

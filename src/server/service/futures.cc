@@ -11,9 +11,9 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kMaxPolls = 4;       // of one future, where there is no room for more
+constexpr size_t kMaxPolls = 4;       // of one future, where there is no space for more
 constexpr double kLeastHold = 1.0;    // s; a poll that was ended sooner would only come again
-constexpr int64_t kEntryBytes = 512;  // of a result beside its body
+constexpr int64_t kEntryBytes = 512;  // of a result besides its body
 
 Response not_found(std::string_view id) {
   return error_response(
@@ -62,7 +62,7 @@ void Futures::forget(const api::RequestId& id) {
   for (const auto& [deadline, respond] : polls) respond(not_found(id.text));
 }
 
-// Moves what the response holds to where polls share it; false when there is no room for it.
+// Moves what the response holds to where polls share it; false when there is no space for it.
 bool Futures::hold(Entry& entry, Response& response) {
   struct Held {
     std::string bytes;
@@ -71,7 +71,7 @@ bool Futures::hold(Entry& entry, Response& response) {
   };
   const auto size = static_cast<int64_t>(response.num_bytes()) + kEntryBytes;
   SharedLimit::Share share = std::move(entry.reserved);
-  if (!share.resize(size)) share = make_room(entry.tenant, size);
+  if (!share.resize(size)) share = take_share(entry.tenant, size);
   if (!share) return false;
   auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(share)});
   response.body.clear();
@@ -84,17 +84,17 @@ bool Futures::hold(Entry& entry, Response& response) {
   return true;
 }
 
-SharedLimit::Share Futures::make_room(const std::string& tenant, int64_t size) {
+SharedLimit::Share Futures::take_share(const std::string& tenant, int64_t size) {
   SharedLimit::Share share = held_.take(tenant, size);
   while (!share && drop_delivered(tenant)) share = held_.take(tenant, size);
   return share;
 }
 
-bool Futures::has_room(const std::string& tenant) {
+bool Futures::has_budget(const std::string& tenant) {
   const auto missed = missed_.find(tenant);
   const int64_t wanted = missed == missed_.end() ? kEntryBytes : missed->second;
-  // Who holds nothing may always ask: a result can be too large for any room.
-  if (!make_room(tenant, wanted) && held_.used(tenant) > 0) return false;
+  // Who holds nothing may always ask: a result can be too large for any space.
+  if (!take_share(tenant, wanted) && held_.used(tenant) > 0) return false;
   missed_.erase(tenant);
   return true;
 }
@@ -127,11 +127,11 @@ void Futures::deliver(const std::string& id, Entry& entry, const Respond& respon
   respond(entry.response);
 }
 
-Response Futures::no_room(const std::string& tenant, int64_t size) {
+Response Futures::over_budget(const std::string& tenant, int64_t size) {
   missed_[tenant] = size + kEntryBytes;
   return failure_response(
       api::FaultCategory::kServer,
-      fmt::format("the result has {} bytes, and the results held for this tenant leave no room "
+      fmt::format("the result has {} bytes, and the results held for this tenant leave no space "
                   "for it (--max-result-bytes {}); fetch results before asking for more",
                   size, held_.limit()));
 }
@@ -146,9 +146,9 @@ bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
   if (found == entries_.end() || found->second.done) return false;
   SharedLimit::Share& reserved = found->second.reserved;
   if (reserved.resize(size)) return true;
-  reserved = make_room(found->second.tenant, size);
+  reserved = take_share(found->second.tenant, size);
   if (reserved) return true;
-  complete(id, no_room(found->second.tenant, size), now);
+  complete(id, over_budget(found->second.tenant, size), now);
   return false;
 }
 
@@ -159,7 +159,7 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
   entry.done = true;
   entry.completed = now;
   if (!hold(entry, response)) {
-    response = no_room(entry.tenant, static_cast<int64_t>(response.num_bytes()));
+    response = over_budget(entry.tenant, static_cast<int64_t>(response.num_bytes()));
   }
   entry.response = std::move(response);
   --num_pending_;
@@ -185,7 +185,7 @@ void Futures::poll(const std::string& tenant, const std::string& id, const Respo
       case RequestIds::Origin::kThisBoot:
         return respond(error_response(
             410, fmt::format("the result of request {} has expired (--result-ttl {:g} s), or made "
-                             "room for others after its delivery (--max-result-bytes {})",
+                             "space for others after its delivery (--max-result-bytes {})",
                              id, options_.result_ttl, held_.limit())));
       case RequestIds::Origin::kLostSample:
         return respond(

@@ -2,7 +2,7 @@
 // Futures: what became of each accepted request, until its result's time is up; and the polls that
 // wait for one. Ids carry their own proof (service/request_ids.h), so one whose result is gone is
 // told from one that never was, or is another tenant's, without a record. A result is held once,
-// however many polls get it. Results and waiting polls are limited by tenant and in all; for room
+// however many polls get it. Results and waiting polls are limited by tenant and in all; for space
 // the oldest results that were delivered go first. I/O thread only.
 #pragma once
 #include <cstdint>
@@ -62,23 +62,23 @@ class Futures {
   // Whose end a listener was told: nothing is kept of it.
   void forget(const api::RequestId& id);
   [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size) {
-    return make_room(tenant, size);
+    return take_share(tenant, size);
   }
   // Bytes that a tenant's results could take at most.
   [[nodiscard]] int64_t most_bytes() const { return held_.most(); }
 
   // Whether the tenant may ask for more results, or must fetch some first: false while there is no
-  // room for what did not fit last.
-  [[nodiscard]] bool has_room(const std::string& tenant);
+  // space for what did not fit last.
+  [[nodiscard]] bool has_budget(const std::string& tenant);
 
   // How far its request is, in words: what polls that end without a result say.
   void note(const api::RequestId& id, const std::string& how_far);
 
-  // Before a large result is packed: takes room for about so many bytes. Without room it is a
+  // Before a large result is packed: takes space for about so many bytes. Without space it is a
   // failure already, and false.
   bool reserve(const api::RequestId& id, int64_t size, double now);
   // The final answer; waiting polls get it now. Later calls for the same id are ignored. A result
-  // for which there is no room becomes a failure.
+  // for which there is no space becomes a failure.
   void complete(const api::RequestId& id, Response response, double now);
   void fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
             double now);
@@ -114,9 +114,9 @@ class Futures {
   using ByTime = std::set<std::pair<double, std::string>>;
 
   [[nodiscard]] bool hold(Entry& entry, Response& response);
-  [[nodiscard]] Response no_room(const std::string& tenant, int64_t size);
+  [[nodiscard]] Response over_budget(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
-  [[nodiscard]] SharedLimit::Share make_room(const std::string& tenant, int64_t size);
+  [[nodiscard]] SharedLimit::Share take_share(const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);
   void erase(const std::string& id);
   void end_oldest_poll(const std::string& id, Entry& entry);

@@ -7,14 +7,14 @@
 
 namespace strata::server {
 
-Response no_room_response() {
+Response over_budget_response() {
   return busy_response(429,
                        "results wait to be fetched and fill what this tenant may hold "
                        "(--max-result-bytes); fetch them first");
 }
 
-Response no_room_response(int64_t bytes, int64_t most) {
-  if (bytes <= most) return no_room_response();
+Response over_budget_response(int64_t bytes, int64_t most) {
+  if (bytes <= most) return over_budget_response();
   return error_response(
       400, fmt::format("the result takes {} bytes or more, and a tenant's results may take {} "
                        "(--max-result-bytes); ask for less at once",

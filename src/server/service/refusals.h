@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request is told when there is no room for it, or none ever.
+// What a request is told when there is no space for it, or none ever.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,13 +9,13 @@
 namespace strata::server {
 
 // The tenant's results take what they may.
-Response no_room_response();
+Response over_budget_response();
 // A result that is known to take `bytes`, of `most` that a tenant's may: 429, or 400 when it never
 // fits.
-Response no_room_response(int64_t bytes, int64_t most);
+Response over_budget_response(int64_t bytes, int64_t most);
 // The queue is full: 429, but 400 for the making of a model, which nobody sends again.
 Response queue_full_response(bool makes_model);
-// A command that no queue has room for.
+// A command that no queue has space for.
 std::string too_large_text();
 
 }  // namespace strata::server

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Remembered: how the numbers of a model or a sampling session were answered, against duplicates.
-// What they take is the tenant's; for room the oldest of the same thing are forgotten, and where
+// What they take is the tenant's; for space the oldest of the same thing are forgotten, and where
 // that is not enough a number is not remembered: sent again, it is new. I/O thread only.
 #pragma once
 #include <cstddef>

@@ -110,11 +110,12 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   const uint64_t fingerprint = command.fingerprint;
   if (auto known = known_number(model, seq_id, fingerprint)) return refuse(std::move(*known));
   if (stopping_) return refuse(busy_response(503, "the server is shutting down"));
-  if (command.may_be_put_off() && !futures_.has_room(tenant)) return refuse(no_room_response());
+  if (command.may_be_put_off() && !futures_.has_budget(tenant))
+    return refuse(over_budget_response());
   SharedLimit::Share promised;
   if (wanted > 0) {
     promised = futures_.promise(tenant, wanted);
-    if (!promised) return refuse(no_room_response(wanted, futures_.most_bytes()));
+    if (!promised) return refuse(over_budget_response(wanted, futures_.most_bytes()));
   }
   if (std::optional<Response> over = over_limit(command)) return refuse(std::move(*over));
   const TokenUse use = tokens_of(command);
@@ -177,7 +178,7 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
                                int64_t seq_id, uint64_t fingerprint, std::string_view message,
                                api::FaultCategory category) {
   if (auto known = known_number(model_id, seq_id, fingerprint)) return std::move(*known);
-  if (!futures_.has_room(tenant)) return no_room_response();
+  if (!futures_.has_budget(tenant)) return over_budget_response();
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
   futures_.fail(id, category, message, now_seconds());

@@ -78,7 +78,7 @@ void Service::sweep() {
   const auto job = [this, used = parts_.usage.changed()] {
     std::string fault = fault_of([&] { parts_.store.put_usage(used); });
     const bool is_kept = fault.empty();
-    // Also where the disk is too full for that: it makes room.
+    // Also where the disk is too full for that: it makes space.
     const std::string swept =
         fault_of([&] { parts_.registry.sweep(wall_seconds(), now_seconds()); });
     if (!swept.empty()) fault += (is_kept ? "" : "; ") + swept;

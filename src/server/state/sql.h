@@ -41,8 +41,8 @@ class Sql {  // virtual: the fourth seam, since no build can know which database
   virtual SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) = 0;
   virtual void begin(Durability durability) = 0;
   virtual void commit() = 0;
-  // What was committed with kLater. Any thread, beside the other calls: whoever holds the store's
-  // lock must not wait for a disk.
+  // What was committed with kLater. Any thread, along with the other calls: whoever holds the
+  // store's lock must not wait for a disk.
   virtual void sync() = 0;
   virtual void rollback() noexcept = 0;  // also after a failed commit; harmless when there is none
 

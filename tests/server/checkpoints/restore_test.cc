@@ -215,7 +215,7 @@ TEST(Restore, TakesNoFileThatABackupDoesNotHave) {
   EXPECT_THAT(error_of([&] { restore(path, dir.file("out")); }), HasSubstr("list of files"));
 }
 
-// An archive that is hardly on the disk, of files that no disk has room for.
+// An archive that is hardly on the disk, of files that no disk has space for.
 TEST(Restore, LooksAtTheRoomBeforeItUnpacks) {
   const TempDir dir;
   const std::string path = dir.file("sparse.tar"), one = dir.file("one.tar");

@@ -22,7 +22,7 @@ TEST(SaveWeights, AFaultOfTheServersFilesNamesNoPath) {
   EXPECT_THAT(told.body, ::testing::Not(HasSubstr(house.data().path())));
 }
 
-// Room on the disk is taken when a save is accepted, not when it has been written.
+// Space on the disk is taken when a save is accepted, not when it has been written.
 TEST(SaveWeights, SavesInLineReserveTheirBytes) {
   RegistryOptions disk;
   disk.max_disk = 10'000;

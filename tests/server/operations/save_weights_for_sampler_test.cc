@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Of samplers on weights that are saved nowhere, the oldest make room.
+// Of samplers on weights that are saved nowhere, the oldest make space.
 TEST(SaveWeightsForSampler, UnsavedSamplersMakeRoomForYoungerOnes) {
   ServiceOptions options;
   options.max_ephemerals = 2;

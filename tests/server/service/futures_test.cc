@@ -64,7 +64,7 @@ TEST_F(FuturesTest, PollsOfOneFutureWaitAsLongAsTheTenantHasRoom) {
   EXPECT_EQ(statuses.size(), 10u);
 }
 
-// More pollers than there is room for: none is answered soon and then takes the next one's place.
+// More pollers than there is space for: none is answered soon and then takes the next one's place.
 TEST_F(FuturesTest, PollersOfOneFutureDoNotSpin) {
   const api::RequestId id = begin("a");
   for (int i = 0; i < 8; ++i) poll("a", id, 0.0);
@@ -99,18 +99,18 @@ TEST_F(FuturesTest, DeliveredResultsMakeRoomAndUnreadOnesDoNot) {
 
 TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
   results.set_num_tenants(2);
-  EXPECT_TRUE(futures.has_room("a"));
+  EXPECT_TRUE(futures.has_budget("a"));
   const api::RequestId unread = finish("a", 54'000);
-  EXPECT_TRUE(futures.has_room("a"));
+  EXPECT_TRUE(futures.has_budget("a"));
   poll("a", finish("a", 50'000));
-  EXPECT_FALSE(futures.has_room("a"));
-  EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no room"));
+  EXPECT_FALSE(futures.has_budget("a"));
+  EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no space"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"server\""));
-  EXPECT_TRUE(futures.has_room("b"));
+  EXPECT_TRUE(futures.has_budget("b"));
   EXPECT_EQ(futures.result_bytes(), 54'512);
   poll("a", unread);  // its bytes may go when the answer is written
   answers.clear();
-  EXPECT_TRUE(futures.has_room("a"));
+  EXPECT_TRUE(futures.has_budget("a"));
 }
 
 TEST_F(FuturesTest, AResultCountsFromBeforeItIsPacked) {
@@ -121,7 +121,7 @@ TEST_F(FuturesTest, AResultCountsFromBeforeItIsPacked) {
   EXPECT_FALSE(futures.reserve(next, 60'000, 0));
   EXPECT_EQ(futures.num_pending(), 1u);
   poll("a", next);
-  EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no room"));
+  EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no space"));
   futures.complete(id, json_response(200, std::string(50'000, 'x')), 0);
   EXPECT_LT(futures.result_bytes(), 52'000);
 }
@@ -137,7 +137,7 @@ TEST_F(FuturesTest, APromisedResultCountsWhileItIsPending) {
 
 TEST_F(FuturesTest, AResultTooLargeForAnyRoomLocksNobodyOut) {
   finish("a", 200'000);
-  EXPECT_TRUE(futures.has_room("a"));
+  EXPECT_TRUE(futures.has_budget("a"));
 }
 
 // A peer that does not read keeps the bytes: they count until it has gone.

@@ -38,7 +38,7 @@ TEST(Remembered, WhoFillsItTakesNothingFromOthers) {
   Remembered remembered(bytes);
   for (int i = 0; i < 1000; ++i)
     remembered.add("a", "sampler" + std::to_string(i), 1, {.request = "r"});
-  EXPECT_EQ(remembered.find("sampler999", 1), nullptr);  // no room, and no older one of its own
+  EXPECT_EQ(remembered.find("sampler999", 1), nullptr);  // no space, and no older one of its own
   for (int64_t i = 1; i <= 20; ++i) remembered.add("b", "model", i, {.request = "r"});
   EXPECT_NE(remembered.find("model", 1), nullptr);
   EXPECT_LE(bytes.used(), 100'000);

@@ -377,7 +377,7 @@ TEST_P(Store, KeepsWhatKeysHaveUsed) {
   EXPECT_THAT(store_->usage_rows(), ElementsAre(more, b));
 }
 
-// A prompt is kept once a request, and a tenant's oldest requests make room for its younger ones.
+// A prompt is kept once a request, and a tenant's oldest requests make space for its younger ones.
 TEST_P(Store, StabilityRecordsHaveAQuota) {
   const std::string prompt(1000, 'p');
   const auto put = [&](const char* tenant, const std::string& id, double now) {

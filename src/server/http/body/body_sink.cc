@@ -67,7 +67,7 @@ std::optional<BodyFault> BodySink::count(uint64_t held) {
   return BodyFault{
       limit_.may_be_put_off ? 429 : 503,
       fmt::format("{} bytes of bodies of this tenant are being read, and there is no "
-                  "room for {} more (--max-body-bytes {}); send this again when "
+                  "space for {} more (--max-body-bytes {}); send this again when "
                   "those have been answered",
                   bodies.used(request_.tenant) - share_->amount(), bytes, bodies.limit())};
 }

@@ -15,7 +15,7 @@
 
 namespace strata::server {
 
-// A body whose value is the piece that the parser met last, where it lies in the parser's input.
+// A body whose value is the piece that the parser met last, where it is in the parser's input.
 struct PieceBody {
   using value_type = std::string_view;
   class reader {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ParsedRoom: what a body takes when it is parsed, several times its own size perhaps, taken from
+// ParsedBudget: what a body takes when it is parsed, several times its own size perhaps, taken from
 // the same limit as the body, as parsing goes on. What is small is not counted. One thread at a
 // time.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace strata::server {
 
-class ParsedRoom {
+class ParsedBudget {
  public:
   // `body`, which is not empty, is what the body counts as; `where` begins a complaint.
-  ParsedRoom(const SharedLimit::Share& body, std::string where);
-  // So many bytes in all. Throws Busy when there is no room for more now, and Error when there can
+  ParsedBudget(const SharedLimit::Share& body, std::string where);
+  // So many bytes in all. Throws Busy when there is no space for more now, and Error when there can
   // never be.
   void hold(size_t bytes);
 

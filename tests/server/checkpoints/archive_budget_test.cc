@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/checkpoints/archive_room.h"
+#include "server/checkpoints/archive_budget.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ struct ArchiveRoomTest : ::testing::Test {
   ArchiveRoomTest() { limit.set_num_tenants(2); }
   // As a name; its file is written.
   bool take(const std::string& name, const std::string& tenant, double now, int64_t bytes = 100) {
-    const bool is_taken = room.take(dir.file(name), tenant, bytes, now);
+    const bool is_taken = budget.take(dir.file(name), tenant, bytes, now);
     if (is_taken) write_bytes(dir.file(name), "x");
     return is_taken;
   }
@@ -24,7 +24,7 @@ struct ArchiveRoomTest : ::testing::Test {
 
   TempDir dir;
   SharedLimit limit{1000};  // 250 are each tenant's own
-  ArchiveRoom room{limit};
+  ArchiveBudget budget{limit};
 };
 
 TEST_F(ArchiveRoomTest, OneTenantsArchivesDoNotDriveOutAnothers) {
@@ -41,7 +41,7 @@ TEST_F(ArchiveRoomTest, OneTenantsArchivesDoNotDriveOutAnothers) {
 TEST_F(ArchiveRoomTest, WhatIsBeingReadStaysAndWhatIsIdleGoesForWhoHasLess) {
   for (int i = 0; i < 7; ++i) ASSERT_TRUE(take("a" + std::to_string(i), "alice", 0));
   EXPECT_TRUE(take("b1", "bob", 1, 300));
-  room.touch(dir.file("a0"), 30);
+  budget.touch(dir.file("a0"), 30);
   EXPECT_TRUE(take("b2", "bob", 59, 300)) << "b1 goes";
   EXPECT_FALSE(is_there("b1"));
   EXPECT_FALSE(take("b3", "bob", 59, 500)) << "alice may still be reading hers";
@@ -62,12 +62,12 @@ TEST_F(ArchiveRoomTest, WhoHasMoreTakesNothingFromWhoHasLess) {
 TEST_F(ArchiveRoomTest, WhatNobodyReadsIsRemoved) {
   ASSERT_TRUE(take("old", "alice", 0));
   ASSERT_TRUE(take("new", "alice", 0));
-  room.touch(dir.file("new"), 5000);
-  room.remove_idle(7300, 7200);
+  budget.touch(dir.file("new"), 5000);
+  budget.remove_idle(7300, 7200);
   EXPECT_FALSE(is_there("old"));
   EXPECT_TRUE(is_there("new"));
   EXPECT_EQ(limit.used(), 100);
-  room.drop(dir.file("new"));
+  budget.drop(dir.file("new"));
   EXPECT_EQ(limit.used(), 0);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/checkpoints/archive_room.h"
+#include "server/checkpoints/archive_budget.h"
 
 #include <utility>
 
@@ -7,8 +7,8 @@
 
 namespace strata::server {
 
-bool ArchiveRoom::take(const std::string& path, const std::string& tenant, int64_t bytes,
-                       double now) {
+bool ArchiveBudget::take(const std::string& path, const std::string& tenant, int64_t bytes,
+                         double now) {
   const MutexLock lock(mutex_);
   if (bytes > limit_.most()) return false;
   archives_.erase(path);
@@ -24,7 +24,7 @@ bool ArchiveRoom::take(const std::string& path, const std::string& tenant, int64
   return true;
 }
 
-ArchiveRoom::Archives::iterator ArchiveRoom::oldest_of(const std::string& tenant) {
+ArchiveBudget::Archives::iterator ArchiveBudget::oldest_of(const std::string& tenant) {
   auto oldest = archives_.end();
   for (auto at = archives_.begin(); at != archives_.end(); ++at) {
     if (at->second.tenant != tenant) continue;
@@ -33,8 +33,8 @@ ArchiveRoom::Archives::iterator ArchiveRoom::oldest_of(const std::string& tenant
   return oldest;
 }
 
-ArchiveRoom::Archives::iterator ArchiveRoom::next_to_go(const std::string& tenant, int64_t bytes,
-                                                        double now) {
+ArchiveBudget::Archives::iterator ArchiveBudget::next_to_go(const std::string& tenant,
+                                                            int64_t bytes, double now) {
   const auto own = oldest_of(tenant);
   if (own != archives_.end()) return own;
   int64_t most = bytes;
@@ -50,18 +50,18 @@ ArchiveRoom::Archives::iterator ArchiveRoom::next_to_go(const std::string& tenan
   return now - other->second.read >= kIdle ? other : archives_.end();
 }
 
-void ArchiveRoom::touch(const std::string& path, double now) {
+void ArchiveBudget::touch(const std::string& path, double now) {
   const MutexLock lock(mutex_);
   const auto found = archives_.find(path);
   if (found != archives_.end()) found->second.read = now;
 }
 
-void ArchiveRoom::drop(const std::string& path) {
+void ArchiveBudget::drop(const std::string& path) {
   const MutexLock lock(mutex_);
   archives_.erase(path);
 }
 
-void ArchiveRoom::remove_idle(double now, double seconds) {
+void ArchiveBudget::remove_idle(double now, double seconds) {
   const MutexLock lock(mutex_);
   std::erase_if(archives_, [&](const auto& item) {
     if (now - item.second.read <= seconds) return false;

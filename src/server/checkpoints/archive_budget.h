@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ArchiveRoom: the archives that lie below tmp, and whose room they take. For room the tenant's own
-// go first, those first that nobody read for longest; then those of the tenant that has the most,
-// if that is more than this one asks for, and if nobody read them for a while: who downloads in
-// pieces keeps what it downloads. Any thread.
+// ArchiveBudget: the archives that are below tmp, and whose space they take. For space the tenant's
+// own go first, those first that nobody read for longest; then those of the tenant that has the
+// most, if that is more than this one asks for, and if nobody read them for a while: who downloads
+// in pieces keeps what it downloads. Any thread.
 #pragma once
 #include <map>
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace strata::server {
 
-class ArchiveRoom {
+class ArchiveBudget {
  public:
   static constexpr double kIdle = 60;  // seconds
 
-  explicit ArchiveRoom(SharedLimit limit) : limit_(std::move(limit)) {}
+  explicit ArchiveBudget(SharedLimit limit) : limit_(std::move(limit)) {}
 
-  // Room for a file that is about to be written; files that had to go are removed. False: none.
+  // Space for a file that is about to be written; files that had to go are removed. False: none.
   [[nodiscard]] bool take(const std::string& path, const std::string& tenant, int64_t bytes,
                           double now);
   // Somebody reads it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/protocol/parsed_room.h"
+#include "server/protocol/parsed_budget.h"
 
 #include <fmt/format.h>
 
@@ -14,20 +14,20 @@ constexpr int64_t kStep = 1 << 20;
 
 }  // namespace
 
-ParsedRoom::ParsedRoom(const SharedLimit::Share& body, std::string where)
-    : where_(std::move(where)), body_(body.amount()), parsed_(body.beside(0)) {}
+ParsedBudget::ParsedBudget(const SharedLimit::Share& body, std::string where)
+    : where_(std::move(where)), body_(body.amount()), parsed_(body.another(0)) {}
 
-void ParsedRoom::hold(size_t bytes) {
+void ParsedBudget::hold(size_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes) / kStep * kStep;
   if (wanted == parsed_.amount() || parsed_.resize(wanted)) return;
   if (body_ + wanted > parsed_.most()) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the body takes more than {} bytes when parsed, and there is no "
-                            "room for that (--max-body-bytes); send less at once",
+                            "space for that (--max-body-bytes); send less at once",
                             where_, wanted));
   }
   throw Busy(
-      fmt::format("{}: bodies of this tenant are being read, and there is no room for {} "
+      fmt::format("{}: bodies of this tenant are being read, and there is no space for {} "
                   "bytes that this one takes when parsed (--max-body-bytes); send it again "
                   "when those have been answered",
                   where_, wanted));

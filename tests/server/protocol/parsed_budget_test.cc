@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What parsing takes counts beside the body: until it is gone, and not beyond what there is.
-#include "server/protocol/parsed_room.h"
+#include "server/protocol/parsed_budget.h"
 
 #include <gmock/gmock.h>
 
