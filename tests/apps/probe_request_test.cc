@@ -58,13 +58,13 @@ TEST(ProbeRequest, ThresholdsOfCispoAreThoseOfPpo) {
 TEST(ProbeRequest, NamesWhatALossLacksOrDoesNotKnow) {
   const std::string policy = R"(,"logprobs":[0,0],"advantages":[1,1])";
   EXPECT_THAT(error_of([&] { parsed(request(R"({"name":"dro"})", policy)); }),
-              HasSubstr("loss.config.beta: is missing"));
+              HasSubstr("r.json: loss.config.beta: this field is required"));
   EXPECT_THAT(error_of([&] { parsed(request(R"({"name":"gspo"})", policy)); }),
               HasSubstr("sequence_ratio_mask: is missing; the loss needs it"));
   EXPECT_THAT(error_of([&] { parsed(request(R"({"name":"ppo","config":{"beta":1}})", policy)); }),
-              HasSubstr("loss.config: unknown key 'beta'"));
+              HasSubstr("loss.config.beta: unknown field"));
   EXPECT_THAT(error_of([&] { parsed(request(R"({"name":"PPO"})", policy)); }),
-              HasSubstr("got 'PPO', want one of cross_entropy, importance_sampling, "));
+              HasSubstr("got 'PPO', wanted one of cross_entropy, importance_sampling, "));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 #include <new>
@@ -95,6 +96,13 @@ const json::value& Fields::need(std::string_view name) const {
 
 bool Fields::has(std::string_view name) const { return find(name) != nullptr; }
 
+void Fields::only(const std::vector<std::string_view>& names) const {
+  for (const json::key_value_pair& pair : *object_) {
+    const std::string_view name(pair.key().data(), pair.key().size());
+    if (std::find(names.begin(), names.end(), name) == names.end()) fail(name, "unknown field");
+  }
+}
+
 bool Fields::is_null(std::string_view name) const {
   const auto found = object_->find(view(name));
   return found != object_->end() && found->value().is_null();
@@ -162,6 +170,12 @@ Fields Fields::object(std::string_view name) const {
   return {value.get_object(), fmt::format("{}{}.", path_, name.substr(0, kMaxName))};
 }
 
+Fields Fields::object_or_empty(std::string_view name) const {
+  static const json::object none;
+  if (has(name)) return object(name);
+  return {none, fmt::format("{}{}.", path_, name.substr(0, kMaxName))};
+}
+
 void Fields::each_object(std::string_view name,
                          const std::function<void(const Fields&)>& read) const {
   const json::value& value = need(name);
@@ -198,14 +212,15 @@ std::vector<int64_t> Fields::integers(std::string_view name) const {
   return out;
 }
 
-std::vector<float> Fields::floats(std::string_view name) const {
+std::vector<float> Fields::floats(std::string_view name, bool finite) const {
   const json::value& value = need(name);
   if (!value.is_array()) fail_kind(name, value, "an array of numbers");
   std::vector<float> out;
   out.reserve(value.get_array().size());
   for (const json::value& item : value.get_array()) {
     const auto number = static_cast<float>(as_number(item).value_or(NAN));
-    if (!std::isfinite(number)) fail_item(name, out.size(), item, "a finite number of 32 bits");
+    if (std::isnan(number) || (finite && std::isinf(number)))
+      fail_item(name, out.size(), item, "a finite number of 32 bits");
     out.push_back(number);
   }
   return out;

@@ -49,11 +49,13 @@ class Fields {
   [[nodiscard]] double number_or(std::string_view name, double otherwise) const;
   [[nodiscard]] bool boolean_or(std::string_view name, bool otherwise) const;
   [[nodiscard]] Fields object(std::string_view name) const;
+  [[nodiscard]] Fields object_or_empty(std::string_view name) const;
   // Each object of an array, in order; nothing is made of the array as a whole.
   void each_object(std::string_view name, const std::function<void(const Fields&)>& read) const;
   [[nodiscard]] std::vector<std::string> strings(std::string_view name) const;
   [[nodiscard]] std::vector<int64_t> integers(std::string_view name) const;
-  [[nodiscard]] std::vector<float> floats(std::string_view name) const;  // all finite
+  // All finite; or, without `finite`, infinite where 32 bits do not hold a number.
+  [[nodiscard]] std::vector<float> floats(std::string_view name, bool finite = true) const;
   // Every field that is not null, for objects whose names are data.
   void each_name(const std::function<void(const std::string& name)>& read) const;
   // The object as the JSON text of a map of strings: other values become their JSON text. At most
@@ -64,6 +66,10 @@ class Fields {
   [[nodiscard]] bool is_string(std::string_view name) const;
   [[nodiscard]] bool is_array_of_strings(std::string_view name) const;        // [] is not
   [[nodiscard]] const boost::json::value* find(std::string_view name) const;  // null: absent
+
+  // Fails where there is another field than these: for requests that a typing error must not
+  // change.
+  void only(const std::vector<std::string_view>& names) const;
 
   // Throws: "asample: sampling_params.top_p: <what>".
   [[noreturn]] void fail(std::string_view name, std::string_view what) const;
