@@ -2,8 +2,9 @@
 // Operation: a call of the Tinker protocol as a row: where it is called, who may, what its body is,
 // what it does to its tenant's state, and who runs it. Each stands in a file of its own with how it
 // is read and what completes it (a Completion, service/pending_command.h). A new one is such a
-// file, its test, and its line in operations.cc; nothing else knows any of them.
+// file, whose header declares `extern const Operation kX;`, and its test; nothing else knows any.
 #pragma once
+#include <span>
 #include <variant>
 
 #include "server/http/router.h"
@@ -25,6 +26,9 @@ struct Operation {
   BodySize size = BodySize::kSmall;
   bool needs_key = true;
 };
+
+// Of every header in this folder, in the order of their names (all_operations.cc.in).
+std::span<const Operation* const> all_operations();
 
 // Adds all of them, which work on `service`; it outlives the router.
 void add_operations(Router& router, Service& service);

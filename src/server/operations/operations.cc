@@ -2,46 +2,10 @@
 #include <string>
 #include <utility>
 
-#include "server/operations/asample.h"
-#include "server/operations/cancel.h"
-#include "server/operations/capabilities.h"
-#include "server/operations/client_config.h"
-#include "server/operations/create_model.h"
-#include "server/operations/create_sampling_session.h"
-#include "server/operations/create_session.h"
-#include "server/operations/finish_session.h"
-#include "server/operations/forward.h"
-#include "server/operations/forward_backward.h"
-#include "server/operations/get_info.h"
-#include "server/operations/get_sampler.h"
-#include "server/operations/health.h"
-#include "server/operations/load_weights.h"
 #include "server/operations/operation.h"
-#include "server/operations/optim_step.h"
-#include "server/operations/retrieve_future.h"
-#include "server/operations/save_weights.h"
-#include "server/operations/save_weights_external.h"
-#include "server/operations/save_weights_for_sampler.h"
-#include "server/operations/session_heartbeat.h"
-#include "server/operations/unload_model.h"
-#include "server/operations/usage.h"
-#include "server/operations/weights_info.h"
 
 namespace strata::server {
 namespace {
-
-constexpr const Operation* kOperations[] = {
-    // clang-format off
-    &kHealth, &kReady,                                                      // of the process
-    &kClientConfig, &kDynamicConfig, &kTelemetry, &kCapabilities,           // an SDK's start
-    &kCreateSession, &kSessionHeartbeat, &kFinishSession,                   // sessions
-    &kCreateModel, &kGetInfo, &kUnloadModel, &kWeightsInfo,                 // models
-    &kForwardBackward, &kForward, &kOptimStep, &kLoadWeights,               // training
-    &kSaveWeights, &kSaveWeightsForSampler, &kSaveWeightsExternal,          // saves
-    &kCreateSamplingSession, &kGetSampler, &kAsample,                       // sampling
-    &kRetrieveFuture, &kCancelFuture, &kCancelRequest, &kUsage,             // of any request
-    // clang-format on
-};
 
 Handler handler_of(const Operation& operation, Service& service) {
   if (const auto* run = std::get_if<Operation::AtOnce>(&operation.run)) {
@@ -56,7 +20,7 @@ Handler handler_of(const Operation& operation, Service& service) {
 }  // namespace
 
 void add_operations(Router& router, Service& service) {
-  for (const Operation* operation : kOperations) {
+  for (const Operation* operation : all_operations()) {
     router.add({.method = operation->method,
                 .pattern = std::string("/api/v1/") + operation->path,
                 .body = operation->body,
