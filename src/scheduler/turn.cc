@@ -143,6 +143,7 @@ int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Side& side,
                                   const SampleEntry& entry) const {
   const auto& sample = std::get<api::Sample>(entry.command->op);
   const int64_t cost = engine.cache.to_join(sample, entry.next_row).pages;
+  // A single row ends by itself, and one of a request that has begun was counted when it began.
   if (entry.next_row > 0 || sample.num_samples == 1) return cost;
   int64_t held = engine.cache.of_prompt(sample);
   int64_t largest = engine.cache.to_join(sample, 1).pages;

@@ -57,6 +57,7 @@ struct Levels {
       return std::accumulate(shares.begin(), shares.end(), int64_t{0}) <= room;
     };
     if (fits(low)) return low;
+    // A higher level never needs more bytes, so what fits is an interval that ends at `high`.
     for (int halving = 0; halving < kHalvings && high > low; ++halving) {
       const double middle = (low + high) / 2;
       (fits(middle) ? high : low) = middle;
@@ -99,6 +100,7 @@ void use_what_is_left(const Planners& planners, std::span<const double> work, in
     const std::vector<double> of_ranks = by_rank(works);
     const double most = *std::max_element(of_ranks.begin(), of_ranks.end());
     for (size_t stage = 0; stage < plans.size(); ++stage) {
+      // Bytes of any other rank's stage would shorten no step.
       if (of_ranks[static_cast<size_t>(ranks[stage])] < most) continue;
       RecomputePlan more = planners[stage]->plan(plans[stage].bytes + left);
       if (more.cost() >= plans[stage].cost()) continue;
@@ -240,6 +242,7 @@ std::optional<StagesChoice> StageFitter::fit_layers(const model::RecomputeRegion
         [this](std::span<const double> works) { return by_rank(works); }, plan_.ranks);
     StagesChoice choice = count(regions, together(plans, num_layers));
     if (choice.bytes() <= bytes) return choice;
+    // Counted together, stages take more than each planner said; what was over is taken off.
     room -= choice.bytes() - bytes;
   }
   return full;

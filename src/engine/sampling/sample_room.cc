@@ -123,6 +123,8 @@ std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant,
 }
 
 bool SampleRoom::take_room(const api::TenantId& tenant, const api::PageNeed& need) {
+  // From the cheapest on: a row that keeps its pages reads nothing again, but keeps its state too;
+  // one that is aside already loses a read that it may need; one that runs loses it for certain.
   if (need.states <= free_states()) {
     if (const auto row = row_to_set_aside(tenant, need, true)) {
       loop_.set_aside(*row, true);

@@ -23,6 +23,7 @@ void SamplePass::keep_before_drafts(Backend& backend) {
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
 void SamplePass::use_draft_choice(SampleChoice& choice) {
   SampleRow& row = book_.row(choice.id);
+  // One that stands behind a rejected draft was given a prefix that the row does not have.
   if (row.finished || row.ahead.size() + 1 != choice.num_drafts) return;
   if (!row.ahead.empty() && !row.ahead.back().error.empty()) return;
   const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
@@ -37,6 +38,7 @@ void SamplePass::take_back_rejected(Backend& backend) {
     for (const StepSlice& slice : step_.slices()) {
       SampleRow& row = book_.row(slice.id);
       if (slice.num_drafts == 0 || row.finished) continue;
+      // Every accepted draft gave one token in advance, and the first rejected one ends them.
       const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
       put_back_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
                     row.position);

@@ -98,6 +98,7 @@ struct Backward {
       const TensorView h = lora_h.of(found.key).slice_cols(0, module.spec.rank);
       lists.b.push_back({.first = first, .end = end, .dy = dy, .x = h, .dw = d_b_of(found)});
     }
+    // A shared module's h gets one gradient, the sum over both halves, which is whole with up's.
     if (found.shared() && found.half == 0) return;
     const TensorView d_h_module = d_h.slice_cols(0, module.spec.rank);
     lists.low_rank.push_back({.first = first, .end = end, .x = d_h_module, .w = a_of(module)});
