@@ -25,6 +25,7 @@ import zstandard
 
 import hostile_bytes
 import hostile_openai
+import hostile_own
 import hostile_queues
 import hostile_tls
 from wire import Wire, as_json, ce, datum, dense, pb, sparse
@@ -562,7 +563,7 @@ attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(ke
 
 
 CASES += hostile_queues.LIMITED + hostile_bytes.FRAMINGS + hostile_openai.REQUESTS
-ATTACKS += hostile_bytes.ENDLESS + hostile_queues.ATTACKS + hostile_openai.STREAMS
+ATTACKS += hostile_bytes.ENDLESS + hostile_queues.ATTACKS + hostile_openai.STREAMS + hostile_own.ATTACKS
 
 
 def memory(pid):

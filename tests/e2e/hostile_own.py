@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile requests that need servers of their own, as rows of tests/e2e/hostile.py: `ATTACKS` of (what, want, send(world))."""
+import contextlib
+import fcntl
+import os
+import socket
+import subprocess
+import tempfile
+import time
+
+import httpx
+
+ATTACKS = []
+CONNECTIONS = 24
+
+
+def attack(what, want):
+    def register(send):
+        ATTACKS.append((what, want, send))
+        return send
+    return register
+
+
+@contextlib.contextmanager
+def server(w, folder, listen, *more, audit="audit"):
+    """The port of a server like the world's, with other options; its log is in `folder`."""
+    model, keys = [w.process.args[w.process.args.index(name) + 1] for name in ("--model", "--keys")]
+    with open(f"{folder}/log", "w") as log:
+        process = subprocess.Popen([w.process.args[0], "serve", "--model", model, "--keys", keys, "--data", f"{folder}/state", "--audit",
+                                    f"{folder}/{audit}", "--listen", listen, "--memory", "1GiB", *more], stdout=subprocess.PIPE, stderr=log,
+                                   text=True)
+        try:
+            yield next(int(line.rsplit(":", 1)[1]) for line in process.stdout if line.startswith("listening on "))
+        finally:
+            process.kill()
+            process.wait(60)
+
+
+def own_address():
+    """Of this machine, other than loopback: what one of another network would have. None: it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+            return probe.getsockname()[0]
+        except OSError:
+            return None
+
+
+def status(port, method, path, key, **more):
+    return httpx.request(method, f"http://127.0.0.1:{port}/api/v1/{path}", headers={"X-API-Key": key}, timeout=20, **more).status_code
+
+
+@attack("all connections held by one address, idle, and a request of another", 200)
+def idle(w):
+    address = own_address()
+    if address is None or address.startswith("127."):
+        print("  (this machine has no second address: nobody holds connections)", flush=True)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as kept, server(
+            w, folder, "0.0.0.0:0", "--max-connections", str(CONNECTIONS), "--max-connections-per-address", str(CONNECTIONS),
+            "--max-parked", "4") as port:
+        for _ in range(CONNECTIONS if address else 0):
+            kept.enter_context(socket.create_connection((address, port)))
+        end = time.monotonic() + 5
+        while True:
+            try:
+                return status(port, "GET", "get_server_capabilities", w.keys[0])
+            except httpx.HTTPError:
+                assert time.monotonic() < end, "the connections stay held"
+                time.sleep(0.05)
+
+
+def fill(path):
+    """The pipe takes no more."""
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    for some in (b"#" * 512, b"#"):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, some)
+    os.close(writer)
+
+
+@attack("a change while the audit log's disk hangs (--audit-sync on), and a request that changes nothing", "503, 200")
+def hanging_disk(w):
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(f"{folder}/audit")
+        reader = os.open(f"{folder}/audit", os.O_RDONLY | os.O_NONBLOCK)
+        with server(w, folder, "127.0.0.1:0", "--audit-sync", "on") as port:
+            fill(f"{folder}/audit")
+            changed = status(port, "POST", "create_session", w.keys[0], json={"tags": [], "sdk_version": "1"})
+            read = status(port, "GET", "get_server_capabilities", w.keys[0])
+        os.close(reader)
+    return f"{changed}, {read}"
