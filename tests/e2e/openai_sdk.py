@@ -19,6 +19,7 @@ from wire import Wire, unpack, wait_until
 CALL = {"name": "weather", "arguments": {"city": "Paris"}}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather of a city.", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+PAGE = 64  # positions
 HELLO = [{"role": "user", "content": "What is 3 plus 4?"}]
 
 
@@ -153,6 +154,28 @@ def check_options(client):
     assert len(set(repeated.choices[0].text)) < len(set(varied.choices[0].text)), (repeated, varied)
 
 
+def check_turns(client, model):
+    """A chat of 16 turns reads its new tokens and a page a turn, where the rendered turns begin with what was sampled."""
+    think = json.loads(pathlib.Path(model, "tokenizer.json").read_text())["added_tokens"]
+    unthinking = {str(next(token["id"] for token in think if token["content"] == "<think>")): -100}
+    messages, told, held, ended = [{"role": "system", "content": "You answer in short sentences. " * 8}], 0, 0, False
+    question = {"role": "user", "content": "And which day comes then?"}
+    alone = chat(client, [question], max_tokens=1).usage.prompt_tokens
+    for turn in range(16):
+        messages.append(question)
+        answer = chat(client, messages, temperature=0, max_tokens=24, logit_bias=unthinking)
+        usage, choice = answer.usage, answer.choices[0]
+        new = usage.prompt_tokens - told
+        # An answer without its end, or whose text has other tokens than it was sampled with, is not what it begins with.
+        if ended and new <= alone + 1:
+            held += 1
+            assert usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens <= new + PAGE, (turn, usage)
+        told, ended = usage.total_tokens, choice.finish_reason == "stop"
+        messages.append({"role": "assistant", "content": choice.message.content})
+    assert held >= 8, held
+    print(f"openai_sdk: {held} of 15 turns began with what was sampled, and read no more than a page of it", flush=True)
+
+
 def check_tools(client):
     question = [{"role": "user", "content": "The weather in Paris?"}]
     whole = chat(client, question, "caller", tools=[TOOL], temperature=0, max_tokens=60).choices[0]
@@ -260,12 +283,13 @@ def main():
             check_chats(client, strata, model)
             check_logprobs(client, wire)
             check_options(client)
+            check_turns(client, model)
             check_tools(client)
             check_errors(client, url)
             check_checkpoints(client, wire)
             asyncio.run(many(url, 64))
             check_hang_up(client, metrics)
-    print(f"openai {openai.__version__}: chats, streams, logprobs, options, tools, errors, checkpoints, 64 streams, a hang-up")
+    print(f"openai {openai.__version__}: chats, streams, logprobs, options, turns, tools, errors, checkpoints, 64 streams, a hang-up")
 
 
 if __name__ == "__main__":
