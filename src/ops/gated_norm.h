@@ -23,7 +23,7 @@ void gated_norm(Backend& backend, const GatedNormArgs& args, TensorView y);
 
 // d_y: T, N, D, f32 or bf16. Writes d_x and d_z, T, N, D of x's type, which may lie over x, z or a
 // d_y of that type. Adds to d_weight [D] f32 unless it is empty: one chain over ascending (token,
-// head) from the stored value. inv_rms is made again.
+// head) from the stored value. inv_rms is recomputed.
 void gated_norm_backward(Backend& backend, const GatedNormArgs& args, TensorView d_y,
                          TensorView d_x, TensorView d_z, TensorView d_weight);
 

@@ -104,7 +104,7 @@ inline uint16_t narrow_e4m3_half(uint8_t code) {
   return static_cast<uint16_t>((code & 0x80) << 8 | (code & 0x7f) << 7);
 }
 
-// Where the code of (row, column) of a group lies, in elements of [pair][width][2].
+// Where the code of (row, column) of a group is, in elements of [pair][width][2].
 inline int64_t narrow_element(int64_t lane, int64_t col, int64_t width) {
   return (col / 2 * width + lane) * 2 + col % 2;
 }

@@ -175,7 +175,7 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
       losses_of_row(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
   });
   if (d_hidden.empty()) return;
-  // d_logits lies over the logits: fp32 in place, bf16 in the first half of each row.
+  // d_logits shares memory with the logits: fp32 in place, bf16 in the first half of each row.
   TensorView d_logits(logits.data, pass.dtype(), {count, vocab});
   d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
   ops::log_softmax_backward(pass.backend, logits, lse, chunk_targets_, chunk_slopes_, d_logits);

@@ -68,7 +68,7 @@ class BaseTrainer {
   [[nodiscard]] TensorView second_moments() const { return v_; }
 
   // The biases that follow loads, by their place in the table, wherever they are held: state of a
-  // run beside its moments.
+  // run with its moments.
   [[nodiscard]] std::vector<size_t> router_biases() const;
   // Empty where another stage holds it.
   [[nodiscard]] TensorView router_bias(size_t index) const {

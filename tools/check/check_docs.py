@@ -18,7 +18,7 @@ COLUMNS, README_LINES = 120, 90
 OURS = {r"\bma(?:de|kes?|king) again\b": "recompute", r"\bheld[- ]out\b": "evaluation", r"\blies\b": "is", r"\ba datum alone\b": "one datum",
         r"\brooms?\b": "budget, space, capacity or folder", r"\bbeside\b": "with, next to, besides or against"}
 # Folders of src/ whose sources have none of these words; one that is cleaned stands here from then on.
-CLEAN = ("api", "base", "checkpoint", "data", "report", "schedule", "scheduler", "server", "text")
+CLEAN = ("api", "base", "checkpoint", "data", "ops", "report", "schedule", "scheduler", "server", "tensor", "text", "train")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 
 

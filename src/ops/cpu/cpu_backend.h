@@ -30,7 +30,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] CpuPath path() const { return path_; }
   [[nodiscard]] ThreadPool& pool() { return pool_; }
   // For ops alone: a backend of one thread and its own scratch, for worker `i` of a region of
-  // pool(), where small ops run whole, one beside the other. Made at the first call of
+  // pool(), where small ops run whole, one next to the other. Made at the first call of
   // make_workers(), which comes first.
   [[nodiscard]] CpuBackend& worker(int i) { return *workers_[static_cast<size_t>(i)]; }
   void make_workers();

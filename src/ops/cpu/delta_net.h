@@ -19,7 +19,7 @@ void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args, const Del
 
 const DeltaKernels& choose_delta_kernels(CpuPath path);
 
-// Sizes in floats of what lies in memory. Of a sequence's state the part of one key head is
+// Sizes in floats of what is in memory. Of a sequence's state the part of one key head is
 //   keys [dk][kDeltaChunk] of the open chunk, normalised
 //   for each value head of its group: the state at the chunk's start [dk][lanes of dv] and u
 //   [kDeltaChunk][lanes of dv], both in panels, then D_ij [kDeltaChunk] and G_i [16, the first

@@ -117,7 +117,7 @@ struct Forward {
   // The same of a panel in few bits: block by block it is unpacked, and then is one of bf16.
   void narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
-    NarrowRoom room;  // not initialised
+    NarrowScratch scratch;  // not initialised
     const int64_t width = args.w.width;
     const int64_t groups = ceil_div(rows.size(), tile_rows);
     if (groups == 1 && accumulate_narrow(path, args.w, index,
@@ -135,12 +135,12 @@ struct Forward {
     for (int64_t col = 0; col < args.w.cols; col += block) {
       const int64_t cols = std::min(block, args.w.cols - col);
       const bool last = col + cols == args.w.cols;
-      unpack_columns(path, args.w, index, col, cols, room.bytes);
+      unpack_columns(path, args.w, index, col, cols, scratch.bytes);
       for (int64_t g = 0; g < groups; ++g) {
         const Range part = part_of(rows.size(), g, groups);
         const Range group = {rows.begin + part.begin, rows.begin + part.end};
         float* acc = chains == nullptr ? tile : chains + part.begin * width;
-        kernels.accumulate({.panel = room.bytes,
+        kernels.accumulate({.panel = scratch.bytes,
                             .width = width,
                             .x = address(args.x, group.begin, col),
                             .x_stride = args.x.row_stride,

@@ -74,7 +74,7 @@ inline int64_t max_rows(const GemmKernels& kernels, int64_t width) {
 // The narrowest tile that holds `cols` outputs (at most 64).
 inline int64_t tile_width(int64_t cols) { return cols > 32 ? 64 : cols > 16 ? 32 : 16; }
 
-// Where element (row, col) of a view lies.
+// Where element (row, col) of a view is.
 inline char* address(const TensorView& view, int64_t row, int64_t col) {
   return static_cast<char*>(view.data) + (row * view.row_stride + col) * dtype_bytes(view.dtype);
 }

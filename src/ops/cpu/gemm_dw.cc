@@ -20,7 +20,7 @@ struct Steps {
   uint8_t* single;
   int64_t count = 0;
 
-  // Takes up to kGradientSteps steps from `row`, which lies in sequence `sequence`; advances both.
+  // Takes up to kGradientSteps steps from `row`, which is in sequence `sequence`; advances both.
   void fill(std::span<const int64_t> ends, int64_t pair, int64_t& row, size_t& sequence) {
     count = 0;
     while (count < kGradientSteps && sequence < ends.size()) {

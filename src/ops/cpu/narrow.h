@@ -20,11 +20,11 @@ void unpack_narrow(CpuBackend& backend, const PanelView& panel, int64_t first_ro
 void gather_narrow(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,
                    const TensorView& y);
 
-// Room for a block of a panel in bf16, on a worker's stack: that of rows that pass in many tiles
+// Space for a block of a panel in bf16, on a worker's stack: that of rows that pass in many tiles
 // (in L2), and of rows in one, which take what was just unpacked from L1.
 constexpr int64_t kNarrowBlockBytes = 64 << 10;
 constexpr int64_t kNarrowTileBytes = 8 << 10;
-struct alignas(64) NarrowRoom {
+struct alignas(64) NarrowScratch {
   char bytes[kNarrowBlockBytes];
 };
 // Columns of a block of so many bytes, a multiple of a group's.

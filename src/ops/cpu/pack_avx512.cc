@@ -58,7 +58,7 @@ inline __m512i load_some(const void* rows, int64_t index, int64_t count) {
   }
 }
 
-// The block at `step` and `lane` where it is not whole: what lies outside stays untouched.
+// The block at `step` and `lane` where it is not whole: what is outside stays untouched.
 template <PackType kFrom, bool kToBf16>
 void pack_end(const PackArgs& a, int64_t step, int64_t lane) {
   const int64_t steps = a.steps - step < 16 ? a.steps - step : 16;

@@ -8,7 +8,7 @@
 
 namespace strata::ops::ref {
 
-// What heads [N, H] of a query attend to of entries [count, H] beside keys [*, H] and sinks [N],
+// What heads [N, H] of a query attend to of entries [count, H] besides keys [*, H] and sinks [N],
 // summed over heads and divided by its sum.
 inline std::vector<double> entry_target(const std::vector<double>& q,
                                         const std::vector<double>& keys,
