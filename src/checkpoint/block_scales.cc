@@ -239,7 +239,7 @@ bool put_floats(std::span<const float> factors, int64_t block_cols, int64_t cols
   for (int64_t i = 0; i < count; ++i) {
     const int64_t col = std::min(i * kFp8Columns, cols - 1);
     const float scale = factors[static_cast<size_t>(col / block_cols)] * 256.0f;
-    fits = fits && fits_narrow(scale);
+    fits = fits && fits_narrow_fp8(scale);
     std::memcpy(out + i * 4, &scale, sizeof(scale));
   }
   return fits;
@@ -262,7 +262,7 @@ std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weigh
                          const TensorInfo& scale, bool codes) {
   const bool is_fp8 = scaled_form(format, scale) == NarrowForm::kFp8;
   const auto fits = [&](float factor) {
-    return is_fp8 ? fits_narrow(factor * 256.0f) : exponent_of(factor) >= 0;
+    return is_fp8 ? fits_narrow_fp8(factor * 256.0f) : exponent_of(factor) >= 0;
   };
   const int64_t cols = format.dims[format.dims.size() - 1];
   const int64_t rows = format.dims[format.dims.size() - 2];

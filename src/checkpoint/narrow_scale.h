@@ -14,4 +14,9 @@ inline bool fits_narrow(float scale) {
   return size == 0.0f || (size >= kSmallest && size <= kLargest);
 }
 
+// Of e4m3, times 256: kernels read 2^-112 of a code, and the scale times 2^112.
+inline bool fits_narrow_fp8(float scale) {
+  return fits_narrow(scale) && std::fabs(scale) <= 0x1p15f;
+}
+
 }  // namespace strata

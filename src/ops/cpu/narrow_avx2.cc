@@ -49,15 +49,10 @@ __m256i upper(__m256i words) {
 }
 
 // What looks up, mixing halves of registers, leaves rows 0-3 and 8-11 in one, the others in the
-// other; what reads e4m3 leaves rows 0, 1, 4, 5, 2, 3, 6, 7 in each. This brings rows from one
-// order to the other, and back.
+// other. This brings rows from one order to the other.
 template <NarrowCodes kCodes, typename Register>
 [[gnu::always_inline]] inline void reorder(Register (&v)[2]) {
-  if constexpr (kCodes == NarrowCodes::kInt8) return;
-  if constexpr (kCodes == NarrowCodes::kE4m3) {
-    for (Register& rows : v) rows = (Register)_mm256_permute4x64_epi64((__m256i)rows, 0xd8);
-    return;
-  }
+  if constexpr (kCodes != NarrowCodes::kNibbles) return;
   const __m256 first = (__m256)v[0], second = (__m256)v[1];
   v[0] = (Register)_mm256_permute2f128_ps(first, second, 0x20);
   v[1] = (Register)_mm256_permute2f128_ps(first, second, 0x31);
@@ -121,13 +116,11 @@ template <NarrowCodes kCodes>
           (__m256i)_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
       out.odd[v] = (__m256i)_mm256_cvtepi32_ps(_mm256_srai_epi32(words, 16));
     } else {
-      const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(words, 7),  // sign twice
-                                              _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
-      const __m256 first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-      const __m256 second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
-      // Two rows of the one, two of the other, and so on.
-      out.even[v] = (__m256i)_mm256_shuffle_ps(first, second, 0x88);
-      out.odd[v] = (__m256i)_mm256_shuffle_ps(first, second, 0xdd);
+      // Sign, exponent and mantissa where f32 has them: 2^-120 times the value, whose subnormals
+      // are f32's.
+      const __m256i fields = _mm256_set1_epi32(static_cast<int>(0x87f00000u));
+      out.even[v] = _mm256_and_si256(_mm256_slli_epi32(words, 20), fields);
+      out.odd[v] = _mm256_and_si256(_mm256_slli_epi32(words, 4), fields);
     }
   });
   return out;
@@ -159,6 +152,12 @@ template <typename K, bool kSigned, typename Begin, typename Body>
   constexpr bool kNibbles = K::kCodes == NarrowCodes::kNibbles;
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
     make_scales<Path>(a, g, scales);
+    if constexpr (K::kCodes == NarrowCodes::kE4m3) {
+      unroll<2>([&](auto v) __attribute__((always_inline)) {
+        float* const s = scales.s[0] + kLanes * v;
+        _mm256_store_ps(s, _mm256_mul_ps(_mm256_load_ps(s), _mm256_set1_ps(0x1p112f)));
+      });
+    }
     begin(g - a.first);
     const uint8_t* codes = group_of(a, g) + a.header_bytes;
     for (int64_t col = 0; col < kNarrowGroup; col += 4) {
