@@ -468,6 +468,34 @@ def slow_start(strata, model, data):
     assert time.monotonic() - begin < 1, "the signal waited for the models"
 
 
+def slow_loads(strata, model, data):
+    """One tenant's weights are read from a slow disk: what is behind the load waits for it, and nobody else does."""
+    faults = Faults(data)
+    server = start(strata, model, data, env=faults.environment())
+    owner, other = Wire(server.url, KEY), Wire(server.url, KEY)
+    session = other.session()
+    loads, goes_on = owner.model(owner.session()), other.model(session)
+    sampler = other.sampler(session, 1, base_model="tiny")
+    path = loads.save("one")["path"]
+    faults.set(read_delay_ms=100)
+    load = loads.op("load_weights", path=path, optimizer=True).json()
+    behind = loads.send([ce(A)]).json()
+    done, most, number = [], 0.0, 0
+    thread = threading.Thread(target=lambda: done.append(owner.result(load)))
+    thread.start()
+    while not done:
+        begin, number = time.monotonic(), number + 1
+        other.sampled(sampler, number, A)
+        goes_on.run([ce(A)])
+        most = max(most, time.monotonic() - begin)
+    faults.set()
+    thread.join()
+    assert number > 2 and most < 2, (number, most)
+    assert "error" not in done[0], done
+    assert isinstance(owner.result(behind), bytes)
+    assert server.stop() == 0
+
+
 def nobody_reads_the_log(strata, model, data):
     """The reader of its log goes away: the server goes on."""
     reader, writer = os.pipe()
@@ -481,7 +509,7 @@ def nobody_reads_the_log(strata, model, data):
 
 
 DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends, faulty_disk, jumping_clock,
-        killed_postgres, hung_postgres, slow_start, nobody_reads_the_log, mutated_archives, reloads]
+        killed_postgres, hung_postgres, slow_start, slow_loads, nobody_reads_the_log, mutated_archives, reloads]
 
 
 def main():
