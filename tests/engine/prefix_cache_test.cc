@@ -69,11 +69,19 @@ TEST_P(PrefixCaches, FindWhatAModelOfThemSays) {
     const int64_t max_tokens = 1 + draw(2 * page);
     const std::string request = "request " + std::to_string(i);
     const api::Command command = ask(request, tenant, prompt, max_tokens, static_cast<uint64_t>(i));
+    const api::Capacity capacity = with.runner.capacity();
+    const int64_t known =
+        page * capacity.known->count({tenant}, std::get<api::Sample>(command.op), capacity.cache);
     with.submit(command);
     run_all(with);
     without.submit(command);
     run_all(without);
     const api::SampleOutput& output = output_of(with, request);
+    // What the scheduler does not charge for is what is not read; of windows it takes any page.
+    if (!GetParam().has_window) {
+      EXPECT_EQ(known, output.cached_tokens) << i;
+    }
+    EXPECT_GE(known, output.cached_tokens) << i;
     ASSERT_EQ(bytes_of(with.posted[request][0]), bytes_of(without.posted[request][0])) << i;
     ASSERT_EQ(output.cached_tokens,
               found_alone(model, {tenant}, prompt, output.sequences[0].tokens, prefill))
