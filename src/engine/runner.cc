@@ -320,6 +320,41 @@ void Runner::enable_base_steps(const train::BaseStep& how) {
   for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
 }
 
+void Runner::receive_state(TensorView state) {
+  const int stage = runners_.front()->stage();
+  if (stage == 0) return;
+  const TraceSpan span("receive");
+  comm_.receive(rank_of(stage - 1), gather_tag(plan_) + 2, state);
+}
+
+void Runner::send_state(TensorView state) {
+  const int stage = runners_.front()->stage();
+  if (stage + 1 < plan_.num_stages()) comm_.send(rank_of(stage + 1), gather_tag(plan_) + 2, state);
+}
+
+void Runner::share(std::string& bytes) {
+  const int owner = rank_of(plan_.num_stages() - 1);
+  const int64_t tag = gather_tag(plan_) + 3;
+  auto size = std::ssize(bytes);
+  if (comm_.rank() != owner) {
+    comm_.receive_bytes(owner, tag, &size, sizeof(size));
+    bytes.resize(static_cast<size_t>(size));
+    return comm_.receive_bytes(owner, tag + 1, bytes.data(), size);
+  }
+  for (int rank = 0; rank < comm_.size(); ++rank) {
+    if (rank == owner) continue;
+    comm_.send_bytes(rank, tag, &size, sizeof(size));
+    comm_.send_bytes(rank, tag + 1, bytes.data(), size);
+  }
+}
+
+bool Runner::decide(bool of_first_rank) {
+  if (comm_.size() == 1) return of_first_rank;
+  const double mine = of_first_rank ? 1.0 : 0.0;
+  comm_.all_gather({&mine, 1}, all_sums_);
+  return all_sums_.front() != 0.0;
+}
+
 // Each gets the other's, so that both add them in one order.
 void Runner::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
   if (plan_.num_stages() == 1) return;

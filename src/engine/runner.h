@@ -65,6 +65,15 @@ class Runner {
   // Before gradients are read: what two stages hold of one matrix is added up on both.
   void finish_adapter_gradients(api::AdapterSlot slot);
 
+  // A sampling step, of ranks with a stage each. The state that the stage before has sent, and what
+  // is sent to the next one; nothing where the model begins or ends.
+  void receive_state(TensorView state);
+  void send_state(TensorView state);
+  // From the rank of the last stage to every other.
+  void share(std::string& bytes);
+  // Rank 0's answer.
+  [[nodiscard]] bool decide(bool of_first_rank);
+
   // Base training. finish: likewise.
   void enable_base_steps(const train::BaseStep& how);
   void finish_base_gradients();

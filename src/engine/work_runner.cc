@@ -57,7 +57,7 @@ WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, Adapter
                     ? std::make_unique<PrefixCache>(engine_.cache_layout(), engine_.kv_pool(),
                                                     engine_.state_pool())
                     : nullptr),
-      loop_(engine_, sampling_room_, prefixes_.get()),
+      loop_(runner_, sampling_room_, prefixes_.get()),
       sample_room_(engine_, loop_, options.max_sample_rows) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {

@@ -88,7 +88,8 @@ TEST_P(EngineOffload, SamplingInsideAPassLeavesThePassItsLayers) {
     asked.prompt = tiny_tokens(20, engine->config().vocab_size, 5);
     asked.max_tokens = 8;
     PassRoom room(engine->room(), engine->config());
-    SamplingLoop loop(*engine, room);
+    Runner runner(*engine);
+    SamplingLoop loop(runner, room);
     const size_t row = loop.add(asked);
     int64_t num_asked = 0, num_steps = 0;
     const auto is_due = [&] { return !loop.done() && ++num_asked % 5 == 0; };

@@ -307,7 +307,8 @@ class House {
   PrefixCache prefixes_{engine_.cache_layout(), engine_.kv_pool(), engine_.state_pool()};
   RowBook book_{engine_, &prefixes_};
   StepPlanner planner_{engine_, book_};
-  SamplePass pass_{engine_, engine_.room(), book_, planner_};
+  Runner runner_{engine_};
+  SamplePass pass_{runner_, engine_.room(), book_, planner_};
   CacheModel model_ = model_of(engine_);
   RowBook::PrefixCounts prefix_counts_;  // as the model has them
   std::map<size_t, Asked> asked_;

@@ -260,7 +260,8 @@ TEST(SetAside, APassThatIsBrokenIntoHasTheSameBits) {
           batch.sequences.push_back(tiny_sequence(*engine, 30 + 20 * i, i, slot));
         api::SampleRequest asked = request(*engine, 300, 40);
         PassRoom room(engine->room(), engine->config());
-        SamplingLoop loop(*engine, room);
+        Runner runner(*engine);
+        SamplingLoop loop(runner, room);
         const size_t row = loop.add(asked);
         const auto is_due = [&] { return !loop.done(); };
         const auto run = [&] {

@@ -46,6 +46,12 @@ inline api::StepResult take_step(Engine& whole, api::AdapterSlot slot, const api
   return Runner(whole).step(slot, adamw);
 }
 
+inline std::vector<api::SampleResult> sample(Engine& whole,
+                                             const std::vector<api::SampleRequest>& requests) {
+  Runner runner(whole);
+  return sample(runner, requests);
+}
+
 inline std::vector<int32_t> tiny_tokens(int64_t count, int64_t vocab, uint32_t seed) {
   std::vector<int32_t> out;
   for (int64_t i = 0; i < count; ++i) {

@@ -48,22 +48,6 @@ api::Batch make_batch(const std::deque<api::Datum>& data, const StagedCase& c, b
   return batch;
 }
 
-// B starts at zero, so that nothing flows into A: gives both something, by module and element.
-void stir(model::LoraAdapter& adapter) {
-  const HostAccess access(cpu_allocator());
-  for (size_t i = 0; i < adapter.modules().size(); ++i) {
-    const model::LoraModule& module = adapter.modules()[i];
-    if (!module.held()) continue;
-    auto seed = static_cast<uint32_t>(i);
-    for (const TensorView& values : {module.a, module.b}) {
-      for (int64_t j = 0; j < values.shape.num_elements(); ++j) {
-        values.f32()[j] += 0.03f * static_cast<float>(next(seed) % 17) - 0.24f;
-      }
-    }
-  }
-  adapter.refresh(adapter.backend());
-}
-
 std::vector<float> copy_of(TensorView view) {
   const HostAccess access(cpu_allocator());
   return {view.f32(), view.f32() + view.shape.num_elements()};
@@ -233,6 +217,21 @@ model::Recompute recompute_of(Again again) {
 }
 
 }  // namespace
+
+void stir(model::LoraAdapter& adapter) {
+  const HostAccess access(cpu_allocator());
+  for (size_t i = 0; i < adapter.modules().size(); ++i) {
+    const model::LoraModule& module = adapter.modules()[i];
+    if (!module.held()) continue;
+    auto seed = static_cast<uint32_t>(i);
+    for (const TensorView& values : {module.a, module.b}) {
+      for (int64_t j = 0; j < values.shape.num_elements(); ++j) {
+        values.f32()[j] += 0.03f * static_cast<float>(next(seed) % 17) - 0.24f;
+      }
+    }
+  }
+  adapter.refresh(adapter.backend());
+}
 
 void PrintTo(const StagedCase& c, std::ostream* out) {
   *out << c.model << " " << c.num_layers << " layers " << (c.parameters ? "full" : "lora")

@@ -53,6 +53,9 @@ inline std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, 
   return staged_engines(c, comm, plan, staged_options(c));
 }
 
+// B starts at zero, so that nothing flows into A: gives both something, by module and element.
+void stir(model::LoraAdapter& adapter);
+
 // By name: "hidden_states", "loss 3", "gradient model.layers.0.mlp.up_proj A", ...
 using Outcome = std::map<std::string, std::vector<float>>;
 

@@ -261,7 +261,7 @@ class Bench {
     const double before = probe.matrix_flops(dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
-    engine::sample(*engine_, {request(0, 1, false)});
+    engine::sample(*runner_, {request(0, 1, false)});
     const double seconds = now_seconds() - start;
     add_compute_sample(probe, before, engine::prefill_work(engine_->config(), work_.length).flops,
                        seconds);

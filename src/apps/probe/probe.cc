@@ -194,8 +194,8 @@ class Probe {
   }
 
   void sample() {
-    if (pipeline_->plan().num_stages() == 1) return put_samples(pipeline_->engine());
-    // Sampling runs on one stage, which is the whole model.
+    if (pipeline_->stages().size() == 1) return put_samples(*pipeline_);
+    // A sampled row has pages of one stage, so ranks of several leave it to one that has all.
     if (!pipeline_->is_first_rank()) return;
     EngineSetup setup = options_;
     setup.mtp = use_mtp();
@@ -204,11 +204,12 @@ class Probe {
       setup.weights = "bf16";
     const std::unique_ptr<engine::Engine> whole = make_engine(setup);
     for (const std::string& dir : options_.adapters) whole->load_adapter(dir);
-    put_samples(*whole);
+    engine::Runner runner(*whole);
+    put_samples(runner);
   }
 
-  void put_samples(engine::Engine& engine) {
-    const std::vector<api::SampleResult> results = engine::sample(engine, request_.samples);
+  void put_samples(engine::Runner& runner) {
+    const std::vector<api::SampleResult> results = engine::sample(runner, request_.samples);
     for (size_t i = 0; i < results.size(); ++i) {
       const api::SampleResult& r = results[i];
       const api::SampleRequest& asked = request_.samples[i];

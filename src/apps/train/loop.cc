@@ -201,7 +201,7 @@ void TrainLoop::evaluate(int64_t step) {
 void TrainLoop::sample(int64_t step) {
   if (sampler_ == nullptr || !samples_) return;
   const TraceSpan span("sample", "step", step);
-  for (const Sample& sample : sampler_->run(job_.engine(), job_.slot())) {
+  for (const Sample& sample : sampler_->run(job_.pipeline(), job_.slot())) {
     samples_->append(step, {{"prompt", sample.prompt}, {"text", sample.text}});
     if (!progress_) continue;
     progress_->print(fmt::format("step {}, {} -> {}", step, sample.prompt, sample.text));

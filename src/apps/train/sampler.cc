@@ -41,14 +41,15 @@ int64_t TrainSampler::num_positions() const {
   return positions;
 }
 
-std::vector<Sample> TrainSampler::run(engine::Engine& engine, api::AdapterSlot slot) const {
+std::vector<Sample> TrainSampler::run(engine::Runner& runner, api::AdapterSlot slot) const {
+  const int64_t context = runner.engine().config().max_position_embeddings;
   std::vector<api::SampleRequest> requests;
   for (const std::vector<int32_t>& tokens : tokens_) {
-    const int64_t room = engine.config().max_position_embeddings - std::ssize(tokens);
+    const int64_t room = context - std::ssize(tokens);
     if (room < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
-                              tokens.size(), engine.config().max_position_embeddings));
+                              tokens.size(), context));
     }
     requests.push_back({.prompt = tokens,
                         .slot = slot,
@@ -56,7 +57,7 @@ std::vector<Sample> TrainSampler::run(engine::Engine& engine, api::AdapterSlot s
                         .temperature = 0,
                         .stop = stop_});
   }
-  const std::vector<api::SampleResult> results = engine::sample(engine, requests);
+  const std::vector<api::SampleResult> results = engine::sample(runner, requests);
   std::vector<Sample> samples;
   for (size_t i = 0; i < results.size(); ++i) {
     samples.push_back(

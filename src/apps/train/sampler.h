@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/setup/text_stack.h"
-#include "engine/engine.h"
+#include "engine/runner.h"
 
 namespace strata::apps {
 
@@ -24,7 +24,7 @@ class TrainSampler {
   // Error for a prompt without tokens.
   TrainSampler(const std::string& model, const std::vector<std::string>& prompts);
 
-  std::vector<Sample> run(engine::Engine& engine, api::AdapterSlot slot) const;
+  std::vector<Sample> run(engine::Runner& runner, api::AdapterSlot slot) const;
   // Positions that answers take in the cache, all prompts together.
   [[nodiscard]] int64_t num_positions() const;
   [[nodiscard]] int64_t num_prompts() const { return static_cast<int64_t>(prompts_.size()); }

@@ -30,6 +30,12 @@ bool reads_position(const api::SampleRequest& request, int64_t position) {
 
 }  // namespace
 
+SamplePass::SamplePass(Runner& runner, PassRoom& room, RowBook& book, StepPlanner& step)
+    : runner_(runner), engine_(runner.engine()), room_(room), book_(book), step_(step) {
+  // A row has pages of one stage, and drafts are made where their states are.
+  CHECK(runner.stages().size() == 1 && (!shares() || engine_.options().draft_tokens == 0));
+}
+
 // What it gives; the rest is of the pass and ends with it.
 ChosenToken SamplePass::chosen_of(SampleChoice& choice) {
   return {.token = choice.token,
@@ -107,22 +113,39 @@ void SamplePass::run_pass(Backend& backend) {
   const Scratch::Mark mark(backend.scratch());
   model::Pass pass = step_.builder().build(backend, *engine_.model().weights, room_.ropes(),
                                            engine_.cache_layout());
-  const TensorView hidden = backend.scratch().take(
-      pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size}, "final_hidden");
-  {
-    const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
-    keep_before_drafts(backend);
-    model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
-    backend.on_host([&] {
-      for (const StepSlice& slice : step_.slices()) book_.note_read(slice.id, slice.ends_prompt);
-    });
-  }
+  const TensorView hidden = run_layers(pass);
   {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
     read_logits(pass, hidden);
   }
   take_back_rejected(backend);
   if (engine_.options().draft_tokens > 0) make_drafts(pass);
+}
+
+// Of this stage; [T, D] what the head reads, where it has one.
+TensorView SamplePass::run_layers(model::Pass& pass) {
+  const model::ModelWeights& weights = pass.weights;
+  Scratch& scratch = pass.backend.scratch();
+  const Shape border = {pass.num_tokens(), engine_.config().state_width()};
+  const auto room = [&](bool is_there) {
+    return is_there ? scratch.take(pass.dtype(), border, model::kLayerInputTag) : TensorView();
+  };
+  TensorView hidden;
+  if (weights.ends()) {
+    hidden = scratch.take(pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size},
+                          "final_hidden");
+  }
+  tape_.first = room(!weights.begins());
+  tape_.last_room = room(!weights.ends());
+  const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
+  keep_before_drafts(pass.backend);
+  pass.on_host([&] { runner_.receive_state(tape_.first); });
+  model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
+  pass.on_host([&] {
+    runner_.send_state(tape_.last_room);
+    for (const StepSlice& slice : step_.slices()) book_.note_read(slice.id, slice.ends_prompt);
+  });
+  return hidden;
 }
 
 // The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
@@ -150,16 +173,25 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
   const int64_t vocab = engine_.config().vocab_size;
   size_t slice = 0;
   chunks_.start(pass, selected_);
+  backend.on_host([&] {
+    if (has_logits()) return news_.write();
+    runner_.share(news_.bytes());
+    news_.read();
+  });
   for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
     const Scratch::Mark mark(backend.scratch());
     const auto count = static_cast<int64_t>(rows.size());
-    const TensorView x = backend.scratch().take(pass.dtype(), {count, hidden.cols()});
-    const TensorView logits = backend.scratch().take(DType::kF32, {count, vocab});
-    const TensorView lse = backend.scratch().take(DType::kF32, {count, 2});
-    ops::gather(backend, hidden, rows, x);
-    model::head_forward(pass, chunks_.groups(), x, {}, logits);
-    ops::logsumexp(backend, logits, lse);
+    TensorView logits, lse;
+    if (has_logits()) {
+      const TensorView x = backend.scratch().take(pass.dtype(), {count, hidden.cols()});
+      logits = backend.scratch().take(DType::kF32, {count, vocab});
+      lse = backend.scratch().take(DType::kF32, {count, 2});
+      ops::gather(backend, hidden, rows, x);
+      model::head_forward(pass, chunks_.groups(), x, {}, logits);
+      ops::logsumexp(backend, logits, lse);
+    }
     choices_.clear();
+    recorded_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       while (rows[i] >= step_.slices()[slice].end) ++slice;
       const StepSlice& part = step_.slices()[slice];
@@ -170,8 +202,9 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
       bool reads_prompt = false;
       pass.on_host([&] { reads_prompt = records_prompt(row); });
       if (reads_prompt && next < group.prompt_size() && reads_position(*group.request, next)) {
+        recorded_.push_back({part.id, next});
         try {
-          record_prompt(backend, group, next, {logits, lse, logits_row});
+          if (has_logits()) record_prompt(backend, group, next, {logits, lse, logits_row});
         } catch (const Error& error) {
           row.error = error.what();
         }
@@ -195,6 +228,9 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
     }
     choose(backend, logits, lse);
   }
+  backend.on_host([&] {
+    if (has_logits() && shares()) runner_.share(news_.bytes());
+  });
 }
 
 void SamplePass::record_prompt(Backend& backend, SampleGroup& group, int64_t position,
@@ -232,8 +268,9 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
   for (SampleChoice& choice : choices_) {
     if (choice.error.empty()) choosing_.push_back(&choice);
   }
-  ops::choose_tokens(backend, logits, lse, choosing_);
+  if (has_logits()) ops::choose_tokens(backend, logits, lse, choosing_);
   backend.on_host([&] {
+    if (shares()) share_news();
     for (SampleChoice& choice : choices_) {
       if (choice.num_drafts > 0) {
         use_draft_choice(choice);
@@ -242,6 +279,34 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
       }
     }
   });
+}
+
+// What a chunk of logits gave.
+void SamplePass::share_news() {
+  for (const RecordedPrompt& recorded : recorded_) {
+    SampleRow& row = book_.row(recorded.row);
+    news_.pass(row.error);
+    SampleGroup& group = book_.group_of(row);
+    api::SampleResult& prompt = group.prompt;
+    const auto at = static_cast<size_t>(recorded.position);
+    const auto [first, last] = targets_at(*group.request, recorded.position);
+    news_.pass(std::span(prompt.prompt_target_logprobs).subspan(first, last - first));
+    const auto draws = static_cast<size_t>(group.request->prompt_draws);
+    news_.pass(std::span(prompt.prompt_draw_ids).subspan((at - 1) * draws, draws));
+    news_.pass(std::span(prompt.prompt_draw_logprobs).subspan((at - 1) * draws, draws));
+    if (!group.request->wants_prompt_logprobs()) continue;
+    news_.pass(prompt.prompt_logprobs[at]);
+    const auto k = static_cast<size_t>(group.request->topk_prompt_logprobs);
+    news_.pass(std::span(prompt.topk_ids).subspan(at * k, k));
+    news_.pass(std::span(prompt.topk_logprobs).subspan(at * k, k));
+  }
+  for (SampleChoice& choice : choices_) {
+    news_.pass(choice.error);
+    news_.pass(choice.token);
+    news_.pass(choice.logprob);
+    news_.pass(std::span(choice.topk_ids));
+    news_.pass(std::span(choice.topk_logprobs));
+  }
 }
 
 void SamplePass::use_choice(size_t id, const ChosenToken& choice) {

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SamplePass: the pass over what a step reads, and what comes of its logits: values of prompts,
 // tokens, drafts of multi-token prediction. Writes what rows have sampled and drafted, and the
-// values of their groups' prompts. Engine thread only.
+// values of their groups' prompts. Of a model in stages every rank plans the same steps and runs
+// its stage of them; the last one has the logits, and tells the others what they gave. Engine
+// thread only.
 #pragma once
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "engine/runner.h"
 #include "engine/sampling/row_book.h"
+#include "engine/sampling/step_news.h"
 #include "engine/sampling/step_planner.h"
 #include "model/decoder.h"
 #include "model/head.h"
@@ -30,8 +34,7 @@ struct DraftCounts {
 class SamplePass {
  public:
   // Borrows all of them. The pass runs in `room`.
-  SamplePass(Engine& engine, PassRoom& room, RowBook& book, StepPlanner& step)
-      : engine_(engine), room_(room), book_(book), step_(step) {}
+  SamplePass(Runner& runner, PassRoom& room, RowBook& book, StepPlanner& step);
 
   // What the step that was planned last gives, in order of id.
   std::span<const SampledToken> run();
@@ -45,6 +48,9 @@ class SamplePass {
   void hand_out_ahead();
   bool is_like_last();
   void run_pass(Backend& backend);
+  [[nodiscard]] bool has_logits() const { return engine_.model().weights->ends(); }
+  [[nodiscard]] bool shares() const { return runner_.comm().size() > 1; }
+  [[nodiscard]] TensorView run_layers(model::Pass& pass);
   void read_logits(model::Pass& pass, TensorView hidden);
   void select_rows();
   [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row);
@@ -53,6 +59,7 @@ class SamplePass {
     int32_t row;
   };
   void record_prompt(Backend& backend, SampleGroup& group, int64_t position, const LogitsRow& of);
+  void share_news();
   void choose(Backend& backend, TensorView logits, TensorView lse);
   static ChosenToken chosen_of(SampleChoice& choice);
   void use_choice(size_t id, const ChosenToken& choice);
@@ -68,10 +75,19 @@ class SamplePass {
   void run_drafts(model::Pass& pass, TensorView from, TensorView states);
   void choose_drafts(model::Pass& own, TensorView hidden);
 
+  // A position of a prompt whose values a chunk of logits gave.
+  struct RecordedPrompt {
+    size_t row;
+    int64_t position;
+  };
+
+  Runner& runner_;
   Engine& engine_;
   PassRoom& room_;
   RowBook& book_;
   StepPlanner& step_;
+  StepNews news_;
+  std::vector<RecordedPrompt> recorded_;
   std::vector<SampledToken> sampled_;
   std::vector<uint8_t> selected_;
   std::vector<SampleChoice> choices_;

@@ -19,10 +19,10 @@ std::span<const SampledToken> SamplingLoop::step() {
   return pass_.run();
 }
 
-std::vector<api::SampleResult> sample(Engine& engine,
+std::vector<api::SampleResult> sample(Runner& runner,
                                       const std::vector<api::SampleRequest>& requests) {
-  for (size_t i = 0; i < requests.size(); ++i) engine.check(requests[i], i);
-  SamplingLoop loop(engine);
+  for (size_t i = 0; i < requests.size(); ++i) runner.engine().check(requests[i], i);
+  SamplingLoop loop(runner);
   std::vector<size_t> ids;
   for (const api::SampleRequest& request : requests) ids.push_back(loop.add(request));
   while (!loop.done()) loop.step();

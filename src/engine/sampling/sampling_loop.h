@@ -5,8 +5,8 @@
 // own request alone, bit for bit: not on the other rows, the order of joining, sharing, the prompt
 // chunks, the page size, what was found of its prompt or drafts (EngineOptions::draft_tokens); nor
 // on whether it was set aside for a while, even if it gave its pages back then and read its prompt
-// and its own tokens again. Its parts: the book of rows, what is read in a step, the pass. Engine
-// thread only.
+// and its own tokens again; nor on the stages of the model, whose ranks make the same calls. Its
+// parts: the book of rows, what is read in a step, the pass. Engine thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "api/batch.h"
-#include "engine/engine.h"
+#include "engine/runner.h"
 #include "engine/sampling/row_book.h"
 #include "engine/sampling/sample_pass.h"
 #include "engine/sampling/step_planner.h"
@@ -27,10 +27,14 @@ namespace strata::engine {
 
 class SamplingLoop {
  public:
-  explicit SamplingLoop(Engine& engine) : SamplingLoop(engine, engine.room()) {}
-  // Its passes run in `room`, and its rows share `prefixes`, which may be null (both borrowed).
-  SamplingLoop(Engine& engine, PassRoom& room, PrefixCache* prefixes = nullptr)
-      : book_(engine, prefixes), step_(engine, book_), pass_(engine, room, book_, step_) {}
+  // Of a whole model.
+  explicit SamplingLoop(Engine& whole) : SamplingLoop(std::make_unique<Runner>(whole)) {}
+  explicit SamplingLoop(Runner& runner) : SamplingLoop(runner, runner.engine().room()) {}
+  // Its passes run in `room`, and its rows share `prefixes`, which may be null (all borrowed).
+  SamplingLoop(Runner& runner, PassRoom& room, PrefixCache* prefixes = nullptr)
+      : book_(runner.engine(), prefixes),
+        step_(runner.engine(), book_),
+        pass_(runner, room, book_, step_) {}
   SamplingLoop(const SamplingLoop&) = delete;
   SamplingLoop& operator=(const SamplingLoop&) = delete;
 
@@ -92,6 +96,9 @@ class SamplingLoop {
   api::SampleResult take(size_t id) { return book_.take(id); }
 
  private:
+  explicit SamplingLoop(std::unique_ptr<Runner> own) : SamplingLoop(*own) { own_ = std::move(own); }
+
+  std::unique_ptr<Runner> own_;  // or none
   RowBook book_;
   StepPlanner step_;
   SamplePass pass_;
@@ -99,7 +106,7 @@ class SamplingLoop {
 };
 
 // Samples all requests together; results in request order.
-std::vector<api::SampleResult> sample(Engine& engine,
+std::vector<api::SampleResult> sample(Runner& runner,
                                       const std::vector<api::SampleRequest>& requests);
 
 }  // namespace strata::engine

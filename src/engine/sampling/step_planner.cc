@@ -2,7 +2,7 @@
 #include "engine/sampling/step_planner.h"
 
 #include <algorithm>
-#include <functional>
+#include <utility>
 
 namespace strata::engine {
 
@@ -56,12 +56,14 @@ void StepPlanner::plan(int64_t step_tokens) {
     return book_.row(a).last_step < book_.row(b).last_step;
   });
   std::erase_if(decoding_, [&](size_t id) { return claim_of(id).granted_decoding-- <= 0; });
-  // Neighbours of one adapter share a run, and a run is one product.
+  // Neighbours of one adapter share a run, and a run is one product. All ranks have made their
+  // parts of adapters in one order, which their ids tell and their addresses do not.
   std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
-    const auto adapter = [this](size_t id) { return book_.group_of(book_.row(id)).adapter; };
-    const std::less<> before;
-    if (adapter(a) != adapter(b)) return before(adapter(a), adapter(b));
-    return a < b;
+    const auto adapter = [this](size_t id) {
+      const model::LoraAdapter* own = book_.group_of(book_.row(id)).adapter;
+      return own == nullptr ? int64_t{-1} : own->id();
+    };
+    return std::pair(adapter(a), a) < std::pair(adapter(b), b);
   });
   // Drafts are further tokens of the step, as many of each row as it has room for.
   const int64_t room_for_drafts = room / std::max<int64_t>(1, std::ssize(decoding_)) - 1;
