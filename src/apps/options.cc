@@ -82,11 +82,15 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   trace_row(t, o.trace);
 }
 
+void stages_row(OptionTable& t, StageOptions& o) {
+  t.integer("stages", o.stages, {1, 1024, "1 to 1024"},
+            "ranks that run the model one behind the other, as threads");
+}
+
 // How stages divide a model and what they recompute; returns the row of their schedule.
 OptionRow& division_rows(OptionTable& t, StageOptions& o) {
   t.group("Pipeline stages");
-  t.integer("stages", o.stages, {1, 1024, "1 to 1024"},
-            "ranks that run the model one behind the other, as threads");
+  stages_row(t, o);
   OptionRow& schedule = t.text(
       "pipeline-schedule", o.schedule,
       "of the stages: gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form");
@@ -351,6 +355,8 @@ OptionTable options_of(GenerateOptions& o) {
   generation_rows(t, o.generation);
   t.flag("echo", o.echo, "print the prompt too");
   t.flag("json", o.json, "one line of JSON at the end instead of a stream");
+  t.group("Pipeline stages");
+  stages_row(t, o.generation.division);
   t.common({"prompt", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p", "seed",
             "stop", "threads", "json"});
   return t;

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/stop.h"
 #include "report/format.h"
@@ -65,23 +66,23 @@ std::string prompt_of(const GenerateOptions& options) {
   return read_stdin();
 }
 
-}  // namespace
-
-int run_generate(const GenerateOptions& given) {
-  GenerateOptions options = given;
-  options.prompt = prompt_of(given);  // before minutes of loading
-  Generator generator(options.generation);
+// All ranks generate; the first one prints, and gets signals and the exit code.
+void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code) {
+  Generator generator(options.generation, comm);
   const std::vector<int32_t> prompt =
       generator.text().tokenizer().encode(options.prompt, /*add_special=*/true);
   if (prompt.empty())
     throw Error(ErrorCode::kInvalidArgument, "--prompt: got no token; the text is empty");
-  if (!options.json && options.echo) print_piece(options.prompt);
+  const bool prints = comm.rank() == 0;
+  if (prints && !options.json && options.echo) print_piece(options.prompt);
   const auto write = [&](std::string_view piece) {
-    if (!options.json) print_piece(piece);
+    if (prints && !options.json) print_piece(piece);
   };
-  const StopSignals signals("");
+  std::optional<StopSignals> signals;
+  if (prints) signals.emplace("");
   const auto stop = [] { return StopSignals::asked(); };
   const Generated answer = generator.run(prompt, write, stop);
+  if (!prints) return;
   print_piece(options.json ? as_json(options, answer, generator.seed()) + "\n" : "\n");
   const std::string drafts =
       options.generation.speculate == "none"
@@ -91,7 +92,19 @@ int run_generate(const GenerateOptions& given) {
   fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}{}{}]\n", answer.tokens.size(),
              report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
              answer.stop_reason, seed, drafts);
-  return StopSignals::exit_code();
+  exit_code = StopSignals::exit_code();
+}
+
+}  // namespace
+
+int run_generate(const GenerateOptions& given) {
+  GenerateOptions options = given;
+  options.prompt = prompt_of(given);  // before minutes of loading
+  if (!options.generation.seed) options.generation.seed = draw_seed();
+  int exit_code = 0;
+  run_ranks(options.generation.division.stages,
+            [&](Comm& comm) { generate_on_rank(options, comm, exit_code); });
+  return exit_code;
 }
 
 }  // namespace strata::apps

@@ -23,14 +23,14 @@ void check_stops(const std::vector<std::string>& stops) {
   }
 }
 
-uint64_t random_seed() {
+}  // namespace
+
+uint64_t draw_seed() {
   std::random_device device;
   return device() & 0x7fffffffu;  // short enough to type again
 }
 
-}  // namespace
-
-Generator::Generator(const GenerationOptions& options)
+Generator::Generator(const GenerationOptions& options, Comm* comm)
     : options_(options),
       text_(options.model),
       end_tokens_(text_.end_tokens().stop),
@@ -44,10 +44,15 @@ Generator::Generator(const GenerationOptions& options)
       model::adapts_mtp(model::load_config(options.model, options.strict_config).config,
                         options.adapter);
   if (drafts > 0 || adapts_mtp) setup.mtp = model::UseMtp::kAlways;
-  engine_ = make_engine(setup, {.draft_tokens = drafts});
-  if (!options.adapter.empty()) slot_ = engine_->load_adapter(options.adapter);
-  if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : random_seed();
-  if (!sampling_.taken.empty())
+  if (drafts > 0 && options.division.stages > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                "--speculate mtp and --stages: a model in stages makes no drafts yet; give one");
+  }
+  plan_ = plan_stages(setup, options.division);
+  runner_ = make_runner(comm == nullptr ? alone_ : *comm, plan_, setup, {.draft_tokens = drafts});
+  if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
+  if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
+  if (!sampling_.taken.empty() && runner_->is_first_rank())
     fmt::print(stderr, "[from generation_config.json: {}]\n", sampling_.taken);
 }
 
@@ -75,10 +80,10 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
     out.text += piece;
     if (!piece.empty()) write(piece);
   };
-  engine::SamplingLoop loop(*engine_);
+  engine::SamplingLoop loop(*runner_);
   const size_t id = loop.add(request);
   bool is_stopped = false;
-  while (!loop.done() && !stops.found() && !(is_stopped = stop())) {
+  while (!loop.done() && !stops.found() && !(is_stopped = runner_->decide(stop()))) {
     for (const engine::SampledToken& token : loop.step())
       emit(stops.push(detokenizer.push(token.token)));
   }

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "apps/generate/sampling.h"
-#include "apps/setup/engine_setup.h"
+#include "apps/setup/stages.h"
 #include "apps/setup/text_stack.h"
 #include "base/function_ref.h"
-#include "engine/engine.h"
+#include "engine/runner.h"
 #include "engine/sampling/sampling_loop.h"
 
 namespace strata::apps {
@@ -25,8 +25,9 @@ struct GenerationOptions : EngineSetup {
   std::optional<uint64_t> seed;     // drawn, and printed, when absent and not greedy
   std::string seed_rule = "plain";  // or "server": every answer as a server's with that seed
   std::vector<std::string> stop;    // texts that end the answer; they are not part of it
-  std::string speculate = "none";   // or "mtp": drafts of multi-token prediction
-  int64_t draft_tokens = 1;         // of a step, where it speculates
+  StageOptions division = {};
+  std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
+  int64_t draft_tokens = 1;        // of a step, where it speculates
 };
 
 inline constexpr std::string_view kInterrupted = "interrupt";
@@ -40,10 +41,15 @@ struct Generated {
   engine::SamplingLoop::Drafts drafts;
 };
 
+uint64_t draw_seed();
+
 class Generator {
  public:
   // Loads all. Throws Error for a fault of the options or files.
-  explicit Generator(const GenerationOptions& options);
+  explicit Generator(const GenerationOptions& options) : Generator(options, nullptr) {}
+  // Loads the stage of this rank (borrows it). All ranks have the same options, with a seed, and
+  // make the same calls.
+  Generator(const GenerationOptions& options, Comm& comm) : Generator(options, &comm) {}
 
   [[nodiscard]] const TextStack& text() const { return text_; }
   [[nodiscard]] const SamplingSettings& sampling() const { return sampling_; }
@@ -52,17 +58,23 @@ class Generator {
   // Answers end at this id too.
   void add_end_token(int32_t id) { end_tokens_.push_back(id); }
   // Positions of the model, prompt and answer together.
-  [[nodiscard]] int64_t context() const { return engine_->config().max_position_embeddings; }
+  [[nodiscard]] int64_t context() const {
+    return runner_->engine().config().max_position_embeddings;
+  }
   // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
-  // i), or by the server's rule. `stop` is asked before each step whether to end there.
+  // i), or by the server's rule. Rank 0's `stop` is asked before each step whether to end there.
   Generated run(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write,
                 FunctionRef<bool()> stop);
 
  private:
+  Generator(const GenerationOptions& options, Comm* comm);
+
   GenerationOptions options_;
   TextStack text_;
   std::vector<int32_t> end_tokens_;
-  std::unique_ptr<engine::Engine> engine_;
+  LoneComm alone_;
+  engine::PipelinePlan plan_;
+  std::unique_ptr<engine::Runner> runner_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   SamplingSettings sampling_;
   std::optional<uint64_t> seed_;
