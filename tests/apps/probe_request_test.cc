@@ -55,6 +55,18 @@ TEST(ProbeRequest, ThresholdsOfCispoAreThoseOfPpo) {
   }
 }
 
+TEST(ProbeRequest, ASeedHas64BitsAndNoSign) {
+  const auto with_seed = [](const std::string& seed) {
+    return parsed(fmt::format(R"({{"sequences":[{{"tokens":[1]}}],"want":["logits"],)"
+                              R"("sample":[{{"tokens":[1],"max_tokens":1,"seed":{}}}]}})",
+                              seed));
+  };
+  EXPECT_EQ(with_seed("18446744073709551615").samples.at(0).seed, UINT64_MAX);
+  EXPECT_EQ(with_seed("0").samples.at(0).seed, 0u);
+  for (const char* seed : {"-1", "1.5", "\"1\"", "18446744073709551616"})
+    EXPECT_THAT(error_of([&] { with_seed(seed); }), HasSubstr("seed: ")) << seed;
+}
+
 TEST(ProbeRequest, NamesWhatALossLacksOrDoesNotKnow) {
   const std::string policy = R"(,"logprobs":[0,0],"advantages":[1,1])";
   EXPECT_THAT(error_of([&] { parsed(request(R"({"name":"dro"})", policy)); }),

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <boost/json/value.hpp>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -145,6 +146,13 @@ ProbeTrain to_train(const Fields& fields) {
   return train;
 }
 
+uint64_t to_seed(const Fields& fields) {
+  const boost::json::value* value = fields.find("seed");
+  if (value != nullptr && value->is_int64() && value->get_int64() < 0)
+    fields.fail("seed", fmt::format("got {}, wanted 0 or more", value->get_int64()));
+  return fields.maybe_bits("seed").value_or(0);
+}
+
 api::SampleRequest to_sample(const Fields& fields, int64_t num_adapters) {
   fields.only({"tokens", "max_tokens", "adapter", "temperature", "top_k", "top_p", "seed", "stop",
                "prompt_logprobs", "topk_prompt_logprobs"});
@@ -155,7 +163,7 @@ api::SampleRequest to_sample(const Fields& fields, int64_t num_adapters) {
   sample.temperature = static_cast<float>(fields.number_or("temperature", sample.temperature));
   sample.top_k = fields.integer_or("top_k", sample.top_k, INT64_MIN, INT64_MAX);
   sample.top_p = static_cast<float>(fields.number_or("top_p", sample.top_p));
-  sample.seed = fields.maybe_bits("seed").value_or(sample.seed);
+  sample.seed = to_seed(fields);
   if (fields.has("stop")) sample.stop = to_ids(fields, "stop");
   sample.prompt_logprobs = fields.boolean_or("prompt_logprobs", false);
   sample.topk_prompt_logprobs = fields.integer_or("topk_prompt_logprobs", 0, INT64_MIN, INT64_MAX);
