@@ -224,7 +224,8 @@ std::string number_fault(const TensorInfo& weight, int64_t row) {
 
 bool is_nan(uint8_t e4m3) { return (e4m3 & 0x7f) == 0x7f; }
 
-// e8m0 of a power of two; of others and of what would not keep 6 times it finite -1.
+// e8m0 of a power of two, which each of these scales is (scaled_form); -1 of a NaN and of what is
+// not finite times 6.
 int exponent_of(float factor) {
   int exponent = 0;  // of 0.5
   std::frexp(factor, &exponent);
