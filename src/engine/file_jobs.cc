@@ -27,9 +27,9 @@ bool FileJobs::work() {
   FileJob job;
   {
     const MutexLock lock(mutex_);
-    while (!closed_ && next() == waiting_.end()) condition_.wait(mutex_);
+    auto found = next();
+    for (; !closed_ && found == waiting_.end(); found = next()) condition_.wait(mutex_);
     if (closed_) return false;
-    const auto found = next();
     job = std::move(*found);
     waiting_.erase(found);
     working_.insert(job.tenant);

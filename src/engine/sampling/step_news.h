@@ -21,7 +21,6 @@ class StepNews {
     at_ = 0;
     writes_ = false;
   }
-  [[nodiscard]] bool writes() const { return writes_; }
   [[nodiscard]] std::string& bytes() { return bytes_; }
 
   // Writes the values, or overwrites them with what was written.
