@@ -31,20 +31,11 @@ std::vector<PrefixCache::Node*> PrefixCache::walk(const PrefixOwner& owner,
   return path;
 }
 
-// How many pages of the path a sequence can begin behind: it has what a query there reads.
-int64_t PrefixCache::num_usable(std::span<Node* const> path) const {
+// Whether a sequence can begin behind it: it has what a query there reads.
+bool PrefixCache::is_usable(const Node& node) const {
+  if (has_states() && node.state == nullptr) return false;
   const int64_t size = layout_.page_size();
-  std::vector<int64_t> first_missing(path.size() + 1, 0);  // pages before it do not count
-  for (size_t i = 0; i < path.size(); ++i)
-    first_missing[i + 1] =
-        path[i]->page == nullptr ? static_cast<int64_t>(i) + 1 : first_missing[i];
-  for (auto count = std::ssize(path); count > 0; --count) {
-    const Node& last = *path[static_cast<size_t>(count - 1)];
-    if (has_states() && last.state == nullptr) continue;
-    const int64_t needed = layout_.first_needed(count * size) / size;
-    if (first_missing[static_cast<size_t>(count)] <= needed) return count;
-  }
-  return 0;
+  return node.first_present <= layout_.first_needed(node.num_pages * size) / size;
 }
 
 // The last node first, so that each stays before the one that it continues.
@@ -67,7 +58,7 @@ PrefixCache::Found PrefixCache::find(const PrefixOwner& owner, std::span<const i
                                      int64_t most) {
   const auto length = static_cast<size_t>(std::max<int64_t>(0, most));
   std::vector<Node*> path = walk(owner, tokens.first(std::min(tokens.size(), length)));
-  path.resize(static_cast<size_t>(num_usable(path)));
+  while (!path.empty() && !is_usable(*path.back())) path.pop_back();
   if (path.empty()) return {};
   touch(path);
   Found found{.positions = std::ssize(path) * layout_.page_size()};
@@ -125,15 +116,17 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
     Node* parent = path.empty() ? nullptr : path.back();
     path.push_back(add(root, parent, tokens.subspan(path.size() * size, size)));
   }
+  Node* first = nullptr;  // that gets a page; those of the path behind it have one, or do too
   for (size_t i = 0; i < count; ++i) {
     if (path[i]->page != nullptr || pages[i] == nullptr) continue;
     path[i]->page = pages[i];
     pages_.share(pages[i]);
     ++num_pages_;
-    note_known(*path[i]);
+    if (first == nullptr) first = path[i];
   }
   if (copy != nullptr) path.back()->state = copy;
-  note_known(*path.back());
+  if (first != nullptr) note_pages(*first);
+  note_known(*path.back(), is_usable(*path.back()));
   touch(path);
   while (num_nodes() > max_nodes_) give_back_oldest();
   return copy != nullptr;
@@ -142,9 +135,13 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
 PrefixCache::Node* PrefixCache::add(Root& root, Node* parent, std::span<const int32_t> tokens) {
   const uint64_t before = parent == nullptr ? root.hash : parent->hash;
   Nodes& nodes = root.holder->nodes;
-  const auto node = nodes.insert(
-      nodes.end(),
-      Node{.root = &root, .parent = parent, .hash = api::KnownPages::hash_of(before, tokens)});
+  const int64_t num_pages = parent == nullptr ? 1 : parent->num_pages + 1;
+  const auto node =
+      nodes.insert(nodes.end(), Node{.root = &root,
+                                     .parent = parent,
+                                     .num_pages = num_pages,
+                                     .first_present = num_pages,
+                                     .hash = api::KnownPages::hash_of(before, tokens)});
   count(root, std::ssize(nodes) - 1);
   Children& siblings = parent == nullptr ? root.children : parent->children;
   node->self = siblings.emplace(std::vector<int32_t>(tokens.begin(), tokens.end()), node).first;
@@ -159,10 +156,22 @@ void PrefixCache::drop_state(const PrefixOwner& owner, std::span<const int32_t> 
   if (path.back()->children.empty()) remove_with_useless(path.back()->self->second);
 }
 
-// The scheduler is told of nodes that a sequence may begin behind; of windows it takes any page for
-// one.
-void PrefixCache::note_known(Node& node) {
-  const bool is_known = (has_states() ? node.state : node.page) != nullptr;
+// A node has got its page: of windows, a sequence may begin behind others that continue it, too.
+void PrefixCache::note_pages(Node& from) {
+  std::vector<Node*> changed = {&from};
+  while (!changed.empty()) {
+    Node& node = *changed.back();
+    changed.pop_back();
+    const int64_t before = node.parent == nullptr ? 0 : node.parent->first_present;
+    const int64_t first = node.page == nullptr ? node.num_pages : before;
+    if (first == std::exchange(node.first_present, first)) continue;
+    note_known(node, is_usable(node));
+    for (const auto& [tokens, child] : node.children) changed.push_back(&*child);
+  }
+}
+
+// The scheduler is told of nodes that a sequence may begin behind.
+void PrefixCache::note_known(Node& node, bool is_known) {
   if (is_known == std::exchange(node.is_known, is_known)) return;
   if (is_known) {
     known_.add(node.hash);
@@ -173,7 +182,7 @@ void PrefixCache::note_known(Node& node) {
 
 void PrefixCache::release_state(Node& node) {
   if (node.state != nullptr) states_.give_back(std::exchange(node.state, nullptr));
-  note_known(node);
+  note_known(node, is_usable(node));
 }
 
 void PrefixCache::remove(Nodes::iterator node) {
@@ -183,6 +192,7 @@ void PrefixCache::remove(Nodes::iterator node) {
     --num_pages_;
   }
   release_state(*node);
+  note_known(*node, false);
   Children& siblings = node->parent == nullptr ? node->root->children : node->parent->children;
   siblings.erase(node->self);
   const Root& root = *node->root;

@@ -104,20 +104,23 @@ class PrefixCache {
     Children::iterator self = {};
     void* page = nullptr;
     void* state = nullptr;
-    uint64_t hash = 0;      // of all tokens up to its end
-    bool is_known = false;  // of known_
+    int64_t num_pages = 0;      // up to its end
+    int64_t first_present = 0;  // of these: it and all behind it are there; num_pages: not its own
+    uint64_t hash = 0;          // of all tokens up to its end
+    bool is_known = false;      // of known_
   };
   using Key = std::pair<api::TenantId, int64_t>;  // the adapter's id
 
   static Key key_of(const PrefixOwner& owner);
   [[nodiscard]] bool has_states() const { return layout_.state_bytes() > 0; }
   [[nodiscard]] std::vector<Node*> walk(const PrefixOwner& owner, std::span<const int32_t> tokens);
-  [[nodiscard]] int64_t num_usable(std::span<Node* const> path) const;
+  [[nodiscard]] bool is_usable(const Node& node) const;
   void touch(std::span<Node* const> path);
   void count(const Root& root, int64_t before);
   Node* add(Root& root, Node* parent, std::span<const int32_t> tokens);
   [[nodiscard]] void* take_state(const void* from);
-  void note_known(Node& node);
+  void note_pages(Node& from);
+  void note_known(Node& node, bool is_known);
   void release_state(Node& node);
   void remove(Nodes::iterator node);
   void remove_with_useless(Nodes::iterator node);
