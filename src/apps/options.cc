@@ -31,7 +31,7 @@ constexpr const char* kOffloadHelp =
 constexpr const char* kMemoryOffloadHelp =
     "folder on a disk for what --memory does not hold (activations wherever that costs less; "
     "frozen weights where nothing else fits) and --recompute offloads [TMPDIR, else /tmp; there "
-    "activations take up to a fifth of the memory beside --memory, more where nothing else fits]";
+    "activations take up to a fifth of the memory besides --memory, more where nothing else fits]";
 
 constexpr const char* kStepsGroup = "Steps and learning rate";
 constexpr const char* kMachineGroup = "Machine and output";
@@ -459,7 +459,7 @@ OptionTable options_of(BenchOptions& o) {
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
   memory_row(t, o.memory,
              "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the "
-             "probes of limits take 256 MiB beside it");
+             "probes of limits take 256 MiB besides it");
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
   t.group(kMachineGroup);

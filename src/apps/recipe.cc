@@ -57,7 +57,7 @@ std::map<std::string, std::vector<std::string>> read_recipe(const std::string& p
   for (auto& [name, values] : all) {
     if (is_of_one_run(name)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--config: {}: '{}' says where one run lies; give it on the command "
+                  fmt::format("--config: {}: '{}' says where one run is; give it on the command "
                               "line",
                               path, name));
     }

@@ -12,11 +12,11 @@
 namespace strata::apps {
 
 // Texts by option, as the command line would give them; of a flag "on", or none where it is off. An
-// option that says where one run lies (out, resume, config, save-config) is refused.
+// option that says where one run is (out, resume, config, save-config) is refused.
 std::map<std::string, std::vector<std::string>> read_recipe(const std::string& path,
                                                             const OptionTable& table);
 
-// Of what differs from the defaults, but where the run lies.
+// Of what differs from the defaults, but where the run is.
 std::string recipe_text(const TrainOptions& options);
 // To options.save_config.
 void save_recipe(const TrainOptions& options);

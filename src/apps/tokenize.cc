@@ -149,7 +149,7 @@ class Lines {
     return *template_;
   }
 
-  // Beside a tokenizer.json are the files of its directory.
+  // Next to a tokenizer.json are the files of its directory.
   static ModelTexts texts_of(const std::string& path) {
     if (std::filesystem::is_directory(path) || has_gguf(path)) return open_texts(path);
     const std::string dir = std::filesystem::path(path).parent_path().string();

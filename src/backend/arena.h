@@ -76,7 +76,7 @@ class Scratch {
 
   void* take(int64_t bytes, ScratchTag tag = kTemporaryTag);
   TensorView take(DType dtype, const Shape& shape, ScratchTag tag = kTemporaryTag);
-  // Call when nothing is taken: room for `bytes`, in one block; what was measured starts again.
+  // Call when nothing is taken: space for `bytes`, in one block; what was measured starts again.
   // More memory than that is given back when it is more than `most`.
   void reserve(int64_t bytes, int64_t most = INT64_MAX);
   [[nodiscard]] int64_t booked() const { return num_blocks_ == 0 ? 0 : blocks_[0].memory.size(); }
@@ -101,7 +101,7 @@ class Scratch {
   };
 
   // While one lives, what is taken under no Mark of this scratch comes from `held`, where it stays:
-  // what work keeps for later lies apart from what it only works with, and this scratch, empty
+  // what work keeps for later is apart from what it only works with, and this scratch, empty
   // before and after, may serve other work between.
   class Hold {
    public:

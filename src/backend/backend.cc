@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "backend/offload_room.h"
+#include "backend/offload_space.h"
 #include "base/threads.h"
 
 namespace strata {
@@ -25,7 +25,7 @@ Scratch& Backend::file_scratch() {
 }
 
 void Backend::offload_to(const std::string& dir) {
-  offload_ = std::make_unique<OffloadRoom>(*this, dir);
+  offload_ = std::make_unique<OffloadSpace>(*this, dir);
 }
 
 std::unique_ptr<PageQueue> Backend::page_queue(const std::string& name,

@@ -14,7 +14,7 @@
 namespace strata {
 
 class FileAllocator;
-class OffloadRoom;
+class OffloadSpace;
 class PageQueue;
 struct Interruption;
 namespace ops {
@@ -91,7 +91,7 @@ class Backend {
   [[nodiscard]] bool has_files() const { return kind_.counts || offload_ != nullptr; }
   [[nodiscard]] Scratch& file_scratch();
   // Null of a counting one, and of one without files.
-  [[nodiscard]] OffloadRoom* offload() { return offload_.get(); }
+  [[nodiscard]] OffloadSpace* offload() { return offload_.get(); }
   // Error{kInvalidArgument} where the folder cannot hold memory.
   void offload_to(const std::string& dir);
 
@@ -100,11 +100,11 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<PageQueue> page_queue(const std::string& name,
                                                               FileAllocator& files) const;
 
-  // Scratch that kernels have beside scratch(): some of one size. Of a counting backend, what they
+  // Scratch that kernels have besides scratch(): some of one size. Of a counting backend, what they
   // would take.
   [[nodiscard]] virtual int num_workers() const { return 0; }
   [[nodiscard]] virtual int64_t worker_high_water() const { return 0; }
-  // Room for what a pass was counted to take, of scratch and of each worker's.
+  // Space for what a pass was counted to take, of scratch and of each worker's.
   void book(int64_t bytes, int64_t worker_bytes) {
     scratch_.reserve(bytes);
     if (worker_bytes > 0) book_workers(worker_bytes);
@@ -116,7 +116,7 @@ class Backend {
   void reset_count();
 
   // While it lives, the backend's work may be broken into (base/threads.h): behind every op, which
-  // is also at the borders of layers, and where a kind asks beside that.
+  // is also at the borders of layers, and where a kind asks besides that.
   class Breaks {
    public:
     Breaks(Backend& backend, const Interruption& interruption) : backend_(backend) {
@@ -150,7 +150,7 @@ class Backend {
   Scratch scratch_;
   Scratch counted_files_ = Scratch::counting(Scratch::Counted::kFiles);
   double counted_flops_ = 0.0;
-  std::unique_ptr<OffloadRoom> offload_;
+  std::unique_ptr<OffloadSpace> offload_;
   const Interruption* breaks_ = nullptr;
 };
 

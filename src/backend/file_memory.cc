@@ -81,17 +81,17 @@ void* FileAllocator::allocate(int64_t bytes) {
   if (file.descriptor < 0) fail("no file", errno);
   // A full disk is a fault now, and not of whoever first writes there.
   const int full = ::posix_fallocate(file.descriptor, 0, bytes);
-  if (full != 0) fail("no room", full);
+  if (full != 0) fail("no space", full);
   const auto size = static_cast<size_t>(bytes);
   const size_t slack = bytes >= kHugePage ? kHugePage : 0;
-  void* room = ::mmap(nullptr, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (room == MAP_FAILED) fail("no addresses", errno);
-  const auto begin = reinterpret_cast<uintptr_t>(room);
+  void* mapped = ::mmap(nullptr, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) fail("no addresses", errno);
+  const auto begin = reinterpret_cast<uintptr_t>(mapped);
   const uintptr_t start = slack == 0 ? begin : (begin + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end = (start + size + kPage - 1) / kPage * kPage;
-  const uintptr_t room_end = (begin + size + slack + kPage - 1) / kPage * kPage;
-  if (start > begin) ::munmap(room, start - begin);
-  if (room_end > end) ::munmap(reinterpret_cast<void*>(end), room_end - end);
+  const uintptr_t mapped_end = (begin + size + slack + kPage - 1) / kPage * kPage;
+  if (start > begin) ::munmap(mapped, start - begin);
+  if (mapped_end > end) ::munmap(reinterpret_cast<void*>(end), mapped_end - end);
   void* data = ::mmap(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_FIXED, file.descriptor, 0);
   if (data == MAP_FAILED) {

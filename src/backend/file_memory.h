@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FileAllocator: memory that lies in files without a name, so that what is not in use just now may
-// leave the machine's memory and is read back from the disk when it is touched. The room on the
-// disk is taken when the memory is asked for. What lies there is no memory of the process's own:
+// FileAllocator: memory that is in files without a name, so that what is not in use just now may
+// leave the machine's memory and is read back from the disk when it is touched. The space on the
+// disk is taken when the memory is asked for. What is there is no memory of the process's own:
 // plans and reports name it apart.
 // PageMover: the queue that moves pages of such memory (backend/page_queue.h) where a backend's
 // work is done when it is asked for: a thread of its own, ahead of whoever needs them.
@@ -55,7 +55,7 @@ class PageMover final : public PageQueue {
   ~PageMover() override;
 
   void write_behind(std::span<const PageRange> ranges) override { add(ranges, Move::kWrite); }
-  // Takes it out of the process's memory; the system keeps it as long as it has room.
+  // Takes it out of the process's memory; the system keeps it as long as it has space.
   void let_go(std::span<const PageRange> ranges) override { add(ranges, Move::kLetGo); }
   void may_leave(std::span<const PageRange> ranges) override { let_go(ranges); }
   // Reads what is not in memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where tensors live. An Allocator gives a backend its memory; a Memory owns one piece of it.
-// The host touches what lies there only while a HostAccess lives: the CPU's ops hold one, copies to
+// The host touches what is there only while a HostAccess lives: the CPU's ops hold one, copies to
 // and from the host, and files that are loaded and saved. Nothing else above ops/ does
 // (tools/check/check_layers.py has the list; tests run the engine on memory that is shut otherwise,
 // tests/protected/protected_memory.cc).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PageQueue: moves pieces of memory that lies in files (backend/file_memory.h) out of the machine's
+// PageQueue: moves pieces of memory that is in files (backend/file_memory.h) out of the machine's
 // memory and back, behind the work that a backend was asked for: each request waits for what was
 // asked for before it, of ops and of moves, and what is asked for after it finds it done. What a
 // piece holds never changes. A piece that has left may be read, or written in part, by what is

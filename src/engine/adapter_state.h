@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter's checkpoint: PEFT files and, beside them, optimizer.safetensors with the AdamW
+// An adapter's checkpoint: PEFT files and, next to them, optimizer.safetensors with the AdamW
 // moments and the step count. Reading is strict: the files must hold exactly the adapter's modules,
 // with its ranks. Engine thread only, but for what reads and writes files.
 #pragma once

@@ -13,12 +13,12 @@ Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
                const EngineOptions& options)
     : options_(checked(options)),
       model_(std::move(model)),
-      room_(std::move(backend), model_.config),
+      workspace_(std::move(backend), model_.config),
       cache_layout_(model_.config, model_.weights->compute_dtype(), options_.page_size,
                     options_.draft_tokens),
-      kv_pool_(room_.backend(), std::max<int64_t>(64, cache_layout_.page_bytes()),
+      kv_pool_(workspace_.backend(), std::max<int64_t>(64, cache_layout_.page_bytes()),
                cache_layout_.page_size(), options_.max_pages),
-      state_pool_(room_.backend(), "states of sequences",
+      state_pool_(workspace_.backend(), "states of sequences",
                   std::max<int64_t>(64, cache_layout_.state_bytes()), options_.max_states) {
   CHECK(options_.draft_tokens == 0 || model_.config.use_mtp);
 }

@@ -16,7 +16,7 @@
 #include "backend/backend.h"
 #include "engine/engine_options.h"
 #include "engine/kv_pool.h"
-#include "engine/pass_room.h"
+#include "engine/pass_workspace.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
 #include "train/optimizer.h"
@@ -27,9 +27,9 @@ class Engine {
  public:
   Engine(std::unique_ptr<Backend> backend, model::LoadedModel model, const EngineOptions& options);
 
-  [[nodiscard]] Backend& backend() { return room_.backend(); }
-  [[nodiscard]] const Backend& backend() const { return room_.backend(); }
-  [[nodiscard]] PassRoom& room() { return room_; }
+  [[nodiscard]] Backend& backend() { return workspace_.backend(); }
+  [[nodiscard]] const Backend& backend() const { return workspace_.backend(); }
+  [[nodiscard]] PassWorkspace& workspace() { return workspace_; }
   [[nodiscard]] const model::ModelConfig& config() const { return model_.config; }
   [[nodiscard]] const model::LoadedModel& model() const { return model_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
@@ -81,7 +81,7 @@ class Engine {
   [[nodiscard]] const SlabPool& state_pool() const { return state_pool_; }
   [[nodiscard]] const model::CacheLayout& cache_layout() const { return cache_layout_; }
   // Of the pass that ran or was counted last.
-  [[nodiscard]] const PassPlan& last_plan() const { return room_.last_plan(); }
+  [[nodiscard]] const PassPlan& last_plan() const { return workspace_.last_plan(); }
 
  private:
   void check(const api::Batch& batch) const;
@@ -90,7 +90,7 @@ class Engine {
   const model::Recompute inputs_offloaded_ =
       model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)});
   model::LoadedModel model_;
-  PassRoom room_;
+  PassWorkspace workspace_;
   model::CacheLayout cache_layout_;
   KvPool kv_pool_;
   SlabPool state_pool_;

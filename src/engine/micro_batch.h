@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // MicroBatch: neighbouring sequences of a batch laid out flat for one pass, with what their losses
-// read and room for what they give. Owns the arrays that the pass borrows and reuses them, so that
+// read and space for what they give. Owns the arrays that the pass borrows and reuses them, so that
 // a warm step allocates nothing. Engine thread only.
 #pragma once
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multi-token prediction beside a pass: its rows are every token but the last of each sequence, of
-// which it reads the decoder's last state and the next token, and which it trains on the targets of
-// the next row. Engine thread only.
+// Multi-token prediction along with a pass: its rows are every token but the last of each sequence,
+// of which it reads the decoder's last state and the next token, and which it trains on the targets
+// of the next row. Engine thread only.
 #pragma once
 #include <span>
 #include <vector>

@@ -31,7 +31,7 @@ void write_hidden_states(Backend& backend, const PassWork& work, TensorView stat
       rows_of(work.sink->at("final_hidden"), work.first_row * final_hidden.cols(), final_hidden));
 }
 
-// `places`: of the pass's rows in the batch, beside its first one.
+// `places`: of the pass's rows in the batch, besides its first one.
 void write_logits(model::Pass& pass, const PassWork& work, const std::string& name,
                   std::span<const int32_t> places, TensorView hidden, PassState& state) {
   Backend& backend = pass.backend;
@@ -80,7 +80,7 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView d_last, PassSta
 StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, PassState& state)
     : work_(work),
       state_(state),
-      pass_(work.builder.build(backend, *engine.model().weights, engine.room().ropes(),
+      pass_(work.builder.build(backend, *engine.model().weights, engine.workspace().ropes(),
                                engine.cache_layout())) {
   pass_.adapter_gradients = work.adapter_gradients;
   pass_.base_gradients = work.base_gradients;
@@ -107,8 +107,8 @@ Shape StagePass::border_shape() const {
   return {pass_.num_tokens(), pass_.weights.config().state_width()};
 }
 
-void StagePass::forward(TensorView room) {
-  state_.tape.last_room = room;
+void StagePass::forward(TensorView memory) {
+  state_.tape.last_memory = memory;
   {
     const TraceSpan span = model::traced(pass_, "forward", "tokens", pass_.num_tokens());
     model::decoder_forward(pass_, state_.tape, work_.backward(), states_, hidden_);

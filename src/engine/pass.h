@@ -64,9 +64,9 @@ class StagePass {
   [[nodiscard]] Shape border_shape() const;
   [[nodiscard]] TensorView input() const { return state_.tape.first; }
 
-  // With hidden states and logits, where they are wanted. Writes the output to `room`, of a stage
+  // With hidden states and logits, where they are wanted. Writes the output to `memory`, of a stage
   // that does not end the model; elsewhere it is empty.
-  void forward(TensorView room = {});
+  void forward(TensorView memory = {});
   // Of a stage that ends the model, where losses are wanted; nothing elsewhere.
   void loss();
   // d: the gradient of the output, of a stage that does not end the model, which becomes that of
@@ -86,7 +86,7 @@ class StagePass {
 
 // What a pass of a whole model does in a row, for its count.
 void count_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
-// What a pass does whose forward and backward lie apart, likewise: what crosses borders takes no
+// What a pass does whose forward and backward are apart, likewise: what crosses borders takes no
 // memory of it. Returns what it defers takes, where it `defers` weight gradients.
 int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
                          bool defers);

@@ -18,14 +18,14 @@ class PassBuilder {
   // Appends a sequence's tokens from first_position on; nothing is kept in training.
   void add(std::span<const int32_t> tokens, int64_t first_position, model::LoraAdapter* adapter,
            model::SequenceCache kept = {});
-  // Passes beside this one go up to so many positions.
+  // Passes along with this one go up to so many positions.
   void reach(int64_t positions) { num_positions_ = std::max(num_positions_, positions); }
   // The pass borrows this builder until the next clear(). Makes the rope table long enough.
   model::Pass build(Backend& backend, const model::ModelWeights& weights, model::RopeTables& ropes,
                     const model::CacheLayout& cache);
 
   // A pass over other rows with all else of `pass`, whose lists it uses.
-  model::Pass build_beside(const model::Pass& pass);
+  model::Pass build_with(const model::Pass& pass);
 
   // Of a pass that was counted.
   [[nodiscard]] const std::vector<model::SavedCost>& saved_costs() const { return lists_.saved; }

@@ -48,17 +48,17 @@ WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, Adapter
       engine_(runner.engine()),
       book_(book),
       options_(options),
-      sampling_room_(engine_.room(), engine_.config()),
+      sampling_workspace_(engine_.workspace(), engine_.config()),
       copies_(model::numbers_metadata(engine_.model())),
       files_(engine_, copies_.metadata()),
-      snapshots_(engine_, sampling_room_, files_, options.snapshot_bytes),
+      snapshots_(engine_, sampling_workspace_, files_, options.snapshot_bytes),
       tokenizer_(tokenizer),
       prefixes_(options.prefix_cache && engine_.options().draft_tokens == 0
                     ? std::make_unique<PrefixCache>(engine_.cache_layout(), engine_.kv_pool(),
                                                     engine_.state_pool())
                     : nullptr),
-      loop_(runner_, sampling_room_, prefixes_.get()),
-      sample_room_(engine_, loop_, options.max_sample_rows) {}
+      loop_(runner_, sampling_workspace_, prefixes_.get()),
+      preemption_(engine_, loop_, options.max_sample_rows) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
   const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.load(id, dir);
@@ -81,15 +81,15 @@ api::Capacity WorkRunner::capacity() const {
   const int64_t pages = pool.max_pages() > 0 ? pool.max_pages() : kUnlimitedPages;
   return {.base = options_.base,
           .pass_tokens = engine_.options().pass_tokens,
-          .sample_rows = sample_room_.free_rows(),
-          .free_pages = std::max<int64_t>(0, pages - sample_room_.reserved_pages()),
+          .sample_rows = preemption_.free_rows(),
+          .free_pages = std::max<int64_t>(0, pages - preemption_.reserved_pages()),
           .cache = pool.need(),
           .known = prefixes_ == nullptr ? nullptr : &prefixes_->known(),
           .total_pages = pages,
-          .free_states = sample_room_.free_states(),
+          .free_states = preemption_.free_states(),
           .running_samples = loop_.num_running(),
           .waiting_samples = loop_.num_waiting(),
-          .shares = sample_room_.shares(),
+          .shares = preemption_.shares(),
           .saves = may_copy() ? 1 : 0,
           .loads = may_load() ? 1 : 0,
           .train_seconds = train_seconds_,
@@ -195,7 +195,7 @@ api::Outcome WorkRunner::finish_load(const FileJob& job) {
   const api::AdapterSlot slot = slot_of(load.model);
   try {
     if (job.fault != nullptr) std::rethrow_exception(job.fault);
-    restore(sampling_room_.backend(), job.state, engine_.adapter(slot));
+    restore(sampling_workspace_.backend(), job.state, engine_.adapter(slot));
     return api::Done{};
   } catch (const std::exception& error) {
     if (load.creates) {

@@ -21,7 +21,7 @@
 #include "engine/file_jobs.h"
 #include "engine/held_copies.h"
 #include "engine/runner.h"
-#include "engine/sampling/sample_room.h"
+#include "engine/sampling/preemption.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/snapshots.h"
 #include "engine/sampling/step_budget.h"
@@ -129,7 +129,7 @@ class WorkRunner {
   Engine& engine_;
   AdapterBook& book_;
   const RunnerOptions options_;
-  PassRoom sampling_room_;  // steps break in on training passes
+  PassWorkspace sampling_workspace_;  // steps break in on training passes
   HeldCopies copies_;
   FileJobs files_;
   SnapshotCache snapshots_;
@@ -137,7 +137,7 @@ class WorkRunner {
   const text::Tokenizer* tokenizer_;
   std::unique_ptr<PrefixCache> prefixes_;
   SamplingLoop loop_;
-  SampleRoom sample_room_;
+  Preemption preemption_;
   StepBudget budget_;
   std::map<api::ModelId, api::AdapterSlot> models_;
   std::unordered_map<api::RequestId, Partial> partial_;

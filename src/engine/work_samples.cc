@@ -71,14 +71,14 @@ void WorkRunner::leave(const api::Work& work) {
 
 void WorkRunner::join(const api::Work& work, std::vector<api::Result>& results) {
   for (const api::SampleRows& rows : work.samples) join(rows, results);
-  for (const api::ResumeRow& row : work.resume) sample_room_.resume(row);  // if there still is room
+  for (const api::ResumeRow& row : work.resume) preemption_.resume(row);  // if there still is space
 }
 
 void WorkRunner::join(const api::SampleRows& rows, std::vector<api::Result>& results) {
   const api::RequestId& id = rows.command->request;
   try {
     const auto& sample = std::get<api::Sample>(rows.command->op);
-    sample_room_.make_room(rows.takes_from, sample, rows.first);
+    preemption_.make_space(rows.takes_from, sample, rows.first);
     if (rows.first == 0) open_group(rows.command);
     const std::optional<size_t> group = find_group(id);
     if (!group) return;  // its failure is on the way, behind a pass in whose midst this comes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CacheLayout: how what blocks keep of a sequence between passes lies in memory. A page holds a run
+// CacheLayout: how what blocks keep of a sequence between passes is in memory. A page holds a run
 // of positions of all layers (that of multi-token prediction last), each layer's part at an offset
-// of its own; what belongs to a sequence as a whole lies in one state beside the pages, and behind
+// of its own; what belongs to a sequence as a whole is in one state next to the pages, and behind
 // it the undo log of drafts. Plain values, const after construction.
 #pragma once
 #include <algorithm>
@@ -35,13 +35,13 @@ class CacheLayout {
     return window_ == 0 ? 0 : std::max<int64_t>(0, position - window_ + 1);
   }
   // Where a sequence may begin that shares the first `position` positions of another: anywhere if
-  // all that is kept lies in pages; with a state only where a copy of it was made, for which page
+  // all that is kept is in pages; with a state only where a copy of it was made, for which page
   // borders serve.
   [[nodiscard]] int64_t last_shared(int64_t position) const {
     return state_bytes_ == 0 ? position : position / page_size_ * page_size_;
   }
 
-  // Where rings of the state have the row of a position, and where the undo log has room for it:
+  // Where rings of the state have the row of a position, and where the undo log has space for it:
   // for undo_tokens successive positions at a time.
   struct UndoRow {
     int64_t state_offset, log_offset, bytes;

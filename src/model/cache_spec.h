@@ -21,12 +21,12 @@ struct CacheSpec {
   int64_t entry_bytes = 0;            // of one entry
   int64_t ratio = 1;                  // positions an entry stands for
   int64_t window = 0;                 // positions back that are read at all; 0: every one
-  int64_t sequence_bytes = 0;         // beside the pages
+  int64_t sequence_bytes = 0;         // besides the pages
   std::vector<StateRing> rings = {};  // what of these drafts may write to and be taken back from
   friend bool operator==(const CacheSpec&, const CacheSpec&) = default;
 };
 
-// Where a layer's part lies, in bytes from the start of a page and of a sequence's state.
+// Where a layer's part is, in bytes from the start of a page and of a sequence's state.
 struct CachePlace {
   int64_t page_offset = 0;
   int64_t state_offset = 0;

@@ -78,7 +78,7 @@ TensorView forward_as_one(Pass& pass, Tape& tape, TensorView x, TensorView hidde
     tape.layers.push_back(keep_layer(pass, layer, x, tape.pool));
     take_kept(pass, layer, tape.layers.back(), tape.pool, tape.recompute);
   }
-  const TensorView last = tape.last_room.empty() ? take_state(pass) : tape.last_room;
+  const TensorView last = tape.last_memory.empty() ? take_state(pass) : tape.last_memory;
   const Scratch::Mark mark(pass.backend.scratch());
   TensorView between[2];
   for (int64_t layer = part.first; layer < part.last; ++layer) {
@@ -144,17 +144,17 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   for (int64_t layer = part.first; layer < part.last && !as_one; ++layer) {
     pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
-    const bool is_given = layer + 1 == part.last && !tape.last_room.empty();
+    const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
     if (!wants_backward) {
       const Scratch::Mark mark(scratch);
       const SavedPool::Mark saved_mark(tape.pool);
-      const TensorView out = is_given ? tape.last_room : other;
+      const TensorView out = is_given ? tape.last_memory : other;
       forward_and_forget(pass, layer, keep_layer(pass, layer, x, tape.pool), tape.pool, recompute,
                          out);
       other = std::exchange(x, out);
       continue;
     }
-    const TensorView out = is_given ? tape.last_room : take_input(pass, layer + 1, recompute);
+    const TensorView out = is_given ? tape.last_memory : take_input(pass, layer + 1, recompute);
     LayerSaved kept = keep_layer(pass, layer, x, tape.pool);
     if (tape.recompute.keeps_all()) {
       tape.layers.push_back(save_layer(pass, layer, kept, tape.pool));

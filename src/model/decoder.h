@@ -16,13 +16,13 @@ struct Tape {
   Recompute recompute;
   RecomputeRegions regions;
   std::vector<LayerSaved> layers;  // unless all is kept, only what is kept is set
-  std::vector<LayerSaved> again;   // of a stage that is made again before its backward
+  std::vector<LayerSaved> again;   // of a stage that is recomputed before its backward
   // What crosses the borders of a stage, [T, n D]. The first layer's input and the last one's
   // output; of a stage that does not begin the model the caller gives memory for `first`, and fills
   // it before forward, which may write over it.
   TensorView first;
   TensorView last;
-  TensorView last_room;  // the caller's memory for `last`; empty: it is the scratch's
+  TensorView last_memory;  // the caller's memory for `last`; empty: it is the scratch's
   // f32: the gradient of `last`, which backward makes that of `first`. The caller gives memory for
   // it and, unless the model ends there, fills it before.
   TensorView d;

@@ -67,7 +67,7 @@ LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPoo
 // Reads saved.states[0], fills saved (what is known already stays), writes out [T, D]; with an
 // empty out it only fills.
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out);
-// Makes again what was not kept and, unless empty, `out`.
+// Recomputes what was not kept and, unless empty, `out`.
 void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out = {});
 
 // d [T, D] f32: the gradient of out on entry, of the layer's input on return.

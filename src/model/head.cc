@@ -49,17 +49,17 @@ void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {
 std::span<const int32_t> RowChunks::next() {
   groups_.clear();
   const int64_t begin = position_;
-  int64_t room = kHeadChunk;
-  while (room > 0 && piece_ < pieces_.size()) {
+  int64_t budget = kHeadChunk;
+  while (budget > 0 && piece_ < pieces_.size()) {
     const Piece& piece = pieces_[piece_];
     const int64_t left = piece.end - position_;
-    int64_t count = std::min(left, room);
+    int64_t count = std::min(left, budget);
     // Inside a sequence a chunk ends after an even number of its rows.
     if (count < left && (position_ + count - piece_begin_) % 2 != 0) --count;
     if (count == 0) break;
     groups_.add(count, piece.adapter);
     position_ += count;
-    room -= count;
+    budget -= count;
     if (position_ < piece.end) break;
     piece_begin_ = piece.end;
     ++piece_;

@@ -27,7 +27,7 @@ TensorView take_lora_h(const Pass& pass, const BlockContext& context, int key);
 constexpr ScratchTag kLoraTag = "lora_h";
 
 // Floating-point work of a projection of all rows of the pass, of its adapters' first products, and
-// of causal attention over its sequences: what activations cost to make again.
+// of causal attention over its sequences: what activations cost to recompute.
 double linear_flops(const Pass& pass, const BlockContext& context, int key);
 double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_t rank);
 double attention_flops(const Pass& pass, const BlockWork& work);

@@ -2,8 +2,8 @@
 // Multi-token prediction: a layer behind the decoder's that reads the decoder's last state and the
 // next token and predicts the one behind it, by the decoder's own embedding and head. Its first
 // sublayer is model/blocks/mtp_input.h; what reads its streams and its final norm are its own. It
-// runs on a pass of its own beside the decoder's, whose tokens are the next ones. T tokens, D model
-// width, n streams. Engine thread only.
+// runs on a pass of its own next to the decoder's, whose tokens are the next ones. T tokens, D
+// model width, n streams. Engine thread only.
 #pragma once
 #include "model/decoder.h"
 

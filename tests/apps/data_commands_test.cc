@@ -352,7 +352,7 @@ TEST_F(DataCommands, ARecipeIsItsOptionsByHand) {
     return ran.err;
   };
   EXPECT_THAT(refused("rnak = 3\n"), HasSubstr("bad.toml:1: 'rnak' is no option of strata train"));
-  EXPECT_THAT(refused("out = \"x\"\n"), HasSubstr("'out' says where one run lies"));
+  EXPECT_THAT(refused("out = \"x\"\n"), HasSubstr("'out' says where one run is"));
   EXPECT_THAT(refused("rank = [1, 2]\n"), HasSubstr("got a list, want one value"));
   EXPECT_THAT(refused("json = 3\n"), HasSubstr("'json': want true or false"));
   EXPECT_THAT(refused("rank = \n"), HasSubstr("bad.toml:1: "));

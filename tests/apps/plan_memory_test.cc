@@ -130,18 +130,18 @@ TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
 
 // Nor more than half of what is left on the disk, which others may change meanwhile.
 TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
-  EXPECT_EQ(file_room("/tmp", "1GiB"), INT64_MAX);
+  EXPECT_EQ(file_space("/tmp", "1GiB"), INT64_MAX);
   if (!usable_offload_folder("").empty()) {
     const int64_t usable = usable_memory();
     const int64_t disk = FileAllocator::free_bytes(offload_folder("")) / 2;
     ASSERT_GT(disk, 0);
-    EXPECT_NEAR(static_cast<double>(file_room("", "")),
+    EXPECT_NEAR(static_cast<double>(file_space("", "")),
                 static_cast<double>(std::min(usable / 5, disk)), 0.01 * static_cast<double>(disk));
-    EXPECT_LE(file_room("", "100MiB"), (usable - (100 << 20)) / 5);
-    EXPECT_EQ(file_room("", std::to_string(usable + 1)), 0);
+    EXPECT_LE(file_space("", "100MiB"), (usable - (100 << 20)) / 5);
+    EXPECT_EQ(file_space("", std::to_string(usable + 1)), 0);
   }
   const NoTemporaryFolder in_memory;
-  EXPECT_EQ(file_room("", ""), 0);
+  EXPECT_EQ(file_space("", ""), 0);
 }
 
 // What the system has no room for is planned in memory where it fits there.
@@ -161,15 +161,15 @@ TEST(PlanMemory, KeepsToTheRoomForFiles) {
   int64_t compared = 0;
   for (int64_t bytes = least; bytes < most; bytes += (most - least) / 6) {
     const std::string memory = std::to_string(bytes);
-    shape.file_room.most = INT64_MAX;
+    shape.file_space.most = INT64_MAX;
     const int64_t in_files = fit_train(*engine, shape, 256, memory).recompute.file_bytes;
     if (in_files == 0) continue;
     ++compared;
-    shape.file_room.most = in_files;
+    shape.file_space.most = in_files;
     EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, in_files);
-    --shape.file_room.most;
+    --shape.file_space.most;
     EXPECT_LT(fit_train(*engine, shape, 256, memory).recompute.file_bytes, in_files);
-    shape.file_room.most = 0;
+    shape.file_space.most = 0;
     EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, 0);
   }
   EXPECT_GT(compared, 0);

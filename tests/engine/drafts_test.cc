@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "engine/sampling/sample_room.h"
+#include "engine/sampling/preemption.h"
 #include "engine/sampling/sampling_loop.h"
 #include "ops/cpu/sampler.h"
 #include "tests/engine/tiny_engine.h"
@@ -212,7 +212,7 @@ TEST_P(DraftCounts, RowsThatAreAsideHoldNoMoreThanCounts) {
   DraftRuns runs({.page_size = 4, .draft_tokens = GetParam()});
   const KvPool& pool = runs.engine().kv_pool();
   SamplingLoop loop(runs.engine());
-  const SampleRoom room(runs.engine(), loop, /*max_rows=*/4);
+  const Preemption room(runs.engine(), loop, /*max_rows=*/4);
   api::SampleRequest request = runs.requests()[2];
   request.stop.clear();
   const size_t id = loop.add(request);

@@ -87,7 +87,7 @@ TEST_P(EngineOffload, SamplingInsideAPassLeavesThePassItsLayers) {
     api::SampleRequest asked;
     asked.prompt = tiny_tokens(20, engine->config().vocab_size, 5);
     asked.max_tokens = 8;
-    PassRoom room(engine->room(), engine->config());
+    PassWorkspace room(engine->workspace(), engine->config());
     Runner runner(*engine);
     SamplingLoop loop(runner, room);
     const size_t row = loop.add(asked);

@@ -308,7 +308,7 @@ class House {
   RowBook book_{engine_, &prefixes_};
   StepPlanner planner_{engine_, book_};
   Runner runner_{engine_};
-  SamplePass pass_{runner_, engine_.room(), book_, planner_};
+  SamplePass pass_{runner_, engine_.workspace(), book_, planner_};
   CacheModel model_ = model_of(engine_);
   RowBook::PrefixCounts prefix_counts_;  // as the model has them
   std::map<size_t, Asked> asked_;

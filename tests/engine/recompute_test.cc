@@ -108,8 +108,8 @@ TEST_P(EngineRecompute, MakesNothingAgainThatItKeeps) {
   PassBuilder builder;
   builder.add(tokens, 0, &engine.adapter(api::AdapterSlot{1}));
   const Scratch::Mark mark(engine.backend().scratch());
-  model::Pass pass = builder.build(engine.backend(), *engine.model().weights, engine.room().ropes(),
-                                   engine.cache_layout());
+  model::Pass pass = builder.build(engine.backend(), *engine.model().weights,
+                                   engine.workspace().ropes(), engine.cache_layout());
   model::Tape tape;
   tape.recompute = Recompute::keeping(runs.tags());
   const TensorView hidden = pass.take(pass.dtype(), {40, engine.config().hidden_size});

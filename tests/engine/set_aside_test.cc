@@ -259,7 +259,7 @@ TEST(SetAside, APassThatIsBrokenIntoHasTheSameBits) {
         for (uint32_t i = 0; i < 3; ++i)
           batch.sequences.push_back(tiny_sequence(*engine, 30 + 20 * i, i, slot));
         api::SampleRequest asked = request(*engine, 300, 40);
-        PassRoom room(engine->room(), engine->config());
+        PassWorkspace room(engine->workspace(), engine->config());
         Runner runner(*engine);
         SamplingLoop loop(runner, room);
         const size_t row = loop.add(asked);

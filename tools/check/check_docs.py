@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Check how the documents are written: at most 120 columns, a README of at most 90 lines, links that lead somewhere, and no
-word of our own where the field has one; of the sources likewise their identifiers, texts and comments, in the folders that
-are clean of them.
+word of our own where the field has one; of the sources likewise their identifiers, texts and comments.
 
 usage: python3 tools/check/check_docs.py
 Prints every fault with file and line, and exits with 1 if there is one. A row of a table cannot be wrapped, so outside the
@@ -17,8 +16,6 @@ COLUMNS, README_LINES = 120, 90
 # What the field calls otherwise: recompute, evaluation loss, ...
 OURS = {r"\bma(?:de|kes?|king) again\b": "recompute", r"\bheld[- ]out\b": "evaluation", r"\blies\b": "is", r"\ba datum alone\b": "one datum",
         r"\brooms?\b": "budget, space, capacity or folder", r"\bbeside\b": "with, next to, besides or against"}
-# Folders of src/ whose sources have none of these words; one that is cleaned stands here from then on.
-CLEAN = ("api", "base", "checkpoint", "data", "ops", "report", "schedule", "scheduler", "server", "tensor", "text", "train")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -60,7 +57,7 @@ def faults_of_source(path):
 
 
 def sources():
-    return [path for folder in CLEAN for path in sorted((ROOT / "src" / folder).rglob("*")) if path.suffix in (".h", ".cc")]
+    return [path for path in sorted((ROOT / "src").rglob("*")) if path.suffix in (".h", ".cc")]
 
 
 def main():

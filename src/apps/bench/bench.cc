@@ -151,7 +151,7 @@ class Bench {
     RunShape shape = {.lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
                       .longest = work_.length,
                       .step_tokens = work_.batch * work_.length,
-                      .file_room = room_for_files(options_.offload)};
+                      .file_space = space_for_files(options_.offload)};
     shape.pass.backward = true;
     shape.pass.modules = modules();
     return fit_train(*engine_, shape, engine_->options().pass_tokens, options_.memory);
@@ -377,7 +377,7 @@ class Bench {
     if (plan.activation_file_bytes > 0) line["file_gib"] = gib(plan.activation_file_bytes);
     if (plan_) {
       line["pass_tokens"] = plan_->pass.pass_tokens;
-      line["made_again_gflop"] = plan_->recompute.flops / 1e9;
+      line["recompute_gflop"] = plan_->recompute.flops / 1e9;
     }
     line["startup_s"] = startup_s_;
     line["repeat"] = options_.repeat;

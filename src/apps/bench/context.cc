@@ -55,7 +55,7 @@ void NoisyContext::fill(void* memory, int64_t bytes) {
 void NoisyContext::run_pass(Backend& backend) {
   const Scratch::Mark mark(backend.scratch());
   const model::ModelConfig& config = engine_.config();
-  model::Pass pass = builder_.build(backend, *engine_.model().weights, engine_.room().ropes(),
+  model::Pass pass = builder_.build(backend, *engine_.model().weights, engine_.workspace().ropes(),
                                     engine_.cache_layout());
   const TensorView hidden = pass.take(pass.dtype(), {pass.num_tokens(), config.hidden_size});
   model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
@@ -72,7 +72,8 @@ double NoisyContext::decode(int64_t tokens) {
     builder_.add({&token, 1}, positions_ + i, nullptr, {.pages = pages_, .state = state_});
     const double start = now_seconds();
     if (i == 0)
-      engine_.room().book(engine_.room().count([this](Backend& counter) { run_pass(counter); }));
+      engine_.workspace().book(
+          engine_.workspace().count([this](Backend& counter) { run_pass(counter); }));
     run_pass(engine_.backend());
     seconds += now_seconds() - start;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `strata bench` of a training work in stages: what a pipeline of threads does beside the bound
+// `strata bench` of a training work in stages: what a pipeline of threads does against the bound
 // that its schedule and its split allow.
 #pragma once
 #include <string>

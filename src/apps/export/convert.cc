@@ -132,7 +132,7 @@ int convert_adapter(const ConvertOptions& o) {
         "llama.cpp scales adapters itself (--lora-scaled)");
   }
   check_new("out", o.out);
-  make_room_for_file("out", o.out);
+  make_folder_for("out", o.out);
   ExportModel model(o.model, {}, o.threads);
   const int64_t count =
       model::write_gguf_lora(model.backend(), model.names(), o.parts.front().dir, o.out);
@@ -168,8 +168,8 @@ int run_convert(const ConvertOptions& options) {
   if (options.to == "gguf-lora") return convert_adapter(options);
   options.to == "gguf" ? check_gguf(options) : check_safetensors(options);
   check_new("out", options.out);
-  if (options.to == "gguf") make_room_for_file("out", options.out);
-  if (!options.report.empty()) make_room_for_file("report", options.report);
+  if (options.to == "gguf") make_folder_for("out", options.out);
+  if (!options.report.empty()) make_folder_for("report", options.report);
   std::optional<data::Dataset> data;
   std::string adapter;
   if (!options.data.empty()) {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr std::string_view kConfig = "config.json";
-// Of a directory, beside those that every model has (apps/setup/model_files.h).
+// Of a directory, besides those that every model has (apps/setup/model_files.h).
 constexpr std::string_view kOtherFiles[] = {"tokenizer.model", "preprocessor_config.json",
                                             "processor_config.json", "chat_template.json"};
 
@@ -117,7 +117,7 @@ void check_new(const std::string& option, const std::string& path) {
               fmt::format("--{}: {} exists; choose another name", option, path));
 }
 
-void make_room_for_file(const std::string& option, const std::string& path) {
+void make_folder_for(const std::string& option, const std::string& path) {
   std::error_code fault;
   if (path.ends_with('/') || std::filesystem::is_directory(path, fault)) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -51,7 +51,7 @@ class ExportModel {
 // Error where there is something at the path that would be replaced.
 void check_new(const std::string& option, const std::string& path);
 // Makes the folder of a file that will be written; Error where the path is a folder's.
-void make_room_for_file(const std::string& option, const std::string& path);
+void make_folder_for(const std::string& option, const std::string& path);
 
 // A JSON object's text with other values of some members, which are added where they are missing.
 std::string with_members(const std::string& text, const std::string& where,

@@ -14,7 +14,7 @@ namespace strata::apps {
 int run_merge(const MergeOptions& options) {
   const StopSignals signals("strata: stopping; nothing is written");
   check_new("out", options.out);
-  if (!options.report.empty()) make_room_for_file("report", options.report);
+  if (!options.report.empty()) make_folder_for("report", options.report);
   ExportModel model(options.model, options.parts, options.threads);
   AtomicDir dir(options.out);
   const auto errors = model::write_checkpoint(model.backend(), model.source(), model.names(),

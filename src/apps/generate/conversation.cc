@@ -126,7 +126,7 @@ std::vector<int32_t> Conversation::encoded(const json::array& messages, bool to_
 }
 
 // Of the turns up to a question. Drops pairs of question and answer as long as there are any and
-// the room for an answer is too small.
+// the space for an answer is too small.
 std::vector<int32_t> Conversation::prompt_that_fits() {
   const int64_t context = generator_.context();
   const int64_t wanted =

@@ -20,7 +20,7 @@ class Conversation {
  public:
   explicit Conversation(const ConversationOptions& options);
 
-  // Prints the answer as it comes, and remembers both turns. Turns that the context has no room
+  // Prints the answer as it comes, and remembers both turns. Turns that the context has no space
   // for are dropped, the oldest first, never the system turn, and it says so. What was printed
   // before `stop` said to end is the answer; where nothing was, the turn is taken back. Throws
   // Error for a turn that is too long by itself, and for what the template refuses.
@@ -31,7 +31,7 @@ class Conversation {
   void clear();
   void set_system(const std::string& text);  // empty: none
   [[nodiscard]] const std::string& system() const { return system_; }
-  // {"messages": [...]}, as strata train reads it. Throws Error where something else lies there.
+  // {"messages": [...]}, as strata train reads it. Throws Error where something else is there.
   void save(const std::string& path) const;
   void load(const std::string& path);
   [[nodiscard]] std::string stats();

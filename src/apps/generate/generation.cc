@@ -65,13 +65,13 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   request.seed = options_.seed_rule == "server" ? engine::sample_seed(seed_.value_or(0), 0)
                                                 : seed_.value_or(0) + num_answers_++;
   request.stop = end_tokens_;
-  const int64_t room = context() - std::ssize(prompt);
-  if (room < 1) {
+  const int64_t budget = context() - std::ssize(prompt);
+  if (budget < 1) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("prompt: {} tokens, the model's context is {}", prompt.size(), context()));
   }
-  request.max_tokens = std::min(options_.max_tokens, room);
+  request.max_tokens = std::min(options_.max_tokens, budget);
 
   Generated out;
   text::IncrementalDetokenizer detokenizer(text_.tokenizer(), /*skip_special=*/true);

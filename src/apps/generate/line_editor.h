@@ -26,7 +26,7 @@ class LineEditor {
     std::string text;  // without the line break that ended it; what Ctrl-C broke off
   };
   Line read(const std::string& prompt);
-  // Whether more lies there already, as the next line of a paste that is not marked does.
+  // Whether more is there already, as the next line of a paste that is not marked does.
   [[nodiscard]] static bool has_more();
   void remember(const std::string& entry);
 

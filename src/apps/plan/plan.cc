@@ -78,7 +78,7 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
-      .file_room = room_for_files(options.offload)};
+      .file_space = space_for_files(options.offload)};
   add_passes(shape, shape.lengths, /*trained=*/true, options.micro_tokens);
   if (!shape.pass.train_base) {
     shape.pass.modules = model::adapter_specs(
@@ -178,7 +178,7 @@ int plan_in_stages(const PlanOptions& options) {
   stages.chunks = options.schedule.chunks;
   stages.forwarding_delay = options.schedule.forwarding_delay;
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
-  if (!options.memory.empty()) setup.recompute = "full";  // the most that is made again
+  if (!options.memory.empty()) setup.recompute = "full";  // the most that is recomputed
   const engine::PipelinePlan divided = plan_stages(engine->config(), stages, setup.recompute,
                                                    options.memory.empty() ? options.offload : "");
   if (divided.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");

@@ -30,12 +30,12 @@ FrontPoint point_of(const TrainPlan& plan, const MachineLimits& limits) {
           .seconds = engine::seconds_of(plan.work, limits)};
 }
 
-// Policies by their names, as far as there is room for their files.
+// Policies by their names, as far as there is space for their files.
 std::vector<std::pair<std::string, TrainPlan>> plans_of_presets(const PlannedRun& run) {
   std::vector<std::pair<std::string, TrainPlan>> plans;
   const auto add = [&](std::string_view name, const model::Recompute& policy) {
     TrainPlan plan = plan_train(run.engine, run.shape, run.micro_tokens, policy);
-    if (!run.shape.file_room.holds(plan.recompute.file_bytes, plan.memory.total())) return;
+    if (!run.shape.file_space.holds(plan.recompute.file_bytes, plan.memory.total())) return;
     plans.emplace_back(name, std::move(plan));
   };
   add("none", model::Recompute::kNone);
@@ -55,7 +55,7 @@ std::vector<FrontPoint> front_of(const PlannedRun& run,
     engine::PlanShape pass = run.shape.pass;
     pass.pass_tokens = pass_tokens(run.shape, limit);
     for (const bool offloads : {false, true}) {
-      if (offloads && run.shape.file_room.most == 0) continue;
+      if (offloads && run.shape.file_space.most == 0) continue;
       engine::RecomputePlanner planner(run.engine, pass, offloads, engine::price_of(run.limits));
       std::vector<int64_t> budgets = {planner.most()};
       for (int i = 0; i < kBudgets; ++i)
@@ -63,7 +63,7 @@ std::vector<FrontPoint> front_of(const PlannedRun& run,
       for (const auto& [name, preset] : presets) budgets.push_back(preset.recompute.bytes);
       for (const int64_t bytes : budgets) {
         const auto allowed = [&](int64_t taken, int64_t file_bytes) {
-          return run.shape.file_room.holds(file_bytes, taken);
+          return run.shape.file_space.holds(file_bytes, taken);
         };
         std::optional<engine::RecomputePlan> plan = planner.plan(bytes, allowed);
         if (!plan) continue;

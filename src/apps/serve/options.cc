@@ -74,7 +74,7 @@ std::string add_short_form(const std::string& model, std::vector<server::OptionS
   if (!has_keys && !is_local(sources)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("serve {}: other machines could reach it, and no keys are given; "
-                            "'strata keygen > keys' makes one for --keys keys, beside --data DIR; "
+                            "'strata keygen > keys' makes one for --keys keys, with --data DIR; "
                             "or listen on 127.0.0.1",
                             model));
   }

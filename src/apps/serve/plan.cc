@@ -49,7 +49,7 @@ int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
 int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t rank,
                    model::ExpertRank expert_rank) {
   // Rows that decode may come on top, and so may all that they draft, which is read where it has
-  // room in an empty step.
+  // space in an empty step.
   const int64_t drafts = engine.options().draft_tokens;
   const int64_t step = tokens + std::max(rows, std::min(drafts * rows, tokens));
   engine::PlanShape shape = pass_shape(engine, step, rank, expert_rank);
@@ -271,7 +271,7 @@ std::string ServePlan::text() const {
   row("activations, each token", token_bytes);
   if (file_bytes[0] > 0) row("of the longest datum, in a file", file_bytes[0]);
   return table.text() + fmt::format(
-                            "{} adapters of rank 32, {} tokens per pass (a datum alone: {}), {} "
+                            "{} adapters of rank 32, {} tokens per pass (one datum: {}), {} "
                             "samples of 2,048\n",
                             adapters / slot_rank_32, pass_tokens, longest_data[0],
                             (kv + states) / sample_bytes);

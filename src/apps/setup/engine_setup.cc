@@ -169,7 +169,7 @@ std::string usable_offload_folder(const std::string& named) {
   return FileAllocator::fault(temporary).empty() ? temporary : "";
 }
 
-int64_t file_room(const std::string& named, const std::string& memory) {
+int64_t file_space(const std::string& named, const std::string& memory) {
   // Who has changed more of files than a fifth of the memory waits until it is written
   // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
   constexpr int64_t kChangedShare = 5;
@@ -177,8 +177,8 @@ int64_t file_room(const std::string& named, const std::string& memory) {
   const std::string folder = usable_offload_folder(named);
   if (folder.empty()) return 0;
   const int64_t budget = memory.empty() ? 0 : server::parse_size("memory", memory);
-  const int64_t room = (usable_memory() - budget) / kChangedShare;
-  return std::clamp<int64_t>(room, 0, FileAllocator::free_bytes(folder) / 2);
+  const int64_t space = (usable_memory() - budget) / kChangedShare;
+  return std::clamp<int64_t>(space, 0, FileAllocator::free_bytes(folder) / 2);
 }
 
 std::vector<std::string> split_commas(const std::string& list) {

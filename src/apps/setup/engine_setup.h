@@ -20,7 +20,7 @@ std::string usable_weights(const std::string& weights, const std::string& method
 // "none", "full", a preset's name, or "custom:" and TAG=keep (or TAG alone), TAG=offload and
 // TAG=recompute with commas; tags that it does not name are recomputed.
 model::Recompute parse_recompute(const std::string& text);
-// Whether the policy keeps the layers' inputs where a stage is made again as one: all do but a
+// Whether the policy keeps the layers' inputs where a stage is recomputed as one: all do but a
 // custom one that does not name decoder_layer_input.
 bool keeps_layer_inputs(const std::string& recompute);
 // The folder of files without names: the one that was named, else that of temporary files.
@@ -35,9 +35,9 @@ void check_kept(const std::string& memory, const std::string& recompute,
 // Error{kInvalidArgument} where the named one is.
 std::string usable_offload_folder(const std::string& named);
 // Bytes of activations that --memory may have in files: any number where a folder was named, else
-// what the system keeps of files without holding up who writes them, beside so much memory, and
+// what the system keeps of files without holding up who writes them, besides so much memory, and
 // half of what is left on the disk of temporary files at most; none where that folder will not do.
-int64_t file_room(const std::string& named, const std::string& memory);
+int64_t file_space(const std::string& named, const std::string& memory);
 // The parts of a list with commas that are not empty.
 std::vector<std::string> split_commas(const std::string& list);
 // Only "cpu" is built; anything else is an Error{kUnsupported}.

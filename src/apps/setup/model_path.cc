@@ -69,7 +69,7 @@ std::string kind_of_file(const std::string& path) {
   const bool is_of_adapter = kind.ends_with("adapter");
   if (file_exists(dir + "/config.json") || (is_of_adapter && is_adapter_directory(dir))) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
-           fmt::format("this is {}; give the directory that it lies in: {}", kind, dir));
+           fmt::format("this is {}; give the directory that it is in: {}", kind, dir));
   }
   if (typed.ends_with(".tar")) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
@@ -135,7 +135,7 @@ void check_weights(const std::string& typed, const std::string& dir, bool is_fro
   const std::string where =
       base.empty() ? "its adapter_config.json does not say of which model"
                    : fmt::format(
-                         "its base model '{}' is neither a directory here or beside it nor "
+                         "its base model '{}' is neither a directory here or next to it nor "
                          "in the cache of the Hugging Face hub{}",
                          base, is_hub_name(base) ? "; " + how_to_get(base) : "");
   refuse(
@@ -163,8 +163,8 @@ std::string find_base_of_adapter(const std::string& dir) {
   const std::string base = base_name_of_adapter(dir);
   if (base.empty()) return "";
   if (file_exists(base + "/config.json") || has_gguf(base)) return base;
-  const std::string beside = (fs::path(dir) / base).lexically_normal().string();
-  if (file_exists(beside + "/config.json") || has_gguf(beside)) return beside;
+  const std::string neighbour = (fs::path(dir) / base).lexically_normal().string();
+  if (file_exists(neighbour + "/config.json") || has_gguf(neighbour)) return neighbour;
   return find_in_hub_cache(base).value_or("");
 }
 

@@ -20,7 +20,7 @@ struct StageOptions {
   int forwarding_delay = 1;
   std::string layers_per_stage = "auto";  // or a number for each stage, with commas
   std::string leftovers = "auto";  // before, after: equal stages, and where what is left over goes
-  // Regions that --recompute makes again: a micro-batch's way through a stage, and each layer.
+  // Regions that --recompute recomputes: a micro-batch's way through a stage, and each layer.
   std::string recompute_iterations = "off";
   std::string recompute_layers = "on";
   bool operator==(const StageOptions&) const = default;

@@ -46,7 +46,7 @@ model::WithIndexers with_indexers(const TrainOptions& options);
 
 struct TrainData {
   data::Dataset train;
-  data::Dataset eval;  // held out
+  data::Dataset eval;  // of the evaluation
 };
 
 struct StateBlock {
@@ -92,7 +92,7 @@ class TrainJob {
 
   // One optimizer step. Collective.
   TrainStep step();
-  // Nats per trained token of the held-out examples; NaN when there are none. Collective.
+  // Nats per trained token of the evaluation examples; NaN when there are none. Collective.
   double evaluate();
   // The first rank's value, on every one. Collective.
   double of_first_rank(double value);

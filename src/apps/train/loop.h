@@ -59,7 +59,7 @@ class TrainLoop {
   Wish wish();
   void save(bool keeps);  // and a folder of it, with --keep
   void stop();
-  // The model card beside an export. The first rank writes.
+  // The model card next to an export. The first rank writes.
   void write_card(const std::string& dir) const;
   // A pass's memory stays with the process until the run ends, so that nothing is missed between.
   void note_memory();

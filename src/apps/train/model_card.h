@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model card beside what `strata train` writes: README.md as the Hugging Face Hub reads it,
+// The model card next to what `strata train` writes: README.md as the Hugging Face Hub reads it,
 // with the base, the data by their hash, settings, losses, and how to use the adapter or model in
 // Strata, PEFT and transformers. No time and no path of the machine stands in it, so that equal
 // runs write equal files.

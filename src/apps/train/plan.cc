@@ -67,12 +67,12 @@ engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
   return pass;
 }
 
-// Of passes over what is held out, which may be longer than those that train.
-int64_t held_out_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
+// Of passes over what evaluates, which may be longer than those that train.
+int64_t evaluation_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
   pass.pass_tokens = 0;
   for (const LongestPass& longest : shape.longest_passes) {
-    if (longest.limit == micro_tokens) pass.pass_tokens = longest.held_out;
+    if (longest.limit == micro_tokens) pass.pass_tokens = longest.evaluated;
   }
   if (pass.pass_tokens <= pass_tokens(shape, micro_tokens)) return 0;
   pass.backward = pass.train_base = false;
@@ -111,7 +111,7 @@ std::string decision(const engine::RecomputePlan::Row& row) {
 
 }  // namespace
 
-bool FileRoom::holds(int64_t file_bytes, int64_t planned) const {
+bool FileSpace::holds(int64_t file_bytes, int64_t planned) const {
   // Who has changed more of files than a fifth of the memory waits until it is written
   // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
   constexpr int64_t kChangedShare = 5;
@@ -120,25 +120,25 @@ bool FileRoom::holds(int64_t file_bytes, int64_t planned) const {
   return file_bytes <= most && is_kept;
 }
 
-FileRoom room_for_files(const std::string& named) {
-  return {.most = file_room(named, ""), .memory = named.empty() ? usable_memory() : INT64_MAX};
+FileSpace space_for_files(const std::string& named) {
+  return {.most = file_space(named, ""), .memory = named.empty() ? usable_memory() : INT64_MAX};
 }
 
 RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
   const std::vector<int64_t> lengths = train.examples.lengths();
-  const std::vector<int64_t> held_out = eval.examples.lengths();
+  const std::vector<int64_t> evaluated = eval.examples.lengths();
   RunShape shape = {
       .pass = {.backward = true,
                .train_base = !is_lora,
                .mtp = config.use_mtp,
                .indexer_loss = options.indexer_loss > 0},
       .lengths = lengths,
-      .longest = std::max(longest_of(lengths), longest_of(held_out)),
+      .longest = std::max(longest_of(lengths), longest_of(evaluated)),
       .step_tokens = std::min(batch_plan_options(options).batch_tokens, train.num_tokens),
-      .file_room = room_for_files(options.offload)};
-  add_passes_of_run(shape, options, lengths, held_out);
+      .file_space = space_for_files(options.offload)};
+  add_passes_of_run(shape, options, lengths, evaluated);
   shape.pass.kv_positions = options.sample_positions;
   shape.pass.num_sampled = std::ssize(options.samples);
   const int64_t num_runs = std::max<int64_t>(1, std::ssize(options.sweep));
@@ -161,7 +161,7 @@ void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained,
     }
   }
   for (LongestPass& longest : shape.longest_passes) {
-    int64_t& most = trained ? longest.trained : longest.held_out;
+    int64_t& most = trained ? longest.trained : longest.evaluated;
     int64_t tokens = 0;
     for (const int64_t length : lengths) {
       if (tokens > 0 && tokens + length > longest.limit) tokens = 0;
@@ -205,7 +205,8 @@ TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micr
   plan.pass = pass_of(shape, micro_tokens);
   plan.pass.recompute = recompute.recompute;
   plan.recompute = std::move(recompute);
-  const int64_t bytes = std::max(plan.recompute.bytes, held_out_bytes(engine, shape, micro_tokens));
+  const int64_t bytes =
+      std::max(plan.recompute.bytes, evaluation_bytes(engine, shape, micro_tokens));
   plan.memory = engine::plan_memory(engine, plan.pass, bytes, plan.recompute.file_bytes);
   double tokens = 0.0;
   for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
@@ -226,20 +227,20 @@ namespace {
 // The plan that costs the least of those that a memory holds; or what is missing.
 class Fit {
  public:
-  // `any_files`: also activations in files beyond the room for them.
+  // `any_files`: also activations in files beyond the space for them.
   Fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens, int64_t budget,
       bool any_files)
       : engine_(engine), shape_(shape), budget_(budget), any_files_(any_files) {
     for (const int64_t limit : pass_limits(shape, micro_tokens)) {
       if (!any_files) try_passes(limit, /*offloads=*/false);
-      if (any_files || shape.file_room.most > 0) try_passes(limit, /*offloads=*/true);
+      if (any_files || shape.file_space.most > 0) try_passes(limit, /*offloads=*/true);
     }
   }
   [[nodiscard]] bool has() const { return best_.has_value(); }
   TrainPlan take() { return *std::move(best_); }
   [[nodiscard]] double cost() const { return best_ ? cost_ : std::numeric_limits<double>::max(); }
-  // Of the shortest passes: bytes beside them, their tokens, and the least bytes of one.
-  [[nodiscard]] int64_t beside() const { return beside_; }
+  // Of the shortest passes: bytes besides them, their tokens, and the least bytes of one.
+  [[nodiscard]] int64_t besides() const { return besides_; }
   [[nodiscard]] int64_t least_tokens() const { return least_tokens_; }
   [[nodiscard]] int64_t least() const { return least_; }
 
@@ -247,19 +248,19 @@ class Fit {
   void try_passes(int64_t limit, bool offloads) {
     const engine::PlanShape pass = pass_of(shape_, limit);
     engine::RecomputePlanner planner(engine_, pass, offloads, shape_.price);
-    const int64_t held_out = held_out_bytes(engine_, shape_, limit);
+    const int64_t evaluated = evaluation_bytes(engine_, shape_, limit);
     const auto total = [&](int64_t bytes, int64_t file_bytes) {
-      return engine::plan_memory(engine_, pass, std::max(bytes, held_out), file_bytes).total();
+      return engine::plan_memory(engine_, pass, std::max(bytes, evaluated), file_bytes).total();
     };
-    least_ = std::max(planner.least(), held_out);
+    least_ = std::max(planner.least(), evaluated);
     least_tokens_ = pass.pass_tokens;
-    beside_ = total(least_, 0) - least_;
+    besides_ = total(least_, 0) - least_;
     if (total(planner.least(), 0) > budget_) return;
-    const int64_t room = budget_ - (total(planner.most(), 0) - std::max(planner.most(), held_out));
+    const int64_t left = budget_ - (total(planner.most(), 0) - std::max(planner.most(), evaluated));
     std::optional<engine::RecomputePlan> plan =
-        planner.plan(room, [&](int64_t bytes, int64_t file_bytes) {
+        planner.plan(left, [&](int64_t bytes, int64_t file_bytes) {
           const int64_t planned = total(bytes, file_bytes);
-          return planned <= budget_ && (any_files_ || shape_.file_room.holds(file_bytes, planned));
+          return planned <= budget_ && (any_files_ || shape_.file_space.holds(file_bytes, planned));
         });
     if (!plan) return;
     TrainPlan whole = plan_train(engine_, shape_, limit, *std::move(plan));
@@ -275,7 +276,7 @@ class Fit {
   const bool any_files_;
   std::optional<TrainPlan> best_;
   double cost_ = 0.0;
-  int64_t beside_ = 0, least_tokens_ = 0, least_ = 0;
+  int64_t besides_ = 0, least_tokens_ = 0, least_ = 0;
 };
 
 }  // namespace
@@ -291,7 +292,7 @@ bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_to
       shape.price.of(plan_train(engine, in_files, micro_tokens, model::Recompute::kNone).work);
   for (const bool any_files : {false, true}) {
     const Fit in_memory(engine, shape, micro_tokens, budget, any_files);
-    if (!any_files && shape.file_room.most == 0) {
+    if (!any_files && shape.file_space.most == 0) {
       if (in_memory.has()) return false;
       continue;  // files are a last resort
     }
@@ -315,7 +316,7 @@ TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro
                   "takes {} at least, with all it can in files; give more, or drop longer examples "
                   "with --max-length",
                   memory, weights_in_files(engine, shape) ? "" : "weights, ",
-                  report::format_bytes(in_files.beside()), in_files.least_tokens(),
+                  report::format_bytes(in_files.besides()), in_files.least_tokens(),
                   report::format_bytes(in_files.least())));
 }
 
@@ -373,7 +374,7 @@ std::string file_text(const TrainPlan& plan, const std::string& folder) {
   if (parts.empty()) return {};
   return fmt::format(
       "apart from that, in {}: {}; at the speed of the disk where the system has no "
-      "room to keep it",
+      "space to keep it",
       folder, fmt::join(parts, "; "));
 }
 

@@ -18,32 +18,32 @@ namespace strata::apps {
 struct LongestPass {
   int64_t limit = 0;
   int64_t trained = 0;
-  int64_t held_out = 0;
+  int64_t evaluated = 0;
   // Of stages, where the limit is a number of micro-batches: of each one.
   std::vector<int64_t> of_microbatches = {};
 };
 
 // Of activations that --memory has in files wherever that costs less.
-struct FileRoom {
+struct FileSpace {
   int64_t most = 0;            // on the disk
-  int64_t memory = INT64_MAX;  // of which the system keeps files, beside what is planned
+  int64_t memory = INT64_MAX;  // of which the system keeps files, besides what is planned
   [[nodiscard]] bool holds(int64_t file_bytes, int64_t planned) const;
 };
 // Any number where a folder was named, else what apps/setup/engine_setup.h says of it.
-FileRoom room_for_files(const std::string& named);
+FileSpace space_for_files(const std::string& named);
 
 // What is trained, as far as memory and time depend on it.
 struct RunShape {
   engine::PlanShape pass = {};        // of any pass, but its tokens
   std::vector<int64_t> lengths = {};  // of the sequences, in tokens
-  int64_t longest = 0;                // of these and of what is held out
+  int64_t longest = 0;                // of these and of what evaluates
   int64_t step_tokens = 0;            // of an optimizer step, on average
   int64_t largest_step = 0;           // tokens of the largest one, where the batches are known
   // By limit, where the batches are known; else passes may be as long as their limit.
   std::vector<LongestPass> longest_passes = {};
   // Bytes of activations that may lie in files wherever that costs less; where nothing else fits,
   // any number.
-  FileRoom file_room = {};
+  FileSpace file_space = {};
   engine::Price price = {};  // that plans weigh work by
 };
 
@@ -104,7 +104,7 @@ void fit_memory(TrainJob& job);
 std::string memory_text(const engine::MemoryPlan& plan);
 // "4.1 s, predicted from ..."
 std::string time_text(const TrainPlan& plan, const MachineLimits& limits);
-// What lies in files there, and how often it moves; empty where nothing does.
+// What is in files there, and how often it moves; empty where nothing does.
 std::string file_text(const TrainPlan& plan, const std::string& folder);
 // A table of the activations of a pass: what is kept of each and what the rest costs.
 std::string activations_text(const TrainPlan& plan);

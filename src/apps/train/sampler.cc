@@ -45,15 +45,15 @@ std::vector<Sample> TrainSampler::run(engine::Runner& runner, api::AdapterSlot s
   const int64_t context = runner.engine().config().max_position_embeddings;
   std::vector<api::SampleRequest> requests;
   for (const std::vector<int32_t>& tokens : tokens_) {
-    const int64_t room = context - std::ssize(tokens);
-    if (room < 1) {
+    const int64_t budget = context - std::ssize(tokens);
+    if (budget < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
                               tokens.size(), context));
     }
     requests.push_back({.prompt = tokens,
                         .slot = slot,
-                        .max_tokens = std::min(kMaxTokens, room),
+                        .max_tokens = std::min(kMaxTokens, budget),
                         .temperature = 0,
                         .stop = stop_});
   }

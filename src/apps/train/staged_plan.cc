@@ -27,7 +27,7 @@ constexpr int64_t kListBytesPerToken = 64;
 // A rank's thread: its stack, and what its small lists leave free between them.
 constexpr int64_t kRankBytes = 1 << 20;
 
-// What is made again where the options say nothing else: --memory chooses of these.
+// What is recomputed where the options say nothing else: --memory chooses of these.
 std::vector<RecomputeRegions> regions_allowed(const StageOptions& options) {
   const StageOptions defaults;
   std::vector<RecomputeRegions> allowed;
@@ -91,10 +91,10 @@ class StagedPlanner {
       for (const LongestPass& longest : numbers()) {
         const Try one = at(longest, in_files);
         engine::StageFitter fitter(one.stages, borrowed_, one.pass, one.work);
-        const int64_t beside = beside_stages(one).total();
-        std::optional<engine::StagesChoice> choice = fitter.fit(regions, budget - beside);
-        if (beside + fitter.least() < least_) {
-          least_ = beside + fitter.least();
+        const int64_t others = besides_stages(one).total();
+        std::optional<engine::StagesChoice> choice = fitter.fit(regions, budget - others);
+        if (others + fitter.least() < least_) {
+          least_ = others + fitter.least();
           least_tokens_ = one.pass.pass_tokens;
           least_number_ = longest.limit;
         }
@@ -148,7 +148,7 @@ class StagedPlanner {
     one.stages = stages_of(longest.limit);
     one.pass = shape_.pass;
     one.in_files = in_files;
-    one.pass.pass_tokens = std::max(longest.trained, longest.held_out);
+    one.pass.pass_tokens = std::max(longest.trained, longest.evaluated);
     one.pass.sent_tokens =
         std::accumulate(longest.of_microbatches.begin(), longest.of_microbatches.end(), int64_t{0});
     one.pass.weights_in_files = in_files;
@@ -177,7 +177,7 @@ class StagedPlanner {
   }
 
   // What the run takes and no stage does.
-  [[nodiscard]] engine::MemoryPlan beside_stages(const Try& one) const {
+  [[nodiscard]] engine::MemoryPlan besides_stages(const Try& one) const {
     const int64_t ranks = one.stages.num_ranks();
     engine::MemoryPlan plan;
     int64_t gathered = 0;  // by the first rank, to save it
@@ -220,9 +220,10 @@ class StagedPlanner {
     add("between stages", [](const Stage& s) { return s.waiting_bytes() + s.message_bytes; });
     add("lists", [](const Stage& s) { return s.list_bytes; });
     add("step", [](const Stage& s) { return s.step_bytes; });
-    for (const engine::PlanItem& item : beside_stages(one).items) plan.memory.items.push_back(item);
+    for (const engine::PlanItem& item : besides_stages(one).items)
+      plan.memory.items.push_back(item);
     plan.memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });
-    // Of the whole, with what the stages make again.
+    // Of the whole, with what the stages recompute.
     TrainPlan whole;
     whole.pass = one.pass;
     whole.recompute = engine::describe_recompute(*whole_, one.pass, choice.recompute);
@@ -256,7 +257,7 @@ void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, boo
     }
   }
   for (LongestPass& longest : shape.longest_passes) {
-    int64_t& most = trained ? longest.trained : longest.held_out;
+    int64_t& most = trained ? longest.trained : longest.evaluated;
     const std::vector<size_t> firsts =
         engine::cut_lengths(lengths, static_cast<int>(longest.limit));
     std::vector<int64_t>& each = longest.of_microbatches;
@@ -283,12 +284,12 @@ RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& con
     }
     add_micro_batches(shape, lengths, /*trained=*/true, options.stages.microbatches);
   }
-  const std::vector<int64_t> held_out = eval.examples.lengths();
-  std::vector<int64_t> all(held_out.size());
+  const std::vector<int64_t> evaluated = eval.examples.lengths();
+  std::vector<int64_t> all(evaluated.size());
   std::iota(all.begin(), all.end(), int64_t{0});
-  for (const auto& pass : data::cut_by_tokens(all, held_out, options.micro_tokens)) {
+  for (const auto& pass : data::cut_by_tokens(all, evaluated, options.micro_tokens)) {
     lengths.clear();
-    for (const int64_t i : pass) lengths.push_back(held_out[static_cast<size_t>(i)]);
+    for (const int64_t i : pass) lengths.push_back(evaluated[static_cast<size_t>(i)]);
     add_micro_batches(shape, lengths, /*trained=*/false, options.stages.microbatches);
   }
   return shape;
@@ -318,7 +319,7 @@ void add_rows(const StagedPlan& plan, const StageOptions& options, const Machine
   if (plan.weights_in_files) {
     table.add_row({"files", fmt::format("apart from that, in {}: weights {}, which each "
                                         "micro-batch reads twice; at the speed of the disk where "
-                                        "the system has no room to keep it",
+                                        "the system has no space to keep it",
                                         folder, report::format_bytes(plan.memory.file_bytes))});
   }
   const double seconds = step_seconds(plan, limits);

@@ -19,7 +19,7 @@ struct StagedPlan {
   int64_t pass_tokens = 0;    // of the largest micro-batch
   bool weights_in_files = false;
   engine::Work work;     // of a step, on all ranks
-  double stretch = 1.0;  // a step beside that work spread evenly over all ranks: the busiest one
+  double stretch = 1.0;  // a step besides that work spread evenly over all ranks: the busiest one
                          // and bubbles
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saving and resuming a TrainJob: OUT/trainer holds values, moments and counts; they are the truth,
-// and the adapter or model beside it is an export of them. state.json also records every option
+// and the adapter or model next to it is an export of them. state.json also records every option
 // that a step's bits depend on, so that a resume with another one is refused by name.
 #pragma once
 #include <string>

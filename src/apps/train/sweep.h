@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A sweep: several learning rates (--lr 1e-4,3e-4,1e-3) in one go, each with an adapter of its own
 // on one model that is loaded once, step by step in turn. --out holds lr-1e-4/ and so on, each with
-// the bytes that a run of that rate alone writes; beside them a table, sweep.md, and sweep.svg.
+// the bytes that a run of that rate alone writes; with them a table, sweep.md, and sweep.svg.
 #pragma once
 #include "apps/train/train.h"
 

@@ -103,11 +103,11 @@ std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, do
   std::vector<std::vector<size_t>> begins(least.size(), std::vector<size_t>(size, 0));
   least[0][0] = 0.0;
   for (size_t s = 1; s < least.size(); ++s) {
-    const double beside = (s == 1 ? before : 0.0) + (s + 1 == least.size() ? after : 0.0);
+    const double around = (s == 1 ? before : 0.0) + (s + 1 == least.size() ? after : 0.0);
     for (size_t l = 0; l < size; ++l) {
       for (size_t begin = 0; begin <= l; ++begin) {
         if (begin == l && num_layers > 0) continue;
-        const double most = std::max(least[s - 1][begin], sums[l] - sums[begin] + beside);
+        const double most = std::max(least[s - 1][begin], sums[l] - sums[begin] + around);
         if (most >= least[s][l]) continue;
         least[s][l] = most;
         begins[s][l] = begin;

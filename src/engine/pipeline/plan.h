@@ -43,7 +43,7 @@ PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_del
 PipelinePlan make_whole_plan(int64_t num_layers);
 
 // Layers in `num_stages` runs whose largest cost is the least there is; `before` and `after` are
-// what the first and the last run cost beside their layers. No run is empty.
+// what the first and the last run cost besides their layers. No run is empty.
 std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, double before,
                                                double after, int num_stages);
 

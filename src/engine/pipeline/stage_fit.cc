@@ -10,7 +10,7 @@
 namespace strata::engine {
 namespace {
 
-constexpr int kHalvings = 40;  // of what ranks may make again
+constexpr int kHalvings = 40;  // of what ranks may recompute
 constexpr int kTries = 4;      // of what is over once all is counted together
 
 // Of points by rising bytes, the least bytes that cost so much at most.
@@ -28,7 +28,7 @@ using Planners = std::vector<std::unique_ptr<RecomputePlanner>>;
 // would recompute in full.
 struct Levels {
   const PipelinePlan& plan;
-  std::span<const double> work;  // beside that, by stage
+  std::span<const double> work;  // besides that, by stage
   std::vector<std::vector<RecomputePlanner::Point>> fronts = {};
 
   [[nodiscard]] double all_again(size_t stage) const { return fronts[stage].front().cost; }
@@ -51,10 +51,10 @@ struct Levels {
   }
 
   // The lowest level whose shares fit.
-  [[nodiscard]] double lowest(double low, double high, int64_t room) const {
+  [[nodiscard]] double lowest(double low, double high, int64_t budget) const {
     const auto fits = [&](double level) {
       const std::vector<int64_t> shares = shares_at(level);
-      return std::accumulate(shares.begin(), shares.end(), int64_t{0}) <= room;
+      return std::accumulate(shares.begin(), shares.end(), int64_t{0}) <= budget;
     };
     if (fits(low)) return low;
     // A higher level never needs more bytes, so what fits is an interval that ends at `high`.
@@ -85,13 +85,13 @@ model::Recompute together(std::span<const RecomputePlan> plans, int64_t num_laye
   return model::Recompute::keeping(std::move(tags), std::move(masks));
 }
 
-// Bytes of choices were but about right: what is left of `room` is for stages of the busiest rank.
-void use_what_is_left(const Planners& planners, std::span<const double> work, int64_t room,
+// Bytes of choices were but about right: what is left is for stages of the busiest rank.
+void use_what_is_left(const Planners& planners, std::span<const double> work, int64_t budget,
                       std::span<RecomputePlan> plans,
                       FunctionRef<std::vector<double>(std::span<const double>)> by_rank,
                       std::span<const int> ranks) {
   std::vector<double> works(work.begin(), work.end());
-  int64_t left = room;
+  int64_t left = budget;
   for (size_t stage = 0; stage < plans.size(); ++stage) {
     works[stage] += plans[stage].cost();
     left -= plans[stage].bytes;
@@ -220,30 +220,30 @@ std::optional<StagesChoice> StageFitter::fit_layers(const model::RecomputeRegion
   if (full.bytes() > bytes) return {};
   Planners planners;
   Levels levels = {.plan = plan_, .work = work_};
-  int64_t beside = full.bytes();  // activations
+  int64_t others = full.bytes();  // activations
   for (int stage = 0; stage < plan_.num_stages(); ++stage) {
     planners.push_back(std::make_unique<RecomputePlanner>(*engines_[static_cast<size_t>(stage)],
                                                           shape_of(stage, regions)));
     levels.fronts.push_back(planners.back()->front());
-    beside -= full.stages[static_cast<size_t>(stage)].activation_bytes();
+    others -= full.stages[static_cast<size_t>(stage)].activation_bytes();
   }
   const int64_t num_layers = engines_.front()->model().weights->layers().num_layers();
   std::vector<double> most_work(work_.begin(), work_.end());
   for (size_t stage = 0; stage < most_work.size(); ++stage)
     most_work[stage] += levels.all_again(stage);
-  int64_t room = bytes - beside;
-  for (int i = 0; i < kTries && room > 0; ++i) {
-    const double level = levels.lowest(busiest(work_), busiest(most_work), room);
+  int64_t budget = bytes - others;
+  for (int i = 0; i < kTries && budget > 0; ++i) {
+    const double level = levels.lowest(busiest(work_), busiest(most_work), budget);
     std::vector<RecomputePlan> plans;
     for (size_t stage = 0; stage < planners.size(); ++stage)
       plans.push_back(planners[stage]->plan(levels.shares_at(level)[stage]));
     use_what_is_left(
-        planners, work_, room, plans,
+        planners, work_, budget, plans,
         [this](std::span<const double> works) { return by_rank(works); }, plan_.ranks);
     StagesChoice choice = count(regions, together(plans, num_layers));
     if (choice.bytes() <= bytes) return choice;
     // Counted together, stages take more than each planner said; what was over is taken off.
-    room -= choice.bytes() - bytes;
+    budget -= choice.bytes() - bytes;
   }
   return full;
 }

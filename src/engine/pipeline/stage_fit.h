@@ -22,7 +22,7 @@ struct StagesChoice {
 // Borrows all it is given: an engine for each stage, which may be one that can only plan.
 class StageFitter {
  public:
-  // `work`: of a micro-batch on each stage beside what is made again, in floating-point operations.
+  // `work`: of a micro-batch on each stage besides recomputing, in floating-point operations.
   StageFitter(const PipelinePlan& plan, std::span<Engine* const> engines, const PlanShape& shape,
               std::span<const double> work)
       : plan_(plan), engines_(engines), shape_(shape), work_(work) {}
@@ -31,10 +31,10 @@ class StageFitter {
                                    const model::Recompute& recompute);
   // The choice whose busiest rank has the least to do, of those that take at most `bytes`: of any
   // number of layers of each activation where layers are regions of their own, and of the presets
-  // where a stage is made again as one. None where nothing fits.
+  // where a stage is recomputed as one. None where nothing fits.
   [[nodiscard]] std::optional<StagesChoice> fit(std::span<const model::RecomputeRegions> regions,
                                                 int64_t bytes);
-  // What each stage makes again of a micro-batch, in floating-point operations; and all that the
+  // What each stage recomputes of a micro-batch, in floating-point operations; and all that the
   // busiest rank has to do for one.
   [[nodiscard]] std::vector<double> again(const StagesChoice& choice);
   [[nodiscard]] double cost(const StagesChoice& choice);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "backend/offload_room.h"
+#include "backend/offload_space.h"
 #include "base/check.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -113,7 +113,7 @@ void StageRunner::prepare(const api::Batch& batch, api::BatchResult& result,
 }
 
 // Sequences beyond pass_tokens run alone: whether each fits is known before the first pass, and so
-// is whether the disk has the room.
+// is whether the disk has the space.
 void StageRunner::check_memory() {
   if (engine_.options().pass_bytes == 0) return;
   for (size_t s = 0; s < batch_->sequences.size(); ++s) {
@@ -129,10 +129,10 @@ void StageRunner::check_memory() {
 const PassPlan& StageRunner::count(Flight& flight, const PassWork& work) {
   PassState& state = flight.micro_batch.state();
   if (!has_flights_) {
-    return engine_.room().count(
+    return engine_.workspace().count(
         [&](Backend& counter) { count_pass(counter, engine_, work, state); });
   }
-  return engine_.room().count_held([&](Backend& counter) {
+  return engine_.workspace().count_held([&](Backend& counter) {
     return count_stage_pass(counter, engine_, work, state, defers_ && work.trains());
   });
 }
@@ -162,7 +162,7 @@ void StageRunner::fit(Flight& flight, PassWork& work, size_t first) {
                   options.pass_bytes));
 }
 
-// Room in files for the pass that was counted last.
+// Space in files for the pass that was counted last.
 void StageRunner::book_files() {
   const int64_t bytes = engine_.last_plan().file_bytes;
   if (bytes == 0) return;
@@ -303,7 +303,7 @@ void StageRunner::forward(int microbatch) {
   book_files();
   Backend& backend = engine_.backend();
   const PassPlan& counted = engine_.last_plan();
-  engine_.room().book(counted);
+  engine_.workspace().book(counted);
   pass_bytes_ = std::max(pass_bytes_, counted.total());
   flight.held.reserve(counted.held_bytes);
   flight.deferred_bytes = counted.deferred_bytes;

@@ -31,7 +31,7 @@ struct MachineLimits {
 
 double seconds_of(const Work& work, const MachineLimits& limits);
 
-// What a byte costs beside a floating-point operation: of a machine as above, in whole numbers.
+// What a byte costs besides a floating-point operation: of a machine as above, in whole numbers.
 struct Price {
   double byte = 20.0;
   double file_byte = 400.0;
@@ -45,7 +45,7 @@ Price price_of(const MachineLimits& limits);
 constexpr double kWeightReads = 3.0;  // by a pass with its backward
 constexpr double kFileReads = 2.0;    // of weights in files, likewise: forward and backward
 constexpr double kFileMoves = 2.0;    // of an offloaded activation: written once, read once
-constexpr double kAgainMoves = 2.0;   // of an activation that is made again
+constexpr double kAgainMoves = 2.0;   // of an activation that is recomputed
 
 // Matrices of all layers that one token uses; of experts the chosen ones. With a batch: that so
 // many tokens read, if no two chose the same expert.
@@ -64,7 +64,7 @@ struct StepShape {
   bool indexer_loss = false;  // the loss that trains indexers, where there are any
   double scored = 1.0;        // share of the tokens that have a weight, whose logits are made
 };
-// Forward and backward to what trains; nothing is made again.
+// Forward and backward to what trains; nothing is recomputed.
 double step_flops(const model::ModelConfig& config, const StepShape& shape);
 // Of the layers' forward, which full recompute makes once more.
 double forward_flops(const model::ModelConfig& config, const StepShape& shape);

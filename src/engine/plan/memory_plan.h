@@ -31,7 +31,7 @@ struct PlanShape {
   int64_t sent_tokens = 0;  // of all micro-batches, each at its longest; 0: all as long as a pass
   std::optional<model::RecomputeRegions> regions = {};  // the engine's own unless given
   bool weights_in_files = false;  // though the engine at hand may hold them in memory
-  int64_t data_bytes = 0;         // that are held beside the passes
+  int64_t data_bytes = 0;         // that are held besides the passes
   int64_t kv_positions = 0;
   int64_t num_sampled = 0;  // sequences that are sampled, for their states
 };
@@ -43,7 +43,7 @@ struct PlanItem {
 
 struct MemoryPlan {
   std::vector<PlanItem> items;
-  // What lies in files, apart from the memory: weights, and activations of the largest pass.
+  // What is in files, apart from the memory: weights, and activations of the largest pass.
   int64_t file_bytes = 0;
   int64_t activation_file_bytes = 0;
   [[nodiscard]] int64_t total() const {

@@ -17,20 +17,20 @@ struct PassPlan {
   int64_t bytes = 0;         // of the scratch
   int64_t worker_bytes = 0;  // of the scratch of each worker
   int64_t num_workers = 0;
-  double flops = 0.0;              // of forward products, those that are made again among them
+  double flops = 0.0;              // of forward products, those that are recomputed among them
   int64_t file_bytes = 0;          // of what is offloaded, which is no memory
   std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
   std::vector<Scratch::Use> file_uses;
-  // Of a pass whose forward and backward lie apart: what it holds between them, beside the scratch,
-  // which serves other passes meanwhile.
+  // Of a pass whose forward and backward are apart: what it holds between them, besides the
+  // scratch, which serves other passes meanwhile.
   int64_t held_bytes = 0;
   std::vector<Scratch::Use> held_uses;
   // Between its backward and its weight gradients.
   int64_t deferred_bytes = 0;
-  // What backward needs, kept or made again, and what making it costs; of plan_pass() alone.
+  // What backward needs, kept or recomputed, and what recomputing it costs; of plan_pass() alone.
   std::vector<model::SavedCost> saved;
   [[nodiscard]] int64_t total() const { return bytes + worker_bytes * num_workers; }
-  // Beside the scratch.
+  // Besides the scratch.
   [[nodiscard]] int64_t kept() const { return held_bytes + deferred_bytes; }
 };
 

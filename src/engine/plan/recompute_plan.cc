@@ -17,7 +17,7 @@ struct SavedClass {
 // One choice of how many layers of the first classes are kept, and of these in files.
 struct Choice {
   int64_t bytes = 0;
-  double cost = 0.0;  // of what is made again and of what is moved
+  double cost = 0.0;  // of what is recomputed and of what is moved
   int64_t kept = 0;   // of the last class
   int64_t offloaded = 0;
   size_t before = 0;  // the choice for the classes before it
@@ -89,19 +89,19 @@ model::Recompute all_offloaded(const std::vector<SavedClass>& classes) {
 }  // namespace
 
 // Choices of all classes, none of which is worse than another in both bytes and cost. Each level
-// lists those of the first classes, by rising bytes: those beside a pass that has nothing of any
+// lists those of the first classes, by rising bytes: those besides a pass that has nothing of any
 // class in memory.
 class RecomputeChoices {
  public:
-  // `copies`: passes that each hold what is kept. `makes_room`: of a class that is made again in
+  // `copies`: passes that each hold what is kept. `adds_bytes`: of a class that is recomputed in
   // some layer, backward has one layer's in memory at the pass's fullest.
   RecomputeChoices(std::vector<SavedClass> classes, int64_t most_bytes, int64_t copies,
-                   bool offloads, const Price& price, bool makes_room)
+                   bool offloads, const Price& price, bool adds_bytes)
       : classes_(std::move(classes)),
         copies_(copies),
         price_(price),
         offloads_(offloads),
-        makes_room_(makes_room) {
+        adds_bytes_(adds_bytes) {
     levels_.push_back({Choice{}});
     for (const SavedClass& c : classes_) add_class(c, most_bytes);
   }
@@ -118,7 +118,7 @@ class RecomputeChoices {
   }
 
  private:
-  // What is not in memory is made again, or offloaded: a layer of either costs as much as another,
+  // What is not in memory is recomputed, or offloaded: a layer of either costs as much as another,
   // so that some of each is never better than the cheaper of the two.
   [[nodiscard]] std::vector<Choice> choices_of(const SavedClass& c) const {
     const int64_t layers = std::ssize(c.layers);
@@ -128,10 +128,10 @@ class RecomputeChoices {
     std::vector<Choice> choices;
     for (int64_t count = 0; count <= layers; ++count) {
       const int64_t rest = layers - count;
-      const int64_t room = rest > 0 && makes_room_ ? c.cost.bytes : 0;
+      const int64_t added = rest > 0 && adds_bytes_ ? c.cost.bytes : 0;
       const int64_t bytes = count * copies_ * c.cost.bytes;
       if (rest == 0 || !is_input(c)) {
-        choices.push_back({bytes + room, static_cast<double>(rest) * again, count, 0});
+        choices.push_back({bytes + added, static_cast<double>(rest) * again, count, 0});
       }
       if (rest > 0 && offloads_) {
         choices.push_back({bytes, static_cast<double>(rest) * moved, layers, rest});
@@ -164,7 +164,7 @@ class RecomputeChoices {
   int64_t copies_;
   Price price_;
   bool offloads_;
-  bool makes_room_;
+  bool adds_bytes_;
   std::vector<std::vector<Choice>> levels_;
 };
 
@@ -230,8 +230,8 @@ RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool 
 RecomputePlanner::~RecomputePlanner() = default;
 
 // What a choice adds is counted from a pass that has nothing of any class in memory. Its fullest
-// moment may be another than that of a layer that is made again (the head's, say), and then part of
-// such a layer's room is there already.
+// moment may be another than that of a layer that is recomputed (the head's, say), and then part of
+// such a layer's space is there already.
 void RecomputePlanner::find_choices() {
   std::vector<SavedClass> classes = classes_of(engine_, shape_);
   const auto counted = [&](const model::Recompute& recompute) {
@@ -242,11 +242,11 @@ void RecomputePlanner::find_choices() {
   for (const SavedClass& c : classes) layer_bytes += is_input(c) ? 0 : c.cost.bytes;
   const int64_t added =
       counted(model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)})) - base_;
-  const bool makes_room = added > 0;
-  if (makes_room) base_ -= std::max<int64_t>(0, layer_bytes - added);
+  const bool adds_bytes = added > 0;
+  if (adds_bytes) base_ -= std::max<int64_t>(0, layer_bytes - added);
   choices_ = std::make_unique<RecomputeChoices>(std::move(classes), most_ - base_,
                                                 shape_.in_stages ? shape_.in_flight : 1, offloads_,
-                                                price_, makes_room);
+                                                price_, adds_bytes);
 }
 
 std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
@@ -266,7 +266,7 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
 
 // The list of choices does not depend on `bytes`, and what they add is no more than they take: the
 // first that fits, by rising cost, is the best, and more bytes only fit more of them. Those that
-// even at their least are not allowed, thousands where there is little room for files, are not
+// even at their least are not allowed, thousands where there is little space for files, are not
 // counted.
 std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allowed) {
   std::optional<RecomputePlan> best;
@@ -287,7 +287,7 @@ std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allow
   const std::vector<Choice>& all = choices_->all();
   const auto beyond =
       std::upper_bound(all.begin(), all.end(), bytes - base_,
-                       [](int64_t room, const Choice& choice) { return room < choice.bytes; });
+                       [](int64_t budget, const Choice& choice) { return budget < choice.bytes; });
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
     if (best && all[i].cost >= best->cost(price_)) break;
     const std::vector<Choice> choices = choices_->of(i);

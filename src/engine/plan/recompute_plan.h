@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RecomputePlan: what passes of a shape keep of their activations within so many bytes, in memory
-// or, where they may, in files, such that what backward makes again and what is written and read
+// or, where they may, in files, such that what backward recomputes and what is written and read
 // costs as little as it can. Found from counted passes alone: tags of equal layers are classes, of
 // which any number of layers may be kept; the best choice of numbers is a bounded knapsack, solved
 // exactly, and its answers are counted until one fits. Engine thread only.
@@ -29,10 +29,10 @@ struct RecomputePlan {
   std::vector<Row> rows;
   int64_t bytes = 0;  // of the largest pass of the shape; of those in flight, with all they hold
   std::vector<Scratch::Use> uses;  // of its scratch at the fullest, by tag
-  int64_t file_bytes = 0;          // of what is offloaded, beside that
-  double flops = 0.0;              // of making again what is not kept, in one pass
+  int64_t file_bytes = 0;          // of what is offloaded, besides that
+  double flops = 0.0;              // of recomputing what is not kept, in one pass
   double again_bytes = 0.0;        // that move for it
-  // Of what is made again and of what is offloaded, in floating-point operations.
+  // Of what is recomputed and of what is offloaded, in floating-point operations.
   [[nodiscard]] double cost(const Price& price = {}) const {
     return price.of({flops, again_bytes, kFileMoves * static_cast<double>(file_bytes)});
   }

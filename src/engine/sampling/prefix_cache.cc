@@ -69,7 +69,7 @@ PrefixCache::Found PrefixCache::find(const PrefixOwner& owner, std::span<const i
     found.pages.push_back(page);
   }
   if (!has_states()) return found;
-  // Making room for a copy may give back the original, even as the last: then that is taken.
+  // Making space for a copy may give back the original, even as the last: then that is taken.
   void* state = path.back()->state;
   states_.share(state);
   found.state = take_state(state);

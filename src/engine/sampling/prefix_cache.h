@@ -59,11 +59,11 @@ class PrefixCache {
   [[nodiscard]] Found find(const PrefixOwner& owner, std::span<const int32_t> tokens, int64_t most);
 
   // Keeps the full pages of a sequence that has read `tokens`; where there are states, which is up
-  // to a page border then, with a copy of `state`, if there is room for it without a row's. Whether
-  // it was made.
+  // to a page border then, with a copy of `state`, if there is space for it without a row's.
+  // Whether it was made.
   bool keep(const PrefixOwner& owner, std::span<const int32_t> tokens, std::span<void* const> pages,
             const void* state = nullptr);
-  // The state behind the tokens is not worth its room any more.
+  // The state behind the tokens is not worth its space any more.
   void drop_state(const PrefixOwner& owner, std::span<const int32_t> tokens);
 
   // Gives back a page, or the page and the state: of the tenant with the most nodes (of several,

@@ -255,18 +255,18 @@ void RowBook::end_prompt(SampleRow& row) {
 }
 
 // What is known of prefixes goes before a row lacks anything.
-void RowBook::make_room(const SlabPool& pool) {
+void RowBook::make_space(const SlabPool& pool) {
   while (prefixes_ != nullptr && pool.is_full() && prefixes_->give_back_oldest()) {
   }
 }
 
 void* RowBook::take(SlabPool& pool) {
-  make_room(pool);
+  make_space(pool);
   return pool.take();
 }
 
 void* RowBook::take_copy(SlabPool& pool, const void* slab) {
-  make_room(pool);
+  make_space(pool);
   return pool.take_copy(slab);
 }
 
@@ -306,7 +306,7 @@ void RowBook::keep_prefix(const SampleRow& row) {
   prefixes_->keep(owner_of(group), known_tokens(row, row.num_read), row.pages);
 }
 
-// That of the prompt stays; of the sample's only the last is worth its room.
+// That of the prompt stays; of the sample's only the last is worth its space.
 void RowBook::keep_state(SampleRow& row) {
   const SampleGroup& group = group_of(row);
   const PrefixOwner owner = owner_of(group);

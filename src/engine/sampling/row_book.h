@@ -88,7 +88,7 @@ class RowBook {
   void keep_prefix(const SampleRow& row);
   void keep_state(SampleRow& row);
   [[nodiscard]] std::span<const int32_t> known_tokens(const SampleRow& row, int64_t count);
-  void make_room(const SlabPool& pool);
+  void make_space(const SlabPool& pool);
   [[nodiscard]] void* take(SlabPool& pool);
   [[nodiscard]] void* take_copy(SlabPool& pool, const void* slab);
   [[nodiscard]] bool shares(const SampleGroup& group) const {

@@ -30,8 +30,8 @@ bool reads_position(const api::SampleRequest& request, int64_t position) {
 
 }  // namespace
 
-SamplePass::SamplePass(Runner& runner, PassRoom& room, RowBook& book, StepPlanner& step)
-    : runner_(runner), engine_(runner.engine()), room_(room), book_(book), step_(step) {
+SamplePass::SamplePass(Runner& runner, PassWorkspace& workspace, RowBook& book, StepPlanner& step)
+    : runner_(runner), engine_(runner.engine()), workspace_(workspace), book_(book), step_(step) {
   // A row has pages of one stage, and drafts are made where their states are.
   CHECK(runner.stages().size() == 1 && (!shares() || engine_.options().draft_tokens == 0));
 }
@@ -84,9 +84,9 @@ std::span<const SampledToken> SamplePass::run() {
   CHECK(!step_.slices().empty() || !sampled_.empty());  // the budget is at least one token
   if (!step_.slices().empty()) {
     select_rows();
-    if (!is_like_last()) plan_ = room_.count([this](Backend& counter) { run_pass(counter); });
-    room_.book(plan_);
-    run_pass(room_.backend());
+    if (!is_like_last()) plan_ = workspace_.count([this](Backend& counter) { run_pass(counter); });
+    workspace_.book(plan_);
+    run_pass(workspace_.backend());
   }
   for (const StepSlice& slice : step_.slices()) {
     drafts_.read += slice.num_drafts;
@@ -111,7 +111,7 @@ void SamplePass::hand_out_ahead() {
 
 void SamplePass::run_pass(Backend& backend) {
   const Scratch::Mark mark(backend.scratch());
-  model::Pass pass = step_.builder().build(backend, *engine_.model().weights, room_.ropes(),
+  model::Pass pass = step_.builder().build(backend, *engine_.model().weights, workspace_.ropes(),
                                            engine_.cache_layout());
   const TensorView hidden = run_layers(pass);
   {
@@ -127,7 +127,7 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
   const model::ModelWeights& weights = pass.weights;
   Scratch& scratch = pass.backend.scratch();
   const Shape border = {pass.num_tokens(), engine_.config().state_width()};
-  const auto room = [&](bool is_there) {
+  const auto space = [&](bool is_there) {
     return is_there ? scratch.take(pass.dtype(), border, model::kLayerInputTag) : TensorView();
   };
   TensorView hidden;
@@ -135,14 +135,14 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
     hidden = scratch.take(pass.dtype(), {pass.num_tokens(), engine_.config().hidden_size},
                           "final_hidden");
   }
-  tape_.first = room(!weights.begins());
-  tape_.last_room = room(!weights.ends());
+  tape_.first = space(!weights.begins());
+  tape_.last_memory = space(!weights.ends());
   const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
   keep_before_drafts(pass.backend);
   pass.on_host([&] { runner_.receive_state(tape_.first); });
   model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
   pass.on_host([&] {
-    runner_.send_state(tape_.last_room);
+    runner_.send_state(tape_.last_memory);
     for (const StepSlice& slice : step_.slices()) book_.note_read(slice.id, slice.ends_prompt);
   });
   return hidden;

@@ -33,8 +33,8 @@ struct DraftCounts {
 
 class SamplePass {
  public:
-  // Borrows all of them. The pass runs in `room`.
-  SamplePass(Runner& runner, PassRoom& room, RowBook& book, StepPlanner& step);
+  // Borrows all of them. The pass runs in `workspace`.
+  SamplePass(Runner& runner, PassWorkspace& workspace, RowBook& book, StepPlanner& step);
 
   // What the step that was planned last gives, in order of id.
   std::span<const SampledToken> run();
@@ -83,7 +83,7 @@ class SamplePass {
 
   Runner& runner_;
   Engine& engine_;
-  PassRoom& room_;
+  PassWorkspace& workspace_;
   RowBook& book_;
   StepPlanner& step_;
   StepNews news_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of a running batch, and the groups they come in: rows of one prompt. One table, of which
 // each part has one writer: RowBook who runs and what is held of the cache, StepPlanner what is
-// read, SamplePass what is sampled and drafted, SampleRoom when a row may be set aside, WorkRunner
+// read, SamplePass what is sampled and drafted, Preemption when a row may be set aside, WorkRunner
 // what becomes of a command. Engine thread only.
 #pragma once
 #include <cstdint>
@@ -99,7 +99,7 @@ struct SampleRow {
   // Of a command.
   int64_t index = 0;                         // of the sample
   std::unique_ptr<StopText> stop = nullptr;  // or null
-  // Of the room it takes.
+  // Of the space it takes.
   bool shares_prompt = false;  // begins behind the prompt, on a page of its own
   int64_t runs_until = 0;      // not set aside before it has sampled so many tokens
 

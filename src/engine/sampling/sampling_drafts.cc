@@ -142,7 +142,7 @@ void SamplePass::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) 
 // The listed rows, of which `from` has the states. Leaves that of each slice's last row in
 // `states`, which may be a part of `from` or nothing.
 void SamplePass::run_drafts(model::Pass& pass, TensorView from, TensorView states) {
-  model::Pass own = mtp_builder_.build_beside(pass);
+  model::Pass own = mtp_builder_.build_with(pass);
   own.is_mtp = true;
   const Scratch::Mark mark(pass.backend.scratch());
   const auto count = std::ssize(mtp_rows_);

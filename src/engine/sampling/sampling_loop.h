@@ -29,12 +29,12 @@ class SamplingLoop {
  public:
   // Of a whole model.
   explicit SamplingLoop(Engine& whole) : SamplingLoop(std::make_unique<Runner>(whole)) {}
-  explicit SamplingLoop(Runner& runner) : SamplingLoop(runner, runner.engine().room()) {}
-  // Its passes run in `room`, and its rows share `prefixes`, which may be null (all borrowed).
-  SamplingLoop(Runner& runner, PassRoom& room, PrefixCache* prefixes = nullptr)
+  explicit SamplingLoop(Runner& runner) : SamplingLoop(runner, runner.engine().workspace()) {}
+  // Its passes run in `workspace`, and its rows share `prefixes`, which may be null (all borrowed).
+  SamplingLoop(Runner& runner, PassWorkspace& workspace, PrefixCache* prefixes = nullptr)
       : book_(runner.engine(), prefixes),
         step_(runner.engine(), book_),
-        pass_(runner, room, book_, step_) {}
+        pass_(runner, workspace, book_, step_) {}
   SamplingLoop(const SamplingLoop&) = delete;
   SamplingLoop& operator=(const SamplingLoop&) = delete;
 

@@ -35,7 +35,7 @@ void SnapshotCache::insert(const api::SnapshotId& id, Entry entry) {
   num_bytes_ += entry.bytes;
   entries_[id] = std::move(entry);
   for (auto& [other, held] : entries_) held.could_not = false;
-  make_room();
+  make_space();
 }
 
 // The newest stays, and those that rows use would not give their memory back.
@@ -50,7 +50,7 @@ std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest(
   return oldest;
 }
 
-void SnapshotCache::make_room() {
+void SnapshotCache::make_space() {
   int64_t leaving = 0;
   for (const auto& [id, entry] : entries_) leaving += entry.is_written ? entry.bytes : 0;
   while (num_bytes_ - leaving > max_bytes_) {
@@ -93,7 +93,7 @@ void SnapshotCache::finish_write(FileJob job) {
     log(LogLevel::kError,
         fmt::format("sampler weights {} stay in memory: {}", job.name, text_of(job.fault)));
   }
-  make_room();
+  make_space();
 }
 
 std::shared_ptr<model::LoraAdapter> SnapshotCache::find(const api::SnapshotId& id) {
@@ -118,7 +118,7 @@ std::shared_ptr<model::LoraAdapter> SnapshotCache::finish_read(FileJob job) {
   const bool released = std::exchange(reading_[id], false);
   reading_.erase(id);
   if (job.fault != nullptr) std::rethrow_exception(job.fault);
-  job.weights->refresh(room_.backend());
+  job.weights->refresh(workspace_.backend());
   if (!released) insert(id, {.adapter = job.weights, .dir = job.dir});
   return job.weights;
 }
@@ -126,7 +126,7 @@ std::shared_ptr<model::LoraAdapter> SnapshotCache::finish_read(FileJob job) {
 std::shared_ptr<model::LoraAdapter> SnapshotCache::load(const api::SnapshotId& id,
                                                         const std::string& dir) {
   std::shared_ptr<model::LoraAdapter> adapter =
-      model::load_adapter(room_.backend(), engine_.model(), dir);
+      model::load_adapter(workspace_.backend(), engine_.model(), dir);
   insert(id, {.adapter = adapter, .dir = dir});
   return adapter;
 }

@@ -19,9 +19,9 @@ namespace strata::engine {
 
 class SnapshotCache {
  public:
-  // All are borrowed; `room`: where weights that were read again are made ready.
-  SnapshotCache(Engine& engine, PassRoom& room, FileJobs& files, int64_t max_bytes)
-      : engine_(engine), room_(room), files_(files), max_bytes_(max_bytes) {}
+  // All are borrowed; `workspace`: where weights that were read again are made ready.
+  SnapshotCache(Engine& engine, PassWorkspace& workspace, FileJobs& files, int64_t max_bytes)
+      : engine_(engine), workspace_(workspace), files_(files), max_bytes_(max_bytes) {}
 
   // A copy that nothing trains. `dir` is where it is or will be written, for an ephemeral one by
   // this cache.
@@ -55,11 +55,11 @@ class SnapshotCache {
     uint64_t last_use = 0;
   };
   void insert(const api::SnapshotId& id, Entry entry);
-  void make_room();
+  void make_space();
   [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator oldest();
 
   Engine& engine_;
-  PassRoom& room_;
+  PassWorkspace& workspace_;
   FileJobs& files_;
   int64_t max_bytes_;
   int64_t num_bytes_ = 0;

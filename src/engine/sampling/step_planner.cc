@@ -7,9 +7,9 @@
 namespace strata::engine {
 
 // Tokens that the row reads next: of its prompt, or of its own after that.
-int64_t StepPlanner::next_piece(SampleRow& row, int64_t room) {
-  if (row.position >= book_.group_of(row).prompt_size()) return std::min(book_.unread(row), room);
-  return std::min(book_.stop_in_prompt(row) - row.position, room);
+int64_t StepPlanner::next_piece(SampleRow& row, int64_t budget) {
+  if (row.position >= book_.group_of(row).prompt_size()) return std::min(book_.unread(row), budget);
+  return std::min(book_.stop_in_prompt(row) - row.position, budget);
 }
 
 // Which rows have one token to go through the model, the last they know, and which have more to
@@ -44,9 +44,9 @@ void StepPlanner::plan(int64_t step_tokens) {
   slices_.clear();
   ++num_steps_;
   sort_rows();
-  int64_t room = engine_.options().prefill_tokens;
-  if (step_tokens > 0) room = std::min(room, step_tokens);
-  share_step(claims_, room, static_cast<uint64_t>(num_steps_));
+  int64_t budget = engine_.options().prefill_tokens;
+  if (step_tokens > 0) budget = std::min(budget, step_tokens);
+  share_step(claims_, budget, static_cast<uint64_t>(num_steps_));
   const auto claim_of = [this](size_t id) -> StepClaim& {
     const uint64_t owner = book_.group_of(book_.row(id)).owner;
     return *std::find_if(claims_.begin(), claims_.end(),
@@ -65,10 +65,10 @@ void StepPlanner::plan(int64_t step_tokens) {
     };
     return std::pair(adapter(a), a) < std::pair(adapter(b), b);
   });
-  // Drafts are further tokens of the step, as many of each row as it has room for.
-  const int64_t room_for_drafts = room / std::max<int64_t>(1, std::ssize(decoding_)) - 1;
+  // Drafts are further tokens of the step, as many of each row as it has budget for.
+  const int64_t budget_for_drafts = budget / std::max<int64_t>(1, std::ssize(decoding_)) - 1;
   for (const size_t id : decoding_) {
-    const int64_t drafts = std::min(room_for_drafts, drafts_to_read(book_.row(id)));
+    const int64_t drafts = std::min(budget_for_drafts, drafts_to_read(book_.row(id)));
     add_slice(id, 1 + std::max<int64_t>(0, drafts));
   }
   for (const size_t id : reading_) {

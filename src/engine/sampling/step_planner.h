@@ -38,7 +38,7 @@ class StepPlanner {
   [[nodiscard]] int64_t most_drafts(const SampleRow& row) const;
 
  private:
-  [[nodiscard]] int64_t next_piece(SampleRow& row, int64_t room);
+  [[nodiscard]] int64_t next_piece(SampleRow& row, int64_t budget);
   void sort_rows();
   void add_slice(size_t id, int64_t count);
   [[nodiscard]] int64_t drafts_to_read(const SampleRow& row) const;

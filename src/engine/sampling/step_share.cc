@@ -9,7 +9,7 @@ namespace strata::engine {
 namespace {
 
 // At least a quarter of a step is for prompts that wait: a full batch must not hold them up.
-int64_t least_prompt(int64_t room) { return (room + 3) / 4; }
+int64_t least_prompt(int64_t budget) { return (budget + 3) / 4; }
 
 int64_t wanted(const StepClaim& claim) { return claim.decoding + claim.prompt; }
 int64_t granted(const StepClaim& claim) { return claim.granted_decoding + claim.granted_prompt; }
@@ -23,16 +23,17 @@ void divide(StepClaim& claim, int64_t share) {
 
 }  // namespace
 
-void share_step(std::span<StepClaim> claims, int64_t room, uint64_t turn) {
-  CHECK(room >= 1, room);
+void share_step(std::span<StepClaim> claims, int64_t budget, uint64_t turn) {
+  CHECK(budget >= 1, budget);
   if (claims.empty()) return;
   if (claims.size() == 1) {
     StepClaim& only = claims[0];
     only.granted_decoding = only.decoding;
-    only.granted_prompt = std::min(only.prompt, std::max(room - only.decoding, least_prompt(room)));
+    only.granted_prompt =
+        std::min(only.prompt, std::max(budget - only.decoding, least_prompt(budget)));
     return;
   }
-  int64_t left = room;
+  int64_t left = budget;
   while (left > 0) {
     int64_t unmet = 0;
     for (const StepClaim& claim : claims) unmet += granted(claim) < wanted(claim) ? 1 : 0;

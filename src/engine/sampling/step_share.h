@@ -17,8 +17,8 @@ struct StepClaim {
   int64_t granted_prompt = 0;
 };
 
-// `room` >= 1 tokens; `turn` says with whom the first share begins, so that none is always last
+// `budget` >= 1 tokens; `turn` says with whom the first share begins, so that none is always last
 // when there are more owners than tokens.
-void share_step(std::span<StepClaim> claims, int64_t room, uint64_t turn);
+void share_step(std::span<StepClaim> claims, int64_t budget, uint64_t turn);
 
 }  // namespace strata::engine

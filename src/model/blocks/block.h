@@ -59,14 +59,14 @@ struct BlockOutput {
   TensorView out;  // [T, D]
 };
 
-// Keys of a kind of their own that a query sees beside the others, none further back than `window`
+// Keys of a kind of their own that a query sees besides the others, none further back than `window`
 // positions.
 struct WindowWork {
   double pair_flops = 0.0;  // of a query and a position
   int64_t window = 0;
 };
 
-// What speeds are counted against, beside the matrices (rows say theirs): the work of a token
+// What speeds are counted against, besides the matrices (rows say theirs): the work of a token
 // wherever it stands, that of one query and one key that it sees, and how far it sees.
 struct BlockWork {
   double token_flops = 0.0;

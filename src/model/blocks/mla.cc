@@ -28,7 +28,7 @@ struct MlaSaved {
   TensorView latent_context;  // [T, N, C]
   TensorView context;         // [T, N, U]
   TensorView lse;             // [T, N] f32
-  std::array<TensorView, kMlaO + 1> lora_h;  // kv_b_proj's is made again in backward
+  std::array<TensorView, kMlaO + 1> lora_h;  // kv_b_proj's is recomputed in backward
 };
 
 TensorView flat(TensorView heads) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The segments of a batch for ops that carry a state along a sequence: each sequence's rows, and
-// where its state lies. Engine thread only.
+// where its state is. Engine thread only.
 #pragma once
 #include <span>
 

@@ -25,7 +25,7 @@ struct ConnectorOps {
   std::string_view name;
   bool (*equal)(const void* a, const void* b);
   void (*params)(const void* config, int64_t hidden_size, ParamRows& rows);
-  // Work of a token's forward that speeds are counted against, beside the matrices.
+  // Work of a token's forward that speeds are counted against, besides the matrices.
   double (*token_flops)(const void* config, int64_t hidden_size);
   // Whether the block's output is an activation of its own, from which the next state is made
   // without the block's last product.

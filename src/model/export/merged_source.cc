@@ -285,9 +285,9 @@ CheckpointLayout MergedSource::layout() const {
                           [&](const auto& entry) { return entry.tensor.name == wanted; });
     };
     if (of(name) != layout.entries.end()) continue;
-    const auto beside = of(other);
-    CHECK(beside != layout.entries.end(), other);
-    CheckpointLayout::Entry entry = *beside;
+    const auto entry_of_other = of(other);
+    CHECK(entry_of_other != layout.entries.end(), other);
+    CheckpointLayout::Entry entry = *entry_of_other;
     entry.tensor.name = name;
     layout.entries.push_back(std::move(entry));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter as llama.cpp loads it beside a model (general.type "adapter"): of each adapted tensor
+// An adapter as llama.cpp loads it with a model (general.type "adapter"): of each adapted tensor
 // X its X.lora_a [r, in] and X.lora_b [out, r] in F32, in the file's order of rows; of experts
 // [E, r, in] and [E, out, r]. llama.cpp multiplies by alpha / r with one alpha: what a module's own
 // scale differs by is in its B. Engine thread only.

@@ -116,7 +116,7 @@ std::vector<std::string> other_names(const std::string& name) {
   const bool is_renamed = name.starts_with("model.layers.") || name.starts_with("lm_head.");
   std::vector<std::string> names = {is_mtp ? published : is_renamed ? saved : name};
   for (std::string* other : {&saved, &published, &older}) names.push_back(std::move(*other));
-  // Which files have the layer of multi-token prediction beside "model.".
+  // Which files have the layer of multi-token prediction next to "model.".
   if (is_mtp) names.push_back(name.substr(kModel.size()));
   return names;
 }

@@ -30,7 +30,7 @@ constexpr const Family* kFamilies[] = {
     &kDeepseekV4Family,  //
 };
 
-// What the files of every family have; a family names only its own beside these.
+// What the files of every family have; a family names only its own besides these.
 constexpr std::string_view kReadKeys[] = {"architectures",
                                           "vocab_size",
                                           "hidden_size",

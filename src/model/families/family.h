@@ -46,7 +46,7 @@ struct DecoderDefaults {
 // `text_config`, its tensors have longer names, and the rest takes no part.
 struct TextPart {
   std::span<const std::string_view> architectures;
-  std::span<const std::string_view> inert_keys;        // beside text_config
+  std::span<const std::string_view> inert_keys;        // besides text_config
   std::span<const NameForm> name_forms;                // the first that a checkpoint has is its
   std::string_view module_prefix;                      // of adapters' modules below the model
   std::span<const std::string_view> ignored_prefixes;  // of tensors
@@ -56,7 +56,7 @@ struct TextPart {
 struct Family {
   std::string_view name;
   std::span<const std::string_view> architectures;
-  // Beside those that every family has (family.cc).
+  // Besides those that every family has (family.cc).
   std::span<const std::string_view> read_keys;
   std::span<const std::string_view> inert_keys;
   std::span<const NeutralKey> neutral_keys = {};
@@ -96,7 +96,7 @@ struct RopeDefaults {
   double partial_rotary_factor = 1.0;
   bool is_partial = false;    // files may rotate a part of each head
   bool has_sections = false;  // mrope_section and mrope_interleaved may be there: text has none
-  // original_max_position_embeddings beside the scaling, which goes before the one inside.
+  // original_max_position_embeddings next to the scaling, which goes before the one inside.
   std::optional<double> original_length = {};
   // Of settings by kind of layer transformers reads yarn's `truncate` elsewhere: this counts then,
   // whatever the settings say.

@@ -55,7 +55,7 @@ struct Ropes {
 
 // transformers 5 has settings for each kind of layer, 4 one scaling, of the full layers alone. A
 // file may hold both, which must agree. A kind without settings has those of the older form.
-// yarn's `truncate` is read beside the kinds alone, as transformers 5.23 does.
+// yarn's `truncate` is read besides the kinds alone, as transformers 5.23 does.
 Ropes read_ropes(const ConfigObject& object) {
   Ropes old_form;
   old_form.global.theta = object.number("rope_theta", kGlobalTheta);

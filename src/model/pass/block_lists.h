@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockLists: lists that blocks make again for each sublayer, kept from pass to pass, so that a
+// BlockLists: lists that blocks build anew for each sublayer, kept from pass to pass, so that a
 // warm step allocates nothing. There is one object of each type, which is a block's own, or shared
 // by blocks that agree on it: pass.lists.blocks.of<KvLists>(). Engine thread only.
 #pragma once

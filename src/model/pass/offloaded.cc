@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/pass/offloaded.h"
 
-#include "backend/offload_room.h"
+#include "backend/offload_space.h"
 
 namespace strata::model {
 
@@ -9,7 +9,7 @@ TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Sh
                            ScratchTag tag) {
   const TensorView view = backend.file_scratch().take(type, shape, tag);
   const int64_t bytes = Arena::aligned(view.num_bytes());
-  // Pages are moved whole: what lies behind one another is one piece.
+  // Pages are moved whole: what is behind one another is one piece.
   if (!pieces_.empty() && pieces_.back().layer == layer) {
     PageRange& last = pieces_.back().range;
     if (static_cast<std::byte*>(last.data) + last.bytes == view.data) {

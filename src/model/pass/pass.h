@@ -21,7 +21,7 @@
 namespace strata::model {
 
 // What is kept of a sequence between passes: its pages and the state of the sequence as a whole,
-// in both of which a layer's part lies where the pass's layout says. A null page is gone, since no
+// in both of which a layer's part is where the pass's layout says. A null page is gone, since no
 // query can read its positions any more.
 struct SequenceCache {
   std::span<void* const> pages;
@@ -49,7 +49,7 @@ struct BaseGradients {
   std::vector<std::vector<int64_t>> expert_loads;
 };
 
-// What a layer's activations of one tag take in a pass, and what they cost to make again.
+// What a layer's activations of one tag take in a pass, and what they cost to recompute.
 struct SavedCost {
   int64_t layer = 0;
   ScratchTag tag;
@@ -68,7 +68,7 @@ struct LayerSaves {
   std::vector<TensorView> kept;       // of all layers
   Offloaded offloaded;                // what of them is in files
   size_t next = 0;                    // in kTakeRest
-  std::span<const TensorView> known;  // while a layer is made again: what need not be
+  std::span<const TensorView> known;  // while a layer is recomputed: what need not be
   bool again = false;                 // in backward, where nothing is counted a second time
 
   void clear() {
@@ -78,7 +78,7 @@ struct LayerSaves {
   }
 };
 
-// Lists that a pass makes again for each sublayer, reused, so that a warm step allocates nothing.
+// Lists that a pass builds anew for each sublayer, reused, so that a warm step allocates nothing.
 struct PassLists {
   std::vector<SavedCost> saved;  // by layer and tag, where the pass is counted
   LayerSaves saves;
@@ -135,7 +135,7 @@ struct Pass {
   // The same, of a layer and a place that the caller says.
   [[nodiscard]] TensorView take_saved(int64_t layer, ScratchTag tag, double flops, DType type,
                                       const Shape& shape, bool in_files) const;
-  // Whether backward still has an activation that it would make again.
+  // Whether backward still has an activation that it would recompute.
   [[nodiscard]] bool known(TensorView activation) const;
   // The activation, or an empty view ("not wanted") where it is known.
   [[nodiscard]] TensorView unknown(TensorView activation) const {

@@ -73,7 +73,7 @@ std::span<const RecomputePreset> recompute_presets() {
       {"minimal_with_context", kQkv + kOutput + kMlp + kContext},
       {"save_dot_with_context_except_mlp", kQkv + kOutput + kContext},
       {"save_dot_except_mlp", kQkv + kOutput},
-      // Beside the above the MLP's output: here the next layer's input, which is always kept.
+      // Besides the above the MLP's output: here the next layer's input, which is always kept.
       {"save_dot_except_mlpwi", kQkv + kOutput},
       {"save_qkv_proj", kQkv},
       {"save_out_proj", kOutput},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recompute: which of a layer's saved activations a training pass keeps, in memory or in files
-// (Backend::file_scratch); what it does not keep, backward makes again by the same kernels, so no
+// (Backend::file_scratch); what it does not keep, backward recomputes by the same kernels, so no
 // choice changes a bit. A layer's input and its routing are always kept, the input in either place.
 // Activations go by the field's names for them (the tags of Pass::save).
 // A small value: copies share one table. Any thread.
@@ -54,17 +54,17 @@ class Recompute {
   std::shared_ptr<const Table> table_;
 };
 
-// Where a pass in a pipeline makes again what it does not keep; the two switches of a stage in
-// MaxText. As a region of its own a layer is made again just before its backward, alone. As a
-// region the whole iteration (a micro-batch's way through a stage) is made again before the
+// Where a pass in a pipeline recomputes what it does not keep; the two switches of a stage in
+// MaxText. As a region of its own a layer is recomputed just before its backward, alone. As a
+// region the whole iteration (a micro-batch's way through a stage) is recomputed before the
 // stage's backward; of regions in one another, the iteration makes the layers' inputs and each
 // layer then itself. Not in regions, everything is kept. No choice changes a bit.
 struct RecomputeRegions {
   bool iterations = false;
   bool layers = true;
-  bool keeps_layer_inputs = true;  // of iterations; else they are made again, but for the first one
+  bool keeps_layer_inputs = true;  // of iterations; else they are recomputed, but for the first one
   [[nodiscard]] bool any() const { return iterations || layers; }
-  // Whether something is made again before a stage's backward, and not layer by layer.
+  // Whether something is recomputed before a stage's backward, and not layer by layer.
   [[nodiscard]] bool makes_stage() const { return iterations && !(layers && keeps_layer_inputs); }
   friend bool operator==(const RecomputeRegions&, const RecomputeRegions&) = default;
 };
@@ -72,7 +72,7 @@ struct RecomputeRegions {
 inline constinit const Recompute Recompute::kNone{true};
 inline constinit const Recompute Recompute::kFull{false};
 
-// A policy of the field by its name, beside none and full: what each keeps in memory and in files
+// A policy of the field by its name, besides none and full: what each keeps in memory and in files
 // is what MaxText's policy of that name keeps on the device and offloads (its configs/types.py), by
 // our tags; tags that a model has none of do not matter.
 struct RecomputePreset {

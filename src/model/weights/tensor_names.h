@@ -23,8 +23,8 @@ bool takes_no_part(const ModelConfig& config, std::string_view name);
 // Of another modality: it takes no part, and stays in files that are saved.
 bool is_of_another_part(const ModelConfig& config, std::string_view name);
 
-// tie_word_embeddings counts only where the checkpoint bears it out: beside an embedding, a head of
-// other values is the model's, as in transformers. Clears it then, and adds a warning.
+// tie_word_embeddings counts only where the checkpoint bears it out: next to an embedding, a head
+// of other values is the model's, as in transformers. Clears it then, and adds a warning.
 void untie_stored_head(const CheckpointSource& checkpoint, ParsedConfig& parsed);
 
 }  // namespace strata::model

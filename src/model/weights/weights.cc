@@ -163,7 +163,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
                                          backend.page_queue("weights' files", *files));
 }
 
-// Of each layer, and then of what lies outside the layers.
+// Of each layer, and then of what is outside the layers.
 std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
   std::vector<std::vector<PageRange>> pages(params_.size() + 1);
   for (const Parameter& parameter : table_) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OffloadRoom: where a pass keeps activations that it offloads: a scratch in files
+// OffloadSpace: where a pass keeps activations that it offloads: a scratch in files
 // (backend/file_memory.h), in whose memory ops read and write as in any other. What is behind a
 // pass is written to the disk and leaves the memory, what is ahead of it is read, by a queue of the
 // backend's kind. Engine thread only.
@@ -15,14 +15,14 @@
 
 namespace strata {
 
-class OffloadRoom {
+class OffloadSpace {
  public:
-  OffloadRoom(const Backend& backend, const std::string& dir)
+  OffloadSpace(const Backend& backend, const std::string& dir)
       : files_(dir), scratch_(files_), queue_(backend.page_queue("activations' files", files_)) {}
 
   [[nodiscard]] Scratch& scratch() { return scratch_; }
   [[nodiscard]] const std::string& folder() const { return files_.folder(); }
-  // Room for a pass. What moves may still be under way for the last one.
+  // Space for a pass. What moves may still be under way for the last one.
   void book(int64_t bytes) {
     queue_->wait();
     scratch_.reserve(bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/sampling/sample_room.h"
+#include "engine/sampling/preemption.h"
 
 #include <algorithm>
 #include <map>
@@ -25,29 +25,29 @@ bool may_be_set_aside(const SampleRow& row) {
 
 }  // namespace
 
-int64_t SampleRoom::prompt_pages(const SampleGroup& group) const {
+int64_t Preemption::prompt_pages(const SampleGroup& group) const {
   return engine_.kv_pool().need().of_prompt(*group.request);
 }
 
 // Pages of a row with so many tokens of its own, but those of its group's prompt.
-int64_t SampleRoom::row_pages(const SampleRow& row, int64_t new_tokens, bool shares_prompt) const {
+int64_t Preemption::row_pages(const SampleRow& row, int64_t new_tokens, bool shares_prompt) const {
   return engine_.kv_pool().need().behind_prompt(*group_of(row).request, new_tokens, shares_prompt);
 }
 
 // Of its own that a row which is aside may have pages for: drafts take them in advance, those that
 // are read and behind these those that are made.
-int64_t SampleRoom::kept_tokens(const SampleRow& row) const {
+int64_t Preemption::kept_tokens(const SampleRow& row) const {
   const int64_t ahead = std::max<int64_t>(0, 2 * engine_.options().draft_tokens - 2);
   return std::min(row.num_sampled() + ahead, group_of(row).request->max_tokens);
 }
 
-int64_t SampleRoom::reserved_pages(const SampleRow& row) const {
+int64_t Preemption::reserved_pages(const SampleRow& row) const {
   if (!row.resident) return 0;
   const int64_t tokens = row.aside ? kept_tokens(row) : group_of(row).request->max_tokens;
   return row_pages(row, tokens, row.shares_prompt);
 }
 
-int64_t SampleRoom::reserved_pages() const {
+int64_t Preemption::reserved_pages() const {
   int64_t pages = 0;
   for (const auto& [id, group] : loop_.groups()) {
     if (group.holds_prompt()) pages += prompt_pages(group);
@@ -56,7 +56,7 @@ int64_t SampleRoom::reserved_pages() const {
   return pages;
 }
 
-int64_t SampleRoom::free_states() const {
+int64_t Preemption::free_states() const {
   const int64_t limit = engine_.state_pool().max_slabs();
   if (limit == 0 || engine_.cache_layout().state_bytes() == 0) return INT64_MAX;
   int64_t reserved = 0;
@@ -67,11 +67,11 @@ int64_t SampleRoom::free_states() const {
   return std::max<int64_t>(0, limit - reserved);
 }
 
-int64_t SampleRoom::free_rows() const {
+int64_t Preemption::free_rows() const {
   return std::max<int64_t>(0, max_rows_ - loop_.num_running());
 }
 
-api::PageNeed SampleRoom::need_to_resume(const SampleRow& row) const {
+api::PageNeed Preemption::need_to_resume(const SampleRow& row) const {
   const SampleGroup& group = group_of(row);
   const int64_t max_tokens = group.request->max_tokens;
   if (row.resident)
@@ -85,13 +85,13 @@ api::PageNeed SampleRoom::need_to_resume(const SampleRow& row) const {
   return need;
 }
 
-bool SampleRoom::has_room(const api::PageNeed& need) const {
+bool Preemption::has_budget(const api::PageNeed& need) const {
   const int64_t pages = engine_.kv_pool().max_pages();
   return free_rows() > 0 && (pages == 0 || reserved_pages() + need.pages <= pages) &&
          need.states <= free_states();
 }
 
-bool SampleRoom::give_up_pages(const api::TenantId* tenant, size_t but) {
+bool Preemption::give_up_pages(const api::TenantId* tenant, size_t but) {
   for (const auto& [id, row] : loop_.rows()) {
     if (id == but || !row.aside || !row.resident) continue;
     if (tenant != nullptr && tenant_of(row) != *tenant) continue;
@@ -102,7 +102,7 @@ bool SampleRoom::give_up_pages(const api::TenantId* tenant, size_t but) {
 }
 
 // The row that would be read again soonest; with `keep` only one whose pages need not go.
-std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant,
+std::optional<size_t> Preemption::row_to_set_aside(const api::TenantId& tenant,
                                                    const api::PageNeed& need, bool keep) const {
   const int64_t max_pages = engine_.kv_pool().max_pages();
   const int64_t reserved = reserved_pages();
@@ -122,7 +122,7 @@ std::optional<size_t> SampleRoom::row_to_set_aside(const api::TenantId& tenant,
   return best;
 }
 
-bool SampleRoom::take_room(const api::TenantId& tenant, const api::PageNeed& need) {
+bool Preemption::take_space(const api::TenantId& tenant, const api::PageNeed& need) {
   // From the cheapest on: a row that keeps its pages reads nothing again, but keeps its state too;
   // one that is aside already loses a read that it may need; one that runs loses it for certain.
   if (need.states <= free_states()) {
@@ -137,16 +137,16 @@ bool SampleRoom::take_room(const api::TenantId& tenant, const api::PageNeed& nee
   return row.has_value();
 }
 
-void SampleRoom::make_room(const api::TenantId& tenant, const api::Sample& sample, int64_t index) {
+void Preemption::make_space(const api::TenantId& tenant, const api::Sample& sample, int64_t index) {
   const api::PageNeed need = engine_.kv_pool().need().to_join(sample, index);
-  while (!tenant.empty() && !has_room(need) && take_room(tenant, need)) {
+  while (!tenant.empty() && !has_budget(need) && take_space(tenant, need)) {
   }
-  while (loop_.num_running() == 0 && !has_room(need) && give_up_pages(nullptr, kNoRow)) {
+  while (loop_.num_running() == 0 && !has_budget(need) && give_up_pages(nullptr, kNoRow)) {
   }
 }
 
 // The one that was set aside first.
-std::optional<size_t> SampleRoom::row_to_resume(const api::TenantId& tenant) const {
+std::optional<size_t> Preemption::row_to_resume(const api::TenantId& tenant) const {
   std::optional<size_t> best;
   for (const auto& [id, row] : loop_.rows()) {
     if (!row.aside || tenant_of(row) != tenant) continue;
@@ -155,20 +155,20 @@ std::optional<size_t> SampleRoom::row_to_resume(const api::TenantId& tenant) con
   return best;
 }
 
-void SampleRoom::resume(const api::ResumeRow& which) {
+void Preemption::resume(const api::ResumeRow& which) {
   const std::optional<size_t> found = row_to_resume(which.tenant);
   if (!found) return;
   const size_t id = *found;
   SampleRow& row = loop_.row(id);
-  while (!which.takes_from.empty() && !has_room(need_to_resume(row)) &&
-         take_room(which.takes_from, need_to_resume(row))) {
+  while (!which.takes_from.empty() && !has_budget(need_to_resume(row)) &&
+         take_space(which.takes_from, need_to_resume(row))) {
   }
   // Where nothing runs, what is kept for later must not hold up what could run now: other rows'
   // pages go first, and its own so that a request that has begun can end.
-  while (loop_.num_running() == 0 && !has_room(need_to_resume(row)) &&
+  while (loop_.num_running() == 0 && !has_budget(need_to_resume(row)) &&
          (give_up_pages(nullptr, id) || give_up_pages(nullptr, kNoRow))) {
   }
-  if (!has_room(need_to_resume(row))) return;
+  if (!has_budget(need_to_resume(row))) return;
   const SampleGroup& group = group_of(row);
   int64_t reread = 0;
   if (!row.resident) {
@@ -179,7 +179,7 @@ void SampleRoom::resume(const api::ResumeRow& which) {
   loop_.resume(id);
 }
 
-std::vector<api::SampleShare> SampleRoom::shares() const {
+std::vector<api::SampleShare> Preemption::shares() const {
   struct Held {
     api::SampleShare share;
     const SampleRow* next = nullptr;  // to run on

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// SampleRoom: the room that the rows of a SamplingLoop share: pages of the cache, states and places
-// in the batch. A row that runs counts for all it may come to hold, one that is aside for what it
-// keeps, or for nothing. Sets rows of one tenant aside where those of another are to have their
-// room. Keeps no books: all follows from the rows, each of which is a command's. Engine thread
-// only.
+// Preemption: what the rows of a SamplingLoop share (pages of the cache, states, places in the
+// batch), and which rows are set aside for another tenant's. A row that runs counts for all it may
+// come to hold, one that is aside for what it keeps, or for nothing. Keeps no books: all follows
+// from the rows, each of which is a command's. Engine thread only.
 #pragma once
 #include <optional>
 #include <vector>
@@ -13,16 +12,16 @@
 
 namespace strata::engine {
 
-class SampleRoom {
+class Preemption {
  public:
   // Borrows both.
-  SampleRoom(const Engine& engine, SamplingLoop& loop, int64_t max_rows)
+  Preemption(const Engine& engine, SamplingLoop& loop, int64_t max_rows)
       : engine_(engine), loop_(loop), max_rows_(max_rows) {}
 
   // For sample `index` of the command, of the tenant's rows; and where nothing runs, of all that is
   // kept for later.
-  void make_room(const api::TenantId& tenant, const api::Sample& sample, int64_t index);
-  // The row that is named runs on if there is room for it.
+  void make_space(const api::TenantId& tenant, const api::Sample& sample, int64_t index);
+  // The row that is named runs on if there is space for it.
   void resume(const api::ResumeRow& row);
 
   // Rows that may join.
@@ -48,8 +47,8 @@ class SampleRoom {
   [[nodiscard]] int64_t kept_tokens(const SampleRow& row) const;
   [[nodiscard]] int64_t reserved_pages(const SampleRow& row) const;
   [[nodiscard]] api::PageNeed need_to_resume(const SampleRow& row) const;
-  [[nodiscard]] bool has_room(const api::PageNeed& need) const;
-  bool take_room(const api::TenantId& tenant, const api::PageNeed& need);
+  [[nodiscard]] bool has_budget(const api::PageNeed& need) const;
+  bool take_space(const api::TenantId& tenant, const api::PageNeed& need);
   [[nodiscard]] std::optional<size_t> row_to_set_aside(const api::TenantId& tenant,
                                                        const api::PageNeed& need, bool keep) const;
   [[nodiscard]] std::optional<size_t> row_to_resume(const api::TenantId& tenant) const;
