@@ -42,6 +42,34 @@ TEST(Options, TheStrongestSourceWinsAndListsAreReplaced) {
   EXPECT_THAT(options.models, ElementsAre("A=/a", "B=/b"));
 }
 
+// Every preset's values are values of its rows, and a limit's own option counts wherever it is.
+TEST(Options, LimitsAreAPresetBelowTheirOwnOptions) {
+  const ServeOptions usual = merged({{"limits", {"default"}}});
+  EXPECT_EQ(usual.max_adapters, ServeOptions().max_adapters);
+  EXPECT_EQ(usual.max_parked, ServeOptions().max_parked);
+  const ServeOptions small = merged({{"limits", {"small"}}}),
+                     large = merged({{"limits", {"large"}}});
+  for (const auto limit :
+       {&ServeOptions::max_adapters, &ServeOptions::max_parked, &ServeOptions::max_history,
+        &ServeOptions::max_downloads_per_tenant, &ServeOptions::max_queued_samples,
+        &ServeOptions::max_queued_operations, &ServeOptions::max_sessions_per_tenant,
+        &ServeOptions::max_samplers_per_session, &ServeOptions::max_ephemeral,
+        &ServeOptions::max_stability_bytes, &ServeOptions::max_archive_bytes}) {
+    EXPECT_LT(small.*limit, usual.*limit);
+    EXPECT_GT(large.*limit, usual.*limit);
+  }
+  const OptionSource cli{"command line", {{"limits", {"small"}}}};
+  const OptionSource file{
+      "f.toml",
+      {{"model", {"A=/x"}}, {"data", {"/d"}}, {"limits", {"large"}}, {"max-adapters", {"77"}}}};
+  const OptionSource sources[] = {cli, file};
+  const ServeOptions options = merge_options(sources);
+  EXPECT_EQ(options.max_adapters, 77);
+  EXPECT_EQ(options.max_parked, small.max_parked);
+  EXPECT_THAT(error_of([] { merged({{"limits", {"huge"}}}); }),
+              HasSubstr("small, default or large"));
+}
+
 TEST(Options, KeysInTheEnvironmentAreKeysAndNotAFile) {
   const OptionSource sources[] = {least(),
                                   options_from_environment({{"STRATA_KEYS", "tml-a,tml-b x"}})};

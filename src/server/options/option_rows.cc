@@ -260,6 +260,11 @@ void body_rows(OptionTable& t, ServeOptions& o) {
 // Of adapters.
 void adapter_rows(OptionTable& t, ServeOptions& o) {
   t.group("Adapters");
+  t.choice(
+       "limits", o.limits, {"small", "default", "large"},
+       "of what waits, is alive and is kept: for some clients on a machine of a few GiB, or for "
+       "hundreds of tenants; a limit's own option counts")
+      .in("small|default|large");
   count_row(t, "max-adapters", o.max_adapters, 1, "models alive at once");
   count_row(t, "max-adapters-per-tenant", o.max_adapters_per_tenant, 1,
             "models alive at once for one tenant")
@@ -364,9 +369,10 @@ OptionTable options_of(ServeOptions& o) {
   adapter_rows(t, o);
   waiting_rows(t, o);
   rest_rows(t, o);
-  t.common({"model", "adapter", "alias", "listen", "tls-cert", "tls-key", "public-url",
-            "metrics-listen", "data", "keys", "admin-keys", "no-keys", "max-adapters", "max-rank",
-            "memory", "rate", "quota", "dtype", "threads"});
+  t.common({"model",      "adapter",    "alias",          "listen",   "tls-cert",
+            "tls-key",    "public-url", "metrics-listen", "data",     "keys",
+            "admin-keys", "no-keys",    "max-adapters",   "max-rank", "memory",
+            "limits",     "rate",       "quota",          "dtype",    "threads"});
   return t;
 }
 

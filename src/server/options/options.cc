@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "server/base_names.h"
 #include "server/http/proxies.h"
+#include "server/options/limit_presets.h"
 
 namespace strata::server {
 namespace {
@@ -104,9 +106,18 @@ std::vector<std::string> unknown_variables(const std::map<std::string, std::stri
   return unknown;
 }
 
-ServeOptions merge_options(std::span<const OptionSource> sources) {
+ServeOptions merge_options(std::span<const OptionSource> given) {
   ServeOptions options;
   const OptionTable table = options_of(options);
+  std::vector<OptionSource> sources(given.begin(), given.end());
+  for (const OptionSource& source : given) {
+    const auto limits = source.values.find("limits");
+    if (limits == source.values.end()) continue;
+    if (limits->second.size() != 1) break;  // said below
+    table.find("limits")->set(limits->second.front());
+    sources.push_back(limits_source(options.limits));
+    break;
+  }
   for (const OptionSource& source : sources) {
     for (const auto& [name, values] : source.values) {
       if (table.find(name) != nullptr) continue;

@@ -73,6 +73,7 @@ struct ServeOptions {
   int64_t max_connections_per_address = 0;   // 0: half of them
   int64_t max_handshakes = 0;                // unfinished; 0: see share_memory()
   std::vector<std::string> trusted_proxies;  // addresses, networks, "unix"
+  std::string limits = "default";            // or small, large: of the rows in limit_presets.cc
   int64_t max_adapters = 64;
   int64_t max_adapters_per_tenant = 0;  // 0: all
   int64_t max_rank = 128;
