@@ -11,7 +11,6 @@
 #include "api/context.h"
 #include "base/error.h"
 #include "server/protocol/json_pass.h"
-#include "server/protocol/pass_scan.h"
 #include "server/protocol/provenance.h"
 #include "server/protocol/tensor.h"
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "server/protocol/model_input.h"
-#include "server/protocol/pass_scan.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {

@@ -73,7 +73,23 @@ struct PassMessage {
   std::string_view keep(std::string bytes) { return own.emplace_back(std::move(bytes)); }
 };
 
-// False for what is no such message. How many parts it has is bounded before (pass_scan.h).
+constexpr int64_t kMaxData = 16384;     // of one request
+constexpr int64_t kMaxParts = 1 << 20;  // chunks, spans, loss inputs, dimensions, options, together
+
+// A look over the bytes before they are read: an empty message takes two bytes on the wire and a
+// hundred when read, so their number is bounded first. Allocates nothing.
+struct PassScan {
+  std::string_view model_id;  // borrowed from the bytes
+  int64_t seq_id = 0;
+  int64_t num_parts = 0;
+  std::optional<std::string> fault;  // what there is too much of; then the message must not be read
+};
+// What is no such message is left to who reads it.
+PassScan scan_pass(std::string_view bytes);
+// Throws Error for more than kMaxData.
+void check_num_data(int64_t count);
+
+// False for what is no such message. How many parts it has is bounded before, by scan_pass().
 bool read_pass_message(std::string_view bytes, PassMessage& out);
 
 }  // namespace strata::server

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/protocol/pass_scan.h"
-
 #include <gmock/gmock.h>
 #include <server/protocol/tinker.pb.h>
 
 #include <string>
 
 #include "server/protocol/forward_backward.h"
+#include "server/protocol/pass_message.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {
