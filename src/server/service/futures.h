@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Futures: what became of each accepted request, until its result's time is up; and the polls that
-// wait for one. Ids carry their own proof (service/request_ids.h), so one whose result is gone is
-// told from one that never was, or is another tenant's, without a record. A result is held once,
-// however many polls get it. Results and waiting polls are limited by tenant and in all; for space
-// the oldest results that were delivered go first. I/O thread only.
+// wait for one. Ids carry their own proof, so one whose result is gone is told from one that never
+// was, or is another tenant's, without a record. A result is held once, however many polls get it.
+// Results and waiting polls are limited by tenant and in all; for space the oldest results that were
+// delivered go first. I/O thread only.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -20,7 +20,6 @@
 #include "api/result.h"
 #include "base/shared_limit.h"
 #include "server/http/message.h"
-#include "server/service/request_ids.h"
 
 namespace strata::server {
 
@@ -34,6 +33,33 @@ struct FutureOptions {
 };
 
 struct PendingCommand;
+
+// Names of futures that carry their own proof. An id holds the boot it was made in, a number, the
+// kind and a MAC over these and the tenant, so that after a restart, without a row in the state
+// store, a lost one (410 or a failed future) differs from an unknown or foreign one (404). Each
+// tenant's numbers are its own: they tell nobody how much others do.
+class RequestIds {
+ public:
+  RequestIds(std::string secret, int64_t boot) : secret_(std::move(secret)), boot_(boot) {}
+
+  // One thread.
+  std::string make(std::string_view tenant, bool is_sample);
+
+  enum class Origin {
+    kForeign,     // never ours, or another tenant's: 404
+    kThisBoot,    // ours; when no future has it any more, its result has expired: 410
+    kLostSample,  // of an earlier process: 410
+    kLostOther    // of an earlier process: 200 {error, category: server}
+  };
+  [[nodiscard]] Origin origin(std::string_view tenant, std::string_view id) const;
+
+ private:
+  [[nodiscard]] std::string mac(std::string_view tenant, std::string_view body) const;
+
+  std::string secret_;
+  int64_t boot_;
+  std::map<std::string, uint64_t, std::less<>> next_;  // by tenant: as many as keys name
+};
 
 enum class FutureKind : uint8_t { kTraining, kSample };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/request_ids.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "server/service/futures.h"
 
 namespace strata::server {
 namespace {
