@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -55,6 +56,17 @@ const char* advice(UsageKind kind) {
 }
 
 }  // namespace
+
+TokenUse tokens_of(const api::Command& command) {
+  TokenUse use;
+  if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
+    for (const api::Datum& datum : pass->data) use.trained += std::ssize(datum.tokens);
+  } else if (const auto* sample = std::get_if<api::Sample>(&command.op)) {
+    use.prompt = std::ssize(sample->prompt);
+    use.most_sampled = sample->num_samples * sample->max_tokens;
+  }
+  return use;
+}
 
 Usage::Usage(std::span<const UsageLimit> rates, std::span<const UsageLimit> quotas,
              const std::vector<UsageRow>& known) {
@@ -109,6 +121,17 @@ std::optional<Response> Usage::refuses(const std::string& name, UsageKind kind, 
   return over_quota(name, kind, tenant.counts[index(kind)], amount);
 }
 
+std::optional<Response> Usage::refuses(const std::string& tenant, const TokenUse& use, double now) {
+  std::optional<Response> refused;
+  for (const auto& [kind, amount] : {std::pair(UsageKind::kTrainedTokens, use.trained),
+                                     std::pair(UsageKind::kPromptTokens, use.prompt),
+                                     std::pair(UsageKind::kSampledTokens, use.most_sampled)}) {
+    if (amount == 0 || refused) continue;
+    refused = refuses(tenant, kind, amount, now);
+  }
+  return refused;
+}
+
 std::optional<Response> Usage::refuses_disk(const std::string& tenant, int64_t used, int64_t more) {
   return over_quota(tenant, UsageKind::kDiskBytes, used, more);
 }
@@ -139,6 +162,14 @@ void Usage::add(const std::string& name, const std::string& key_id, UsageKind ki
   tenant.counts[index(kind)] += amount;
   if (const UsageLimit* rate = find(rates_, name, kind))
     bucket(tenant, *rate, now).level -= static_cast<double>(amount);
+}
+
+std::shared_ptr<void> Usage::add(const std::string& tenant, const std::string& key_id,
+                                 const TokenUse& use, double now) {
+  if (use.trained > 0) add(tenant, key_id, UsageKind::kTrainedTokens, use.trained, now);
+  if (use.prompt > 0) add(tenant, key_id, UsageKind::kPromptTokens, use.prompt, now);
+  if (use.most_sampled == 0) return nullptr;
+  return reserve(tenant, UsageKind::kSampledTokens, use.most_sampled);
 }
 
 std::shared_ptr<void> Usage::reserve(const std::string& tenant, UsageKind kind, int64_t amount) {

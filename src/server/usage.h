@@ -5,8 +5,9 @@
 // amount out, and what is larger than the bucket passes when it is full and is paid for by a longer
 // wait. What samples yield is known, and taken, when they are done. A quota is never exceeded: what
 // a sample may yield at most is held back until then. I/O thread only, but for reservations' ends.
-//   if (const auto refused = usage.refuses(tenant, UsageKind::kTrainedTokens, n, now)) ...
-//   usage.add(tenant, key_id, UsageKind::kTrainedTokens, n, now);
+//   const TokenUse use = tokens_of(command);
+//   if (const auto refused = usage.refuses(tenant, use, now)) ...
+//   const auto reserved = usage.add(tenant, key_id, use, now);
 #pragma once
 #include <array>
 #include <atomic>
@@ -18,11 +19,19 @@
 #include <string>
 #include <vector>
 
+#include "api/command.h"
 #include "server/http/message.h"
 #include "server/state/store.h"
 #include "server/usage_limit.h"
 
 namespace strata::server {
+
+// Tokens that a command uses, and those that it may yield at most.
+struct TokenUse {
+  int64_t trained = 0, prompt = 0;
+  int64_t most_sampled = 0;
+};
+TokenUse tokens_of(const api::Command& command);
 
 class Usage {
  public:
@@ -33,11 +42,17 @@ class Usage {
   // where there is space. `now` is now_seconds().
   [[nodiscard]] std::optional<Response> refuses(const std::string& tenant, UsageKind kind,
                                                 int64_t amount, double now);
+  // The same of a command.
+  [[nodiscard]] std::optional<Response> refuses(const std::string& tenant, const TokenUse& use,
+                                                double now);
   // The same of a checkpoint, where the tenant's take `used` bytes now.
   [[nodiscard]] std::optional<Response> refuses_disk(const std::string& tenant, int64_t used,
                                                      int64_t more);
   void add(const std::string& tenant, const std::string& key_id, UsageKind kind, int64_t amount,
            double now);
+  // Of a command that was accepted. What it may yield is reserved; null: nothing.
+  [[nodiscard]] std::shared_ptr<void> add(const std::string& tenant, const std::string& key_id,
+                                          const TokenUse& use, double now);
   // Held back from the tenant's quota while the answer lives, which may end on any thread.
   [[nodiscard]] std::shared_ptr<void> reserve(const std::string& tenant, UsageKind kind,
                                               int64_t amount);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is alive, and what is said of a name that is not: the store knows what there was.
+// What becomes alive and what ends, and what is said of a name that is not alive: the store knows
+// what there was.
 #include <fmt/format.h>
 
 #include <utility>
@@ -11,9 +12,7 @@
 
 namespace strata::server {
 
-void Service::require_session(const Request& request, const std::string& id) {
-  request.note(id);
-  if (sessions_.contains(id, request.tenant)) return;
+void Service::tell_ended_session(const Request& request, const std::string& id) const {
   const std::optional<SessionRow> row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound, fmt::format("no such session: {}", id.substr(0, 100)));
@@ -36,9 +35,7 @@ void Service::end_session(const std::string& id, const std::string& state,
   log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
 }
 
-LiveModel& Service::live_model(const Request& request, const std::string& id) {
-  request.note(id);
-  if (LiveModel* model = models_.find(id, request.tenant)) return *model;
+void Service::tell_lost_model(const Request& request, const std::string& id) const {
   const std::optional<RunRow> row = parts_.store.find_run(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", id.substr(0, 200)));
@@ -65,9 +62,7 @@ void Service::drop_model(const std::string& id) {
   guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
 }
 
-const LiveSampler& Service::live_sampler(const Request& request, const std::string& id) {
-  request.note(id);
-  if (const LiveSampler* sampler = samplers_.find(id, request.tenant)) return *sampler;
+const LiveSampler& Service::make_sampler_again(const Request& request, const std::string& id) {
   const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound,

@@ -2,8 +2,8 @@
 // Futures: what became of each accepted request, until its result's time is up; and the polls that
 // wait for one. Ids carry their own proof, so one whose result is gone is told from one that never
 // was, or is another tenant's, without a record. A result is held once, however many polls get it.
-// Results and waiting polls are limited by tenant and in all; for space the oldest results that were
-// delivered go first. I/O thread only.
+// Results and waiting polls are limited by tenant and in all; for space the oldest results that
+// were delivered go first. I/O thread only.
 #pragma once
 #include <cstdint>
 #include <deque>

@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
+constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
 
 size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.logprobs.size(); }
 
@@ -74,6 +75,24 @@ api::Command Service::new_command(const std::string& tenant, const std::string& 
   return command;
 }
 
+void Service::require_session(const Request& request, const std::string& id) {
+  request.note(id);
+  if (!sessions_.contains(id, request.tenant)) tell_ended_session(request, id);
+}
+
+LiveModel& Service::live_model(const Request& request, const std::string& id) {
+  request.note(id);
+  LiveModel* model = models_.find(id, request.tenant);
+  if (model == nullptr) tell_lost_model(request, id);
+  return *model;
+}
+
+const LiveSampler& Service::live_sampler(const Request& request, const std::string& id) {
+  request.note(id);
+  const LiveSampler* sampler = samplers_.find(id, request.tenant);
+  return sampler != nullptr ? *sampler : make_sampler_again(request, id);
+}
+
 void Service::in_parts(const Respond& respond, const std::string& tenant, size_t num_bytes,
                        std::function<void()> work, std::function<void()> then) {
   if (num_bytes <= kReadAtOnce || !parts_.parse) {
@@ -90,6 +109,43 @@ void Service::in_parts(const Respond& respond, const std::string& tenant, size_t
     if (!done) return;
     parts_.back([respond, then] { answer_faults("reading a body", respond, then); });
   });
+}
+
+std::optional<Response> Service::shed(const Request& request) const {
+  if (clock_.behind() <= kBehind || request.route == nullptr ||
+      request.route->size == BodySize::kSmall) {
+    return std::nullopt;
+  }
+  return busy_response(
+      503, fmt::format("the server is {:.1f} s behind; passes and samples wait until it is not",
+                       clock_.behind()));
+}
+
+std::optional<Response> Service::admit(const Request& request) {
+  if (request.route != nullptr && request.route->effect == Effect::kUpkeep) return std::nullopt;
+  if (std::optional<Response> refused = shed(request)) return refused;
+  const double now = now_seconds();
+  std::optional<Response> refused =
+      parts_.usage.refuses(request.tenant, UsageKind::kRequests, 1, now);
+  if (!refused) parts_.usage.add(request.tenant, request.key_id, UsageKind::kRequests, 1, now);
+  return refused;
+}
+
+std::string thrown_by(const std::function<void()>& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+std::string Service::guarded(const char* step, const std::function<void()>& body) {
+  std::string fault = thrown_by(body);
+  if (fault.empty()) return fault;
+  parts_.watch.metrics().fault(step);
+  log(LogLevel::kError, fmt::format("{}: {}", step, fault));
+  return fault;
 }
 
 Response Service::submit(api::Command command, PendingCommand pending) {
@@ -117,12 +173,12 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     promised = futures_.promise(tenant, wanted);
     if (!promised) return refuse(over_budget_response(wanted, futures_.most_bytes()));
   }
-  if (std::optional<Response> over = over_limit(command)) return refuse(std::move(*over));
   const TokenUse use = tokens_of(command);
+  if (auto over = parts_.usage.refuses(tenant, use, now_seconds())) return refuse(std::move(*over));
   const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
   const api::Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == api::Admission::kAccepted) {
-    count_accepted(use, pending);
+    pending.tokens = parts_.usage.add(tenant, pending.key_id, use, now_seconds());
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
@@ -196,6 +252,16 @@ void Service::tell(const api::Event& event) {
   const std::string text = fmt::format("{} of {} data are done", progress->done, progress->total);
   futures_.note(event.request, text);
   parts_.watch.progress(pending->watched, text);
+}
+
+void Service::count_settled(PendingCommand& pending, const api::Result& result, double now) {
+  pending.tokens.reset();
+  const auto* output = std::get_if<api::SampleOutput>(&result.outcome);
+  if (output == nullptr) return;
+  int64_t tokens = 0;
+  for (const api::SampledSequence& s : output->sequences)
+    tokens += static_cast<int64_t>(s.tokens.size());
+  parts_.usage.add(pending.tenant, pending.key_id, UsageKind::kSampledTokens, tokens, now);
 }
 
 void Service::settle(api::Result& result, double now) {

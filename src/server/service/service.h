@@ -110,11 +110,12 @@ class Service {
   [[nodiscard]] const Futures& futures() const { return futures_; }
   [[nodiscard]] Remembered& remembered() { return remembered_; }
 
-  // What is alive (alive.cc). These throw Error for what is not, or is another tenant's, and note
-  // in the request what it is about.
+  // What is alive. These throw Error for what is not, or is another tenant's, and note in the
+  // request what it is about.
   void require_session(const Request& request, const std::string& id);
   LiveModel& live_model(const Request& request, const std::string& id);
   const LiveSampler& live_sampler(const Request& request, const std::string& id);
+  // Making and ending (alive.cc).
   // The weights that a name stands for: a base model's, an operator's adapter's, or a checkpoint's
   // path. Throws Error for none that the tenant may sample from. Its lease keeps a checkpoint's
   // files until the sample's end.
@@ -158,16 +159,13 @@ class Service {
 
  private:
   void drop_sampler(const std::string& id);
+  // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
+  [[noreturn]] void tell_ended_session(const Request& request, const std::string& id) const;
+  [[noreturn]] void tell_lost_model(const Request& request, const std::string& id) const;
+  const LiveSampler& make_sampler_again(const Request& request, const std::string& id);
 
-  // Usage (usage_counts.cc)
+  // A thread that is behind takes no new passes and samples.
   [[nodiscard]] std::optional<Response> shed(const Request& request) const;
-  struct TokenUse {
-    int64_t trained = 0, prompt = 0;
-    int64_t most_sampled = 0;
-  };
-  static TokenUse tokens_of(const api::Command& command);
-  [[nodiscard]] std::optional<Response> over_limit(const api::Command& command);
-  void count_accepted(const TokenUse& use, PendingCommand& pending);
   void count_settled(PendingCommand& pending, const api::Result& result, double now);
 
   // The answer to a number of a model that came before, as it was then, whatever has changed since.
@@ -205,6 +203,9 @@ class Service {
   bool looking_ = false;     // for a store that was lost
   std::string store_fault_;  // of the last sweep
 };
+
+// What was thrown, or "".
+std::string thrown_by(const std::function<void()>& body);
 
 // {"request_id": ..., "model_id": ...}
 Response future_response(const std::string& request_id, const std::string& model_id);

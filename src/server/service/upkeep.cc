@@ -16,16 +16,6 @@ constexpr size_t kEndsAtOnce = 50;       // sessions at a tick,
 constexpr double kEndingSeconds = 0.01;  // and no new one after so long
 constexpr int kReadyRetrySeconds = 5;
 
-// What was thrown, or "".
-std::string fault_of(const std::function<void()>& body) {
-  try {
-    body();
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
 }  // namespace
 
 void Service::tick(double now) {
@@ -44,7 +34,7 @@ void Service::look_for_store() {
   if (looking_ || !parts_.store.is_away()) return;
   looking_ = true;
   const auto job = [this] {
-    const bool is_back = fault_of([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
+    const bool is_back = thrown_by([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
     const auto done = [this, is_back] {
       looking_ = false;
       if (is_back) last_sweep_ = 0;
@@ -76,11 +66,11 @@ void Service::sweep() {
   if (sweeping_) return;
   sweeping_ = true;
   const auto job = [this, used = parts_.usage.changed()] {
-    std::string fault = fault_of([&] { parts_.store.put_usage(used); });
+    std::string fault = thrown_by([&] { parts_.store.put_usage(used); });
     const bool is_kept = fault.empty();
     // Also where the disk is too full for that: it makes space.
     const std::string swept =
-        fault_of([&] { parts_.registry.sweep(wall_seconds(), now_seconds()); });
+        thrown_by([&] { parts_.registry.sweep(wall_seconds(), now_seconds()); });
     if (!swept.empty()) fault += (is_kept ? "" : "; ") + swept;
     const auto done = [this, fault, is_kept, used] {
       sweeping_ = false;
@@ -94,12 +84,10 @@ void Service::sweep() {
   parts_.aside ? parts_.aside("", job) : job();
 }
 
-std::string Service::guarded(const char* step, const std::function<void()>& body) {
-  std::string fault = fault_of(body);
-  if (fault.empty()) return fault;
-  parts_.watch.metrics().fault(step);
-  log(LogLevel::kError, fmt::format("{}: {}", step, fault));
-  return fault;
+void Service::keep_usage() {
+  const std::vector<UsageRow> rows = parts_.usage.changed();
+  parts_.store.put_usage(rows);
+  parts_.usage.wrote(rows);
 }
 
 std::string Service::unready(double now) const {
