@@ -6,7 +6,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
-#include "server/http/read_header.h"
+#include "server/http/read_request.h"
 
 namespace strata::server {
 

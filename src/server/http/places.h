@@ -7,7 +7,7 @@
 
 #include "server/http/connection_limit.h"
 #include "server/http/idle_connections.h"
-#include "server/http/read_header.h"
+#include "server/http/read_request.h"
 
 namespace strata::server {
 

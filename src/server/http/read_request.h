@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request's body off its connection: the framing that Beast's parser reads is bounded here, since
-// the parser itself waits for the end of a chunk's line, or of the trailers, for ever. I/O thread.
+// A request off its connection: its header piece by piece, whose memory is told as it grows, then
+// its body, decompressed and held to its limit, to the least rate, and to what its tenant and all
+// may have in bodies. The framing that Beast's parser reads is bounded here, since the parser
+// itself waits for the end of a chunk's line, or of the trailers, for ever. I/O thread.
 #pragma once
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
+#include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 
-#include "server/http/body/body_sink.h"
 #include "server/http/body/turns.h"
+#include "server/http/server.h"
 #include "server/http/stream.h"
 
 namespace strata::server {
@@ -46,11 +50,42 @@ constexpr uint32_t kMaxHeader = 16 << 10;
 constexpr size_t kReadChunk = 64 << 10;  // of a body, at once
 constexpr size_t kMaxFraming = 8 << 10;  // a chunk's line, or all trailers
 constexpr size_t kMaxBuffer = kMaxHeader + kReadChunk;
+constexpr size_t kFirstRead = 4 << 10;  // what a connection's buffer has while it idles
+constexpr int kMaxFields = 100;         // a parsed field takes some 150 bytes besides its text
 
 struct Incoming {
   Stream& stream;
   boost::beast::flat_buffer& buffer;  // what arrived and was not read
   BodyParser& parser;                 // behind the header
+};
+
+// The lines of a header as they arrive. The parser takes any number of them, and folded ones.
+class HeaderLines {
+ public:
+  // What is wrong with these bytes, behind those of before; nothing behind the header's end.
+  [[nodiscard]] boost::system::error_code read(std::string_view arrived);
+
+ private:
+  int num_ = 0;
+  size_t line_bytes_ = 0;  // of the one that has not ended
+  bool has_ended_ = false;
+};
+
+// Until the parser is behind the header, within the deadline that the stream has. `hold` is asked
+// whether the buffer may be as large as it is. A fault of the syntax, or one of the two below.
+boost::asio::awaitable<boost::system::error_code> read_header(Incoming from,
+                                                              std::function<bool()> hold);
+// Whether the peer waits with its body until it is told to go on (RFC 9110, 10.1.1: HTTP/1.0 knows
+// no such thing, and who has no body need not ask).
+bool wants_continue(const BodyParser& parser);
+// The peer left, or its time was up: nobody is there to be told.
+bool is_gone(const boost::system::error_code& fault);
+// What to answer to any other fault.
+Response header_refusal(const boost::system::error_code& fault);
+
+struct BodyFault {
+  int status = 0;
+  std::string text;
 };
 
 // Fills request.body. The fault to refuse the request with, if any; status -1 when the connection

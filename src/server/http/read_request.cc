@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/read_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/error.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "server/http/body/zstd_body.h"
+#include "server/http/request_check.h"
+
+namespace strata::server {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+error_code HeaderLines::read(std::string_view arrived) {
+  for (const char c : arrived) {
+    if (has_ended_) return {};
+    // A folded field means one thing to who unfolds it and another to who does not.
+    if (line_bytes_ == 0 && num_ > 0 && (c == ' ' || c == '\t')) return http::error::bad_obs_fold;
+    if (c != '\n') {
+      line_bytes_ += c == '\r' ? 0 : 1;
+      continue;
+    }
+    has_ended_ = line_bytes_ == 0;
+    line_bytes_ = 0;
+    if (++num_ > kMaxFields + 2)
+      return http::error::header_limit;  // also the first line and the last
+  }
+  return {};
+}
+
+namespace {
+
+std::string_view newest(const boost::beast::flat_buffer& buffer, size_t count) {
+  const asio::const_buffer all = buffer.data();
+  return std::string_view(static_cast<const char*>(all.data()), all.size())
+      .substr(all.size() - count);
+}
+
+}  // namespace
+
+asio::awaitable<error_code> read_header(Incoming from, std::function<bool()> hold) {
+  HeaderLines lines;
+  for (size_t arrived = from.buffer.size();;) {
+    error_code fault = lines.read(newest(from.buffer, arrived));
+    if (fault) co_return fault;
+    from.buffer.consume(from.parser.put(from.buffer.data(), fault));
+    if (from.parser.is_header_done()) co_return error_code();
+    if (fault && fault != http::error::need_more) co_return fault;
+    arrived = co_await from.stream.async_read_some(
+        from.buffer.prepare(kFirstRead), asio::redirect_error(asio::use_awaitable, fault));
+    if (fault || arrived == 0) co_return asio::error::connection_aborted;
+    from.buffer.commit(arrived);
+    if (!hold()) co_return asio::error::no_buffer_space;
+  }
+}
+
+bool wants_continue(const BodyParser& parser) {
+  return parser.get().version() >= 11 && !parser.is_done() &&
+         boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
+}
+
+bool is_gone(const error_code& fault) { return fault == asio::error::connection_aborted; }
+
+Response header_refusal(const error_code& fault) {
+  if (fault == asio::error::no_buffer_space) {
+    return busy_response(503, "there is no space for a header so long (--max-connection-bytes)");
+  }
+  if (fault == http::error::header_limit) {
+    return error_response(431, fmt::format("the header has more than {} bytes, or more than {} "
+                                           "fields",
+                                           kMaxHeader, kMaxFields));
+  }
+  return error_response(400, fmt::format("not HTTP/1.1: {}", fault.message()));
+}
+
+namespace {
+
+// What reading a body may hold and not count: it is part of what a connection takes. So a heartbeat
+// or a poll is read whatever its tenant and the others hold.
+constexpr uint64_t kOwnOfConnection = 8 << 10;
+
+// Takes a body as it arrives; of one request.
+class BodySink {
+ public:
+  // Appends to request.body.
+  BodySink(const HttpOptions& options, const BodyLimit& limit, Request& request);
+
+  // Work of a millisecond or two; while more() it is to be called again with what is left of them.
+  // The caller's buffer has `buffer_bytes`, which count too.
+  [[nodiscard]] std::optional<BodyFault> take(std::string_view& bytes, size_t buffer_bytes);
+  [[nodiscard]] bool more() const { return more_; }
+  // After the last byte. From here the body counts until `request` lets it go.
+  [[nodiscard]] std::optional<BodyFault> finish();
+  [[nodiscard]] std::optional<BodyFault> check_rate(double now) const;
+
+ private:
+  [[nodiscard]] BodyFault too_large() const;
+  [[nodiscard]] std::optional<BodyFault> count(uint64_t held);
+
+  const HttpOptions& options_;
+  BodyLimit limit_;
+  Request& request_;
+  std::optional<ZstdBody> zstd_;
+  std::shared_ptr<SharedLimit::Share> share_ = std::make_shared<SharedLimit::Share>();
+  double begin_;
+  uint64_t read_ = 0;
+  bool more_ = false;
+};
+
+BodySink::BodySink(const HttpOptions& options, const BodyLimit& limit, Request& request)
+    : options_(options), limit_(limit), request_(request), begin_(now_seconds()) {
+  if (request.header("content-encoding") == "zstd") zstd_.emplace(limit.bytes);
+}
+
+BodyFault BodySink::too_large() const {
+  return {413, fmt::format("the body is larger than this endpoint's limit of {} bytes ({})",
+                           limit_.bytes, limit_.option)};
+}
+
+std::optional<BodyFault> BodySink::check_rate(double now) const {
+  const double due = options_.body_timeout + static_cast<double>(read_) / options_.min_body_rate;
+  if (now - begin_ <= due) return std::nullopt;
+  return BodyFault{408, fmt::format("the body arrives at less than {:g} bytes a second "
+                                    "(--min-body-rate)",
+                                    options_.min_body_rate)};
+}
+
+std::optional<BodyFault> BodySink::take(std::string_view& bytes, size_t buffer_bytes) {
+  if (!more_) read_ += bytes.size();
+  more_ = false;
+  if (read_ > limit_.bytes) return too_large();
+  if (!zstd_) {
+    append_bounded(request_.body, bytes, limit_.bytes);
+  } else {
+    switch (zstd_->feed(bytes, request_.body)) {
+      case ZstdBody::Progress::kMore:
+        more_ = true;
+        break;
+      case ZstdBody::Progress::kOk:
+        break;
+      case ZstdBody::Progress::kCorrupt:
+        return BodyFault{400, "the body is not a zstd frame, or the frame is damaged"};
+      case ZstdBody::Progress::kTooLarge:
+        return too_large();
+    }
+  }
+  return count(buffer_bytes + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
+}
+
+std::optional<BodyFault> BodySink::count(uint64_t held) {
+  if (held <= kOwnOfConnection && !*share_) return std::nullopt;
+  const auto bytes = static_cast<int64_t>(held);
+  SharedLimit bodies = options_.bodies;
+  if (!*share_) {
+    *share_ = bodies.take(request_.tenant, bytes);
+    if (*share_) return std::nullopt;
+  } else if (share_->resize(bytes)) {
+    return std::nullopt;
+  }
+  return BodyFault{
+      limit_.may_be_put_off ? 429 : 503,
+      fmt::format("{} bytes of bodies of this tenant are being read, and there is no "
+                  "space for {} more (--max-body-bytes {}); send this again when "
+                  "those have been answered",
+                  bodies.used(request_.tenant) - share_->amount(), bytes, bodies.limit())};
+}
+
+std::optional<BodyFault> BodySink::finish() {
+  if (zstd_ && read_ > 0 && !zstd_->complete()) {
+    return BodyFault{400, "the zstd body ends before its frame does"};
+  }
+  if (read_ == 0) return std::nullopt;
+  std::optional<BodyFault> fault = count(request_.body.capacity());
+  if (!fault && *share_) request_.body_share = std::move(share_);
+  return fault;
+}
+
+// How much to read at once: no more than the body still has, where that is known.
+size_t read_size(const BodyParser& parser) {
+  const auto left = parser.content_length_remaining();
+  return left ? std::clamp<uint64_t>(*left, 512, kReadChunk) : kReadChunk / 4;
+}
+
+}  // namespace
+
+asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, Incoming from,
+                                                    Turns& decompression, asio::io_context& io,
+                                                    Request& request) {
+  BodySink sink(options, body_limit(options, request.route), request);
+  BodyParser& parser = from.parser;
+  for (bool wants_more = from.buffer.size() == 0; !parser.is_done();
+       wants_more = wants_more || from.buffer.size() == 0) {
+    if (auto slow = sink.check_rate(now_seconds())) co_return slow;
+    error_code fault;
+    if (wants_more) {
+      from.stream.expires_after(std::chrono::duration<double>(options.body_timeout));
+      const size_t count = co_await from.stream.async_read_some(
+          from.buffer.prepare(read_size(parser)), asio::redirect_error(asio::use_awaitable, fault));
+      if (fault || count == 0) co_return BodyFault{-1, {}};
+      from.buffer.commit(count);
+    }
+    parser.get().body() = {};
+    const size_t used = parser.put(from.buffer.data(), fault);
+    wants_more = fault == http::error::need_more;
+    if (fault && !wants_more) {
+      co_return BodyFault{400, "the body's chunked encoding is malformed: " + fault.message()};
+    }
+    std::string_view arrived = parser.get().body();
+    auto refused = sink.take(arrived, from.buffer.capacity());
+    while (!refused && sink.more()) {
+      Turns::Turn turn(decompression, io, request.tenant);
+      co_await turn.begin();
+      refused = sink.take(arrived, from.buffer.capacity());
+    }
+    if (refused) co_return refused;
+    from.buffer.consume(used);
+    if (wants_more && from.buffer.size() > kMaxFraming) {
+      co_return BodyFault{400,
+                          "a line of the body's chunked encoding, or its trailers, have more "
+                          "than 8 KiB"};
+    }
+  }
+  parser.get().clear();  // trailers, which nobody reads
+  co_return sink.finish();
+}
+
+}  // namespace strata::server
