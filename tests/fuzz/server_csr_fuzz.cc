@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "server/checkpoints/age.h"
 #include "server/checkpoints/tinker_path.h"
-#include "server/http/rules.h"
+#include "server/http/request_check.h"
 #include "server/protocol/tensor.h"
 
 namespace {

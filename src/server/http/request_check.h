@@ -1,17 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is decided of a request from its header alone, in the order in which it must be: host and
-// origin, path, key and what it may do, and then what the body may be.
+// What is decided of a request from its header alone, in the order in which it must be: framing,
+// host and origin (a browser page of another site, or a name rebound to this address, must not
+// reach the API), path, key and what it may do, and then what the body may be.
+//
+// How a request says where it ends (RFC 9112, section 6): who reads that in another way than a
+// proxy before this server takes a part of one request for the next one (request smuggling), so
+// whatever is not plainly one thing is refused and the connection closed.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/http/router.h"
-#include "server/http/rules.h"
 #include "server/http/server.h"
 
 namespace strata::server {
+
+struct Framing {
+  unsigned version = 11;    // 10 * major + minor
+  bool is_chunked = false;  // as the parser understands it
+};
+
+// The refusal, or nothing. Names of headers in lower case.
+std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers);
+
+// Of a target in absolute form ("http://host/path", RFC 9112, 3.2.2): takes scheme and authority
+// off it, and the authority takes the place of the Host header.
+void take_authority(std::string_view& target, std::vector<Header>& headers);
+
+// Names of this server: hosts, the prefix of --public-url, and the base of absolute links.
+class AddressRules {
+ public:
+  // `public_url` like "https://box.example/strata", or empty.
+  AddressRules(std::string listen_host, int port, const std::string& public_url,
+               bool is_secured = false);
+
+  // Whether a Host header names this server: a loopback name, the listen address or --public-url.
+  [[nodiscard]] bool knows_host(std::string_view host) const;
+  // An Origin header, when there is one, must be this host's.
+  [[nodiscard]] static bool origin_fits(std::string_view origin, std::string_view host);
+  // What absolute links start with.
+  [[nodiscard]] std::string base_url(std::string_view host) const;
+  // The path without the prefix of --public-url, if it has that prefix.
+  [[nodiscard]] std::string_view without_prefix(std::string_view path) const;
+
+ private:
+  std::string listen_host_;
+  int port_;
+  bool is_secured_;
+  std::string public_url_;
+  std::string public_authority_;
+  std::string public_path_;
+};
+
+// %2e becomes '.'; null for a malformed escape or a control character.
+std::optional<std::string> decode_path(std::string_view path);
 
 struct RequestCheck {
   const HttpOptions& options;

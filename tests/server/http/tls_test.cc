@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "server/http/rules.h"
+#include "server/http/request_check.h"
 #include "server/http/server.h"
 #include "tests/server/http/client.h"
 #include "tests/server/http/tls_client.h"
