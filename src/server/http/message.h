@@ -121,6 +121,16 @@ Response retried_after(Response response, int retry_seconds);
 // An error with Retry-After: there is no space now, or what is wanted will be there in a while.
 Response busy_response(int status, std::string_view message, int retry_seconds = 1);
 
+// Its status line and header fields, to the empty line. Content-Length is that of the body or of
+// the file part; of a stream there is none, and where it is not chunked either, it ends with the
+// connection.
+std::string response_head(const Response& response, bool keep_alive, bool is_chunked = false);
+
+// A whole response that closes its connection, for one whose request is not read.
+std::string closing_text(const Response& response);
+// Such a 503.
+std::string busy_text(std::string_view message);
+
 // Takes the response of one request: called exactly once, from any thread.
 using Respond = std::function<void(Response)>;
 

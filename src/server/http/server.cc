@@ -34,7 +34,6 @@
 #include "server/http/places.h"
 #include "server/http/read_request.h"
 #include "server/http/request_check.h"
-#include "server/http/response_head.h"
 #include "server/http/send_response.h"
 #include "server/http/stream.h"
 #include "server/http/write_response.h"

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "server/http/response_head.h"
+#include "server/http/message.h"
 
 namespace strata::server {
 namespace {

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "server/http/file_reader.h"
-#include "server/http/response_head.h"
 
 namespace strata::server {
 

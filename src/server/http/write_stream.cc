@@ -11,7 +11,6 @@
 
 #include "server/http/body_stream.h"
 #include "server/http/peer_watch.h"
-#include "server/http/response_head.h"
 
 namespace strata::server {
 
