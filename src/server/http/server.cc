@@ -34,7 +34,6 @@
 #include "server/http/places.h"
 #include "server/http/read_request.h"
 #include "server/http/request_check.h"
-#include "server/http/send_response.h"
 #include "server/http/stream.h"
 #include "server/http/write_response.h"
 
@@ -384,7 +383,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   connection.stream.expires_never();
   Response response = co_await run_handler(connection, std::move(request));
   put_in_form(told.path, response);
-  const Answered answered = {told.tenant,
+  const AnswerTo answered = {told.tenant,
                              told.method,
                              told.path,
                              is_http10,

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "server/http/file_reader.h"
+#include "server/http/write_stream.h"
 
 namespace strata::server {
 
@@ -25,9 +26,9 @@ namespace {
 constexpr size_t kPiece = Pieces::kMost;
 constexpr size_t kSmall = 4 << 10;  // a connection's own
 
-}  // namespace
-
-// Results are shared by all who fetch them, and count where they are kept.
+// What the response holds until it has been sent. Where `tenant` has no space for that, the
+// response becomes one that says so, with this status. Results are shared by all who fetch them,
+// and count where they are kept.
 SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& tenant,
                                  int busy_status, Response& response) {
   const size_t size = response.body.size();
@@ -47,6 +48,7 @@ SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& te
   return {};
 }
 
+// Likewise for one that is a file; HEAD holds nothing.
 SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Response& response) {
   if (head_only) return {};
   const std::string& tenant = response.file->tenant;
@@ -66,8 +68,6 @@ SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Res
   }
   return share;
 }
-
-namespace {
 
 // A piece that another thread reads while a coroutine waits.
 struct Reading {
@@ -100,6 +100,11 @@ asio::awaitable<std::string_view> read_piece(Outgoing to, const std::string& ten
   co_return reading->piece;
 }
 
+// Of a response that became a refusal here, where there is no space for it.
+void put_in_form(const HttpOptions& options, const AnswerTo& of, Response& response) {
+  if (options.put_in_form) options.put_in_form(of.path, response);
+}
+
 }  // namespace
 
 asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool head_only,
@@ -122,6 +127,24 @@ asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool
     is_written = co_await pieces.write(asio::buffer(piece.data(), piece.size()));
     if (!is_written) co_return false;
   }
+}
+
+asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& response) {
+  const bool head_only = of.method == "HEAD";
+  const int busy_status = of.method == "POST" ? 429 : 503;
+  const SharedLimit& limit = to.options.responses;
+  const int made = response.status;
+  if (response.stream) hold_stream(limit, of.tenant, busy_status, response);
+  if (response.stream) {
+    const bool keep = of.keep_alive && !of.is_http10;
+    const StreamedTo how = {of.owner, of.buffer, !of.is_http10, head_only, keep};
+    co_return co_await write_stream(to, how, response) && keep;
+  }
+  const SharedLimit::Share sending = response.file
+                                         ? hold_download(to.options, head_only, response)
+                                         : hold_response(limit, of.tenant, busy_status, response);
+  if (response.status != made) put_in_form(to.options, of, response);
+  co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;
 }
 
 }  // namespace strata::server

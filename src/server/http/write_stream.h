@@ -9,7 +9,7 @@
 
 #include "base/shared_limit.h"
 #include "server/http/message.h"
-#include "server/http/pieces.h"
+#include "server/http/write_response.h"
 
 namespace strata::server {
 
