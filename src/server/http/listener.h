@@ -42,9 +42,4 @@ class Listener {
   uint64_t device_ = 0, inode_ = 0;
 };
 
-// The address of a peer as text; "" for one of this machine's own.
-std::string peer_address(const sockaddr* peer);
-// What a limit by address counts: an address, or of IPv6 the network of 64 bits that one host has.
-std::string counted_network(const std::string& address);
-
 }  // namespace strata::server

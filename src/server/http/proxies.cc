@@ -8,9 +8,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "base/error.h"
-#include "server/http/listener.h"
 
 namespace strata::server {
 namespace {
@@ -74,6 +74,34 @@ std::string TrustedProxies::show(const Address& address) {
   mapped.sin_family = AF_INET;
   std::copy(address.begin() + 12, address.end(), reinterpret_cast<uint8_t*>(&mapped.sin_addr));
   return peer_address(reinterpret_cast<const sockaddr*>(&mapped));
+}
+
+std::string peer_address(const sockaddr* peer) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (peer->sa_family == AF_INET) {
+    const in_addr& address = reinterpret_cast<const sockaddr_in*>(peer)->sin_addr;
+    if (ntohl(address.s_addr) >> 24 == 127) return "";
+    ::inet_ntop(AF_INET, &address, text, sizeof text);
+  } else if (peer->sa_family == AF_INET6) {
+    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(peer)->sin6_addr;
+    if (IN6_IS_ADDR_LOOPBACK(&address)) return "";
+    // A dual-stack listener shows IPv4 peers so.
+    if (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127) return "";
+    ::inet_ntop(AF_INET6, &address, text, sizeof text);
+  }
+  return text;
+}
+
+std::string counted_network(const std::string& address) {
+  in6_addr parsed;
+  if (address.find(':') == std::string::npos ||
+      ::inet_pton(AF_INET6, address.c_str(), &parsed) != 1 || IN6_IS_ADDR_V4MAPPED(&parsed)) {
+    return address;
+  }
+  std::memset(parsed.s6_addr + 8, 0, 8);
+  char text[INET6_ADDRSTRLEN] = "";
+  ::inet_ntop(AF_INET6, &parsed, text, sizeof text);
+  return std::string(text) + "/64";
 }
 
 TrustedProxies::TrustedProxies(const std::vector<std::string>& texts) {

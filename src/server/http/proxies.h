@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Where requests come from: the addresses of peers, and
 // TrustedProxies: the proxies whose X-Forwarded-For is believed (--trusted-proxy), and the client
 // behind one.
 //   TrustedProxies proxies({"10.0.0.0/8", "unix"});
@@ -16,6 +17,11 @@
 struct sockaddr;
 
 namespace strata::server {
+
+// The address of a peer as text; "" for one of this machine's own.
+std::string peer_address(const sockaddr* peer);
+// What a limit by address counts: an address, or of IPv6 the network of 64 bits that one host has.
+std::string counted_network(const std::string& address);
 
 class TrustedProxies {
  public:

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "server/http/idle_connections.h"
+#include "server/http/places.h"
 #include "tests/server/http/server_fixture.h"
 
 namespace strata::server {
