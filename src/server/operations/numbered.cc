@@ -18,18 +18,9 @@ Response numbered(Service& service, const Request& request, const Fields& body,
   }
 }
 
-api::Command training_command(Service& service, const Request& request, const LiveModel& model,
-                              const std::string& id, int64_t seq_id) {
-  api::Command command =
-      service.new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
-  command.model = {id};
-  command.seq_id = seq_id;
-  return command;
-}
-
 api::Command training_command(Service& service, const NumberedCall& call) {
   api::Command command =
-      training_command(service, call.request, call.model, call.model_id, call.seq_id);
+      service.training_command(call.request, call.model, call.model_id, call.seq_id);
   command.fingerprint = fingerprint_of(call.request.body);
   return command;
 }

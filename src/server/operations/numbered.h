@@ -25,10 +25,7 @@ struct NumberedCall {
 Response numbered(Service& service, const Request& request, const Fields& body,
                   const std::function<Response(const NumberedCall&)>& take);
 
-// A command at this place of the model's order, without what it does; the second has the body's
-// fingerprint. 0: at none.
-api::Command training_command(Service& service, const Request& request, const LiveModel& model,
-                              const std::string& id, int64_t seq_id);
+// Its command, without what it does, with the body's fingerprint.
 api::Command training_command(Service& service, const NumberedCall& call);
 
 // The call has failed already, for a fault of what it names.

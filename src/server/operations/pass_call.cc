@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/operations/numbered.h"
 #include "server/protocol/results.h"
 #include "server/protocol/stability_record.h"
 
@@ -95,7 +94,7 @@ Response submit_pass(Service& service, Pass& pass) {
   }
   if (const auto fault = fault_of(pass, service.options(), service.info(model.base)))
     return service.refuse_later(tenant, id, pass.seq_id, pass.fingerprint, *fault);
-  api::Command command = training_command(service, pass.request, model, id, pass.seq_id);
+  api::Command command = service.training_command(pass.request, model, id, pass.seq_id);
   command.fingerprint = pass.fingerprint;
   const bool is_ours = pass.op.loss.name == api::LossName::kStableReinforce;
   command.op = std::move(pass.op);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "server/json.h"
-#include "server/operations/numbered.h"
 #include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 
@@ -25,7 +24,7 @@ Response unload_model(Service& service, const Request& request) {
   const JsonBody json(request.body, "unload_model");
   const std::string id = json.root().string("model_id");
   const LiveModel& model = service.live_model(request, id);
-  api::Command command = training_command(service, request, model, id, /*seq_id=*/0);
+  api::Command command = service.training_command(request, model, id, /*seq_id=*/0);
   command.fingerprint = fingerprint_of(request.body);
   command.op = api::UnloadModel{};
   Response response =

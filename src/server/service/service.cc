@@ -75,6 +75,15 @@ api::Command Service::new_command(const std::string& tenant, const std::string& 
   return command;
 }
 
+api::Command Service::training_command(const Request& request, const LiveModel& model,
+                                       const std::string& id, int64_t seq_id) {
+  api::Command command =
+      new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
+  command.model = {id};
+  command.seq_id = seq_id;
+  return command;
+}
+
 void Service::require_session(const Request& request, const std::string& id) {
   request.note(id);
   if (!sessions_.contains(id, request.tenant)) tell_ended_session(request, id);

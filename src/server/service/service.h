@@ -130,6 +130,9 @@ class Service {
   // A command's way (service.cc). A new one has its request's id.
   api::Command new_command(const std::string& tenant, const std::string& session, api::BaseId base,
                            FutureKind kind);
+  // One of a model of the request's tenant, at this place of the model's order. 0: at none.
+  api::Command training_command(const Request& request, const LiveModel& model,
+                                const std::string& id, int64_t seq_id);
   // Hands the command on and answers with its future, or with why it was not taken: then what was
   // prepared for it is undone.
   Response submit(api::Command command, PendingCommand pending);
