@@ -306,12 +306,16 @@ void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
     auto response = std::make_shared<Response>(answer(*pending, *moved));
-    parts_.back([this, response, moved] {
+    parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
+      parts_.watch.progress(pending->watched, "");
     });
   };
-  if (std::holds_alternative<api::Saved>(moved->outcome))
-    futures_.note(moved->request, "its files are being written");
+  if (std::holds_alternative<api::Saved>(moved->outcome)) {
+    constexpr auto kHowFar = "its files are being written";
+    futures_.note(moved->request, kHowFar);
+    parts_.watch.progress(pending->watched, kHowFar);
+  }
   const auto& elsewhere = pending->completion->writes_files() ? parts_.aside : parts_.parse;
   elsewhere(pending->tenant, job);
 }

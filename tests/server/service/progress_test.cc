@@ -57,13 +57,16 @@ TEST(Progress, OfALongPassIsInThePollAndOnThePage) {
 
 TEST(Progress, OfASaveThatIsBeingWritten) {
   House house;
-  const std::string request = save(house, house.model(house.session()));
+  const std::string model = house.model(house.session());
+  const std::string request = save(house, model);
   house.holds_jobs = true;
   house.settle(request, api::Saved{api::SavedAs::kState, "where"});
   EXPECT_THAT(ended_poll(house, request), HasSubstr("its files are being written"));
+  EXPECT_EQ(house.watch().runs().at(model).in_flight, "its files are being written");
   house.holds_jobs = false;
   house.run_aside();
   EXPECT_EQ(house.poll(request).status, 200);
+  EXPECT_EQ(house.watch().runs().at(model).in_flight, "");
 }
 
 }  // namespace
