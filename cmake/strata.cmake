@@ -25,10 +25,13 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
 endif()
 target_link_libraries(strata_flags INTERFACE Threads::Threads)
 
-# strata_library(base LINK fmt::fmt): every .cc of the folder (and of its subfolders) in one target.
+# strata_library(base LINK fmt::fmt): every .cc of the folder (and of its subfolders, EXCEPT one) in one target.
 function(strata_library name)
-  cmake_parse_arguments(ARG "" "" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXCEPT" "LINK;PRIVATE_LINK" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  if(ARG_EXCEPT)
+    list(FILTER sources EXCLUDE REGEX "/${ARG_EXCEPT}/[^/]*$")
+  endif()
   add_library(strata_${name} STATIC ${sources})
   target_link_libraries(strata_${name} PUBLIC strata_flags ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
 endfunction()

@@ -1,22 +1,24 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that a make target needs, and only those that are missing.
-# usage: tools/install.sh run|sdk|browser|test|clang|format|smollm2|package
+# usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package
 # Works as root or with sudo; asks nothing; does nothing when all is there.
 set -eu
 
 run="g++ cmake ninja-build ccache libboost1.81-dev libboost-json1.81-dev libfmt-dev libspdlog-dev libcli11-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libtomlplusplus-dev libprotobuf-dev protobuf-compiler libzstd-dev zlib1g-dev libedit-dev"
 test="$run python3 python3-pip libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19 postgresql-15"
+ranks="libopenmpi-dev openmpi-bin"
 case "${1:-}" in
   run) packages="$run" ;;
   sdk) packages="$run python3 python3-venv openssl" ;;
   browser) packages="$run python3 python3-venv chromium chromium-driver" ;;
-  test) packages="$test" ;;
+  test) packages="$test $ranks" ;;
+  ranks) packages="$run $ranks" ;;
   clang) packages="$test clang-19 clang-tidy-19 libclang-rt-19-dev llvm-19" ;;
   format) packages="clang-format-19" ;;
   package) packages="$run python3 python3-venv binutils dpkg-dev patchelf debootstrap buildah" ;;
   smollm2) packages="$run python3 python3-venv fortunes" ;;
-  *) echo "usage: tools/install.sh run|sdk|browser|test|clang|format|smollm2|package" >&2; exit 2 ;;
+  *) echo "usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package" >&2; exit 2 ;;
 esac
 
 is_installed() {

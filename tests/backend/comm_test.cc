@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/comm.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
+#include "backend/mpi_comm.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 
 namespace strata {
 namespace {
+
+constexpr int64_t kChunkBytes = 100000;  // of an MPI message: more than MPI sends at once
 
 void send_int(Comm& comm, int to, int64_t tag, int value) {
   comm.send_bytes(to, tag, &value, sizeof(value));
@@ -20,52 +29,163 @@ int receive_int(Comm& comm, int from, int64_t tag) {
   return value;
 }
 
-TEST(Comm, MessagesOfATagKeepTheirOrderAndTagsDoNotMix) {
-  run_ranks(2, [](Comm& comm) {
-    EXPECT_EQ(comm.size(), 2);
-    // Twice, in bursts of different length: what waits wraps around the channel's buffers.
-    for (const int count : {3, 7}) {
-      if (comm.rank() == 0) {
-        for (int i = 0; i < count; ++i) {
-          send_int(comm, 1, /*tag=*/4, i);
-          send_int(comm, 1, /*tag=*/5, 100 + i);
-        }
-        EXPECT_EQ(receive_int(comm, 1, 6), count);
-      } else {
-        for (int i = 0; i < count; ++i) EXPECT_EQ(receive_int(comm, 0, 5), 100 + i);
-        for (int i = 0; i < count; ++i) EXPECT_EQ(receive_int(comm, 0, 4), i);
-        send_int(comm, 0, 6, count);
+void tags_keep_their_order(Comm& comm) {
+  EXPECT_EQ(comm.size(), 2);
+  // Twice, in bursts of different length: what waits wraps around the channel's buffers.
+  for (const int count : {3, 7}) {
+    if (comm.rank() == 0) {
+      for (int i = 0; i < count; ++i) {
+        send_int(comm, 1, /*tag=*/4, i);
+        send_int(comm, 1, /*tag=*/5, 100 + i);
       }
+      EXPECT_EQ(receive_int(comm, 1, 6), count);
+    } else {
+      for (int i = 0; i < count; ++i) EXPECT_EQ(receive_int(comm, 0, 5), 100 + i);
+      for (int i = 0; i < count; ++i) EXPECT_EQ(receive_int(comm, 0, 4), i);
+      send_int(comm, 0, 6, count);
     }
-  });
+  }
 }
 
-TEST(Comm, ChannelGrowsWhileItsOldestIsInTheMiddle) {
-  run_ranks(1, [](Comm& comm) {
-    for (int i = 0; i < 3; ++i) send_int(comm, 0, 0, i);
-    EXPECT_EQ(receive_int(comm, 0, 0), 0);
-    EXPECT_EQ(receive_int(comm, 0, 0), 1);
-    for (int i = 3; i < 9; ++i) send_int(comm, 0, 0, i);
-    for (int i = 2; i < 9; ++i) EXPECT_EQ(receive_int(comm, 0, 0), i);
-  });
+void channel_grows_while_its_oldest_is_in_the_middle(Comm& comm) {
+  for (int i = 0; i < 3; ++i) send_int(comm, 0, 0, i);
+  EXPECT_EQ(receive_int(comm, 0, 0), 0);
+  EXPECT_EQ(receive_int(comm, 0, 0), 1);
+  for (int i = 3; i < 9; ++i) send_int(comm, 0, 0, i);
+  for (int i = 2; i < 9; ++i) EXPECT_EQ(receive_int(comm, 0, 0), i);
 }
 
-TEST(Comm, TensorsAndGatheredValues) {
-  run_ranks(3, [](Comm& comm) {
-    std::vector<float> values(6, static_cast<float>(comm.rank()));
-    const TensorView view(values.data(), DType::kF32, {2, 3});
-    comm.send((comm.rank() + 1) % 3, 1, view);
-    std::fill(values.begin(), values.end(), -1.0f);  // what was sent is a copy
-    comm.receive((comm.rank() + 2) % 3, 1, view);
-    EXPECT_EQ(values, std::vector<float>(6, static_cast<float>((comm.rank() + 2) % 3)));
-    std::vector<double> all;
-    const std::vector<double> own = {10.0 * comm.rank(), 10.0 * comm.rank() + 1};
-    comm.all_gather(own, all);
-    EXPECT_EQ(all, (std::vector<double>{0, 1, 10, 11, 20, 21}));
-  });
+void tensors_and_gathered_values(Comm& comm) {
+  std::vector<float> values(6, static_cast<float>(comm.rank()));
+  const TensorView view(values.data(), DType::kF32, {2, 3});
+  comm.send((comm.rank() + 1) % 3, 1, view);
+  std::fill(values.begin(), values.end(), -1.0f);  // what was sent is a copy
+  comm.receive((comm.rank() + 2) % 3, 1, view);
+  EXPECT_EQ(values, std::vector<float>(6, static_cast<float>((comm.rank() + 2) % 3)));
+  std::vector<double> all;
+  const std::vector<double> own = {10.0 * comm.rank(), 10.0 * comm.rank() + 1};
+  comm.all_gather(own, all);
+  EXPECT_EQ(all, (std::vector<double>{0, 1, 10, 11, 20, 21}));
 }
 
-TEST(Comm, AFailedRankStopsThoseThatWait) {
+// Both send before either receives, sizes around those of a chunk, and nothing at all.
+void large_messages_cross(Comm& comm) {
+  const int other = 1 - comm.rank();
+  for (const int64_t count :
+       {0L, 1L, kChunkBytes - 1, kChunkBytes, kChunkBytes + 1, 8 * kChunkBytes + 3}) {
+    std::vector<uint8_t> sent(static_cast<size_t>(count)), received(sent.size());
+    for (size_t i = 0; i < sent.size(); ++i)
+      sent[i] = static_cast<uint8_t>(i * 7 + i / 256 + static_cast<size_t>(comm.rank()));
+    for (int i = 0; i < 2; ++i) comm.send_bytes(other, 9, sent.data(), count);
+    for (size_t i = 0; i < sent.size(); ++i)
+      sent[i] = static_cast<uint8_t>(i * 7 + i / 256 + static_cast<size_t>(other));
+    for (int i = 0; i < 2; ++i) {
+      std::fill(received.begin(), received.end(), uint8_t{0});
+      comm.receive_bytes(other, 9, received.data(), count);
+      EXPECT_TRUE(received == sent) << count;
+    }
+  }
+}
+
+// Large ones too: nobody waits for what nobody receives.
+void what_nobody_receives_is_dropped(Comm& comm) {
+  const std::vector<uint8_t> large(static_cast<size_t>(3 * kChunkBytes));
+  if (comm.rank() == 0) comm.send_bytes(1, 2, large.data(), std::ssize(large));
+  send_int(comm, 1 - comm.rank(), 3, 1);
+  EXPECT_EQ(receive_int(comm, 1 - comm.rank(), 3), 1);
+}
+
+void a_failed_rank_stops_those_that_wait(Comm& comm) {
+  // The others have sent what it never receives.
+  if (comm.rank() == 1) throw Error(ErrorCode::kInvalidArgument, "rank 1 found a fault");
+  const std::vector<uint8_t> large(static_cast<size_t>(3 * kChunkBytes));
+  comm.send_bytes(1, 2, large.data(), std::ssize(large));
+  receive_int(comm, 1, 0);  // never sent
+}
+
+void a_bug_of_one_is_a_fault_of_all(Comm& comm) {
+  if (comm.rank() == 0) throw std::runtime_error("out of luck");
+  receive_int(comm, 0, 0);
+}
+
+// All that a Comm promises, of ranks of every kind.
+struct Case {
+  const char* name;
+  int num_ranks;
+  void (*body)(Comm& comm);
+  const char* fault = "";
+};
+constexpr Case kCases[] = {
+    {"TagsKeepTheirOrder", 2, tags_keep_their_order},
+    {"ChannelGrows", 1, channel_grows_while_its_oldest_is_in_the_middle},
+    {"TensorsAndGatheredValues", 3, tensors_and_gathered_values},
+    {"LargeMessagesCross", 2, large_messages_cross},
+    {"WhatNobodyReceivesIsDropped", 2, what_nobody_receives_is_dropped},
+    {"AFailedRankStopsOthers", 3, a_failed_rank_stops_those_that_wait, "rank 1 found a fault"},
+    {"ABugStopsOthers", 2, a_bug_of_one_is_a_fault_of_all, "out of luck"},
+};
+
+class CommCase : public testing::TestWithParam<Case> {};
+std::string name_of(const testing::TestParamInfo<Case>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Comm, CommCase, testing::ValuesIn(kCases), name_of);
+
+// Runs it, and looks for the fault that it is to end with.
+void expect_end(const Case& c, const std::function<void()>& run) {
+  try {
+    run();
+    EXPECT_STREQ(c.fault, "") << "no error";
+  } catch (const std::exception& error) {
+    ASSERT_STRNE(c.fault, "") << error.what();
+    EXPECT_THAT(error.what(), testing::HasSubstr(c.fault));
+  }
+}
+
+TEST_P(CommCase, Threads) {
+  const Case& c = GetParam();
+  expect_end(c, [&] { run_ranks(c.num_ranks, c.body); });
+}
+
+#ifdef STRATA_MPI_PLUGIN
+// As a rank among those that Processes starts.
+TEST_P(CommCase, DISABLED_Rank) {
+  const Case& c = GetParam();
+  MpiRanks ranks(STRATA_MPI_PLUGIN, {.chunk_bytes = kChunkBytes});
+  ASSERT_EQ(ranks.comm().size(), c.num_ranks) << "not started by mpirun";
+  EXPECT_EQ(ranks.speaks(), ranks.comm().rank() == 0);
+  expect_end(c, [&] { ranks.run(c.body); });
+}
+#endif
+
+TEST_P(CommCase, Processes) {
+#ifndef STRATA_MPI_PLUGIN
+  GTEST_SKIP() << "built without MPI (libopenmpi-dev)";
+#else
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "MPI leaks, and a sanitizer would say so";
+#endif
+  if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun (openmpi-bin)";
+  const Case& c = GetParam();
+  const std::string command =
+      "mpirun --oversubscribe --allow-run-as-root --bind-to none -n " +
+      std::to_string(c.num_ranks) + " " + std::filesystem::read_symlink("/proc/self/exe").string() +
+      " --gtest_also_run_disabled_tests --gtest_brief=1 --gtest_filter='*.DISABLED_Rank/" + c.name +
+      "' > /dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+#endif
+}
+
+TEST(MpiRanks, SaysWhatToInstallWhereThereIsNoPlugin) {
+  try {
+    MpiRanks ranks("/nowhere/libstrata_mpi.so");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), testing::HasSubstr("/nowhere/libstrata_mpi.so"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("install openmpi-bin"));
+  }
+}
+
+TEST(Comm, TheFaultOfAThreadKeepsItsCode) {
   const auto run = [] {
     run_ranks(3, [](Comm& comm) {
       if (comm.rank() == 1) throw Error(ErrorCode::kInvalidArgument, "rank 1 found a fault");

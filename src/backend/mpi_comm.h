@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as processes that MPI started (mpirun, srun): MpiRanks is the part of this process in them,
+// one rank. MPI comes from a plugin, which is loaded here and nowhere else. A thread of its own
+// makes all calls of MPI: messages move while their rank computes, and every second it tells the
+// others that this rank lives. A send copies its bytes, a receive has none but the caller's.
+//   MpiRanks ranks(plugin);
+//   ranks.run([](Comm& comm) { ... });
+// One at a time in a process, and only once, since MPI starts only once.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "backend/comm.h"
+#include "base/function_ref.h"
+
+namespace strata {
+
+struct MpiOptions {
+  int64_t chunk_bytes = int64_t{1} << 30;  // of a message, at once; at most 2 GiB - 1
+  double silence = 10.0;                   // seconds after which a silent rank counts as dead
+};
+
+class MpiRanks {
+ public:
+  // Error{kUnsupported} where the plugin or MPI cannot be loaded: what to install.
+  explicit MpiRanks(const std::string& plugin, const MpiOptions& options = {});
+  // Waits for rank 0, whose message may still be on its way to its reader. Where a rank is dead it
+  // ends the whole job.
+  ~MpiRanks();
+  MpiRanks(const MpiRanks&) = delete;
+  MpiRanks& operator=(const MpiRanks&) = delete;
+
+  [[nodiscard]] Comm& comm();
+  // Calls body, as all ranks do, and waits until it has ended on each. Where it throws on one, the
+  // others are stopped at their next receive, and all throw that Error; it names the rank where
+  // that is another's, or one that was killed or fell silent.
+  void run(FunctionRef<void(Comm& comm)> body);
+  // Of this rank, as others name it: whether all that are lower are dead.
+  [[nodiscard]] bool speaks() const;
+
+ private:
+  class Link;
+  std::unique_ptr<Link> link_;
+};
+
+}  // namespace strata

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// MpiTable: what the MPI plugin (backend/mpi/plugin.cc) gives the program, which is not linked with
+// MPI: raw bytes from rank to rank, by functions of C. No exception crosses it. All but abort() by
+// the one thread that calls start().
+#pragma once
+#include <cstdint>
+
+namespace strata {
+
+constexpr int kMpiTableVersion = 1;
+constexpr const char* kMpiTableSymbol = "strata_mpi_table";
+
+struct MpiTable {
+  int version;
+  // Null, or why it did not start. A message goes in pieces of chunk_bytes at most, since MPI
+  // counts bytes in an int.
+  const char* (*start)(int64_t chunk_bytes, int* rank, int* size);
+  // Messages of two channels never mix. Both return at once, with an operation that borrows the
+  // bytes until it has ended; null: refused.
+  void* (*send)(int channel, int to, int tag, const void* data, int64_t bytes);
+  void* (*receive)(int channel, int from, int tag, void* data, int64_t bytes);
+  // Makes progress. Once true the operation is gone; `fault` is then null, or what went wrong.
+  bool (*ended)(void* operation, const char** fault);
+  // Of a receive, which ends then; as what was received where that came first.
+  void (*cancel)(void* operation);
+  // Whether a message waits on the channel, from any rank.
+  bool (*waiting)(int channel, int* from, int* tag, int64_t* bytes);
+  // Ends all ranks at once.
+  void (*abort)(int code);
+  void (*end)();
+};
+
+}  // namespace strata
