@@ -34,7 +34,7 @@ ServiceOptions service_options(const ServeOptions& options, const Budget& budget
   out.max_body = options.max_body;
   out.max_queued_samples = options.max_queued_samples;
   // As floats they take at most a quarter of the queue, as one command may.
-  out.max_pass_values = std::min(options.max_body, options.max_queued_bytes / 16);
+  out.max_data_values = std::min(options.max_body, options.max_queued_bytes / 16);
   out.max_stability_bytes = options.max_stability_bytes;
   out.max_sessions = options.max_sessions_per_tenant;
   out.max_samplers = options.max_samplers_per_session;

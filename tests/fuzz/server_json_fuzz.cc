@@ -19,9 +19,9 @@
 namespace {
 
 using strata::fuzz::require;
+using strata::server::DataForm;
 using strata::server::Fields;
 using strata::server::JsonBody;
-using strata::server::PassForm;
 
 constexpr size_t kLongestMessage = 2000;
 
@@ -57,12 +57,12 @@ void read_fields(const Fields& root) {
   }
 }
 
-void read_pass(std::string_view text, PassForm form) {
+void read_pass(std::string_view text, DataForm form) {
   attempt([&] {
     strata::server::ForwardBackwardBody body(text, form);
     const auto command = body.build({.elements = 1 << 16, .record_bytes = 1 << 16},
                                     [](const std::string&) { return std::nullopt; });
-    require(command.forward_only == (form == PassForm::kJsonForward));
+    require(command.forward_only == (form == DataForm::kJsonForward));
     strata::fuzz::check_pass(command);
   });
 }
@@ -85,10 +85,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       require(!order.command.prompt.empty());
     });
   });
-  read_pass(text, PassForm::kJson);
+  read_pass(text, DataForm::kJson);
   // The whole input as what the envelope holds: the fuzzer need not find the envelope.
   read_pass(R"({"model_id":"m","seq_id":1,"forward_input":)" + std::string(text) + "}",
-            PassForm::kJsonForward);
+            DataForm::kJsonForward);
   const JsonBody quoted("{\"a\":" + strata::server::json_quoted(text.substr(0, 4096)) + "}",
                         "quoted");
   (void)quoted.root().string("a");

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "server/protocol/stability_record.h"
 #include "tests/fuzz/pass_check.h"
-#include "tests/server/protocol/pass_message_check.h"
+#include "tests/server/protocol/data_message_check.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(strata::server::testing::agrees_with_protobuf(bytes));
   const SampleRecord record{.prompt = {1, 2, 3}, .tokens = {4, 5}, .logprobs = {-1.0f, -2.0f}};
   try {
-    strata::server::ForwardBackwardBody body(bytes, strata::server::PassForm::kBinary);
+    strata::server::ForwardBackwardBody body(bytes, strata::server::DataForm::kBinary);
     const strata::api::ForwardBackward command =
         body.build({.elements = 1 << 16, .record_bytes = 1 << 16},
                    [&](const std::string& id) -> std::optional<SampleRecord> {

@@ -16,6 +16,8 @@ COLUMNS, README_LINES = 120, 90
 # What the field calls otherwise: recompute, evaluation loss, ...
 OURS = {r"\bma(?:de|kes?|king) again\b": "recompute", r"\bheld[- ]out\b": "evaluation", r"\blies\b": "is", r"\ba datum alone\b": "one datum",
         r"\brooms?\b": "budget, space, capacity or folder", r"\bbeside\b": "with, next to, besides or against"}
+# A pass is the engine's: what the server reads and hands on has a name of its own.
+PASS = re.compile(r"\bk?Pass(?=[A-Z]\w*[a-z])|\bkPass\b|\b[a-z]+_pass\b|\bpass_[a-z]+")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -54,6 +56,11 @@ def faults_of_source(path):
         for ours, theirs in OURS.items():
             if re.search(ours, line, re.I):
                 yield f"{path.relative_to(ROOT)}:{number}: '{re.search(ours, line, re.I).group()}': say '{theirs}'"
+    if path.is_relative_to(ROOT / "src" / "server"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+            if PASS.search(line):
+                yield f"{path.relative_to(ROOT)}:{number}: '{PASS.search(line).group()}': a pass is the engine's"
+
 
 
 def sources():

@@ -181,7 +181,7 @@ BodyLimit body_limit(const HttpOptions& options, const Route* route) {
   if (route != nullptr && !route->needs_key) return {0, "endpoints without a key read none"};
   const BodySize size = route == nullptr ? BodySize::kSmall : route->size;
   switch (size) {
-    case BodySize::kPass:
+    case BodySize::kData:
       return {options.max_body, "--max-body", true};
     case BodySize::kSample:
       return {std::min(options.max_sample_body, options.max_body), "--max-sample-body", true};

@@ -19,7 +19,7 @@
 namespace strata::server {
 
 // Which limit of HttpOptions a body has.
-enum class BodySize { kSmall, kSample, kPass };
+enum class BodySize { kSmall, kSample, kData };
 
 enum class BodyKind {
   kNone,        // GET and DELETE; POST whose body is ignored

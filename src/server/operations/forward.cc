@@ -3,17 +3,17 @@
 
 #include <utility>
 
-#include "server/operations/pass_call.h"
+#include "server/operations/data_call.h"
 
 namespace strata::server {
 namespace {
 
 void forward(Service& service, Request&& request, const Respond& respond) {
-  take_pass(service, std::move(request), respond, PassForm::kJsonForward);
+  take_data(service, std::move(request), respond, DataForm::kJsonForward);
 }
 
 }  // namespace
 
-constinit const Operation kForward = {.path = "forward", .run = forward, .size = BodySize::kPass};
+constinit const Operation kForward = {.path = "forward", .run = forward, .size = BodySize::kData};
 
 }  // namespace strata::server

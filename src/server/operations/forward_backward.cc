@@ -3,14 +3,14 @@
 
 #include <utility>
 
-#include "server/operations/pass_call.h"
+#include "server/operations/data_call.h"
 
 namespace strata::server {
 namespace {
 
 void forward_backward(Service& service, Request&& request, const Respond& respond) {
   const bool is_binary = media_type(request.header("content-type")) == kProtobuf;
-  take_pass(service, std::move(request), respond, is_binary ? PassForm::kBinary : PassForm::kJson);
+  take_data(service, std::move(request), respond, is_binary ? DataForm::kBinary : DataForm::kJson);
 }
 
 }  // namespace
@@ -18,6 +18,6 @@ void forward_backward(Service& service, Request&& request, const Respond& respon
 constinit const Operation kForwardBackward = {.path = "forward_backward",
                                               .run = forward_backward,
                                               .body = BodyKind::kJsonOrProto,
-                                              .size = BodySize::kPass};
+                                              .size = BodySize::kData};
 
 }  // namespace strata::server

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST forward_backward: gradients of a loss added to a model's, a ForwardBackwardRequest
-// (tinker.proto) or JSON (protocol/json_pass.h).
+// (tinker.proto) or JSON (protocol/json_data.h).
 #pragma once
 #include "server/operations/operation.h"
 

@@ -10,7 +10,7 @@
 
 #include "api/context.h"
 #include "base/error.h"
-#include "server/protocol/json_pass.h"
+#include "server/protocol/json_data.h"
 #include "server/protocol/provenance.h"
 #include "server/protocol/tensor.h"
 
@@ -97,7 +97,7 @@ std::vector<float> read_floats(const DatumMessage& datum, std::string_view name,
 
 // Takes what it builds off limits.elements.
 api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
-                       const std::string& where, PassLimits& limits, SampleRecords& records) {
+                       const std::string& where, DataLimits& limits, SampleRecords& records) {
   api::Datum datum;
   datum.tokens = read_tokens(message, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
@@ -128,7 +128,7 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
 
 using Config = std::map<std::string_view, double>;
 
-Config read_config(const PassMessage& message) {
+Config read_config(const DataMessage& message) {
   if (message.config_v2.empty()) return message.config;
   Config config;
   for (const auto& [name, value] : message.config_v2) {
@@ -206,21 +206,21 @@ class Hash {
   uint64_t hash_ = 0xcbf29ce484222325ULL;
 };
 
-std::string endpoint(PassForm form) {
-  return form == PassForm::kJsonForward ? "forward" : "forward_backward";
+std::string endpoint(DataForm form) {
+  return form == DataForm::kJsonForward ? "forward" : "forward_backward";
 }
 
 }  // namespace
 
-ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, PassForm form,
+ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, DataForm form,
                                          const SharedLimit::Share* share)
     : form_(form) {
   if (share != nullptr && *share) parsed_.emplace(*share, endpoint(form));
-  form == PassForm::kBinary ? read_binary(bytes) : read_json(bytes, share);
+  form == DataForm::kBinary ? read_binary(bytes) : read_json(bytes, share);
 }
 
 void ForwardBackwardBody::read_binary(std::string_view bytes) {
-  PassScan scan = scan_pass(bytes);
+  DataScan scan = scan_data(bytes);
   if (scan.fault) {
     message_.model_id = scan.model_id;
     message_.seq_id = scan.seq_id;
@@ -229,7 +229,7 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
   }
   // With what build() makes of the arrays.
   if (parsed_) parsed_->hold(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
-  if (bytes.empty() || bytes.size() > INT_MAX || !read_pass_message(bytes, message_)) {
+  if (bytes.empty() || bytes.size() > INT_MAX || !read_data_message(bytes, message_)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "forward_backward: the body is not a ForwardBackwardRequest message");
   }
@@ -240,15 +240,15 @@ void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Sh
   if (parsed_) parsed_->hold(text.size());  // what build() makes of it
   const Fields body = json_->root();
   message_.model_id = message_.keep(body.string("model_id"));
-  message_.forward_only = form_ == PassForm::kJsonForward;
+  message_.forward_only = form_ == DataForm::kJsonForward;
   message_.seq_id = body.integer("seq_id", INT64_MIN, INT64_MAX / 2);
 }
 
-api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
+api::ForwardBackward ForwardBackwardBody::build(const DataLimits& limits,
                                                 const FindRecord& find_record) {
   if (fault_) throw Error(ErrorCode::kInvalidArgument, *fault_);
   if (json_) {
-    read_json_pass(json_->root(), endpoint(form_) + "_input", message_);
+    read_json_data(json_->root(), endpoint(form_) + "_input", message_);
     json_.reset();  // several times the size of what it held
   }
   const api::LossRow& loss = need_loss(message_.loss_fn);
@@ -257,7 +257,7 @@ api::ForwardBackward ForwardBackwardBody::build(const PassLimits& limits,
   command.forward_only = message_.forward_only;
   if (message_.data.empty()) fail("forward_backward", "the list of data is empty");
   command.data.reserve(message_.data.size());
-  PassLimits left = limits;
+  DataLimits left = limits;
   SampleRecords records(find_record, limits.record_bytes);
   for (size_t i = 0; i < message_.data.size(); ++i) {
     command.data.push_back(

@@ -13,9 +13,9 @@
 
 #include "api/command.h"
 #include "api/work.h"
+#include "server/protocol/data_message.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/parsed_budget.h"
-#include "server/protocol/pass_message.h"
 
 namespace strata::server {
 
@@ -30,12 +30,12 @@ struct SampleRecord {
 using FindRecord = std::function<std::optional<SampleRecord>(const std::string& sequence_id)>;
 
 // What the data of one request may hold, of whatever model; all below 2^31.
-struct PassLimits {
+struct DataLimits {
   int64_t elements = 0;      // of all loss inputs together, in dense form
   int64_t record_bytes = 0;  // of the sequences that stable_reinforce names
 };
 
-enum class PassForm : uint8_t {
+enum class DataForm : uint8_t {
   kBinary,      // a ForwardBackwardRequest
   kJson,        // its data under forward_backward_input
   kJsonForward  // POST forward: under forward_input
@@ -46,7 +46,7 @@ class ForwardBackwardBody {
   // Borrows the bytes until build(). Throws Error for bytes that are no such message, and for JSON
   // without model_id and seq_id. What it takes when read is taken on top of `share`, where that is
   // not null: Busy when there is none now.
-  ForwardBackwardBody(std::string_view bytes, PassForm form,
+  ForwardBackwardBody(std::string_view bytes, DataForm form,
                       const SharedLimit::Share* share = nullptr);
   ForwardBackwardBody(const ForwardBackwardBody&) = delete;
   ForwardBackwardBody& operator=(const ForwardBackwardBody&) = delete;
@@ -55,16 +55,16 @@ class ForwardBackwardBody {
   [[nodiscard]] int64_t seq_id() const { return message_.seq_id; }
 
   // Throws Error naming the datum and the input at fault. To be called once.
-  [[nodiscard]] api::ForwardBackward build(const PassLimits& limits, const FindRecord& find_record);
+  [[nodiscard]] api::ForwardBackward build(const DataLimits& limits, const FindRecord& find_record);
 
  private:
   void read_binary(std::string_view bytes);
   void read_json(std::string_view text, const SharedLimit::Share* share);
 
-  PassForm form_;
+  DataForm form_;
   std::optional<ParsedBudget> parsed_;  // of message_
   std::optional<std::string> fault_;    // of the data, seen before they were read
-  PassMessage message_;
+  DataMessage message_;
   std::unique_ptr<JsonBody> json_;  // until build() has moved it into message_
 };
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/protocol/pass_message.h"
+#include "server/protocol/data_message.h"
 
 namespace strata::server {
 

@@ -44,7 +44,7 @@ struct ServiceOptions {
   int64_t max_rank = 128;
   int64_t max_body = 64LL << 20;
   int64_t max_queued_samples = 4096;
-  int64_t max_pass_values = 64LL << 20;  // of a request's dense loss inputs; bytes of its records
+  int64_t max_data_values = 64LL << 20;  // of a request's dense loss inputs; bytes of its records
   int64_t max_stability_bytes = 1LL << 30;  // of a tenant's records
   int64_t max_sessions = 4096;              // alive, of a tenant
   int64_t max_samplers = 65536;             // of a session

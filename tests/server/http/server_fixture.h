@@ -38,7 +38,7 @@ struct HttpServerTest : testing::Test {
                 .pattern = "/api/v1/pass",
                 .body = BodyKind::kJson,
                 .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
-                .size = BodySize::kPass});
+                .size = BodySize::kData});
     router.add({"POST", "/api/v1/park", BodyKind::kJson,
                 [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {

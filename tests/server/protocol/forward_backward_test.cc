@@ -17,7 +17,7 @@ namespace pb = tinker_public;
 using strata::testing::error_of;
 using ::testing::HasSubstr;
 
-constexpr PassLimits kLimits = {.elements = 1000, .record_bytes = 1000};
+constexpr DataLimits kLimits = {.elements = 1000, .record_bytes = 1000};
 
 pb::ForwardBackwardRequest request_of(const std::string& loss) {
   pb::ForwardBackwardRequest message;
@@ -44,9 +44,9 @@ pb::Tensor empty_row(pb::DType dtype, int64_t columns) {
 }
 
 api::ForwardBackward build(const pb::ForwardBackwardRequest& message,
-                           const PassLimits& limits = kLimits) {
+                           const DataLimits& limits = kLimits) {
   const std::string bytes = message.SerializeAsString();
-  ForwardBackwardBody body(bytes, PassForm::kBinary);
+  ForwardBackwardBody body(bytes, DataForm::kBinary);
   return body.build(limits, [](const std::string&) { return std::nullopt; });
 }
 
@@ -55,7 +55,7 @@ TEST(ForwardBackwardBody, AStringThatIsNotUtf8IsRefusedAndToldToNobodyElse) {
   const std::string body("\x0A\x04\xFF\xFE\xFD\xFC", 6);
   ::testing::internal::CaptureStderr();
   const std::string error =
-      error_of([&] { const ForwardBackwardBody read(body, PassForm::kBinary); });
+      error_of([&] { const ForwardBackwardBody read(body, DataForm::kBinary); });
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   EXPECT_EQ(error, "forward_backward: the body is not a ForwardBackwardRequest message");
 }

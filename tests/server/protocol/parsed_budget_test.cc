@@ -64,19 +64,19 @@ TEST_F(ParsedRoomTest, APassCountsItsPartsBeforeTheyAreParsed) {
     bytes += static_cast<char>(size < 128 ? size : (size & 127) | 128);
   bytes += chunks;
   {
-    const ForwardBackwardBody parsed(bytes, PassForm::kBinary, &body);
+    const ForwardBackwardBody parsed(bytes, DataForm::kBinary, &body);
     EXPECT_GT(bodies.used(), (2 << 20) + (70 << 20));
   }
   EXPECT_EQ(bodies.used(), 2 << 20);
   const SharedLimit::Share other = bodies.take("b", 190 << 20);
-  EXPECT_THROW(ForwardBackwardBody(bytes, PassForm::kBinary, &body), Busy);
+  EXPECT_THROW(ForwardBackwardBody(bytes, DataForm::kBinary, &body), Busy);
 }
 
 TEST_F(ParsedRoomTest, AJsonPassCountsTwice) {
   const std::string text = zeros(1 << 20);
   const JsonBody json(text, "test", &body);
   const int64_t once = bodies.used();
-  const ForwardBackwardBody parsed(text, PassForm::kJson, &body);
+  const ForwardBackwardBody parsed(text, DataForm::kJson, &body);
   EXPECT_GT(bodies.used() - once, once - (2 << 20));
 }
 

@@ -52,7 +52,7 @@ struct ProvenanceTest : ::testing::Test {
   api::ForwardBackward build(const pb::ForwardBackwardRequest& message,
                              int64_t record_bytes = 1 << 20) {
     const std::string bytes = message.SerializeAsString();
-    ForwardBackwardBody body(bytes, PassForm::kBinary);
+    ForwardBackwardBody body(bytes, DataForm::kBinary);
     return body.build({.elements = 1000, .record_bytes = record_bytes},
                       [this](const std::string& sequence) -> std::optional<SampleRecord> {
                         asked.push_back(sequence);

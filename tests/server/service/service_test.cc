@@ -55,7 +55,7 @@ TEST(Service, AThreadThatIsBehindTakesNoNewWork) {
   const Handler none = [](Request&&, const Respond&) {};
   Request request;
   request.tenant = "alice";
-  const Route pass{.method = "POST", .pattern = "x", .handler = none, .size = BodySize::kPass};
+  const Route pass{.method = "POST", .pattern = "x", .handler = none, .size = BodySize::kData};
   const Route beat{.method = "POST", .pattern = "y", .handler = none, .effect = Effect::kUpkeep};
   const auto admit = [&](const Route& route) {
     request.route = &route;

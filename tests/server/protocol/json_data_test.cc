@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A JSON body is the same command as the binary body of the same content, or is refused by name.
-#include "server/protocol/json_pass.h"
+#include "server/protocol/json_data.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ std::string floats_field(const std::string& name) {
 }
 const char* const kTargets = R"("target_tokens":{"data":[5,6,7],"dtype":"int64"})";
 
-api::ForwardBackward build(const std::string& bytes, PassForm form) {
+api::ForwardBackward build(const std::string& bytes, DataForm form) {
   ForwardBackwardBody body(bytes, form);
   EXPECT_EQ(body.model_id(), "s:train:0");
   EXPECT_EQ(body.seq_id(), 7);
@@ -45,7 +45,7 @@ api::ForwardBackward build(const std::string& bytes, PassForm form) {
                     [](const std::string&) { return std::nullopt; });
 }
 
-std::string message_of(const std::string& text, PassForm form = PassForm::kJson) {
+std::string message_of(const std::string& text, DataForm form = DataForm::kJson) {
   try {
     ForwardBackwardBody body(text, form);
     (void)body.build({.elements = 1000, .record_bytes = 0},
@@ -56,7 +56,7 @@ std::string message_of(const std::string& text, PassForm form = PassForm::kJson)
   return "accepted";
 }
 
-TEST(JsonPass, IsTheCommandOfTheBinaryBodyForEveryLoss) {
+TEST(JsonData, IsTheCommandOfTheBinaryBodyForEveryLoss) {
   struct Case {
     std::string loss;
     std::vector<std::string> inputs;
@@ -93,8 +93,8 @@ TEST(JsonPass, IsTheCommandOfTheBinaryBodyForEveryLoss) {
       (*message.mutable_loss_fn_config())[c.option] = 1.05;
       more += fmt::format(R"(,"loss_fn_config":{{"{}":1.05}})", c.option);
     }
-    const auto binary = build(message.SerializeAsString(), PassForm::kBinary);
-    const auto json = build(one_datum(inputs, more), PassForm::kJson);
+    const auto binary = build(message.SerializeAsString(), DataForm::kBinary);
+    const auto json = build(one_datum(inputs, more), DataForm::kJson);
     EXPECT_EQ(fingerprint_of(json), fingerprint_of(binary)) << c.loss;
     EXPECT_EQ(json.data[0].tokens, (std::vector<int32_t>{4, 5, 6}));
     EXPECT_EQ(json.data[0].targets, (std::vector<int32_t>{5, 6, 7}));
@@ -102,42 +102,42 @@ TEST(JsonPass, IsTheCommandOfTheBinaryBodyForEveryLoss) {
   }
 }
 
-TEST(JsonPass, CsrIsItsDenseForm) {
+TEST(JsonData, CsrIsItsDenseForm) {
   const std::string dense = R"("target_tokens":{"data":[5,9,6,0,7,0],"dtype":"int64","shape":[3,2]},
       "weights":{"data":[0.5,0.25,1,0,-2,0],"dtype":"float32","shape":[3,2]})";
   const std::string sparse = R"("target_tokens":{"data":[5,9,6,7],"dtype":"int64","shape":[3,2],
       "sparse_crow_indices":[0,2,3,4],"sparse_col_indices":[0,1,0,0]},
       "weights":{"data":[0.5,0.25,1,-2],"dtype":"float32","shape":[3,2],
       "sparse_crow_indices":[0,2,3,4],"sparse_col_indices":[0,1,0,0]})";
-  const auto one = build(one_datum(dense), PassForm::kJson);
-  const auto two = build(one_datum(sparse), PassForm::kJson);
+  const auto one = build(one_datum(dense), DataForm::kJson);
+  const auto two = build(one_datum(sparse), DataForm::kJson);
   EXPECT_EQ(one.data[0].num_targets, 2);
   EXPECT_EQ(one.data[0].inputs[kWeights],
             (std::vector<float>{0.5f, 0.25f, 1.0f, 0.0f, -2.0f, 0.0f}));
   EXPECT_EQ(fingerprint_of(one), fingerprint_of(two));
 }
 
-TEST(JsonPass, NullsAndUnknownFieldsAreAsAbsent) {
+TEST(JsonData, NullsAndUnknownFieldsAreAsAbsent) {
   const std::string plain = one_datum(kTargets + floats_field("weights"));
   const std::string nulls = one_datum(
       kTargets + fmt::format(R"(,"weights":{{"data":{},"dtype":"float32","shape":null,"later":[1],
                       "sparse_crow_indices":null,"sparse_col_indices":null}},"mask":null)",
                              kFloatText),
       R"("cross_entropy","loss_fn_config":null,"later":{})");
-  EXPECT_EQ(fingerprint_of(build(nulls, PassForm::kJson)),
-            fingerprint_of(build(plain, PassForm::kJson)));
+  EXPECT_EQ(fingerprint_of(build(nulls, DataForm::kJson)),
+            fingerprint_of(build(plain, DataForm::kJson)));
 }
 
-TEST(JsonPass, ForwardHasItsOwnField) {
+TEST(JsonData, ForwardHasItsOwnField) {
   std::string text = one_datum(kTargets + floats_field("weights"));
-  EXPECT_FALSE(build(text, PassForm::kJson).forward_only);
-  EXPECT_NE(message_of(text, PassForm::kJsonForward).find("forward: forward_input: this field is "),
+  EXPECT_FALSE(build(text, DataForm::kJson).forward_only);
+  EXPECT_NE(message_of(text, DataForm::kJsonForward).find("forward: forward_input: this field is "),
             std::string::npos);
   text.replace(text.find("forward_backward_input"), 22, "forward_input");
-  EXPECT_TRUE(build(text, PassForm::kJsonForward).forward_only);
+  EXPECT_TRUE(build(text, DataForm::kJsonForward).forward_only);
 }
 
-TEST(JsonPass, WhatCannotBeParsedIsRefusedAtOnce) {
+TEST(JsonData, WhatCannotBeParsedIsRefusedAtOnce) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "forward_backward: model_id: this field is required"},
       {"{]", "forward_backward: the body is not JSON: "},
@@ -150,7 +150,7 @@ TEST(JsonPass, WhatCannotBeParsedIsRefusedAtOnce) {
   };
   for (const auto& [text, wanted] : cases) {
     try {
-      const ForwardBackwardBody body(text, PassForm::kJson);
+      const ForwardBackwardBody body(text, DataForm::kJson);
       ADD_FAILURE() << text << " was accepted";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(wanted), std::string::npos)
@@ -159,7 +159,7 @@ TEST(JsonPass, WhatCannotBeParsedIsRefusedAtOnce) {
   }
 }
 
-TEST(JsonPass, FaultsOfTheDataAreNamed) {
+TEST(JsonData, FaultsOfTheDataAreNamed) {
   const auto tensor = [](const std::string& fields) {
     return message_of(one_datum(fmt::format(R"({},"weights":{{{}}})", kTargets, fields)));
   };

@@ -8,6 +8,6 @@
 
 namespace strata::server {
 
-void take_pass(Service& service, Request&& request, const Respond& respond, PassForm form);
+void take_data(Service& service, Request&& request, const Respond& respond, DataForm form);
 
 }  // namespace strata::server

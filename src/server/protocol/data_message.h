@@ -61,7 +61,7 @@ struct DatumMessage {
 };
 
 // Borrows the bytes that it was read from, but for what is in `own`.
-struct PassMessage {
+struct DataMessage {
   std::string_view model_id, loss_fn;
   int64_t seq_id = 0;
   bool forward_only = false;
@@ -78,18 +78,18 @@ constexpr int64_t kMaxParts = 1 << 20;  // chunks, spans, loss inputs, dimension
 
 // A look over the bytes before they are read: an empty message takes two bytes on the wire and a
 // hundred when read, so their number is bounded first. Allocates nothing.
-struct PassScan {
+struct DataScan {
   std::string_view model_id;  // borrowed from the bytes
   int64_t seq_id = 0;
   int64_t num_parts = 0;
   std::optional<std::string> fault;  // what there is too much of; then the message must not be read
 };
 // What is no such message is left to who reads it.
-PassScan scan_pass(std::string_view bytes);
+DataScan scan_data(std::string_view bytes);
 // Throws Error for more than kMaxData.
 void check_num_data(int64_t count);
 
-// False for what is no such message. How many parts it has is bounded before, by scan_pass().
-bool read_pass_message(std::string_view bytes, PassMessage& out);
+// False for what is no such message. How many parts it has is bounded before, by scan_data().
+bool read_data_message(std::string_view bytes, DataMessage& out);
 
 }  // namespace strata::server

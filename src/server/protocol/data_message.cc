@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/protocol/pass_message.h"
+#include "server/protocol/data_message.h"
 
 #include <fmt/format.h>
 
@@ -169,7 +169,7 @@ class Parts {
       datum(field.bytes);
     }
   }
-  PassScan head;
+  DataScan head;
 
  private:
   void datum(std::string_view bytes) {
@@ -215,7 +215,7 @@ void check_num_data(int64_t count) {
                           kMaxData));
 }
 
-PassScan scan_pass(std::string_view bytes) {
+DataScan scan_data(std::string_view bytes) {
   Parts parts;
   try {
     parts.request(bytes);
@@ -225,7 +225,7 @@ PassScan scan_pass(std::string_view bytes) {
   return std::move(parts.head);
 }
 
-bool read_pass_message(std::string_view bytes, PassMessage& out) {
+bool read_data_message(std::string_view bytes, DataMessage& out) {
   return each_field(bytes, [&](const WireField& field) {
     if (field.is_bytes(1)) return read_string(field, out.model_id);
     if (field.is_varint(2)) out.seq_id = static_cast<int32_t>(field.value);

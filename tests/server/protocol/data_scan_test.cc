@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "server/protocol/data_message.h"
 #include "server/protocol/forward_backward.h"
-#include "server/protocol/pass_message.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {
@@ -39,20 +39,20 @@ std::string field(int number, const std::string& bytes) {
 
 std::string fault_of(const std::string& more) {
   const std::string bytes = head().SerializeAsString() + more;
-  const PassScan scan = scan_pass(bytes);
+  const DataScan scan = scan_data(bytes);
   EXPECT_EQ(scan.model_id, "s:train:0");
   EXPECT_EQ(scan.seq_id, 7);
   return scan.fault.value_or("none");
 }
 
-TEST(PassScan, CountsDataBeforeTheyAreParsed) {
+TEST(DataScan, CountsDataBeforeTheyAreParsed) {
   const std::string_view empty_datum("\x1a\x00", 2);
   EXPECT_EQ(fault_of(repeated(empty_datum, kMaxData)), "none");
   EXPECT_THAT(fault_of(repeated(empty_datum, kMaxData + 1)), HasSubstr("more than 16384 data"));
   EXPECT_THAT(fault_of(repeated(empty_datum, 30 << 20)), HasSubstr("more than 16384 data"));
 }
 
-TEST(PassScan, CountsWhatIsInsideOfDataToo) {
+TEST(DataScan, CountsWhatIsInsideOfDataToo) {
   const std::string spans = field(3, repeated(std::string_view("\x1a\x00", 2), kMaxParts));
   EXPECT_THAT(fault_of(spans), HasSubstr("more than 1048576 chunks, spans"));
   const std::string chunks = field(3, repeated(std::string_view("\x0a\x00", 2), kMaxParts));
@@ -64,10 +64,10 @@ TEST(PassScan, CountsWhatIsInsideOfDataToo) {
 }
 
 // Faults of the data come through the future: the body says whose they are.
-TEST(PassScan, AFaultIsToldWhenThePassIsBuilt) {
+TEST(DataScan, AFaultIsToldWhenThePassIsBuilt) {
   const std::string bytes =
       head().SerializeAsString() + repeated(std::string_view("\x1a\x00", 2), kMaxData + 1);
-  ForwardBackwardBody body(bytes, PassForm::kBinary);
+  ForwardBackwardBody body(bytes, DataForm::kBinary);
   EXPECT_EQ(body.model_id(), "s:train:0");
   EXPECT_EQ(body.seq_id(), 7);
   EXPECT_THAT(
@@ -75,9 +75,9 @@ TEST(PassScan, AFaultIsToldWhenThePassIsBuilt) {
       HasSubstr("more than 16384 data"));
 }
 
-TEST(PassScan, LeavesWhatIsNoMessageToTheParser) {
+TEST(DataScan, LeavesWhatIsNoMessageToTheParser) {
   for (const std::string bytes : {"\xff\xff\xff\xff", "\x1a", "\x1a\x7f", "\x0b", "\x09zz"}) {
-    EXPECT_FALSE(scan_pass(bytes).fault.has_value());
+    EXPECT_FALSE(scan_data(bytes).fault.has_value());
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ForwardBackwardRequests as views beside the protobuf library's own parser: whole ones, and such
 // as no client sends.
-#include "server/protocol/pass_message.h"
+#include "server/protocol/data_message.h"
 
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "server/protocol/tensor.h"
-#include "tests/server/protocol/pass_message_check.h"
+#include "tests/server/protocol/data_message_check.h"
 
 namespace strata::server {
 namespace {
@@ -18,9 +18,9 @@ namespace {
 using testing::agrees_with_protobuf;
 namespace pb = tinker_public;
 
-class PassMessages : public ::testing::Test {
+class DataMessages : public ::testing::Test {
  protected:
-  PassMessages() { google::protobuf::SetLogHandler(nullptr); }
+  DataMessages() { google::protobuf::SetLogHandler(nullptr); }
 
   int64_t draw(int64_t below) {
     return static_cast<int64_t>(random_() % static_cast<uint64_t>(below));
@@ -116,32 +116,32 @@ class PassMessages : public ::testing::Test {
   std::mt19937_64 random_{20261123};
 };
 
-TEST_F(PassMessages, WholeOnesAreReadAsTheLibraryReadsThem) {
+TEST_F(DataMessages, WholeOnesAreReadAsTheLibraryReadsThem) {
   for (int i = 0; i < 3000; ++i) {
     const std::string text = message().SerializeAsString();
-    PassMessage read;
-    ASSERT_TRUE(read_pass_message(text, read)) << i;
+    DataMessage read;
+    ASSERT_TRUE(read_data_message(text, read)) << i;
     ASSERT_TRUE(agrees_with_protobuf(text)) << i;
   }
 }
 
 // One after the other they are one message: fields that come twice, oneofs that change their kind.
-TEST_F(PassMessages, OnesInPiecesAreMerged) {
+TEST_F(DataMessages, OnesInPiecesAreMerged) {
   for (int i = 0; i < 3000; ++i) {
     ASSERT_TRUE(agrees_with_protobuf(message().SerializeAsString() + message().SerializeAsString()))
         << i;
   }
 }
 
-TEST_F(PassMessages, SpoiltOnesAreRefusedOrReadAsTheLibraryDoes) {
+TEST_F(DataMessages, SpoiltOnesAreRefusedOrReadAsTheLibraryDoes) {
   int64_t num_read = 0;
   constexpr int kRuns = 60000;
   for (int i = 0; i < kRuns; ++i) {
     std::string text = message().SerializeAsString();
     for (int64_t n = draw(4); n >= 0; --n) spoil(text);
     ASSERT_TRUE(agrees_with_protobuf(text)) << i << ' ' << ::testing::PrintToString(text);
-    PassMessage read;
-    num_read += read_pass_message(text, read) ? 1 : 0;
+    DataMessage read;
+    num_read += read_data_message(text, read) ? 1 : 0;
   }
   EXPECT_GT(num_read, kRuns / 20);
   EXPECT_LT(num_read, kRuns / 2);
@@ -154,7 +154,7 @@ std::string hex(std::string_view digits) {
   return out;
 }
 
-TEST_F(PassMessages, WhatNoClientSends) {
+TEST_F(DataMessages, WhatNoClientSends) {
   for (const char* digits : {
            "",    // nothing
            "00",  // the number 0
@@ -203,14 +203,14 @@ TEST_F(PassMessages, WhatNoClientSends) {
 }
 
 // What is long stays where it is.
-TEST_F(PassMessages, ArraysAreViewsOfTheBytes) {
+TEST_F(DataMessages, ArraysAreViewsOfTheBytes) {
   pb::ForwardBackwardRequest message;
   pb::Datum& datum = *message.add_data();
   datum.add_model_input()->mutable_encoded_text()->set_tokens(packed(std::vector<int32_t>{7, 8}));
   (*datum.mutable_loss_fn_inputs())["weights"].set_dense(packed(std::vector<float>{1.5f}));
   const std::string text = message.SerializeAsString();
-  PassMessage read;
-  ASSERT_TRUE(read_pass_message(text, read));
+  DataMessage read;
+  ASSERT_TRUE(read_data_message(text, read));
   for (const std::string_view view :
        {read.data[0].model_input[0].tokens, read.data[0].inputs.at("weights").values}) {
     EXPECT_GE(view.data(), text.data());

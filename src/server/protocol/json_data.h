@@ -8,13 +8,13 @@
 #pragma once
 #include <string_view>
 
+#include "server/protocol/data_message.h"
 #include "server/protocol/json_body.h"
-#include "server/protocol/pass_message.h"
 
 namespace strata::server {
 
 // Adds the data, the loss and its options. `input` is the field that holds them. Throws Error for
 // wrong types and for numbers that do not fit; shapes, names and values are checked later.
-void read_json_pass(const Fields& body, std::string_view input, PassMessage& message);
+void read_json_data(const Fields& body, std::string_view input, DataMessage& message);
 
 }  // namespace strata::server

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What read_pass_message made of bytes beside what the protobuf library parses out of them.
+// What read_data_message made of bytes beside what the protobuf library parses out of them.
 #pragma once
 #include <server/protocol/tinker.pb.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/protocol/pass_message.h"
+#include "server/protocol/data_message.h"
 
 namespace strata::server::testing {
 
@@ -89,7 +89,7 @@ inline bool same(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-inline bool same(const PassMessage& ours, const pb::ForwardBackwardRequest& theirs) {
+inline bool same(const DataMessage& ours, const pb::ForwardBackwardRequest& theirs) {
   if (ours.model_id != theirs.model_id() || ours.loss_fn != theirs.loss_fn() ||
       ours.seq_id != theirs.seq_id() || ours.forward_only != theirs.forward_only() ||
       ours.config.size() != theirs.loss_fn_config().size() ||
@@ -110,7 +110,7 @@ inline bool same(const PassMessage& ours, const pb::ForwardBackwardRequest& thei
 }
 
 // What is inside of an image is not looked at: no model here reads it, and it is refused by name.
-inline bool has_image(const PassMessage& message) {
+inline bool has_image(const DataMessage& message) {
   for (const DatumMessage& datum : message.data) {
     for (const ChunkMessage& chunk : datum.model_input) {
       if (chunk.kind == ChunkMessage::Kind::kImage) return true;
@@ -121,9 +121,9 @@ inline bool has_image(const PassMessage& message) {
 
 // Both refuse, or both read the same.
 inline bool agrees_with_protobuf(std::string_view bytes) {
-  PassMessage ours;
+  DataMessage ours;
   pb::ForwardBackwardRequest theirs;
-  const bool is_read = read_pass_message(bytes, ours);
+  const bool is_read = read_data_message(bytes, ours);
   if (theirs.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return is_read && same(ours, theirs);
   }

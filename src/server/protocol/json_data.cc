@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/protocol/json_pass.h"
+#include "server/protocol/json_data.h"
 
 #include <fmt/format.h>
 #include <server/protocol/tinker.pb.h>
@@ -29,7 +29,7 @@ std::string read_values(const Fields& tensor, TensorMessage& out) {
   tensor.fail("dtype", fmt::format("got '{}', wanted 'int64' or 'float32'", dtype.substr(0, 100)));
 }
 
-void read_tensor(const Fields& tensor, PassMessage& message, TensorMessage& out) {
+void read_tensor(const Fields& tensor, DataMessage& message, TensorMessage& out) {
   out.values = message.keep(read_values(tensor, out));
   if (tensor.has("shape")) out.shape = tensor.integers("shape");
   if (!tensor.has("sparse_crow_indices") && !tensor.has("sparse_col_indices")) {
@@ -41,7 +41,7 @@ void read_tensor(const Fields& tensor, PassMessage& message, TensorMessage& out)
   out.col = message.keep(packed(tensor.integers("sparse_col_indices")));
 }
 
-void read_datum(const Fields& datum, PassMessage& message, DatumMessage& out) {
+void read_datum(const Fields& datum, DataMessage& message, DatumMessage& out) {
   for (const char* name : {"model_input_spans", "loss_fn_input_spans"}) {
     if (datum.has(name)) datum.fail(name, "is read from application/x-protobuf bodies only");
   }
@@ -55,7 +55,7 @@ void read_datum(const Fields& datum, PassMessage& message, DatumMessage& out) {
   });
 }
 
-void read_options(const Fields& config, PassMessage& message) {
+void read_options(const Fields& config, DataMessage& message) {
   config.each_name([&](const std::string& name) {
     std::optional<double>& value = message.config_v2[message.keep(name)];
     if (!config.is_string(name)) value = config.number(name);
@@ -64,7 +64,7 @@ void read_options(const Fields& config, PassMessage& message) {
 
 }  // namespace
 
-void read_json_pass(const Fields& body, std::string_view input, PassMessage& message) {
+void read_json_data(const Fields& body, std::string_view input, DataMessage& message) {
   if (body.boolean_or("forward_only", false) && !message.forward_only) {
     body.fail("forward_only", "JSON bodies ask for it by POST forward");
   }
