@@ -3,55 +3,73 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <set>
 
 #include "base/error.h"
 
 namespace strata::engine {
+namespace {
 
-std::string AdapterBook::usage() const {
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 8;  // shares multiply it
+
+}  // namespace
+
+AdapterBook::AdapterBook(const AdapterLimits& limits)
+    : limits_(limits),
+      slots_(limits.max_models),
+      bytes_(limits.max_bytes > 0 ? limits.max_bytes : kNoLimit) {}
+
+void AdapterBook::refuse(const std::string& what) const {
   std::set<api::SessionId> sessions;
-  for (const auto& [model, entry] : models_) sessions.insert(entry.session);
-  return fmt::format("{} models of {} sessions are alive and take {} MiB", models_.size(),
-                     sessions.size(), num_bytes_ >> 20);
+  for (const auto& [model, place] : models_) sessions.insert(place.session);
+  throw Error(ErrorCode::kResourceExhausted,
+              fmt::format("create_model: {}; {} models of {} sessions are alive and take {} MiB",
+                          what, models_.size(), sessions.size(), num_bytes() >> 20));
 }
 
-void AdapterBook::check(const api::Command& command, int64_t rank, int64_t bytes) const {
-  if (rank < 1 || rank > limits_.max_rank) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("create_model: lora_config.rank: got {}, want 1 to {} (--max-rank)",
-                            rank, limits_.max_rank));
-  }
-  const auto full = [&](const std::string& what) {
-    throw Error(ErrorCode::kResourceExhausted, fmt::format("create_model: {}; {}", what, usage()));
-  };
+int64_t AdapterBook::count_of(const api::TenantId& tenant) const {
+  return std::ranges::count(models_, tenant, [](const auto& model) { return model.second.tenant; });
+}
+
+void AdapterBook::check_rank(int64_t rank) const {
+  if (rank >= 1 && rank <= limits_.max_rank) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("create_model: lora_config.rank: got {}, want 1 to {} (--max-rank)", rank,
+                          limits_.max_rank));
+}
+
+AdapterBook::Place AdapterBook::take(const api::Command& command, int64_t bytes) {
+  const std::string& tenant = command.tenant.text;
+  const int64_t count = count_of(command.tenant);
   if (num_models() >= limits_.max_models) {
-    full(fmt::format("no slot is free: unload a model, finish a session or raise --max-adapters {}",
-                     limits_.max_models));
+    refuse(
+        fmt::format("no slot is free: unload a model, finish a session or raise --max-adapters "
+                    "{}",
+                    limits_.max_models));
   }
-  int64_t of_tenant = 0;
-  for (const auto& [model, entry] : models_) of_tenant += entry.tenant == command.tenant ? 1 : 0;
-  if (limits_.max_models_per_tenant > 0 && of_tenant >= limits_.max_models_per_tenant) {
-    full(fmt::format("this tenant has its {} models (--max-adapters-per-tenant)", of_tenant));
+  if (limits_.max_models_per_tenant > 0 && count >= limits_.max_models_per_tenant) {
+    refuse(fmt::format("this tenant has its {} models (--max-adapters-per-tenant)", count));
   }
-  if (limits_.max_bytes > 0 && num_bytes_ + bytes > limits_.max_bytes) {
-    full(
-        fmt::format("a model of rank {} takes {} MiB and {} are left: unload a model, use a "
-                    "smaller rank or raise --memory",
-                    rank, bytes >> 20, (limits_.max_bytes - num_bytes_) >> 20));
+  Place place = {.tenant = command.tenant,
+                 .session = command.session,
+                 .slot = slots_.take(tenant, 1),
+                 .bytes = bytes_.take(tenant, bytes)};
+  if (!place.slot) {
+    refuse(
+        fmt::format("this tenant has {} models, and the free slots are for other tenants: unload "
+                    "a model, finish a session or raise --max-adapters {}",
+                    count, limits_.max_models));
   }
-}
-
-void AdapterBook::add(const api::Command& command, int64_t bytes) {
-  models_[command.model] = {.tenant = command.tenant, .session = command.session, .bytes = bytes};
-  num_bytes_ += bytes;
-}
-
-void AdapterBook::remove(const api::ModelId& model) {
-  const auto found = models_.find(model);
-  if (found == models_.end()) return;
-  num_bytes_ -= found->second.bytes;
-  models_.erase(found);
+  if (!place.bytes) {
+    const int64_t left = limits_.max_bytes - num_bytes();
+    refuse(
+        fmt::format("the model takes {} MiB and {} are left{}: unload a model, use a smaller rank "
+                    "or raise --memory",
+                    bytes >> 20, left >> 20, bytes > left ? "" : " for other tenants"));
+  }
+  return place;
 }
 
 }  // namespace strata::engine

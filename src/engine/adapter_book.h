@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdapterBook: the models alive in all engines of a process, and the limits on them. A slot costs
-// nothing until it is taken. Engine thread only.
+// nothing until it is taken. Slots and bytes are shared by tenants (base/shared_limit.h): one that
+// takes all it can get leaves the others some. Engine thread only, but for limits().
 #pragma once
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "api/command.h"
+#include "base/shared_limit.h"
 
 namespace strata::engine {
 
@@ -19,28 +23,35 @@ struct AdapterLimits {
 
 class AdapterBook {
  public:
-  explicit AdapterBook(const AdapterLimits& limits) : limits_(limits) {}
-
-  // Error{kResourceExhausted} that says what is in use, by how many sessions, and which option to
-  // raise; Error{kInvalidArgument} for a rank that is too large.
-  void check(const api::Command& command, int64_t rank, int64_t bytes) const;
-  void add(const api::Command& command, int64_t bytes);
-  void remove(const api::ModelId& model);
-
-  [[nodiscard]] int64_t num_models() const { return static_cast<int64_t>(models_.size()); }
-  [[nodiscard]] int64_t num_bytes() const { return num_bytes_; }
-
- private:
-  struct Entry {
+  // What a model takes; given back with it.
+  struct Place {
     api::TenantId tenant;
     api::SessionId session;
-    int64_t bytes = 0;
+    SharedLimit::Share slot, bytes;
   };
-  [[nodiscard]] std::string usage() const;
+
+  explicit AdapterBook(const AdapterLimits& limits);
+
+  // Error{kInvalidArgument} for a rank that is too large.
+  void check_rank(int64_t rank) const;
+  // A place for this tenant's model; Error{kResourceExhausted} that says what is in use, by how
+  // many sessions, and which option to raise.
+  [[nodiscard]] Place take(const api::Command& command, int64_t bytes);
+  void add(const api::ModelId& model, Place place) { models_[model] = std::move(place); }
+  void remove(const api::ModelId& model) { models_.erase(model); }
+
+  [[nodiscard]] int64_t num_models() const { return static_cast<int64_t>(models_.size()); }
+  [[nodiscard]] int64_t num_bytes() const { return bytes_.used(); }
+  // What tenants share, for who knows how many may come (SharedLimit::set_num_tenants).
+  [[nodiscard]] std::vector<SharedLimit> limits() const { return {slots_, bytes_}; }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const;
+  [[nodiscard]] int64_t count_of(const api::TenantId& tenant) const;
 
   AdapterLimits limits_;
-  std::map<api::ModelId, Entry> models_;
-  int64_t num_bytes_ = 0;
+  SharedLimit slots_, bytes_;
+  std::map<api::ModelId, Place> models_;
 };
 
 }  // namespace strata::engine

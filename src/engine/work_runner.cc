@@ -230,11 +230,10 @@ std::vector<api::Result> WorkRunner::finish_files() {
 std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
   const auto& create = std::get<api::CreateModel>(command.op);
   // The rank comes first: a huge one must not be multiplied.
-  book_.check(command, create.lora.rank, 0);
+  book_.check_rank(create.lora.rank);
   const std::vector<model::LoraModuleSpec> specs =
       lora_specs(engine_.config(), create.lora, options_.expert_rank);
-  const int64_t bytes = adapter_bytes(engine_, specs, true);
-  book_.check(command, create.lora.rank, bytes);
+  AdapterBook::Place place = book_.take(command, adapter_bytes(engine_, specs, true));
   const api::AdapterSlot slot = engine_.create_adapter(specs, create.lora.seed);
   try {
     engine_.adapter(slot).enable_training();
@@ -243,7 +242,7 @@ std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
     throw;
   }
   models_[command.model] = slot;
-  book_.add(command, bytes);
+  book_.add(command.model, std::move(place));
   if (create.load_dir.empty()) return api::Done{};
   load(command, create.load_dir, create.load_optimizer);
   return std::nullopt;

@@ -72,6 +72,7 @@ void Budget::set_num_tenants(int64_t count) {
   for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &downloads, &remembered,
                              &samples, &polls, &archives})
     limit->set_num_tenants(count);
+  for (SharedLimit& limit : of_engines) limit.set_num_tenants(count);
   responses.set_num_tenants(count + 1);  // who has no key reads the page
 }
 

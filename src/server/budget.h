@@ -35,6 +35,8 @@ class Budget {
   SharedLimit polls;    // that wait
   // Bytes on the disk, besides the checkpoints.
   SharedLimit archives;
+  // What whoever runs the commands has of its own, divided by as many tenants.
+  std::vector<SharedLimit> of_engines;
 
   // Those that are bytes.
   struct Row {

@@ -3,6 +3,7 @@
 // snapshots are fixed; a fault of one request touches no other.
 #include "engine/work_runner.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -279,6 +280,45 @@ TEST(WorkRunner, LimitsSayWhatIsInUseAndWhatToRaise) {
   EXPECT_EQ(server.message(create("f", {.rank = 8})), "");
   Server small({}, {.max_bytes = 1000});
   EXPECT_THAT(small.message(create("a", {.rank = 8})), HasSubstr("--memory"));
+}
+
+TEST(WorkRunner, ATenantThatTakesAllItCanLeavesTheOthersModels) {
+  const auto of = [](const char* tenant, const std::string& model, int64_t rank) {
+    api::Command command = create(model, {.rank = rank});
+    command.tenant = {tenant};
+    return command;
+  };
+  for (const int64_t num_tenants : {3, 300}) {
+    Server server({}, {.max_models = 12});
+    for (SharedLimit limit : server.book.limits()) limit.set_num_tenants(num_tenants);
+    int64_t taken = 0;
+    std::string told;
+    while ((told = server.message(of("greedy", fmt::format("g{}", taken), 1))).empty()) ++taken;
+    EXPECT_THAT(told, AllOf(HasSubstr("for other tenants"), HasSubstr("--max-adapters 12")));
+    EXPECT_GE(taken, 6);
+    EXPECT_LE(taken, 8);
+    for (const char* other : {"a", "b"}) {
+      EXPECT_EQ(server.message(of(other, other, 1)), "") << num_tenants;
+    }
+    // What comes free is anybody's again.
+    api::Command unload = command("g0", 0, api::UnloadModel{}, "unload");
+    unload.tenant = {"greedy"};
+    server.ask(unload);
+    EXPECT_EQ(server.message(of("b", "b2", 1)), "") << num_tenants;
+  }
+  // Likewise of bytes: few models of a high rank.
+  Server one;
+  one.ask(create("m", {.rank = 8}));
+  const int64_t bytes = one.book.num_bytes();
+  Server server({}, {.max_bytes = 8 * bytes});
+  for (SharedLimit limit : server.book.limits()) limit.set_num_tenants(2);
+  for (int i = 0; i < 6; ++i)
+    EXPECT_EQ(server.message(of("greedy", fmt::format("g{}", i), 8)), "") << i;
+  EXPECT_THAT(server.message(of("greedy", "g", 8)),
+              AllOf(HasSubstr("for other tenants"), HasSubstr("--memory")));
+  EXPECT_EQ(server.message(of("a", "a1", 8)), "");
+  EXPECT_EQ(server.message(of("a", "a2", 8)), "");
+  EXPECT_THAT(server.message(of("a", "a3", 8)), HasSubstr("0 are left"));
 }
 
 // A faulty request is told with its datum; its own gradients and everyone else's are as without it.

@@ -64,6 +64,8 @@ class EngineHost {
     return of.tokenizer ? &*of.tokenizer : nullptr;
   }
 
+  // What tenants share of the adapters (engine/adapter_book.h).
+  [[nodiscard]] std::vector<SharedLimit> shared_limits() const { return book_->limits(); }
   // Any thread: bytes of the parameters of such an adapter, as a file holds them.
   [[nodiscard]] int64_t parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const;
 

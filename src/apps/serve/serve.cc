@@ -198,7 +198,7 @@ int run_serve(const server::ServeOptions& given) {
                                 options.adapters);
   const int64_t memory = options.memory > 0 ? options.memory : usable_memory() / 5 * 4;
   server::share_memory(options, memory);
-  const server::Budget budget(options);
+  server::Budget budget(options);
   std::optional<LeaveWhileLoading> loading(std::in_place, signals);
   HostOptions host_options = host_options_of(options, names, memory);
   host_options.requests = request_rows(budget);
@@ -208,6 +208,7 @@ int run_serve(const server::ServeOptions& given) {
     host_options.requests.push_back({"merging", merging.bytes});
   }
   EngineHost host(names.directories(), host_options);
+  budget.of_engines = host.shared_limits();
   loading.reset();
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,

@@ -265,10 +265,11 @@ void adapter_rows(OptionTable& t, ServeOptions& o) {
        "of what waits, is alive and is kept: for some clients on a machine of a few GiB, or for "
        "hundreds of tenants; a limit's own option counts")
       .in("small|default|large");
-  count_row(t, "max-adapters", o.max_adapters, 1, "models alive at once");
+  count_row(t, "max-adapters", o.max_adapters, 1,
+            "models alive at once; shared by tenants, as the bytes that they take");
   count_row(t, "max-adapters-per-tenant", o.max_adapters_per_tenant, 1,
             "models alive at once for one tenant")
-      .by_default("all");
+      .by_default("its share");
   count_row(t, "max-rank", o.max_rank, 1, "largest LoRA rank");
   t.choice("expert-rank", o.expert_rank, {"divided", "full"},
            "of routed experts: max(1, rank / experts), or the whole rank")
