@@ -64,8 +64,13 @@ int hex_value(char c) {
   return -1;
 }
 
-}  // namespace
+struct Framing {
+  unsigned version = 11;    // 10 * major + minor
+  bool is_chunked = false;  // as the parser understands it
+};
 
+// Of a target in absolute form ("http://host/path", RFC 9112, 3.2.2): takes scheme and authority
+// off it, and the authority takes the place of the Host header.
 void take_authority(std::string_view& target, std::vector<Header>& headers) {
   const size_t colon = target.find("://");
   if (colon == std::string_view::npos || !is_scheme(target.substr(0, colon))) return;
@@ -77,6 +82,7 @@ void take_authority(std::string_view& target, std::vector<Header>& headers) {
   target = end < target.size() && target[end] == '/' ? target.substr(end) : "/";
 }
 
+// The refusal, or nothing. Names of headers in lower case.
 std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
   // Of two, a proxy may have believed the other one (RFC 9112, 3.2).
   for (const std::string_view name : {"host", "x-api-key", "content-length"}) {
@@ -107,6 +113,8 @@ std::optional<Response> check_framing(const Framing& framing, const std::vector<
   }
   return std::nullopt;
 }
+
+}  // namespace
 
 AddressRules::AddressRules(std::string listen_host, int port, const std::string& public_url,
                            bool is_secured)
@@ -209,10 +217,21 @@ std::string_view presented_key(const Request& request) {
   return given;
 }
 
-}  // namespace
+// What a header says of the body behind it.
+struct AnnouncedBody {
+  uint64_t length = 0;
+  bool is_chunked = false;  // then its length is not known
+};
 
-std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
-                                      AnnouncedBody body, Request& request) {
+AnnouncedBody announced_body(const BodyParser& parser) {
+  const auto length = parser.content_length();
+  return {length ? *length : 0, parser.chunked()};
+}
+
+std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
+
+std::optional<Response> check_head(const RequestCheck& with, std::string_view raw_path,
+                                   AnnouncedBody body, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
   const bool is_path = path && path->starts_with('/');
   // First, since refusals have the form of their path.
@@ -276,6 +295,29 @@ std::optional<Response> check_request(const RequestCheck& with, std::string_view
         413, fmt::format("this endpoint reads no body, and one is announced ({})", limit.option));
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Response> check_request(const RequestCheck& with, const BodyParser& parser,
+                                      Request& request) {
+  const auto& head = parser.get();
+  request.method = text_of(head.method_string());
+  for (const auto& field : head) {
+    std::string name = text_of(field.name_string());
+    for (char& c : name) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    }
+    request.headers.push_back({std::move(name), text_of(field.value())});
+  }
+  if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
+    return refused;
+  }
+  std::string_view target(head.target().data(), head.target().size());
+  take_authority(target, request.headers);
+  const size_t question = std::min(target.find('?'), target.size());
+  if (question < target.size()) request.query = std::string(target.substr(question + 1));
+  return check_head(with, target.substr(0, question), announced_body(parser), request);
 }
 
 Exchange told_of(const Request& request) {

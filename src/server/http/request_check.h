@@ -11,24 +11,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "server/http/read_request.h"
 #include "server/http/router.h"
 #include "server/http/server.h"
 
 namespace strata::server {
-
-struct Framing {
-  unsigned version = 11;    // 10 * major + minor
-  bool is_chunked = false;  // as the parser understands it
-};
-
-// The refusal, or nothing. Names of headers in lower case.
-std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers);
-
-// Of a target in absolute form ("http://host/path", RFC 9112, 3.2.2): takes scheme and authority
-// off it, and the authority takes the place of the Host header.
-void take_authority(std::string_view& target, std::vector<Header>& headers);
 
 // Names of this server: hosts, the prefix of --public-url, and the base of absolute links.
 class AddressRules {
@@ -75,16 +63,10 @@ struct BodyLimit {
 };
 BodyLimit body_limit(const HttpOptions& options, const Route* route);
 
-// What a header says of the body behind it.
-struct AnnouncedBody {
-  uint64_t length = 0;
-  bool is_chunked = false;  // then its length is not known
-};
-
-// The refusal, or nothing; fills path, route, base_url and what the key says. The method and the
-// headers of `request` are there; `raw_path` is the target without its query.
-std::optional<Response> check_request(const RequestCheck& with, std::string_view raw_path,
-                                      AnnouncedBody body, Request& request);
+// The refusal, or nothing; fills what `request` has of the header, and what the key says. The
+// parser is behind the header.
+std::optional<Response> check_request(const RequestCheck& with, const BodyParser& parser,
+                                      Request& request);
 
 // What stays to be told of a request when it is gone.
 Exchange told_of(const Request& request);

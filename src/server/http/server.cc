@@ -30,7 +30,6 @@
 #include "server/http/handshakes.h"
 #include "server/http/listener.h"
 #include "server/http/peer_watch.h"
-#include "server/http/pending.h"
 #include "server/http/places.h"
 #include "server/http/read_request.h"
 #include "server/http/request_check.h"
@@ -54,7 +53,26 @@ std::chrono::steady_clock::duration in_seconds(double seconds) {
       std::chrono::duration<double>(seconds));
 }
 
-std::string text_of(beast::string_view view) { return {view.data(), view.size()}; }
+// Where a handler's response meets the connection that waits for it. The handler may keep its end
+// for as long as it likes, also past the server, so the timer stays with the connection.
+struct Pending {
+  std::optional<Response> response;
+  boost::asio::steady_timer* ready =
+      nullptr;  // cancelled when the response is there; null: nobody waits
+};
+
+// A wait for the response, as long as its scope.
+struct Waiting {
+  Waiting(boost::asio::io_context& io, std::shared_ptr<Pending> what)
+      : timer(io, boost::asio::steady_timer::time_point::max()), pending(std::move(what)) {
+    pending->ready = &timer;
+  }
+  ~Waiting() { pending->ready = nullptr; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  boost::asio::steady_timer timer;
+  std::shared_ptr<Pending> pending;
+};
 
 }  // namespace
 
@@ -94,7 +112,6 @@ struct HttpServer::State {
   asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
 
-  std::optional<Response> check(const BodyParser& parser, Request& request) const;
   void note(Exchange exchange, int status, double seconds) const;
   void put_in_form(std::string_view path, Response& response) const {
     if (response.status >= 400 && options.put_in_form) options.put_in_form(path, response);
@@ -233,34 +250,6 @@ void give_back(beast::flat_buffer& buffer) {
   if (buffer.capacity() > kFirstRead) buffer.shrink_to_fit();
 }
 
-// What the header says of the body.
-AnnouncedBody announced_body(const BodyParser& parser) {
-  const auto length = parser.content_length();
-  return {length ? *length : 0, parser.chunked()};
-}
-
-// Everything that is decided from the header alone; fills `request`.
-std::optional<Response> HttpServer::State::check(const BodyParser& parser, Request& request) const {
-  const auto& head = parser.get();
-  request.method = text_of(head.method_string());
-  for (const auto& field : head) {
-    std::string name = text_of(field.name_string());
-    for (char& c : name) {
-      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    }
-    request.headers.push_back({std::move(name), text_of(field.value())});
-  }
-  if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
-    return refused;
-  }
-  std::string_view target(head.target().data(), head.target().size());
-  take_authority(target, request.headers);
-  const size_t question = std::min(target.find('?'), target.size());
-  if (question < target.size()) request.query = std::string(target.substr(question + 1));
-  return check_request({options, router, *rules, identify, admit_request},
-                       target.substr(0, question), announced_body(parser), request);
-}
-
 void HttpServer::State::note(Exchange exchange, int status, double seconds) const {
   if (!observe) return;
   exchange.status = status;
@@ -342,7 +331,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_return false;
   }
   const double begin = now_seconds();
-  std::optional<Response> refusal = check(parser, request);
+  std::optional<Response> refusal =
+      check_request({options, router, *rules, identify, admit_request}, parser, request);
   const bool keep_alive = parser.keep_alive();
   const bool is_http10 = parser.get().version() < 11;
   const bool expects = wants_continue(parser);
