@@ -54,7 +54,7 @@ class Trace:
     def __init__(self, program, model, work):
         self.work, self.num = pathlib.Path(work), 0
         tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={work}/dump.%p"]
-        command = [program, "serve", "--model", f"tiny={model}", "--listen", "127.0.0.1:0", "--data", f"{work}/data", "--no-keys",
+        command = [program, "serve", "--model", f"tiny={model}", "--listen", "127.0.0.1:0", "--data", f"{work}/data", "--no-keys", "--metrics-listen", "127.0.0.1:0",
                    "--memory", "2GiB", "--threads", "1"]
         self.log = self.work / "log"
         with open(self.log, "w") as log:
