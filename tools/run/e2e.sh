@@ -21,7 +21,7 @@ chmod 600 "$work/keys"
 port=$((20000 + RANDOM % 20000))
 STRATA_LOG=4 start_server "$work/log" "$strata" --model "tiny=$model" --alias also-tiny=tiny --keys "$work/keys" --data "$work/data" \
   --listen "127.0.0.1:$port" --metrics-listen 127.0.0.1:0 --public-url "http://127.0.0.1:$port/box/strata" \
-  --poll-hold 11
+  --poll-hold 11 --max-adapters 128  # of two tenants, one of whom has some 50 models alive
 
 cd tests/e2e
 for version in "${versions[@]}"; do
