@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -156,22 +159,70 @@ TEST_P(CommCase, DISABLED_Rank) {
 }
 #endif
 
-TEST_P(CommCase, Processes) {
+// What they print on stderr, and the exit code as the last line.
+std::string run_ranks_of_mpi(int num_ranks, const std::string& test) {
+  const std::string command = "mpirun --oversubscribe --allow-run-as-root --bind-to none -n " +
+                              std::to_string(num_ranks) + " " +
+                              std::filesystem::read_symlink("/proc/self/exe").string() +
+                              " --gtest_also_run_disabled_tests --gtest_brief=1 --gtest_filter='" +
+                              test + "' 2>&1 > /dev/null; echo exit code $?";
+  std::FILE* out = ::popen(command.c_str(), "r");
+  std::string text;
+  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) text += static_cast<char>(c);
+  ::pclose(out);
+  return text;
+}
+
+// Why no ranks can be started; empty: they can.
+std::string why_no_mpi() {
 #ifndef STRATA_MPI_PLUGIN
-  GTEST_SKIP() << "built without MPI (libopenmpi-dev)";
+  return "built without MPI (libopenmpi-dev)";
 #else
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "MPI leaks, and a sanitizer would say so";
+  return "MPI leaks, and a sanitizer would say so";
 #endif
-  if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun (openmpi-bin)";
+  return std::system("command -v mpirun > /dev/null") == 0 ? "" : "no mpirun (openmpi-bin)";
+#endif
+}
+
+TEST_P(CommCase, Processes) {
+  if (const std::string why = why_no_mpi(); !why.empty()) GTEST_SKIP() << why;
   const Case& c = GetParam();
-  const std::string command =
-      "mpirun --oversubscribe --allow-run-as-root --bind-to none -n " +
-      std::to_string(c.num_ranks) + " " + std::filesystem::read_symlink("/proc/self/exe").string() +
-      " --gtest_also_run_disabled_tests --gtest_brief=1 --gtest_filter='*.DISABLED_Rank/" + c.name +
-      "' > /dev/null";
-  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  EXPECT_THAT(run_ranks_of_mpi(c.num_ranks, std::string("*.DISABLED_Rank/") + c.name),
+              testing::EndsWith("exit code 0\n"));
+}
+
+#ifdef STRATA_MPI_PLUGIN
+// How many ranks there are, asked of each.
+int count_ranks(Comm& comm) {
+  std::vector<double> all;
+  const double one = 1.0;
+  comm.all_gather({&one, 1}, all);
+  return static_cast<int>(std::accumulate(all.begin(), all.end(), 0.0));
+}
+
+// As one of three ranks that wait for each other, of which the last is stopped.
+TEST(MpiRanks, DISABLED_OneIsStopped) {
+  MpiRanks ranks(STRATA_MPI_PLUGIN, {.silence = 3.0});
+  try {
+    ranks.run([](Comm& comm) {
+      // By now the others know it.
+      EXPECT_EQ(count_ranks(comm), comm.size());
+      if (comm.rank() == comm.size() - 1) std::raise(SIGSTOP);
+      receive_int(comm, (comm.rank() + 1) % comm.size(), 1);
+    });
+  } catch (const Error& error) {
+    if (ranks.speaks()) std::fprintf(stderr, "said: %s\n", error.what());
+  }
+}
 #endif
+
+TEST(MpiRanks, ASilentRankEndsAllWithAMessageThatNamesIt) {
+  if (const std::string why = why_no_mpi(); !why.empty()) GTEST_SKIP() << why;
+  const std::string text = run_ranks_of_mpi(3, "MpiRanks.DISABLED_OneIsStopped");
+  EXPECT_THAT(text, testing::HasSubstr("said: rank 2 ("));
+  EXPECT_THAT(text, testing::HasSubstr("has been silent for 3 s"));
+  EXPECT_THAT(text, testing::EndsWith("exit code 1\n"));
 }
 
 TEST(MpiRanks, SaysWhatToInstallWhereThereIsNoPlugin) {
