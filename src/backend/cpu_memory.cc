@@ -28,9 +28,8 @@ class CpuAllocator : public Allocator {
     const uintptr_t end = start + static_cast<uintptr_t>(bytes);
     const uintptr_t page_end = (end + 4095) / 4096 * 4096;
     const uintptr_t map_end = address + static_cast<uintptr_t>(bytes + slack);
-    if (map_end / 4096 * 4096 > page_end) {
-      ::munmap(reinterpret_cast<void*>(page_end), map_end / 4096 * 4096 - page_end);
-    }
+    // The last page too, which the map has begun.
+    if (map_end > page_end) ::munmap(reinterpret_cast<void*>(page_end), map_end - page_end);
     map = reinterpret_cast<void*>(start);
     ::madvise(map, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     return map;
