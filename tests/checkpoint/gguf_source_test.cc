@@ -53,7 +53,8 @@ TEST(GgufSource, EveryPartIsThatOfTheWhole) {
                                         {count, count}}) {
         std::vector<float> part(static_cast<size_t>(last - first));
         source.read_f32(tensor, first, last - first, part.data());
-        EXPECT_EQ(std::memcmp(part.data(), whole.data() + first, part.size() * sizeof(float)), 0)
+        EXPECT_TRUE(part.empty() || std::memcmp(part.data(), whole.data() + first,
+                                                part.size() * sizeof(float)) == 0)
             << tensor.info.name << " " << first;
       }
     }

@@ -2,6 +2,7 @@
 #include "server/view/loss_curve.h"
 
 #include <cmath>
+#include <limits>
 
 namespace strata::server {
 
@@ -39,7 +40,7 @@ void LossCurve::halve() {
     points_[i / 2] = {points_[i + 1].step, 0.5 * (points_[i].loss + points_[i + 1].loss)};
   }
   points_.resize(points_.size() / 2);
-  stride_ *= 2;
+  if (stride_ <= std::numeric_limits<int64_t>::max() / 2) stride_ *= 2;
 }
 
 }  // namespace strata::server
