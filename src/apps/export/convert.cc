@@ -147,7 +147,7 @@ std::string only_adapter(const ConvertOptions& o) {
   refuse("--data: takes one adapter without a weight; measure others with strata train --eval");
 }
 
-void print_perplexity(const ConvertOptions& o, const std::string& adapter,
+void compare_perplexity(const ConvertOptions& o, const std::string& adapter,
                       const data::Dataset& data) {
   // What is computed in is not what changed.
   const DType dtype = parse_dtype("auto", model::load_config(o.model, false).config);
@@ -182,7 +182,7 @@ int run_convert(const ConvertOptions& options) {
     const int code = convert(options);
     if (code != 0) return code;
   }
-  if (data) print_perplexity(options, adapter, *data);
+  if (data) compare_perplexity(options, adapter, *data);
   return 0;
 }
 

@@ -24,7 +24,7 @@ bool is_letter_or_digit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-bool is_part(std::string_view part) {
+bool is_hub_name_part(std::string_view part) {
   if (part.empty() || part.size() > kMostNameBytes) return false;
   if (!is_letter_or_digit(part.front()) || !is_letter_or_digit(part.back())) return false;
   for (const char c : part) {
@@ -79,8 +79,8 @@ std::optional<std::string> snapshot_in(const fs::path& model) {
 
 bool is_hub_name(std::string_view text) {
   const size_t slash = text.find('/');
-  return slash != std::string_view::npos && is_part(text.substr(0, slash)) &&
-         is_part(text.substr(slash + 1));
+  return slash != std::string_view::npos && is_hub_name_part(text.substr(0, slash)) &&
+         is_hub_name_part(text.substr(slash + 1));
 }
 
 std::optional<std::string> find_in_hub_cache(const std::string& name) {

@@ -273,7 +273,7 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
     if (shares()) share_news();
     for (SampleChoice& choice : choices_) {
       if (choice.num_drafts > 0) {
-        use_draft_choice(choice);
+        accept_draft(choice);
       } else {
         use_choice(choice.id, chosen_of(choice));
       }

@@ -65,7 +65,7 @@ class SamplePass {
   void use_choice(size_t id, const ChosenToken& choice);
 
   // Drafts (engine/sampling/sampling_drafts.cc)
-  void use_draft_choice(SampleChoice& choice);
+  void accept_draft(SampleChoice& choice);
   void keep_before_drafts(Backend& backend);
   void take_back_rejected(Backend& backend);
   void make_drafts(model::Pass& pass);

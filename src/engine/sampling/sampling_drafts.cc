@@ -21,7 +21,7 @@ void SamplePass::keep_before_drafts(Backend& backend) {
 }
 
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
-void SamplePass::use_draft_choice(SampleChoice& choice) {
+void SamplePass::accept_draft(SampleChoice& choice) {
   SampleRow& row = book_.row(choice.id);
   // One that stands behind a rejected draft was given a prefix that the row does not have.
   if (row.finished || row.ahead.size() + 1 != choice.num_drafts) return;

@@ -132,16 +132,16 @@ void CheckpointRegistry::reconcile() {
                                         path_of(row).text(), folder(row)));
     store_.forget_checkpoint(row.id);
   }
-  set_aside(wanted);
+  move_strays(wanted);
 }
 
-void CheckpointRegistry::set_aside(const std::set<std::string>& wanted) {
+void CheckpointRegistry::move_strays(const std::set<std::string>& known) {
   std::vector<std::string> strays;
   auto entry = fs::recursive_directory_iterator(data_.checkpoints());
   for (; entry != fs::recursive_directory_iterator(); ++entry) {
     if (entry.depth() < 3) continue;  // <tenant>/<run>/<kind>/<id>
     entry.disable_recursion_pending();
-    if (!wanted.contains(entry->path().string())) strays.push_back(entry->path().string());
+    if (!known.contains(entry->path().string())) strays.push_back(entry->path().string());
   }
   for (const std::string& stray : strays) {
     const std::string target =

@@ -108,7 +108,7 @@ class CheckpointRegistry {
  private:
   void check_mark();
   void reconcile();
-  void set_aside(const std::set<std::string>& wanted);
+  void move_strays(const std::set<std::string>& known);
   void commit(const CheckpointRow& row, const std::function<void()>& add);
   void check_disk(int64_t more) const;
   void place(const std::string& dir, const CheckpointRow& row);

@@ -127,12 +127,12 @@ class Postgres final : public Sql {
 
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
     if (!is_ready_ && in_transaction_) fail(statement);
-    if (!is_ready_) find_again();
+    if (!is_ready_) reconnect();
     Reply reply = execute(statement, parameters);
     if (libpq().PQstatus(connection_) == CONNECTION_BAD) {
       is_ready_ = false;
       if (!in_transaction_) {
-        find_again();
+        reconnect();
         reply = execute(statement, parameters);
       }
     }
@@ -236,7 +236,7 @@ class Postgres final : public Sql {
 
   // The connection is lost. Looks for a moment, where the last call left off; an Error when it is
   // not there yet.
-  void find_again() {
+  void reconnect() {
     const double now = now_seconds();
     if (deadline_ != kNoDeadline) fail("the database is away");
     if (!is_connecting_) {
