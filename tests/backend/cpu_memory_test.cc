@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cpu/cpu_backend.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
+
+#include "backend/memory.h"
 
 namespace strata {
 namespace {

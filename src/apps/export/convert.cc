@@ -148,7 +148,7 @@ std::string only_adapter(const ConvertOptions& o) {
 }
 
 void compare_perplexity(const ConvertOptions& o, const std::string& adapter,
-                      const data::Dataset& data) {
+                        const data::Dataset& data) {
   // What is computed in is not what changed.
   const DType dtype = parse_dtype("auto", model::load_config(o.model, false).config);
   const double before = perplexity(o.model, adapter, data, o.threads, dtype);
