@@ -314,7 +314,10 @@ void OpenAiEndpoint::stream(const std::shared_ptr<Call>& call) {
                 .writer = std::make_shared<StreamWriter>(
                     AnswerStream(call->head, call->order, *call->text), std::move(elsewhere)),
                 .left = call->order->samples.size()});
-  streaming->writer->body()->on_close([this, call] { stop(*call, kHungUp); });
+  // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
+  streaming->writer->body()->on_close([this, of = std::weak_ptr<Call>(call)] {
+    if (const std::shared_ptr<Call> left = of.lock()) stop(*left, kHungUp);
+  });
   begin(
       call,
       [this, streaming](size_t sample, const api::Event& event) {
