@@ -162,6 +162,19 @@ def sessions_without_rights(w, count=90, at_once=50):
     return f"{', '.join(str(code) for code in sorted(codes - {200}))}; {w.wire.post('create_session', {'tags': []}).status_code}"
 
 
+def all_models(w, most=100):
+    """Models of one tenant, as many as it gets; then one of another."""
+    session, made, told = w.wire.session(), 0, {}
+    while made < most and "error" not in told:
+        told = w.wire.result(w.wire.create(session, made, rank=1))
+        made += 1
+    other = w.other.session()
+    another = w.other.result(w.other.create(other, rank=1))
+    w.wire.ok(f"sessions/{session}/finish", {})
+    w.other.ok(f"sessions/{other}/finish", {})
+    return f"{'for other tenants' if 'for other tenants' in told.get('error', '') else told}; {'made' if 'error' not in another else another}"
+
+
 LIMITED = [
     ("100 samples at once that may yield five times what their tenant has", 429, samples_at_once),
     ("a second prompt beyond its tenant's tokens a second", 429, long_prompts),
@@ -171,5 +184,6 @@ ATTACKS = [
     ("200 connections with zeros as zstd, and another tenant's body of 12 MiB", 400, unpacked),
     ("200 readers of one signed URL who do not read", "200, 503", unread_downloads),
     ("all the sessions that a read-only key gets, then one of a key that trains", "429; 200", sessions_without_rights),
+    ("all the models that one tenant gets, then one of another", "for other tenants; made", all_models),
 ]
 CROWDED = [("bodies held back by one of 3,000 tenants, and another's session, pass and heartbeats", "200, result, [200]", held_bodies)]
