@@ -17,6 +17,7 @@
 #include "backend/mpi_comm.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
+#include "tests/base/sanitizer.h"
 
 namespace strata {
 namespace {
@@ -178,8 +179,8 @@ std::string why_no_mpi() {
 #ifndef STRATA_MPI_PLUGIN
   return "built without MPI (libopenmpi-dev)";
 #else
-#ifdef __SANITIZE_ADDRESS__
-  return "MPI leaks, and a sanitizer would say so";
+#ifdef STRATA_SANITIZED
+  return "sanitizers tell of MPI's own leaks and orders of locks";
 #endif
   return std::system("command -v mpirun > /dev/null") == 0 ? "" : "no mpirun (openmpi-bin)";
 #endif

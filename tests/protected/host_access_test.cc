@@ -7,18 +7,16 @@
 
 #include "backend/arena.h"
 #include "ops/elementwise.h"
+#include "tests/base/sanitizer.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
 namespace {
 
 // Sanitizers catch the signal, report it and exit.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#ifdef STRATA_SANITIZED
 #define EXPECT_NO_ACCESS(statement) EXPECT_DEATH(statement, "SEGV")
-#endif
-#endif
-#ifndef EXPECT_NO_ACCESS
+#else
 #define EXPECT_NO_ACCESS(statement) EXPECT_EXIT(statement, testing::KilledBySignal(SIGSEGV), "")
 #endif
 
