@@ -16,7 +16,7 @@ namespace strata::engine {
 
 struct AdapterLimits {
   int64_t max_models = 64;
-  int64_t max_models_per_tenant = 0;  // 0: as many as there are
+  int64_t max_models_per_tenant = 0;  // 0: its share
   int64_t max_rank = 128;
   int64_t max_bytes = 0;  // of all models together; 0: no limit
 };

@@ -75,7 +75,7 @@ struct ServeOptions {
   std::vector<std::string> trusted_proxies;  // addresses, networks, "unix"
   std::string limits = "default";            // or small, large: of the rows in limit_presets.cc
   int64_t max_adapters = 64;
-  int64_t max_adapters_per_tenant = 0;  // 0: all
+  int64_t max_adapters_per_tenant = 0;  // 0: its share
   int64_t max_rank = 128;
   int64_t max_parked = 10000;
   int64_t max_queued_samples = 4096;
