@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a request ends, over real sockets: framings that a proxy could read in another way are
 // refused, and nothing behind them is run; lines without an end are cut.
+#include "server/http/request_check.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
 
-#include "server/http/request_check.h"
 #include "server/http/server.h"
 #include "tests/server/http/client.h"
 #include "text/unicode/unicode.h"
