@@ -181,13 +181,17 @@ def reloads(strata, model, data):
     stop, faults, waits = threading.Event(), [], []
     try:
         url = next(line.split()[-1] for line in process.stdout if "listening on https://" in line)
-        trust = ssl.create_default_context(cadata=pairs[0][0] + pairs[1][0])
+
+        # Each connection has its own: httpx sets ALPN names on the context that it is given, and Python 3.11 lets another thread
+        # copy them meanwhile, into a ClientHello that no server can decode.
+        def trust():
+            return ssl.create_default_context(cadata=pairs[0][0] + pairs[1][0])
 
         def beat():
             while not stop.is_set():
                 begin = time.monotonic()
                 try:
-                    with httpx.Client(verify=trust, timeout=20) as client:
+                    with httpx.Client(verify=trust(), timeout=20) as client:
                         code = client.get(f"{url}/api/v1/get_server_capabilities", headers={"X-API-Key": KEY}).status_code
                     if code != 200:
                         faults.append(code)
@@ -216,7 +220,7 @@ def reloads(strata, model, data):
         while served != "two" and time.monotonic() < end:
             process.send_signal(signal.SIGHUP)
             time.sleep(0.3)
-            with socket.create_connection((host, int(port))) as peer, trust.wrap_socket(peer, server_hostname="localhost") as tls:
+            with socket.create_connection((host, int(port))) as peer, trust().wrap_socket(peer, server_hostname="localhost") as tls:
                 served = dict(part[0] for part in tls.getpeercert()["subject"])["commonName"]
         stop.set()
         for client in clients:
