@@ -95,7 +95,7 @@ Command plan_command() {
   return plan;
 }
 
-std::vector<Command> commands_of_models() {
+std::vector<Command> commands_of_training() {
   return {
       command("train", "Fine-tune a model on files of data",
               "Examples:\n"
@@ -116,6 +116,11 @@ std::vector<Command> commands_of_models() {
               "  strata eval --model qwen3 --adapter adapter --data heldout.jsonl\n"
               "  strata eval --adapter a --adapter b --data x.jsonl --data y.jsonl --json",
               run_eval),
+  };
+}
+
+std::vector<Command> commands_of_models() {
+  return {
       command("generate", "Continue a prompt",
               "Examples:\n"
               "  strata generate --model qwen3 --prompt \"Once upon a time\" --max-tokens 64\n"
@@ -263,7 +268,8 @@ Command manual_command(const std::vector<Command>& commands) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  std::vector<Command> commands = commands_of_models();
+  std::vector<Command> commands = commands_of_training();
+  for (Command& command : commands_of_models()) commands.push_back(std::move(command));
   for (Command& command : commands_of_servers()) commands.push_back(std::move(command));
   commands.push_back(manual_command(commands));
   const std::string first = arguments.empty() ? "help" : arguments[0];

@@ -365,14 +365,20 @@ class Bench {
 
   void print() const {
     const engine::MemoryPlan plan = planned();
+    if (options_.json) {
+      fmt::print("{}\n", boost::json::serialize(line_of_json(plan)));
+    } else {
+      print_words(plan);
+    }
+  }
+
+  [[nodiscard]] boost::json::object line_of_json(const engine::MemoryPlan& plan) const {
     const Figures figures = median(runs_);
-    const std::string_view path = engine_->backend().arithmetic();
-    const int threads = engine_->backend().parallelism();
     boost::json::object line;
     line["work"] = std::string(work_.name);
     put_speed(line, figures);
     line["read_gb_per_s"] = figures.bandwidth / 1e9;
-    put_machine(line, path, threads);
+    put_machine(line, engine_->backend().arithmetic(), engine_->backend().parallelism());
     line["planned_gib"] = gib(plan.total());
     if (plan.activation_file_bytes > 0) line["file_gib"] = gib(plan.activation_file_bytes);
     if (plan_) {
@@ -398,13 +404,14 @@ class Bench {
       line["latent_bytes_per_token_and_layer"] = latent_bytes();
       if (cache_bytes() > 0.0) line["cache_bytes_per_token_and_layer"] = cache_bytes();
     }
-    if (options_.json) {
-      fmt::print("{}\n", boost::json::serialize(line));
-      return;
-    }
+    return line;
+  }
+
+  void print_words(const engine::MemoryPlan& plan) const {
     fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {}\n", work_.name,
-               words_of(figures, "", path, threads), peak_rss_gib(), gib(plan.total()),
-               report::format_seconds(startup_s_));
+               words_of(median(runs_), "", engine_->backend().arithmetic(),
+                        engine_->backend().parallelism()),
+               peak_rss_gib(), gib(plan.total()), report::format_seconds(startup_s_));
     if (plan.activation_file_bytes > 0) {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
                  gib(plan.activation_file_bytes));

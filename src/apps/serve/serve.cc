@@ -185,6 +185,26 @@ void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, doubl
   }
 }
 
+void announce(const server::ServeOptions& options, const server::TinkerServer& server,
+              const EngineHost& host) {
+  fmt::print("listening on {}\n", address_text(options.listen, server.port(),
+                                               options.tls_cert.empty() ? "http" : "https"));
+  fmt::print("metrics on {}{}\n",
+             address_text(options.metrics_listen, server.metrics_port(), "http"),
+             options.metrics_listen.path.empty() ? "/metrics" : "");
+  fmt::print("{}{}", options.stands_for, host.plan().text());
+  std::fflush(stdout);
+  notify_manager("READY=1");
+}
+
+void announce_end(int signal, double shutdown_timeout) {
+  say(fmt::format(
+      "{}: new work is refused; the running pass and queued saves are finished, for {} "
+      "at most (once more: at once)",
+      signal == SIGINT ? "Ctrl-C" : "SIGTERM", report::format_duration(shutdown_timeout)));
+  notify_manager("STOPPING=1");
+}
+
 }  // namespace
 
 int run_serve(const server::ServeOptions& given) {
@@ -222,20 +242,9 @@ int run_serve(const server::ServeOptions& given) {
              [&server](std::vector<api::Event> events) { server.post(std::move(events)); });
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
-  fmt::print("listening on {}\n", address_text(options.listen, server.port(),
-                                               options.tls_cert.empty() ? "http" : "https"));
-  fmt::print("metrics on {}{}\n",
-             address_text(options.metrics_listen, server.metrics_port(), "http"),
-             options.metrics_listen.path.empty() ? "/metrics" : "");
-  fmt::print("{}{}", given.stands_for, host.plan().text());
-  std::fflush(stdout);
-  notify_manager("READY=1");
+  announce(options, server, host);
   const int signal = wait_for_end(signals, server);
-  say(fmt::format(
-      "{}: new work is refused; the running pass and queued saves are finished, for {} "
-      "at most (once more: at once)",
-      signal == SIGINT ? "Ctrl-C" : "SIGTERM", report::format_duration(options.shutdown_timeout)));
-  notify_manager("STOPPING=1");
+  announce_end(signal, options.shutdown_timeout);
   StopSignals::ask(signal);  // a merge ends where it is
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());

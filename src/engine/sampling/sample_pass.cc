@@ -195,42 +195,53 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
     for (size_t i = 0; i < rows.size(); ++i) {
       while (rows[i] >= step_.slices()[slice].end) ++slice;
       const StepSlice& part = step_.slices()[slice];
-      SampleRow& row = book_.row(part.id);
-      SampleGroup& group = book_.group_of(row);
       const auto logits_row = static_cast<int32_t>(i);
-      const int64_t next = row.position - (part.end - rows[i]) + 1;
-      bool reads_prompt = false;
-      pass.on_host([&] { reads_prompt = records_prompt(row); });
-      if (reads_prompt && next < group.prompt_size() && reads_position(*group.request, next)) {
-        recorded_.push_back({part.id, next});
-        try {
-          if (has_logits()) record_prompt(backend, group, next, {logits, lse, logits_row});
-        } catch (const Error& error) {
-          row.error = error.what();
-        }
-      }
-      const int64_t first_sampled = part.end - 1 - part.num_drafts;
-      if (!part.samples || rows[i] < first_sampled) continue;
-      SampleChoice& choice = choices_.emplace_back();
-      static_cast<ops::TokenChoice&>(choice) = choice_of(row);
-      choice.id = part.id;
-      choice.num_drafts = static_cast<size_t>(rows[i] - first_sampled);
-      if (!choice.penalties.none()) {
-        choice.drafts.assign(row.drafts.begin(), row.drafts.begin() + (rows[i] - first_sampled));
-        choice.before.drafts = choice.drafts;
-      }
-      choice.row = logits_row;
-      choice.step_index = part.first_index + choice.num_drafts;
-      choice.error = row.error;
-      const auto k = static_cast<size_t>(group.request->topk_sample_logprobs);
-      choice.topk_ids.resize(k);
-      choice.topk_logprobs.resize(k);
+      read_prompt(pass, part, rows[i], {logits, lse, logits_row});
+      if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
+        add_choice(part, rows[i], logits_row);
     }
     choose(backend, logits, lse);
   }
   backend.on_host([&] {
     if (has_logits() && shares()) runner_.share(news_.bytes());
   });
+}
+
+// Row `at` of the pass, where it is of a prompt whose values are wanted.
+void SamplePass::read_prompt(model::Pass& pass, const StepSlice& slice, int32_t at,
+                             const LogitsRow& of) {
+  SampleRow& row = book_.row(slice.id);
+  SampleGroup& group = book_.group_of(row);
+  const int64_t next = row.position - (slice.end - at) + 1;
+  bool reads_prompt = false;
+  pass.on_host([&] { reads_prompt = records_prompt(row); });
+  if (!reads_prompt || next >= group.prompt_size() || !reads_position(*group.request, next)) return;
+  recorded_.push_back({slice.id, next});
+  try {
+    if (has_logits()) record_prompt(pass.backend, group, next, of);
+  } catch (const Error& error) {
+    row.error = error.what();
+  }
+}
+
+// What a token is chosen by behind row `at` of the pass.
+void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_row) {
+  const SampleRow& row = book_.row(slice.id);
+  const int64_t num_drafts = at - (slice.end - 1 - slice.num_drafts);
+  SampleChoice& choice = choices_.emplace_back();
+  static_cast<ops::TokenChoice&>(choice) = choice_of(row);
+  choice.id = slice.id;
+  choice.num_drafts = static_cast<size_t>(num_drafts);
+  if (!choice.penalties.none()) {
+    choice.drafts.assign(row.drafts.begin(), row.drafts.begin() + num_drafts);
+    choice.before.drafts = choice.drafts;
+  }
+  choice.row = logits_row;
+  choice.step_index = slice.first_index + choice.num_drafts;
+  choice.error = row.error;
+  const auto k = static_cast<size_t>(book_.group_of(row).request->topk_sample_logprobs);
+  choice.topk_ids.resize(k);
+  choice.topk_logprobs.resize(k);
 }
 
 void SamplePass::record_prompt(Backend& backend, SampleGroup& group, int64_t position,

@@ -58,6 +58,8 @@ class SamplePass {
     TensorView logits, lse;
     int32_t row;
   };
+  void read_prompt(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
+  void add_choice(const StepSlice& slice, int32_t at, int32_t logits_row);
   void record_prompt(Backend& backend, SampleGroup& group, int64_t position, const LogitsRow& of);
   void share_news();
   void choose(Backend& backend, TensorView logits, TensorView lse);

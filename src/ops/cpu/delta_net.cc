@@ -44,6 +44,8 @@ struct Forward {
                  const Workspace& work) const;
   void run_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
                       const Workspace& work) const;
+  void fold(const Rows& rows, const DeltaState& state, float* u, float* panel, int64_t width,
+            const Workspace& work) const;
 };
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -130,22 +132,26 @@ void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
                (rows.row * out_stride + value_head * layout.shape.value_dim + begin) *
                    dtype_bytes(out.dtype);
     kernels.store_rows(work.out, width, rows.count, columns, 1.0f, to, out.dtype, out_stride);
-    if (!rows.folds) return;
-    // The chunk's u is not read again, so its factors go in place.
-    kernels.scale_rows(u, width, work.decay_exp, 1, kDeltaChunk, width, u, width);
-    kernels.product({.x = state.keys(),
-                     .x_row = kDeltaChunk,
-                     .panel = u,
-                     .panel_stride = width,
-                     .depth = kDeltaChunk,
-                     .rows = dim,
-                     .lanes = width,
-                     .init = rows.reads ? panel : nullptr,
-                     .init_stride = width,
-                     .keep = work.total_exp[rows.count - 1],
-                     .out = panel,
-                     .out_stride = width});
+    if (rows.folds) fold(rows, state, u, panel, width, work);
   });
+}
+
+// Adds a chunk that ends to a panel of the state. Its u is not read again: its factors go in place.
+void Forward::fold(const Rows& rows, const DeltaState& state, float* u, float* panel, int64_t width,
+                   const Workspace& work) const {
+  kernels.scale_rows(u, width, work.decay_exp, 1, kDeltaChunk, width, u, width);
+  kernels.product({.x = state.keys(),
+                   .x_row = kDeltaChunk,
+                   .panel = u,
+                   .panel_stride = width,
+                   .depth = kDeltaChunk,
+                   .rows = layout.shape.key_dim,
+                   .lanes = width,
+                   .init = rows.reads ? panel : nullptr,
+                   .init_stride = width,
+                   .keep = work.total_exp[rows.count - 1],
+                   .out = panel,
+                   .out_stride = width});
 }
 
 void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,

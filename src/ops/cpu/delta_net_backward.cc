@@ -59,6 +59,10 @@ struct Backward {
                       const DeltaWorkspace& work) const;
   void solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
              int64_t columns, const DeltaWorkspace& work) const;
+  void u_gradients(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                   const DeltaWorkspace& work) const;
+  void coefficient_gradients(const Chunk& c, int64_t width, bool add,
+                             const DeltaWorkspace& work) const;
   void add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
                  const DeltaWorkspace& work) const;
   void add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
@@ -172,18 +176,10 @@ void Backward::sweep(const Chunk& c, int64_t head, int64_t member,
   });
 }
 
-// d_u, d_z and d_v of a panel, and what they add to d_beta, d_fold and the coefficients.
-void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
-                     int64_t columns, const DeltaWorkspace& work) const {
-  const int64_t value_head = head * layout.group + member;
-  const bool add = begin > 0;
-  const float* z_panel = z(work, c.index, member) + kDeltaChunk * begin;
-  kernels.scale_rows(z_panel, width, beta(c, value_head), args.beta.row_stride, c.count, width,
-                     work.u, width);
-  const DeltaMatrix d_out =
-      delta_columns(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
-  kernels.load_rows({d_out.data, d_out.type, layout.shape.num_value_heads * d_out.stride}, c.count,
-                    columns, work.d_z + width, 2 * width);
+// d_u of a panel, by the state behind the chunk and by the outputs of its rows, and what it adds to
+// d_fold.
+void Backward::u_gradients(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                           const DeltaWorkspace& work) const {
   // S' = ... + k_j (E_j u_j)^T
   if (c.folds) {
     kernels.product({.x = work.rows,
@@ -196,7 +192,7 @@ void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin
                      .out = work.d_u,
                      .out_stride = width});
     kernels.scale_rows(work.d_u, width, work.decay_exp, 1, c.count, width, work.d_u, width);
-    kernels.dot_rows(work.d_u, width, work.u, width, c.count, width, add, work.d_fold, 1);
+    kernels.dot_rows(work.d_u, width, work.u, width, c.count, width, begin > 0, work.d_fold, 1);
   }
   // o_i = ... + sum_{j<=i} P_ij u_j
   for (int64_t j = 0; j < c.count; j += kTile) {
@@ -213,20 +209,11 @@ void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin
                      .out = work.d_u + j * width,
                      .out_stride = width});
   }
-  // u = beta z;  z_i = v_i - ... - sum_{j<i} M_ij u_j
-  kernels.solve_back({.coefficients = work.coefficients,
-                      .beta = beta(c, value_head),
-                      .beta_stride = args.beta.row_stride,
-                      .count = c.count,
-                      .lanes = width,
-                      .d_u = work.d_u,
-                      .d_z = work.d_z});
-  float* d_beta = grads.d_beta.f32() + c.row * grads.d_beta.row_stride + value_head;
-  kernels.dot_rows(work.d_u, width, z_panel, width, c.count, width, add, d_beta,
-                   grads.d_beta.row_stride);
-  const DeltaMatrix d_v = delta_columns(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
-  kernels.store_rows(work.d_z, 2 * width, c.count, columns, -1.0f, const_cast<void*>(d_v.data),
-                     d_v.type, d_v.stride);
+}
+
+// What d_z of a panel and the gradient of its outputs add to those of the coefficients.
+void Backward::coefficient_gradients(const Chunk& c, int64_t width, bool add,
+                                     const DeltaWorkspace& work) const {
   kernels.transpose(work.u, width, c.count, width, work.transposed, kDeltaChunk);
   for (int64_t i = 0; i < c.count; i += kTile / 2) {
     const int64_t tokens = std::min(kTile / 2, c.count - i);
@@ -242,6 +229,36 @@ void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin
                      .out = work.d_coefficients + 2 * i * kDeltaChunk,
                      .out_stride = kDeltaChunk});
   }
+}
+
+// d_u, d_z and d_v of a panel, and what they add to d_beta, d_fold and the coefficients.
+void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
+                     int64_t columns, const DeltaWorkspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  const bool add = begin > 0;
+  const float* z_panel = z(work, c.index, member) + kDeltaChunk * begin;
+  kernels.scale_rows(z_panel, width, beta(c, value_head), args.beta.row_stride, c.count, width,
+                     work.u, width);
+  const DeltaMatrix d_out =
+      delta_columns(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
+  kernels.load_rows({d_out.data, d_out.type, layout.shape.num_value_heads * d_out.stride}, c.count,
+                    columns, work.d_z + width, 2 * width);
+  u_gradients(c, member, begin, width, work);
+  // u = beta z;  z_i = v_i - ... - sum_{j<i} M_ij u_j
+  kernels.solve_back({.coefficients = work.coefficients,
+                      .beta = beta(c, value_head),
+                      .beta_stride = args.beta.row_stride,
+                      .count = c.count,
+                      .lanes = width,
+                      .d_u = work.d_u,
+                      .d_z = work.d_z});
+  float* d_beta = grads.d_beta.f32() + c.row * grads.d_beta.row_stride + value_head;
+  kernels.dot_rows(work.d_u, width, z_panel, width, c.count, width, add, d_beta,
+                   grads.d_beta.row_stride);
+  const DeltaMatrix d_v = delta_columns(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
+  kernels.store_rows(work.d_z, 2 * width, c.count, columns, -1.0f, const_cast<void*>(d_v.data),
+                     d_v.type, d_v.stride);
+  coefficient_gradients(c, width, add, work);
 }
 
 // transposed = panel^T, itself in panels of the lanes of dk.

@@ -108,6 +108,27 @@ struct WeightGradient {
     }
   }
 
+  // A worker's part of the grid of panels and tiles of a block of rows, whose steps are prepared in
+  // step_rows; `panel_data` is the worker's own.
+  void part(const Grid& grid, int64_t part, Range block, int64_t tile_rows, const char* step_rows,
+            const Steps& steps, char* panel_data) const {
+    const int64_t num_lanes = lanes.cols();
+    const Range mine =
+        part_of(ceil_div(num_lanes, kMaxWidth), part % grid.col_parts, grid.col_parts);
+    const Range tiles =
+        part_of(ceil_div(block.size(), tile_rows), part / grid.col_parts, grid.row_parts);
+    const Range row = {block.begin + tiles.begin * tile_rows,
+                       std::min(block.begin + tiles.end * tile_rows, block.end)};
+    for (int64_t p = mine.begin; p < mine.end; ++p) {
+      const Range lane = {p * kMaxWidth, std::min((p + 1) * kMaxWidth, num_lanes)};
+      StepArgs args = step_args(lanes, lane.begin, lane.size(), steps);
+      args.dst = panel_data;
+      args.dst_stride = tile_width(lane.size());
+      kernels.step_panel(args);
+      panel(lane, row, step_rows, block.begin, steps, panel_data);
+    }
+  }
+
   // chains [row, width] continue.
   void tiles(Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
              const char* panel_data, int64_t width, float* chains, int64_t chains_stride) const {
@@ -169,9 +190,9 @@ void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
     steps.fill(sequence_ends, kernels.pair, token, sequence);
     if (steps.count == 0) break;
     for (int64_t origin = 0; origin < num_rows; origin += kGradientRows) {
-      const int64_t count = std::min(kGradientRows, num_rows - origin);
-      pool.run(ceil_div(count, 16), [&](int64_t begin, int64_t end, int) {
-        const Range cols = {begin * 16, std::min(end * 16, count)};
+      const Range block = {origin, std::min(origin + kGradientRows, num_rows)};
+      pool.run(ceil_div(block.size(), 16), [&](int64_t begin, int64_t end, int) {
+        const Range cols = {begin * 16, std::min(end * 16, block.size())};
         StepArgs args = gradient.step_args(gradient.rows, origin + cols.begin, cols.size(), steps);
         args.dst = step_rows + cols.begin * stride * element;
         args.dst_stride = stride;
@@ -179,20 +200,8 @@ void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
       });
       pool.run(num_parts, [&](int64_t begin, int64_t end, int) {
         for (int64_t part = begin; part < end; ++part) {
-          char* own = panels + part * panel_bytes;
-          const Range mine = part_of(num_panels, part % grid.col_parts, grid.col_parts);
-          const Range tiles =
-              part_of(ceil_div(count, tile_rows), part / grid.col_parts, grid.row_parts);
-          const Range row = {origin + tiles.begin * tile_rows,
-                             origin + std::min(tiles.end * tile_rows, count)};
-          for (int64_t p = mine.begin; p < mine.end; ++p) {
-            const Range lane = {p * kMaxWidth, std::min((p + 1) * kMaxWidth, num_lanes)};
-            StepArgs args = gradient.step_args(gradient.lanes, lane.begin, lane.size(), steps);
-            args.dst = own;
-            args.dst_stride = tile_width(lane.size());
-            kernels.step_panel(args);
-            gradient.panel(lane, row, step_rows, origin, steps, own);
-          }
+          gradient.part(grid, part, block, tile_rows, step_rows, steps,
+                        panels + part * panel_bytes);
         }
       });
     }

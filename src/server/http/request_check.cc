@@ -230,6 +230,54 @@ AnnouncedBody announced_body(const BodyParser& parser) {
 
 std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
+// Whose key the request has, and whether it may be here with it.
+std::optional<Response> check_key(const RequestCheck& with, Request& request) {
+  const Route* route = request.route;
+  const std::string_view key = presented_key(request);
+  const std::optional<Caller> caller = with.identify(key);
+  if (!caller) {
+    return error_response(401, key.empty()
+                                   ? "X-API-Key is missing: every endpoint but healthz needs a key"
+                                   : "X-API-Key is not a key of this server");
+  }
+  if (caller->has_expired) {
+    return error_response(401, "X-API-Key has expired; ask the operator for a new one");
+  }
+  request.tenant = caller->tenant;
+  request.is_admin = caller->is_admin;
+  request.scope = caller->scope;
+  request.key_id = caller->key_id;
+  if (route != nullptr && request.scope < route->scope) {
+    return error_response(
+        403, fmt::format("this key is {}: {} {} needs a key that is {}", scope_name(request.scope),
+                         request.method, route->pattern,
+                         route->scope == Scope::kSample ? "sample-only or has every right"
+                                                        : "neither read-only nor sample-only"));
+  }
+  return with.admit ? with.admit(request) : std::nullopt;
+}
+
+std::optional<Response> check_body(const RequestCheck& with, AnnouncedBody body,
+                                   const Request& request) {
+  const std::string_view encoding = request.header("content-encoding");
+  if (!encoding.empty() && encoding != "identity" && encoding != "zstd") {
+    return error_response(415, fmt::format("Content-Encoding '{}' is not supported; wanted zstd or "
+                                           "none",
+                                           encoding.substr(0, 100)));
+  }
+  const BodyLimit limit = body_limit(with.options, request.route);
+  if (body.length > limit.bytes) {
+    return error_response(
+        413, fmt::format("the body has {} bytes, this endpoint's limit is {} ({})", body.length,
+                         limit.bytes, limit.option));
+  }
+  if (body.is_chunked && limit.bytes == 0) {
+    return error_response(
+        413, fmt::format("this endpoint reads no body, and one is announced ({})", limit.option));
+  }
+  return std::nullopt;
+}
+
 std::optional<Response> check_head(const RequestCheck& with, std::string_view raw_path,
                                    AnnouncedBody body, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
@@ -248,53 +296,13 @@ std::optional<Response> check_head(const RequestCheck& with, std::string_view ra
   if (!is_path) return error_response(400, "the request's path is malformed");
   request.base_url = with.rules.base_url(host);
   with.router.find(request);
-  const Route* route = request.route;
-  if (route == nullptr || route->needs_key) {
-    const std::string_view key = presented_key(request);
-    const std::optional<Caller> caller = with.identify(key);
-    if (!caller) {
-      return error_response(
-          401, key.empty() ? "X-API-Key is missing: every endpoint but healthz needs a key"
-                           : "X-API-Key is not a key of this server");
-    }
-    if (caller->has_expired) {
-      return error_response(401, "X-API-Key has expired; ask the operator for a new one");
-    }
-    request.tenant = caller->tenant;
-    request.is_admin = caller->is_admin;
-    request.scope = caller->scope;
-    request.key_id = caller->key_id;
-    if (route != nullptr && request.scope < route->scope) {
-      return error_response(
-          403, fmt::format("this key is {}: {} {} needs a key that is {}",
-                           scope_name(request.scope), request.method, route->pattern,
-                           route->scope == Scope::kSample ? "sample-only or has every right"
-                                                          : "neither read-only nor sample-only"));
-    }
-    if (with.admit) {
-      if (std::optional<Response> refused = with.admit(request)) return refused;
-    }
+  if (request.route == nullptr || request.route->needs_key) {
+    if (std::optional<Response> refused = check_key(with, request)) return refused;
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
     return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
   }
-  const std::string_view encoding = request.header("content-encoding");
-  if (!encoding.empty() && encoding != "identity" && encoding != "zstd") {
-    return error_response(415, fmt::format("Content-Encoding '{}' is not supported; wanted zstd or "
-                                           "none",
-                                           encoding.substr(0, 100)));
-  }
-  const BodyLimit limit = body_limit(with.options, route);
-  if (body.length > limit.bytes) {
-    return error_response(
-        413, fmt::format("the body has {} bytes, this endpoint's limit is {} ({})", body.length,
-                         limit.bytes, limit.option));
-  }
-  if (body.is_chunked && limit.bytes == 0) {
-    return error_response(
-        413, fmt::format("this endpoint reads no body, and one is announced ({})", limit.option));
-  }
-  return std::nullopt;
+  return check_body(with, body, request);
 }
 
 }  // namespace

@@ -74,6 +74,21 @@ struct Waiting {
   std::shared_ptr<Pending> pending;
 };
 
+// The client waits for it before it sends its body. False: the client has gone.
+asio::awaitable<bool> send_continue(Stream& stream) {
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  error_code fault;
+  co_await asio::async_write(stream, asio::buffer(kContinue.data(), kContinue.size()),
+                             asio::redirect_error(asio::use_awaitable, fault));
+  co_return !fault;
+}
+
+Response response_to(const BodyFault& fault) {
+  const bool is_busy = fault.status == 503 || fault.status == 429;
+  return is_busy ? busy_response(fault.status, fault.text)
+                 : error_response(fault.status, fault.text);
+}
+
 }  // namespace
 
 struct HttpServer::State {
@@ -106,6 +121,7 @@ struct HttpServer::State {
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
   asio::awaitable<bool> greet(Connection& connection);
   asio::awaitable<bool> exchange(Connection& connection);
+  asio::awaitable<bool> read_rest(Connection& connection, const Incoming& from, Request& request);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit(Connection& connection);
   asio::awaitable<Response> run_handler(Connection& connection, Request request);
@@ -312,6 +328,22 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   }
 }
 
+// The body, behind its head. False: there is none, and whoever still listens knows why.
+asio::awaitable<bool> HttpServer::State::read_rest(Connection& connection, const Incoming& from,
+                                                   Request& request) {
+  const std::optional<BodyFault> fault =
+      co_await read_body(options, from, decompression, io, request);
+  if (!fault) {
+    give_back(connection.buffer);
+    co_return true;
+  }
+  if (fault->status >= 0) {
+    request.free_body();
+    co_await refuse(connection, response_to(*fault), request);
+  }
+  co_return false;
+}
+
 // One request and its response; whether the connection may carry another.
 asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const bool arrived = co_await wait_for_bytes(connection);
@@ -322,7 +354,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   connection.stream.expires_after(in_seconds(options.header_timeout));
   const std::function<bool()> has_place = [&] { return places.hold(connection); };
   const Incoming from = {connection.stream, connection.buffer, parser};
-  error_code fault = co_await read_header(from, has_place);
+  const error_code fault = co_await read_header(from, has_place);
   Request request;
   request.address = connection.address;
   if (is_gone(fault)) co_return false;
@@ -351,23 +383,11 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_return false;
   }
   if (expects) {
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    co_await asio::async_write(connection.stream, asio::buffer(kContinue.data(), kContinue.size()),
-                               asio::redirect_error(asio::use_awaitable, fault));
-    if (fault) co_return false;
+    const bool sent = co_await send_continue(connection.stream);
+    if (!sent) co_return false;
   }
-  const std::optional<BodyFault> fault_of_body =
-      co_await read_body(options, from, decompression, io, request);
-  if (fault_of_body) {
-    if (fault_of_body->status < 0) co_return false;
-    request.free_body();
-    const bool is_busy = fault_of_body->status == 503 || fault_of_body->status == 429;
-    Response response = is_busy ? busy_response(fault_of_body->status, fault_of_body->text)
-                                : error_response(fault_of_body->status, fault_of_body->text);
-    co_await refuse(connection, std::move(response), request);
-    co_return false;
-  }
-  give_back(connection.buffer);
+  const bool complete = co_await read_rest(connection, from, request);
+  if (!complete) co_return false;
   request.about = std::make_shared<std::string>();
   Exchange told = told_of(request);
   connection.stream.expires_never();

@@ -33,10 +33,31 @@ size_t num_values(const api::Outcome& outcome) {
 }
 
 // Tables over a prompt are made when its sample begins, and kept until they are fetched.
-int64_t prompt_table_bytes(const api::Sample& sample) {
+int64_t prompt_table_bytes(const api::Command& command) {
+  const auto* sample = std::get_if<api::Sample>(&command.op);
+  if (sample == nullptr) return 0;
   const int64_t values =
-      (sample.prompt_logprobs ? 1 : 0) + 2 * (sample.topk_prompt_logprobs + sample.prompt_draws);
-  return (std::ssize(sample.prompt) * values + std::ssize(sample.prompt_targets.ids)) * 4;
+      (sample->prompt_logprobs ? 1 : 0) + 2 * (sample->topk_prompt_logprobs + sample->prompt_draws);
+  return (std::ssize(sample->prompt) * values + std::ssize(sample->prompt_targets.ids)) * 4;
+}
+
+Response conflict_response(const std::string& model_id, int64_t seq_id) {
+  return error_response(
+      409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
+}
+
+Response given_up_response(const std::string& model_id, int64_t seq_id) {
+  return error_response(
+      400, fmt::format("model {}: number {} was refused, or given up because it did not arrive "
+                       "(--gap-timeout), or has run and its answer is forgotten "
+                       "(--max-remembered-bytes)",
+                       model_id, seq_id));
+}
+
+Response unknown_model_response(const std::string& model_id) {
+  return error_response(404, fmt::format("model {} is not loaded: it was never created, its "
+                                         "creation failed, or it was unloaded",
+                                         model_id));
 }
 
 }  // namespace
@@ -166,8 +187,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   pending.tenant = tenant;
   pending.request = id;
   pending.is_sample = std::holds_alternative<api::Sample>(command.op);
-  const int64_t wanted =
-      pending.is_sample ? prompt_table_bytes(std::get<api::Sample>(command.op)) : 0;
+  const int64_t wanted = prompt_table_bytes(command);
   const auto refuse = [&](Response response) {
     undo(pending);
     return response;
@@ -203,18 +223,11 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     case api::Admission::kDuplicate:
       return future_response(admitted.request.text, model);
     case api::Admission::kConflict:
-      return error_response(
-          409, fmt::format("model {}: number {} was used for another request", model, seq_id));
+      return conflict_response(model, seq_id);
     case api::Admission::kGivenUp:
-      return error_response(
-          400, fmt::format("model {}: number {} was refused, or given up because it did not arrive "
-                           "(--gap-timeout), or has run and its answer is forgotten "
-                           "(--max-remembered-bytes)",
-                           model, seq_id));
+      return given_up_response(model, seq_id);
     case api::Admission::kUnknownModel:
-      return error_response(404, fmt::format("model {} is not loaded: it was never created, its "
-                                             "creation failed, or it was unloaded",
-                                             model));
+      return unknown_model_response(model);
     case api::Admission::kFull:
       return queue_full_response(makes_model);
     case api::Admission::kTooLarge:
@@ -231,8 +244,7 @@ std::optional<Response> Service::known_number(const std::string& model_id, int64
   const Answered* known = seq_id > 0 ? remembered_.find(model_id, seq_id) : nullptr;
   if (known == nullptr) return std::nullopt;
   if (known->fingerprint == fingerprint) return future_response(known->request, model_id);
-  return error_response(
-      409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
+  return conflict_response(model_id, seq_id);
 }
 
 void Service::undo(const PendingCommand& pending) {

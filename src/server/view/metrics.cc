@@ -74,43 +74,8 @@ void print_usage(std::string& out, const Usage& usage) {
   }
 }
 
-}  // namespace
-
-void Histogram::add(double seconds) {
-  size_t i = 0;
-  while (i < kBounds.size() && seconds > kBounds[i]) ++i;
-  ++counts_[i];
-  sum_ += seconds;
-}
-
-void Histogram::print(std::string& out, std::string_view name, std::string_view labels) const {
-  int64_t below = 0;
-  for (size_t i = 0; i < counts_.size(); ++i) {
-    below += counts_[i];
-    const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
-    fmt::format_to(std::back_inserter(out), "{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound,
-                   below);
-  }
-  fmt::format_to(std::back_inserter(out), "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels,
-                 sum_, name, labels, below);
-}
-
-void Metrics::exchange(std::string_view route, int status, double seconds) {
-  ++exchanges_[{std::string(route), status}];
-  const auto found = exchange_seconds_.find(route);
-  (found != exchange_seconds_.end() ? found->second : exchange_seconds_[std::string(route)])
-      .add(seconds);
-}
-
-void Metrics::command(std::string_view operation, std::string_view outcome, double seconds) {
-  command_seconds_[{std::string(operation), std::string(outcome)}].add(seconds);
-}
-
-void Metrics::fault(std::string_view step) { ++faults_[std::string(step)]; }
-
-std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
-                          const Usage& usage) const {
-  std::string out;
+// What waits, runs and has been done.
+void print_work(std::string& out, const EngineStats& engine, const ServerGauges& server) {
   family(out, "strata_tokens_total", "counter", "Tokens that went through the engines.", "kind",
          {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
   family(out, "strata_tokens_per_second", "gauge", "Tokens a second, over the last ten seconds.",
@@ -151,14 +116,64 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
       server.tick_age);
   one(out, "strata_engine_turn_seconds", "gauge",
       "How long the engine's turn has been running; 0: it waits.", engine.turn_seconds);
-  head(out, "strata_faults_total", "counter", "Steps of the server's own work that failed.");
-  for (const auto& [step, count] : faults_) {
-    fmt::format_to(std::back_inserter(out), "strata_faults_total{{step=\"{}\"}} {}\n", step, count);
+}
+
+}  // namespace
+
+void Histogram::add(double seconds) {
+  size_t i = 0;
+  while (i < kBounds.size() && seconds > kBounds[i]) ++i;
+  ++counts_[i];
+  sum_ += seconds;
+}
+
+void Histogram::print(std::string& out, std::string_view name, std::string_view labels) const {
+  int64_t below = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    below += counts_[i];
+    const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
+    fmt::format_to(std::back_inserter(out), "{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound,
+                   below);
   }
+  fmt::format_to(std::back_inserter(out), "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels,
+                 sum_, name, labels, below);
+}
+
+void Metrics::exchange(std::string_view route, int status, double seconds) {
+  ++exchanges_[{std::string(route), status}];
+  const auto found = exchange_seconds_.find(route);
+  (found != exchange_seconds_.end() ? found->second : exchange_seconds_[std::string(route)])
+      .add(seconds);
+}
+
+void Metrics::command(std::string_view operation, std::string_view outcome, double seconds) {
+  command_seconds_[{std::string(operation), std::string(outcome)}].add(seconds);
+}
+
+void Metrics::fault(std::string_view step) { ++faults_[std::string(step)]; }
+
+std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
+                          const Usage& usage) const {
+  std::string out;
+  print_work(out, engine, server);
+  print_faults(out);
   print_memory(out, engine, server.budget);
   print_usage(out, usage);
   family(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
          {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
+  print_exchanges(out);
+  print_commands(out);
+  return out;
+}
+
+void Metrics::print_faults(std::string& out) const {
+  head(out, "strata_faults_total", "counter", "Steps of the server's own work that failed.");
+  for (const auto& [step, count] : faults_) {
+    fmt::format_to(std::back_inserter(out), "strata_faults_total{{step=\"{}\"}} {}\n", step, count);
+  }
+}
+
+void Metrics::print_exchanges(std::string& out) const {
   head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
   for (const auto& [key, count] : exchanges_) {
     fmt::format_to(std::back_inserter(out),
@@ -169,12 +184,14 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
   for (const auto& [route, histogram] : exchange_seconds_) {
     histogram.print(out, "strata_http_request_seconds", fmt::format("route=\"{}\"", route));
   }
+}
+
+void Metrics::print_commands(std::string& out) const {
   head(out, "strata_command_seconds", "histogram", "From a command's acceptance to its result.");
   for (const auto& [key, histogram] : command_seconds_) {
     histogram.print(out, "strata_command_seconds",
                     fmt::format("operation=\"{}\",outcome=\"{}\"", key.first, key.second));
   }
-  return out;
 }
 
 int64_t resident_bytes() {

@@ -57,6 +57,10 @@ class Metrics {
                                  const Usage& usage) const;
 
  private:
+  void print_faults(std::string& out) const;
+  void print_exchanges(std::string& out) const;
+  void print_commands(std::string& out) const;
+
   std::map<std::string, int64_t, std::less<>> faults_;  // by step
   std::map<std::pair<std::string, int>, int64_t, std::less<>> exchanges_;
   std::map<std::string, Histogram, std::less<>> exchange_seconds_;  // by route

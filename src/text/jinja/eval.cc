@@ -116,15 +116,7 @@ bool is_plain_list(const Value& value) {
 }  // namespace
 
 Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
-  if (++calls_ > kMaxCalls) {
-    --calls_;
-    throw Error(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMaxCalls) +
-                                                   " nested evaluations; endless recursion?");
-  }
-  struct Leave {
-    int& calls;
-    ~Leave() { --calls; }
-  } leave{calls_};
+  const Nested nested(*this);
   charge(1);
   line_ = node.line;
   const auto part = [&](size_t i) { return evaluate(*node.parts[i], scope); };
@@ -134,13 +126,8 @@ Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
     case Kind::kName:
       return evaluate_name(node, scope);
     case Kind::kList:
-    case Kind::kTuple: {
-      charge(static_cast<int64_t>(node.parts.size()) * 4);
-      std::vector<Value> items;
-      for (size_t i = 0; i < node.parts.size(); ++i) items.push_back(part(i));
-      return Value::list(std::move(items),
-                         node.kind == Kind::kList ? List::Kind::kList : List::Kind::kTuple);
-    }
+    case Kind::kTuple:
+      return evaluate_list(node, scope);
     case Kind::kDict:
       return evaluate_dict(node, scope);
     case Kind::kNegate:
@@ -160,15 +147,8 @@ Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
       line_ = node.line;
       return binary(node.name, left, right);
     }
-    case Kind::kConcat: {
-      std::string out;
-      for (size_t i = 0; i < node.parts.size(); ++i) {
-        const Value value = part(i);
-        charge_value(value);
-        print(to_text(value), out);
-      }
-      return out;
-    }
+    case Kind::kConcat:
+      return evaluate_concat(node, scope);
     case Kind::kCompare:
       return evaluate_compare(node, scope);
     case Kind::kConditional:
@@ -184,18 +164,9 @@ Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
       template_fault("a slice outside of a subscript");
     case Kind::kCall:
       return evaluate_call(node, scope);
-    case Kind::kFilter: {
-      const Value value = node.parts[0] ? part(0) : *&scope->names[""];
-      Arguments arguments = evaluate_arguments(node.arguments, scope);
-      line_ = node.line;
-      return filter(node.name, value, arguments);
-    }
-    case Kind::kTest: {
-      const Value value = part(0);
-      Arguments arguments = evaluate_arguments(node.arguments, scope);
-      line_ = node.line;
-      return test(node.name, value, arguments);
-    }
+    case Kind::kFilter:
+    case Kind::kTest:
+      return evaluate_named(node, scope);
   }
   return {};
 }
@@ -208,6 +179,33 @@ Value Interpreter::evaluate_name(const Expression& node, const ScopePtr& scope) 
   for (const char* name : {"lipsum", "cycler", "joiner", "self"})
     if (node.name == name) template_unsupported(node.line, "the global '" + node.name + "'");
   return global_function(node.name);
+}
+
+Value Interpreter::evaluate_list(const Expression& node, const ScopePtr& scope) {
+  charge(static_cast<int64_t>(node.parts.size()) * 4);
+  std::vector<Value> items;
+  for (const auto& item : node.parts) items.push_back(evaluate(*item, scope));
+  return Value::list(std::move(items),
+                     node.kind == Kind::kList ? List::Kind::kList : List::Kind::kTuple);
+}
+
+Value Interpreter::evaluate_concat(const Expression& node, const ScopePtr& scope) {
+  std::string out;
+  for (const auto& piece : node.parts) {
+    const Value value = evaluate(*piece, scope);
+    charge_value(value);
+    print(to_text(value), out);
+  }
+  return out;
+}
+
+// What runs with the value before it: a filter gives another, a test says whether it holds.
+Value Interpreter::evaluate_named(const Expression& node, const ScopePtr& scope) {
+  const Value value = node.parts[0] ? evaluate(*node.parts[0], scope) : scope->names[""];
+  Arguments arguments = evaluate_arguments(node.arguments, scope);
+  line_ = node.line;
+  return node.kind == Kind::kFilter ? filter(node.name, value, arguments)
+                                    : test(node.name, value, arguments);
 }
 
 Value Interpreter::evaluate_dict(const Expression& node, const ScopePtr& scope) {

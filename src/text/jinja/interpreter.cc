@@ -8,20 +8,13 @@
 
 namespace strata::text {
 
-// Counts nested evaluations, so that neither a macro nor a tree can use up the stack.
-struct Interpreter::Nested {
-  explicit Nested(Interpreter& interpreter) : interpreter_(interpreter) {
-    if (++interpreter_.calls_ > kMaxCalls) {
-      --interpreter_.calls_;
-      throw Error(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMaxCalls) +
-                                                     " nested evaluations; endless recursion?");
-    }
+Interpreter::Nested::Nested(Interpreter& in) : interpreter(in) {
+  if (interpreter.calls_ >= kMaxCalls) {
+    throw Error(ErrorCode::kResourceExhausted, "more than " + std::to_string(kMaxCalls) +
+                                                   " nested evaluations; endless recursion?");
   }
-  ~Nested() { --interpreter_.calls_; }
-  Nested(const Nested&) = delete;
-  Nested& operator=(const Nested&) = delete;
-  Interpreter& interpreter_;
-};
+  ++interpreter.calls_;
+}
 
 Interpreter::Interpreter(std::string now) : now_(std::move(now)) {}
 

@@ -71,7 +71,14 @@ class Interpreter {
  private:
   enum class Flow { kNormal, kBreak, kContinue };
   using ScopePtr = std::shared_ptr<Scope>;
-  struct Nested;
+  // Counts nested evaluations, so that neither a macro nor a tree can use up the stack.
+  struct Nested {
+    explicit Nested(Interpreter& in);
+    ~Nested() { --interpreter.calls_; }
+    Nested(const Nested&) = delete;
+    Nested& operator=(const Nested&) = delete;
+    Interpreter& interpreter;
+  };
 
   Flow run(const Block& block, const ScopePtr& scope, std::string& out);
   Flow run(const Statement& statement, const ScopePtr& scope, std::string& out);
@@ -91,6 +98,9 @@ class Interpreter {
 
   Value evaluate(const Expression& node, const ScopePtr& scope);
   Value evaluate_name(const Expression& node, const ScopePtr& scope);
+  Value evaluate_list(const Expression& node, const ScopePtr& scope);
+  Value evaluate_concat(const Expression& node, const ScopePtr& scope);
+  Value evaluate_named(const Expression& node, const ScopePtr& scope);
   Value evaluate_dict(const Expression& node, const ScopePtr& scope);
   Value evaluate_compare(const Expression& node, const ScopePtr& scope);
   Value evaluate_item(const Expression& node, const ScopePtr& scope);

@@ -242,12 +242,8 @@ std::string Moe::fault(const Config& c) {
   return fault;
 }
 
-void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
+void router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   const int64_t e = c.num_experts;
-  const int64_t f = c.expert_width;
-  constexpr int kSharedOrder = 7;        // behind a dense MLP's projections
-  constexpr int kExpertOrder = 14;       // behind latent attention's
-  constexpr int kSharedScaleOrder = 23;  // behind the delta net's
   rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
   if (c.router == RouterKind::kTable) {
     rows.push_back({.key = kMoeTable,
@@ -265,6 +261,12 @@ void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
                     .buffer = true,
                     .balances = true});
   }
+}
+
+void expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
+  constexpr int kExpertOrder = 14;  // behind latent attention's
+  const int64_t e = c.num_experts;
+  const int64_t f = c.expert_width;
   // transformers 5 stores all experts as two tensors: gate_up_proj [E, 2 F, D], gate rows first,
   // and down_proj [E, D, F].
   const Spelling gate = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, 0, 2 * f};
@@ -296,7 +298,12 @@ void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
                            .num_halves = 2,
                            .is_fresh = false,
                            .stacked = "w1 w3"}});
-  if (c.shared_width == 0) return;
+}
+
+// Of the experts that read every token.
+void shared_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
+  constexpr int kSharedOrder = 7;        // behind a dense MLP's projections
+  constexpr int kSharedScaleOrder = 23;  // behind the delta net's
   const auto shared = [&](MoeKey key, std::string_view suffix, std::string_view path, Shape shape) {
     rows.push_back({.key = key,
                     .suffix = suffix,
@@ -321,6 +328,12 @@ void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
   shared(kMoeSharedUp, "mlp.shared_experts.up_proj.weight", "mlp.shared_experts.up_proj", {s, d});
   shared(kMoeSharedDown, "mlp.shared_experts.down_proj.weight", "mlp.shared_experts.down_proj",
          {d, s});
+}
+
+void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
+  router_rows(c, d, rows);
+  expert_rows(c, d, rows);
+  if (c.shared_width > 0) shared_rows(c, d, rows);
 }
 
 }  // namespace
