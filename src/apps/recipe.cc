@@ -49,6 +49,16 @@ std::vector<std::string> values_of(const OptionRow& row, const TrainOptions& o) 
   return {row.text()};
 }
 
+// A flag's value in a file, as the command line has it: the flag, or nothing.
+std::vector<std::string> flag_values(const std::string& path, const std::string& name,
+                                     const std::vector<std::string>& values) {
+  if (values.size() != 1 || (values[0] != "true" && values[0] != "false")) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--config: {}: '{}': want true or false", path, name));
+  }
+  return values[0] == "true" ? std::vector<std::string>{"on"} : std::vector<std::string>{};
+}
+
 }  // namespace
 
 std::map<std::string, std::vector<std::string>> read_recipe(const std::string& path,
@@ -61,12 +71,7 @@ std::map<std::string, std::vector<std::string>> read_recipe(const std::string& p
                               "line",
                               path, name));
     }
-    if (table.find(name)->kind != OptionKind::kFlag) continue;
-    if (values.size() != 1 || (values[0] != "true" && values[0] != "false")) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--config: {}: '{}': want true or false", path, name));
-    }
-    values = values[0] == "true" ? std::vector<std::string>{"on"} : std::vector<std::string>{};
+    if (table.find(name)->kind == OptionKind::kFlag) values = flag_values(path, name, values);
   }
   return all;
 }

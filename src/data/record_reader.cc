@@ -58,7 +58,7 @@ class ArrayReader : public RecordReader {
     const int64_t line = bytes_.line();
     if (is_first_ && bytes_.peek() == ']') {
       bytes_.get();
-      std::string behind = end_of_array();
+      std::string behind = finish_array();
       return behind.empty() ? std::optional<Record>() : Record{line, {}, std::move(behind)};
     }
     is_first_ = false;
@@ -92,7 +92,7 @@ class ArrayReader : public RecordReader {
       } else if (depth == 0 && c == ',') {
         return {};
       } else if (depth == 0 && c == ']') {
-        return end_of_array();
+        return finish_array();
       } else {
         in_text = c == '"';
         depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
@@ -106,7 +106,7 @@ class ArrayReader : public RecordReader {
   }
 
   // Behind its bracket; returns what is wrong.
-  std::string end_of_array() {
+  std::string finish_array() {
     ended_ = true;
     skip_spaces();
     return bytes_.peek() < 0 ? "" : "there is more behind the end of the array";

@@ -126,6 +126,11 @@ std::string scalar_event(double seconds, int64_t step, std::span<const Metric> m
 EventFile::EventFile(const std::string& dir) {
   make_folders(dir);
   const double now = wall_seconds();
+  create(dir, now);
+  write(tf_record(version_event(now)));
+}
+
+void EventFile::create(const std::string& dir, double now) {
   // TensorBoard goes through the files of a folder in the order of their names.
   for (int attempt = 0; fd_ < 0; ++attempt) {
     path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", dir, static_cast<int64_t>(now),
@@ -133,7 +138,6 @@ EventFile::EventFile(const std::string& dir) {
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd_ < 0 && (errno != EEXIST || attempt == kMostNames)) fail(path_, "create");
   }
-  write(tf_record(version_event(now)));
 }
 
 EventFile::~EventFile() {

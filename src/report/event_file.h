@@ -39,6 +39,7 @@ class EventFile {
   void sync();
 
  private:
+  void create(const std::string& dir, double now);
   void write(const std::string& bytes);
   std::string path_;
   int fd_ = -1;

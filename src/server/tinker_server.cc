@@ -130,6 +130,7 @@ struct TinkerServer::State {
   void make_http(Router router);
   void make_metrics(int port);
   void start_metrics();
+  void audit_before_answers(Router& router);
   [[nodiscard]] std::string metrics_text();
   [[nodiscard]] Response metrics_response();
   [[nodiscard]] Response late_metrics();
@@ -307,6 +308,15 @@ void TinkerServer::State::start_metrics() {
   }
 }
 
+void TinkerServer::State::audit_before_answers(Router& router) {
+  audit_sync = std::make_unique<AuditSync>(
+      *audit, [this](std::function<void()> task) { http->post(std::move(task)); });
+  router.wrap([this](const Route& route) {
+    if (!is_audited(route.effect, route.pattern)) return route.handler;
+    return audit_sync->audited(route.handler);
+  });
+}
+
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
                            const std::vector<api::BaseInfo>& bases,
                            std::vector<std::optional<ServedText>> texts, const Budget& budget,
@@ -321,14 +331,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.rest.add_routes(router);
   s.openai.add_routes(router);
   s.page.add_routes(router);
-  if (s.options.audit_sync) {
-    s.audit_sync = std::make_unique<AuditSync>(
-        *s.audit, [&s](std::function<void()> task) { s.http->post(std::move(task)); });
-    router.wrap([&s](const Route& route) {
-      if (!is_audited(route.effect, route.pattern)) return route.handler;
-      return s.audit_sync->audited(route.handler);
-    });
-  }
+  if (s.options.audit_sync) s.audit_before_answers(router);
   s.make_http(std::move(router));
   s.make_metrics(s.options.metrics_listen.port);
   s.count_tenants();

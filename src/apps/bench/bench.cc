@@ -113,7 +113,7 @@ class Bench {
         groups_.push_back(measure_groups(*engine_, probe, tokens, std::max(3, options_.repeat)));
       }
     }
-    print();
+    options_.json ? print_json() : print_words();
     return 0;
   }
 
@@ -349,12 +349,11 @@ class Bench {
     return engine::plan_memory(*engine_, shape);
   }
 
-  // Measured: the pool's memory over the positions it holds; 0 without one.
-  [[nodiscard]] double cache_bytes() const {
+  // Of a token in a layer, measured: the pool's memory over what it holds; 0 without one.
+  [[nodiscard]] double row_bytes() const {
     const engine::KvPool& pool = engine_->kv_pool();
-    const int64_t positions = pool.num_pages() * pool.page_size() * engine_->config().num_layers();
-    return positions == 0 ? 0.0
-                          : static_cast<double>(pool.num_bytes()) / static_cast<double>(positions);
+    const int64_t rows = pool.num_pages() * pool.page_size() * engine_->config().num_layers();
+    return rows == 0 ? 0.0 : static_cast<double>(pool.num_bytes()) / static_cast<double>(rows);
   }
 
   // Of the first layer, as its block declares it.
@@ -363,16 +362,8 @@ class Bench {
     return mla == nullptr ? 0 : mla->cache_width() * dtype_bytes(dtype());
   }
 
-  void print() const {
+  void print_json() const {
     const engine::MemoryPlan plan = planned();
-    if (options_.json) {
-      fmt::print("{}\n", boost::json::serialize(line_of_json(plan)));
-    } else {
-      print_words(plan);
-    }
-  }
-
-  [[nodiscard]] boost::json::object line_of_json(const engine::MemoryPlan& plan) const {
     const Figures figures = median(runs_);
     boost::json::object line;
     line["work"] = std::string(work_.name);
@@ -402,16 +393,17 @@ class Bench {
     if (has_block(model::kMla)) {
       line["absorbed_attention_work_ratio"] = engine::absorbed_attention_ratio(c);
       line["latent_bytes_per_token_and_layer"] = latent_bytes();
-      if (cache_bytes() > 0.0) line["cache_bytes_per_token_and_layer"] = cache_bytes();
+      if (row_bytes() > 0.0) line["cache_bytes_per_token_and_layer"] = row_bytes();
     }
-    return line;
+    fmt::print("{}\n", boost::json::serialize(line));
   }
 
-  void print_words(const engine::MemoryPlan& plan) const {
+  void print_words() const {
+    const engine::MemoryPlan plan = planned();
+    const Backend& by = engine_->backend();
     fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {}\n", work_.name,
-               words_of(median(runs_), "", engine_->backend().arithmetic(),
-                        engine_->backend().parallelism()),
-               peak_rss_gib(), gib(plan.total()), report::format_seconds(startup_s_));
+               words_of(median(runs_), "", by.arithmetic(), by.parallelism()), peak_rss_gib(),
+               gib(plan.total()), report::format_seconds(startup_s_));
     if (plan.activation_file_bytes > 0) {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
                  gib(plan.activation_file_bytes));
@@ -435,7 +427,8 @@ class Bench {
       fmt::print(
           "{}: cache {:.0f} bytes a token and layer, (kv_lora_rank + qk_rope_head_dim) are "
           "{}; scores and values in latent space are {:.2f} x the work of expanded heads\n",
-          work_.name, cache_bytes(), latent_bytes(), engine::absorbed_attention_ratio(c));
+          work_.name, row_bytes(), latent_bytes(),
+          engine::absorbed_attention_ratio(engine_->config()));
     }
   }
 

@@ -26,7 +26,7 @@ std::string file_of(const std::string& command, const std::string& argument) {
   return argument.starts_with("~/") ? env_home() + argument.substr(1) : argument;
 }
 
-void set_system(Conversation& chat, const std::string& argument) {
+void show_or_set_system(Conversation& chat, const std::string& argument) {
   if (argument.empty()) {
     fmt::print(stderr, "{}\n",
                chat.system().empty() ? "no system turn" : "system: " + chat.system());
@@ -48,7 +48,7 @@ const ChatCommand kCommands[] = {
      [](Conversation& chat, const std::string&, FunctionRef<bool()>) { chat.clear(); }},
     {"/system", "[TEXT]", "set the system turn; - removes it, no text shows it",
      [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
-       set_system(chat, argument);
+       show_or_set_system(chat, argument);
      }},
     {"/regenerate", "", "answer the last question once more",
      [](Conversation& chat, const std::string&, FunctionRef<bool()> stop) {

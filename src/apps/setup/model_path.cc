@@ -96,15 +96,21 @@ std::string kind_of_file(const std::string& path) {
                   how_to_get(typed)));
 }
 
+// The first folder of `folder`, by name, that is a model or an adapter; empty: none.
+std::string first_model_in(const std::string& folder) {
+  std::string first;
+  std::error_code fault;
+  for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault)) {
+    const std::string path = it->path().string();
+    const bool is_model = file_exists(path + "/config.json") || is_adapter_directory(path);
+    if (is_model && (first.empty() || path < first)) first = path;
+  }
+  return first;
+}
+
 // Of a folder without config.json: what it may be instead.
 [[noreturn]] void refuse_folder(const std::string& option, const std::string& typed) {
-  std::string inside;
-  std::error_code fault;
-  for (fs::directory_iterator it(typed, fault), end; !fault && it != end; it.increment(fault)) {
-    const std::string below = it->path().string();
-    const bool is_model = file_exists(below + "/config.json") || is_adapter_directory(below);
-    if (is_model && (inside.empty() || below < inside)) inside = below;
-  }
+  const std::string inside = first_model_in(typed);
   refuse(ErrorCode::kInvalidArgument, option, typed,
          fmt::format("a directory without config.json{}; {}",
                      inside.empty() ? "" : fmt::format("; do you mean {}?", inside), kWanted));

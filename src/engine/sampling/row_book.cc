@@ -231,16 +231,21 @@ int64_t RowBook::stop_in_prompt(SampleRow& row) {
 
 void RowBook::cover(SampleRow& row, int64_t end) {
   KvPool& pool = engine_.kv_pool();
-  // Pages before every layer's window will not be read again.
+  give_back_unread(row);
+  while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
+    row.pages.push_back(take(pool));
+  if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
+    row.state = take(engine_.state_pool());
+}
+
+// Pages before every layer's window will not be read again.
+void RowBook::give_back_unread(SampleRow& row) {
+  KvPool& pool = engine_.kv_pool();
   const int64_t needed = engine_.cache_layout().first_needed(row.position) / pool.page_size();
   for (int64_t p = 0; p < needed; ++p) {
     void*& page = row.pages[static_cast<size_t>(p)];
     if (page != nullptr) pool.give_back(std::exchange(page, nullptr));
   }
-  while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
-    row.pages.push_back(take(pool));
-  if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
-    row.state = take(engine_.state_pool());
 }
 
 void RowBook::end_prompt(SampleRow& row) {

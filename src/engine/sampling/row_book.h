@@ -90,6 +90,7 @@ class RowBook {
   [[nodiscard]] std::span<const int32_t> known_tokens(const SampleRow& row, int64_t count);
   void make_space(const SlabPool& pool);
   [[nodiscard]] void* take(SlabPool& pool);
+  void give_back_unread(SampleRow& row);
   [[nodiscard]] void* take_copy(SlabPool& pool, const void* slab);
   [[nodiscard]] bool shares(const SampleGroup& group) const {
     return !group.closed || group.num_rows > 1;

@@ -395,6 +395,18 @@ void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sl
   }
 }
 
+// Of its two names; none where neither is there.
+std::optional<DType> read_dtype(const ConfigObject& object) {
+  std::optional<DType> older, newer;
+  if (object.has("torch_dtype")) older = parse_dtype(object, "torch_dtype");
+  if (object.has("dtype")) newer = parse_dtype(object, "dtype");
+  if (older && newer && *older != *newer) {
+    object.fail(fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
+                            object.json("dtype")));
+  }
+  return newer ? newer : older;
+}
+
 DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,
                         ModelConfig& config) {
   DecoderKeys keys;
@@ -419,15 +431,7 @@ DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defau
   keys.attention_bias = object.boolean("attention_bias", false);
   check_quantization(object);
   config.eos_token_ids = object.integers("eos_token_id");
-  if (object.has("torch_dtype")) config.dtype = parse_dtype(object, "torch_dtype");
-  if (object.has("dtype")) {
-    const DType dtype = parse_dtype(object, "dtype");
-    if (config.dtype && *config.dtype != dtype) {
-      object.fail(fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
-                              object.json("dtype")));
-    }
-    config.dtype = dtype;
-  }
+  config.dtype = read_dtype(object);
   return keys;
 }
 

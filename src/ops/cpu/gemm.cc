@@ -91,8 +91,8 @@ struct Forward {
         float* acc = chains == nullptr ? tile : chains + part.begin * width;
         const Range next = part_of(rows.size(), std::min(g + 1, groups - 1), groups);
         if (block + 1 == k_blocks) {
-          fetch_ends({index * width, std::min((index + 1) * width, args.w.rows)}, group,
-                     {rows.begin + next.begin, rows.begin + next.end}, cols.begin);
+          prefetch_ends({index * width, std::min((index + 1) * width, args.w.rows)}, group,
+                        {rows.begin + next.begin, rows.begin + next.end}, cols.begin);
         }
         const Prefetch ahead = prefetch(data, step.size() * step_bytes, step_bytes, g, groups,
                                         last_panel && block + 1 == k_blocks);
@@ -175,11 +175,11 @@ struct Forward {
 
   // Lines that a tile will need when its sums are done: where it writes, what is added, and the
   // first line of the next tile's rows.
-  void fetch_ends(Range cols, Range group, Range next, int64_t k) const {
+  void prefetch_ends(Range cols, Range group, Range next, int64_t k) const {
     for (int64_t row = group.begin; row < group.end; ++row) {
-      fetch(address(y, row, cols.begin), address(y, row, cols.end));
+      prefetch_lines(address(y, row, cols.begin), address(y, row, cols.end));
       if (!args.add.empty()) {
-        fetch(address(args.add, row, cols.begin), address(args.add, row, cols.end));
+        prefetch_lines(address(args.add, row, cols.begin), address(args.add, row, cols.end));
       }
     }
     for (int64_t row = next.begin; row < next.end; ++row) {
@@ -187,7 +187,7 @@ struct Forward {
     }
   }
 
-  static void fetch(const char* begin, const char* end) {
+  static void prefetch_lines(const char* begin, const char* end) {
     for (; begin < end; begin += kLine) __builtin_prefetch(begin, 1);
   }
 };

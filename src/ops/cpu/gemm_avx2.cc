@@ -204,7 +204,7 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .transpose = transpose_f32<Words>,
                               .step_panel = step_panel<load_step_f32<Words>>,
                               .step_rows = step_rows<Words, load_step_f32<Words>, 1>,
-                              .flip = flip<Words>};
+                              .transpose_f32 = transpose_f32<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 6,
                                .rows_32 = 6,
@@ -214,7 +214,7 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .transpose = transpose_bf16,
                                .step_panel = step_panel<load_step_bf16>,
                                .step_rows = step_rows<Words, load_step_bf16, 2>,
-                               .flip = flip<Words>};
+                               .transpose_f32 = transpose_f32<Words>};
 
 }  // namespace
 

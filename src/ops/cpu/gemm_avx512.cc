@@ -218,7 +218,7 @@ inline __m512i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
 }
 
 // The rows of a later step: rows lie too far apart for the hardware to foresee.
-inline void fetch_step(const StepArgs& a, int64_t step, int64_t element_bytes) {
+inline void prefetch_step(const StepArgs& a, int64_t step, int64_t element_bytes) {
   if (step >= a.steps) return;
   const int64_t row_bytes = a.x_stride * element_bytes;
   const char* row = static_cast<const char*>(a.x) + a.first[step] * row_bytes;
@@ -231,7 +231,7 @@ inline void fetch_step(const StepArgs& a, int64_t step, int64_t element_bytes) {
 void step_panel_f32(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
-    fetch_step(a, step + 8, 4);
+    prefetch_step(a, step + 8, 4);
     for (int64_t col = 0; col < a.dst_stride; col += kLanes) {
       _mm512_store_si512(dst + col, load_step_f32<Words>(a, step, col));
     }
@@ -249,7 +249,7 @@ void step_panel_bf16(const StepArgs& a) {
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride;
     const uint16_t* next = a.single[step] != 0 ? nullptr : row + a.x_stride;
-    fetch_step(a, step + 8, 2);
+    prefetch_step(a, step + 8, 2);
     int64_t col = 0;
     for (; col + 32 <= a.cols; col += 32) {
       const __m512i x = _mm512_loadu_si512(row + col);
@@ -272,7 +272,7 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .transpose = transpose_f32<Words>,
                               .step_panel = step_panel_f32,
                               .step_rows = step_rows<Words, load_step_f32<Words>, 1>,
-                              .flip = flip<Words>};
+                              .transpose_f32 = transpose_f32<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
@@ -282,7 +282,7 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .transpose = transpose_bf16,
                                .step_panel = step_panel_bf16,
                                .step_rows = step_rows<Words, load_step_bf16, 2>,
-                               .flip = flip<Words>};
+                               .transpose_f32 = transpose_f32<Words>};
 
 }  // namespace
 

@@ -58,12 +58,12 @@ struct WeightGradient {
   // Moves the chains [row, lane] of dw to a [rows, width] buffer, or back.
   void load(Range row, Range lane, float* chains, int64_t width) const {
     if (transposed) {
-      kernels.flip({.src = at(lane.begin, row.begin),
-                    .src_stride = dw.row_stride,
-                    .rows = lane.size(),
-                    .cols = row.size(),
-                    .dst = chains,
-                    .dst_stride = width});
+      kernels.transpose_f32({.src = at(lane.begin, row.begin),
+                             .src_stride = dw.row_stride,
+                             .rows = lane.size(),
+                             .cols = row.size(),
+                             .dst = chains,
+                             .dst_stride = width});
       return;
     }
     for (int64_t r = 0; r < row.size(); ++r) {
@@ -73,12 +73,12 @@ struct WeightGradient {
   }
   void store(Range row, Range lane, const float* chains, int64_t width) const {
     if (transposed) {
-      kernels.flip({.src = chains,
-                    .src_stride = width,
-                    .rows = row.size(),
-                    .cols = lane.size(),
-                    .dst = at(lane.begin, row.begin),
-                    .dst_stride = dw.row_stride});
+      kernels.transpose_f32({.src = chains,
+                             .src_stride = width,
+                             .rows = row.size(),
+                             .cols = lane.size(),
+                             .dst = at(lane.begin, row.begin),
+                             .dst_stride = dw.row_stride});
       return;
     }
     for (int64_t r = 0; r < row.size(); ++r) {

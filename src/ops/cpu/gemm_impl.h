@@ -80,7 +80,7 @@ void step_rows(const StepArgs& a) {
 }
 
 template <typename W>
-void flip(const FlipArgs& a) {
+void transpose_f32(const TransposeF32Args& a) {
   for (int64_t row = 0; row < a.rows; row += W::kCount) {
     const auto rows_mask = W::mask(a.rows - row);
     for (int64_t col = 0; col < a.cols; col += W::kCount) {

@@ -62,7 +62,7 @@ struct TransposeArgs {
 };
 
 // dst[col][row] = src[row][col].
-struct FlipArgs {
+struct TransposeF32Args {
   const float* src = nullptr;  // [rows, cols]
   int64_t src_stride = 0;
   int64_t rows = 0;
@@ -97,7 +97,7 @@ struct GemmKernels {
   void (*step_panel)(const StepArgs&) = nullptr;
   // dst[col][step], bf16: [col][step][2]: rows whose summed axis is the tokens.
   void (*step_rows)(const StepArgs&) = nullptr;
-  void (*flip)(const FlipArgs&) = nullptr;
+  void (*transpose_f32)(const TransposeF32Args&) = nullptr;
 };
 
 // Plain C++, and the tables of the paths (defined only where the compiler can build them).

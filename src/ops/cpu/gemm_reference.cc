@@ -136,7 +136,7 @@ void step_rows_bf16(const StepArgs& a) {
   }
 }
 
-void flip(const FlipArgs& a) {
+void transpose_f32(const TransposeF32Args& a) {
   for (int64_t col = 0; col < a.cols; ++col) {
     for (int64_t row = 0; row < a.rows; ++row) {
       a.dst[col * a.dst_stride + row] = a.src[row * a.src_stride + col];
@@ -153,7 +153,7 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .transpose = transpose_f32,
                               .step_panel = step_panel_f32,
                               .step_rows = step_rows_f32,
-                              .flip = flip};
+                              .transpose_f32 = transpose_f32};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
@@ -163,7 +163,7 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .transpose = transpose_bf16,
                                .step_panel = step_panel_bf16,
                                .step_rows = step_rows_bf16,
-                               .flip = flip};
+                               .transpose_f32 = transpose_f32};
 
 }  // namespace
 

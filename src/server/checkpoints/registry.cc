@@ -135,15 +135,20 @@ void CheckpointRegistry::reconcile() {
   move_strays(wanted);
 }
 
-void CheckpointRegistry::move_strays(const std::set<std::string>& known) {
-  std::vector<std::string> strays;
+std::vector<std::string> CheckpointRegistry::checkpoint_folders() const {
+  std::vector<std::string> folders;
   auto entry = fs::recursive_directory_iterator(data_.checkpoints());
   for (; entry != fs::recursive_directory_iterator(); ++entry) {
     if (entry.depth() < 3) continue;  // <tenant>/<run>/<kind>/<id>
     entry.disable_recursion_pending();
-    if (!known.contains(entry->path().string())) strays.push_back(entry->path().string());
+    folders.push_back(entry->path().string());
   }
-  for (const std::string& stray : strays) {
+  return folders;
+}
+
+void CheckpointRegistry::move_strays(const std::set<std::string>& known) {
+  for (const std::string& stray : checkpoint_folders()) {
+    if (known.contains(stray)) continue;
     const std::string target =
         data_.lost() + "/" + fs::path(stray).filename().string() + "-" + random_id();
     make_folders_durable(data_.lost());

@@ -108,6 +108,8 @@ class CheckpointRegistry {
  private:
   void check_mark();
   void reconcile();
+  // On the disk, whatever the store knows.
+  [[nodiscard]] std::vector<std::string> checkpoint_folders() const;
   void move_strays(const std::set<std::string>& known);
   void commit(const CheckpointRow& row, const std::function<void()>& add);
   void check_disk(int64_t more) const;

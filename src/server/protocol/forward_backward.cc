@@ -182,7 +182,7 @@ api::Loss make_loss(const api::LossRow& row, const Config& config) {
 // FNV-1a, eight bytes at a time where there are eight.
 class Hash {
  public:
-  void bytes(const void* data, size_t size) {
+  void mix_bytes(const void* data, size_t size) {
     const char* at = static_cast<const char*>(data);
     for (; size >= 8; size -= 8, at += 8) {
       uint64_t word = 0;
@@ -192,9 +192,9 @@ class Hash {
     for (; size > 0; --size, ++at) mix(static_cast<unsigned char>(*at));
   }
   template <typename T>
-  void values(const std::vector<T>& items) {
+  void mix_values(const std::vector<T>& items) {
     mix(items.size());
-    bytes(items.data(), items.size() * sizeof(T));
+    mix_bytes(items.data(), items.size() * sizeof(T));
   }
   void mix(uint64_t word) {
     hash_ = (hash_ ^ word) * 0x100000001b3ULL;
@@ -285,12 +285,12 @@ std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
 uint64_t fingerprint_of(const api::ForwardBackward& command) {
   Hash hash;
   hash.mix(static_cast<uint64_t>(command.loss.name));
-  for (const float option : command.loss.options) hash.bytes(&option, sizeof option);
+  for (const float option : command.loss.options) hash.mix_bytes(&option, sizeof option);
   hash.mix(command.forward_only ? 1 : 0);
   for (const api::Datum& datum : command.data) {
-    hash.values(datum.tokens);
-    hash.values(datum.targets);
-    for (const std::vector<float>& column : datum.inputs.values) hash.values(column);
+    hash.mix_values(datum.tokens);
+    hash.mix_values(datum.targets);
+    for (const std::vector<float>& column : datum.inputs.values) hash.mix_values(column);
     hash.mix(static_cast<uint64_t>(datum.num_targets));
   }
   return hash.value();
@@ -298,7 +298,7 @@ uint64_t fingerprint_of(const api::ForwardBackward& command) {
 
 uint64_t fingerprint_of(std::string_view bytes) {
   Hash hash;
-  hash.bytes(bytes.data(), bytes.size());
+  hash.mix_bytes(bytes.data(), bytes.size());
   return hash.value();
 }
 

@@ -15,7 +15,7 @@ void template_fault(const std::string& message) {
 
 namespace {
 
-int checked_depth(int inner) {
+int depth_around(int inner) {
   if (inner + 1 > Value::kMaxDepth)
     template_fault("values nested more than " + std::to_string(Value::kMaxDepth) + " deep");
   return inner + 1;
@@ -46,7 +46,7 @@ void Dict::set(Value key, Value value) {
   if (key.is_list() && key.as_list().kind != List::Kind::kTuple)
     template_fault("unhashable type: '" + key.type_name() + "'");
   if (key.is_dict()) template_fault("unhashable type: 'dict'");
-  depth = std::max(depth, checked_depth(std::max(key.depth(), value.depth())));
+  depth = std::max(depth, depth_around(std::max(key.depth(), value.depth())));
   weight = checked_weight(weight + key.weight() + value.weight());
   if (const Value* known = find(key)) {
     *const_cast<Value*>(known) = std::move(value);
@@ -69,7 +69,7 @@ Value Value::list(std::vector<Value> items, List::Kind kind, std::string printed
     inner = std::max(inner, item.depth());
     list->weight = checked_weight(list->weight + item.weight());
   }
-  list->depth = checked_depth(inner);
+  list->depth = depth_around(inner);
   list->items = std::move(items);
   list->kind = kind;
   list->printed = std::move(printed);

@@ -29,7 +29,7 @@ class Matcher {
 
  private:
   bool step(uint32_t& pc, size_t& pos);
-  bool go_back(size_t base, uint32_t& pc, size_t& pos);
+  bool backtrack(size_t base, uint32_t& pc, size_t& pos);
   bool repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos);
   bool one(const Regex::Set& set, size_t& pos) const;
   [[nodiscard]] bool holds(Regex::Assertion assertion, size_t pos) const;
@@ -93,7 +93,7 @@ bool Matcher::repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos) {
 }
 
 // Takes the newest frame above `base`; false when there is none.
-bool Matcher::go_back(size_t base, uint32_t& pc, size_t& pos) {
+bool Matcher::backtrack(size_t base, uint32_t& pc, size_t& pos) {
   while (frames_.size() > base) {
     Frame& frame = frames_.back();
     --steps_left_;
@@ -171,7 +171,7 @@ size_t Matcher::match(uint32_t pc, size_t pos) {
   while (program_.code[pc].op != Regex::Op::kMatch) {
     if (--steps_left_ < 0) break;
     if (step(pc, pos)) continue;
-    if (!go_back(base, pc, pos)) return kNoMatch;
+    if (!backtrack(base, pc, pos)) return kNoMatch;
   }
   frames_.resize(base);
   return steps_left_ < 0 ? kNoMatch : pos;
