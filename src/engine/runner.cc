@@ -2,7 +2,6 @@
 #include "engine/runner.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "base/check.h"
@@ -12,17 +11,6 @@
 
 namespace strata::engine {
 namespace {
-
-std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
-  std::vector<model::LoraModuleSpec> specs;
-  for (const model::LoraModule& module : adapter.modules()) specs.push_back(module.spec);
-  return specs;
-}
-
-// Beyond the tags of the borders. The ranks gather in the same order, so one tag is enough.
-int64_t gather_tag(const PipelinePlan& plan) {
-  return int64_t{2} * plan.num_stages() * plan.table.num_microbatches;
-}
 
 bool is_of_forward(schedule::Op op) {
   return op == schedule::Op::kForward || op == schedule::Op::kSendForward ||
@@ -36,20 +24,6 @@ struct Ending {
     for (const auto& runner : runners) runner->end();
   }
 };
-
-// A module's values, gradients and moments, A's and then B's; the last three of what trains.
-using AdapterParts = std::array<TensorView, 4>;
-
-AdapterParts parts_of(const model::LoraAdapter& adapter, size_t index) {
-  const model::LoraModule& module = adapter.modules()[index];
-  const Shape shape = {module.a.shape.num_elements() + module.b.shape.num_elements()};
-  AdapterParts parts = {adapter.parameters().part(module.a_offset, shape)};
-  if (!adapter.trains()) return parts;
-  parts[1] = adapter.gradients().part(module.a_offset, shape);
-  parts[2] = adapter.first_moments().part(module.a_offset, shape);
-  parts[3] = adapter.second_moments().part(module.a_offset, shape);
-  return parts;
-}
 
 }  // namespace
 
@@ -87,62 +61,6 @@ api::AdapterSlot Runner::load_adapter(const std::string& dir) {
   api::AdapterSlot slot = {};
   for (const auto& runner : runners_) slot = runner->engine().load_adapter(dir);
   return slot;
-}
-
-// In pieces, each sent when it is asked for: what is on its way takes memory too.
-void Runner::gather(int stage, TensorView from, TensorView to) {
-  const int owner = rank_of(stage);
-  if (owner == 0 && is_first_rank()) return ops::copy(engine().backend(), from, to);
-  if (owner == 0 || (comm_.rank() != owner && !is_first_rank())) return;
-  constexpr int64_t kValues = kGatherBytes / dtype_bytes(DType::kF32);
-  const TensorView& whole = is_first_rank() ? to : from;
-  const int64_t count = whole.shape.num_elements();
-  for (int64_t first = 0; first < count; first += kValues) {
-    const TensorView piece = whole.part(first, {std::min(kValues, count - first)});
-    if (is_first_rank()) {
-      comm_.send_bytes(owner, gather_tag(plan_), nullptr, 0);
-      comm_.receive(owner, gather_tag(plan_), piece);
-    } else {
-      comm_.receive_bytes(0, gather_tag(plan_), nullptr, 0);
-      comm_.send(0, gather_tag(plan_), piece);
-    }
-  }
-}
-
-std::unique_ptr<model::LoraAdapter> Runner::make_whole_adapter(const model::LoraAdapter& own) {
-  auto whole = std::make_unique<model::LoraAdapter>(engine().backend(), *engine().model().weights,
-                                                    specs_of(own), /*whole=*/true);
-  for (size_t i = 0; i < own.modules().size(); ++i) {
-    model::LoraModule& module = whole->modules()[i];
-    module.a_name = own.modules()[i].a_name;
-    module.b_name = own.modules()[i].b_name;
-    module.form = own.modules()[i].form;
-  }
-  if (own.trains()) whole->enable_training();
-  whole->step = own.step;
-  return whole;
-}
-
-int Runner::stage_of_module(const model::LoraModule& module) const {
-  if (module.spec.layer >= 0) return plan_.stage_of_layer(module.spec.layer);
-  return module.is_embedding() ? 0 : plan_.num_stages() - 1;
-}
-
-const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
-  const model::LoraAdapter& own = engine().adapter(slot);
-  if (plan_.num_stages() == 1) return &own;
-  whole_ = is_first_rank() ? make_whole_adapter(own) : nullptr;
-  for (size_t i = 0; i < own.modules().size(); ++i) {
-    const int stage = stage_of_module(own.modules()[i]);
-    StageRunner* here = stage_here(stage);
-    AdapterParts from, to;
-    if (here != nullptr) from = parts_of(here->engine().adapter(slot), i);
-    if (whole_) to = parts_of(*whole_, i);
-    for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
-      gather(stage, from[part], to[part]);
-    }
-  }
-  return whole_.get();
 }
 
 api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
@@ -206,12 +124,12 @@ void Runner::share_losses(const api::Batch& batch, api::BatchResult& result) {
     }
     CHECK(shared_.size() == count, shared_.size(), count);
     for (int rank = 0; rank < comm_.size(); ++rank) {
-      if (rank != owner) comm_.send_bytes(rank, gather_tag(plan_), shared_.data(), bytes);
+      if (rank != owner) comm_.send_bytes(rank, plan_.gather_tag(), shared_.data(), bytes);
     }
     return;
   }
   shared_.resize(count);
-  comm_.receive_bytes(owner, gather_tag(plan_), shared_.data(), bytes);
+  comm_.receive_bytes(owner, plan_.gather_tag(), shared_.data(), bytes);
   auto next = shared_.begin();
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const api::Datum& datum = *batch.sequences[s].datum;
@@ -324,17 +242,17 @@ void Runner::receive_state(TensorView state) {
   const int stage = runners_.front()->stage();
   if (stage == 0) return;
   const TraceSpan span("receive");
-  comm_.receive(rank_of(stage - 1), gather_tag(plan_) + 2, state);
+  comm_.receive(rank_of(stage - 1), plan_.gather_tag() + 2, state);
 }
 
 void Runner::send_state(TensorView state) {
   const int stage = runners_.front()->stage();
-  if (stage + 1 < plan_.num_stages()) comm_.send(rank_of(stage + 1), gather_tag(plan_) + 2, state);
+  if (stage + 1 < plan_.num_stages()) comm_.send(rank_of(stage + 1), plan_.gather_tag() + 2, state);
 }
 
 void Runner::share(std::string& bytes) {
   const int owner = rank_of(plan_.num_stages() - 1);
-  const int64_t tag = gather_tag(plan_) + 3;
+  const int64_t tag = plan_.gather_tag() + 3;
   auto size = std::ssize(bytes);
   if (comm_.rank() != owner) {
     comm_.receive_bytes(owner, tag, &size, sizeof(size));
@@ -363,12 +281,12 @@ void Runner::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
   StageRunner* last = stage_here(last_stage);
   const auto send = [&](int stage, int64_t tag, std::span<const TensorView> views) {
     for (const TensorView& view : views) {
-      if (!view.empty()) comm_.send(rank_of(stage), gather_tag(plan_) + tag, view);
+      if (!view.empty()) comm_.send(rank_of(stage), plan_.gather_tag() + tag, view);
     }
   };
   const auto receive = [&](int stage, int64_t tag, std::span<const TensorView> views) {
     for (const TensorView& view : views) {
-      if (!view.empty()) comm_.receive(rank_of(stage), gather_tag(plan_) + tag, view);
+      if (!view.empty()) comm_.receive(rank_of(stage), plan_.gather_tag() + tag, view);
     }
   };
   if (first != nullptr) send(last_stage, 0, shared(first->engine()).of_first);
@@ -441,49 +359,6 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
     result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
   }
   return result;
-}
-
-int Runner::stage_of_parameter(size_t index) {
-  const model::ModelWeights& weights = *engine().model().weights;
-  const model::Parameter& parameter = weights.table()[index];
-  if (parameter.layer >= 0) return plan_.stage_of_layer(parameter.layer);
-  return index == weights.embedding_index() ? 0 : plan_.num_stages() - 1;
-}
-
-namespace {
-
-TensorView values_of(const train::BaseTrainer& trainer, Runner::BaseValues which, size_t index) {
-  switch (which) {
-    case Runner::BaseValues::kGradients:
-      return trainer.gradient(index);
-    case Runner::BaseValues::kMasters:
-      return trainer.master(index);
-    case Runner::BaseValues::kFirstMoments:
-      return trainer.first_moment(index);
-    case Runner::BaseValues::kSecondMoments:
-      return trainer.second_moment(index);
-    case Runner::BaseValues::kRouterBias:
-      return trainer.router_bias(index);
-  }
-  return {};
-}
-
-}  // namespace
-
-void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
-  const int stage = stage_of_parameter(index);
-  TensorView from;
-  if (StageRunner* here = stage_here(stage)) {
-    from = values_of(here->engine().base_trainer(), which, index);
-  }
-  const Shape& shape = engine().model().weights->table()[index].shape;
-  if (is_first_rank()) {
-    CHECK(std::ssize(values) == shape.num_elements(), values.size());
-    if (rank_of(stage) == 0) return ops::to_host(engine().backend(), from, values);
-    gather(stage, from, TensorView(values.data(), DType::kF32, shape));
-  } else {
-    gather(stage, from, {});
-  }
 }
 
 }  // namespace strata::engine

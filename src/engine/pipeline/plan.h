@@ -2,6 +2,7 @@
 // PipelinePlan: how a model is divided into stages, and the schedule that its ranks run. Every rank
 // makes the same one. Plain values. Any thread.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct PipelinePlan {
   [[nodiscard]] std::vector<int> stages_of(int rank) const;
   // Whether the stage's weight gradients may come after its backwards.
   [[nodiscard]] bool defers(int stage) const;
+  // The first tag beyond those of messages over borders. Ranks gather in the same order, so one is
+  // enough for that.
+  [[nodiscard]] int64_t gather_tag() const {
+    return int64_t{2} * num_stages() * table.num_microbatches;
+  }
   // Where a layer is; of layer -1 the first stage or, for what comes after the layers, the last.
   [[nodiscard]] int stage_of_layer(int64_t layer) const;
 };
