@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program: commands with their tables of options. Wiring only. Exit codes: 0 done, 2 a fault of
-// the request, an option or a file, 1 anything else.
+// The program: commands with their tables of options. Wiring only.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "apps/exit_code.h"
 #include "apps/find_models.h"
 #include "apps/help.h"
 #include "apps/manual.h"
@@ -190,19 +190,6 @@ std::vector<Command> commands_of_servers() {
               "  strata check --in state.tar --archive-key backup.key",
               run_check),
   };
-}
-
-int exit_code(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kNotFound:
-    case ErrorCode::kUnsupported:
-      return 2;
-    case ErrorCode::kResourceExhausted:
-    case ErrorCode::kIo:
-      return 1;
-  }
-  return 1;
 }
 
 std::vector<CommandText> texts_of(const std::vector<Command>& commands) {
