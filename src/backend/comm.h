@@ -17,6 +17,9 @@ class Comm {
   virtual ~Comm() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
+  // Of the ranks that share this one's cores: which it is, and how many they are.
+  [[nodiscard]] virtual int rank_here() const { return rank(); }
+  [[nodiscard]] virtual int ranks_here() const { return size(); }
 
   // Never waits for the receiver, who may be the sender itself; what was sent may change
   // afterwards.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <climits>
 #include <cstddef>
 #include <exception>
@@ -20,6 +19,7 @@
 #include "backend/mpi_table.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/trace.h"
@@ -32,11 +32,17 @@ constexpr int kData = 0, kControl = 1;  // channels
 // that rank 0 leaves.
 enum Control : int { kHello, kAlive, kEnded, kFault, kLeaving };
 
-constexpr double kBeat = 1.0;             // seconds between two signs of life
-constexpr double kStopped = 3.0;          // without a turn of ours: we were stopped, not they
-constexpr int kEagerTurns = 200;          // turns that yield before those that sleep
-constexpr double kShortRest = 50e-6;      // while something is on its way
-constexpr double kLongRest = 2e-3;        // while nothing is
+constexpr double kBeat = 1.0;     // seconds between two signs of life
+constexpr double kStopped = 3.0;  // without a turn of ours: we were stopped, not they
+// Who waits makes progress itself: at first all the time, and then with rests of a share of the
+// time that it has waited, since a machine may have more ranks than cores. It never yields: whose
+// turn it then is has it for milliseconds, and who rests is woken in time.
+constexpr double kEager = 50e-6;
+constexpr double kRestShare = 0.1;
+constexpr double kShortRest = 20e-6, kLongRest = 1e-3;
+// Of the thread that computes nothing: while nobody waits and nothing is on its way, and while
+// somebody does.
+constexpr double kIdleRest = 10e-3, kDrivenRest = 100e-3;
 constexpr size_t kLongestMessage = 3000;  // of a fault: sent at once, whoever listens
 
 // What is on its way to another rank, or from there.
@@ -46,13 +52,11 @@ struct Operation {
   int peer = 0, tag = 0;
   void* data = nullptr;
   int64_t bytes = 0;
-  std::vector<std::byte> own = {};    // of a send
-  std::atomic<bool> cancels = false;  // asked for by its receiver
-  bool busy = false;                  // until it has ended
-  std::string fault = {};
-  // Of the thread that calls MPI.
-  void* handle = nullptr;
+  std::vector<std::byte> own = {};  // of a send
   bool is_cancelled = false;
+  bool busy = false;  // until it has ended
+  std::string fault = {};
+  void* handle = nullptr;
 };
 
 struct RankFault {
@@ -65,6 +69,9 @@ std::string host_name() {
   if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
   return name.data();
 }
+
+// Who it is: its host and the cores that it may use.
+std::string hello() { return host_name() + " " + usable_core_list(); }
 
 const MpiTable& load_table(const std::string& plugin) {
   // RTLD_GLOBAL is for libmpi, whose own plugins look for its symbols there.
@@ -93,20 +100,29 @@ class MpiRanks::Link : public Comm {
       : table_(table), options_(options), thread_([this] { work(); }) {
     const MutexLock lock(mutex_);
     while (!started_) changed_.wait(mutex_);
-    if (start_fault_.empty()) return;
-    throw Error(ErrorCode::kIo, "MPI does not start: " + start_fault_);
+    if (!start_fault_.empty()) throw Error(ErrorCode::kIo, "MPI does not start: " + start_fault_);
+    const double since = begin_to_wait();
+    while (!all_of([](const Peer& peer) { return !peer.hello.empty() || peer.dead; })) drive(since);
+    end_to_wait();
+    for (int other = 0; other < size_; ++other) {
+      if (other != rank_ && peers_[static_cast<size_t>(other)].hello != hello()) continue;
+      rank_here_ += other < rank_ ? 1 : 0;
+      ++ranks_here_;
+    }
   }
   ~Link() override {
-    leave();
     const MutexLock lock(mutex_);
+    leave();
     leaves_ = true;
-    changed_.notify_all();
+    rested_.notify_all();
   }
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] int rank_here() const override { return rank_here_; }
+  [[nodiscard]] int ranks_here() const override { return ranks_here_; }
 
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
@@ -115,7 +131,11 @@ class MpiRanks::Link : public Comm {
     operation.own.assign(first, first + bytes);
     operation.peer = to;
     operation.tag = mpi_tag(tag);
-    post(operation);
+    const MutexLock lock(mutex_);
+    begin(operation);
+    look_at_active();
+    // What is still on its way is this thread's to move, or of the one that computes nothing.
+    if (operation.busy) rested_.notify_all();
   }
 
   void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
@@ -126,13 +146,18 @@ class MpiRanks::Link : public Comm {
     operation.data = data;
     operation.bytes = bytes;
     operation.busy = true;
-    post(operation);
     const MutexLock lock(mutex_);
+    begin(operation);
+    const double since = begin_to_wait();
     while (operation.busy) {
-      if (fault_) operation.cancels = true;  // and wait: MPI borrows the memory
-      changed_.wait(mutex_);
+      if (fault_ && !operation.is_cancelled) {  // and wait: MPI borrows the memory
+        operation.is_cancelled = true;
+        table_.cancel(operation.handle);
+      }
+      drive(since);
     }
-    if (operation.cancels) throw Error(ErrorCode::kIo, "another rank has failed");
+    end_to_wait();
+    if (operation.is_cancelled) throw Error(ErrorCode::kIo, "another rank has failed");
     CHECK(operation.fault.empty(), operation.fault, from, tag, bytes);
   }
 
@@ -151,15 +176,15 @@ class MpiRanks::Link : public Comm {
     const MutexLock lock(mutex_);
     tell_all(kEnded, "");
     double end = 0.0;
+    const double since = begin_to_wait();
     while (!all_of([](const Peer& peer) { return peer.ended || peer.dead; })) {
-      if (!fault_) {
-        changed_.wait(mutex_);
-        continue;
-      }
+      drive(since);
+      if (!fault_) continue;
       // Who computes hears of it at its next receive.
       if (end == 0.0) end = now_seconds() + options_.silence;
-      if (!changed_.wait_until(mutex_, end) && now_seconds() >= end) break;
+      if (now_seconds() >= end) break;
     }
+    end_to_wait();
     return fault_;
   }
 
@@ -171,7 +196,7 @@ class MpiRanks::Link : public Comm {
 
  private:
   struct Peer {
-    std::string host = "?";
+    std::string host = "?", hello = {};
     double last_heard = 0.0;
     bool ended = false, dead = false, leaving = false;
   };
@@ -195,13 +220,12 @@ class MpiRanks::Link : public Comm {
     return *operations.back();
   }
 
-  void post(Operation& operation) {
-    const MutexLock lock(mutex_);
-    post_locked(operation);
-  }
-  void post_locked(Operation& operation) REQUIRES(mutex_) {
-    posted_.push_back(&operation);
-    changed_.notify_all();
+  void begin(Operation& o) REQUIRES(mutex_) {
+    o.handle = o.sends ? table_.send(o.channel, o.peer, o.tag, o.own.data(), std::ssize(o.own))
+                       : table_.receive(o.channel, o.peer, o.tag, o.data, o.bytes);
+    CHECK(o.handle != nullptr, o.channel, o.peer, o.tag, o.bytes);
+    active_.push_back(&o);
+    last_moved_ = now_seconds();
   }
 
   void tell(int to, Control what, const std::string& text) REQUIRES(mutex_) {
@@ -213,7 +237,7 @@ class MpiRanks::Link : public Comm {
     operation.tag = what;
     operation.own.assign(first, first + text.size());
     operation.busy = true;
-    post_locked(operation);
+    begin(operation);
   }
   void tell_all(Control what, const std::string& text) REQUIRES(mutex_) {
     for (int to = 0; to < size_; ++to) {
@@ -230,15 +254,32 @@ class MpiRanks::Link : public Comm {
     return true;
   }
 
-  void leave() {
-    const MutexLock lock(mutex_);
+  void leave() REQUIRES(mutex_) {
     if (rank_ == 0) return tell_all(kLeaving, "");
-    const double end = now_seconds() + options_.silence;
-    while (!peers_[0].leaving && !peers_[0].dead && now_seconds() < end)
-      changed_.wait_until(mutex_, end);
+    const double since = begin_to_wait(), end = since + options_.silence;
+    while (!peers_[0].leaving && !peers_[0].dead && now_seconds() < end) drive(since);
+    end_to_wait();
   }
 
-  // From here on: the thread that calls MPI.
+  // A thread that waits: from when on.
+  double begin_to_wait() REQUIRES(mutex_) {
+    is_driven_ = true;
+    return now_seconds();
+  }
+  void end_to_wait() REQUIRES(mutex_) {
+    is_driven_ = false;
+    if (!active_.empty()) rested_.notify_all();
+  }
+  void drive(double since) REQUIRES(mutex_) {
+    if (turn()) return;
+    const double now = now_seconds(), waited = now - since;
+    if (waited > kEager) changed_.wait_until(mutex_, now + rest_after(waited));
+  }
+  static double rest_after(double waited) {
+    return std::clamp(waited * kRestShare, kShortRest, kLongRest);
+  }
+
+  // The thread that computes nothing.
   void work() {
     name_thread("mpi");
     const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
@@ -247,88 +288,65 @@ class MpiRanks::Link : public Comm {
       if (fault != nullptr) start_fault_ = fault;
       const double now = now_seconds();
       peers_.assign(static_cast<size_t>(size_), Peer{.last_heard = now});
-      if (fault == nullptr) tell_all(kHello, host_name());
+      if (fault == nullptr) tell_all(kHello, hello());
       started_ = true;
       changed_.notify_all();
     }
     if (fault != nullptr) return;
-    last_turn_ = now_seconds();
-    while (turn()) {
-    }
     bool any_dead = false;
     {
       const MutexLock lock(mutex_);
+      last_turn_ = now_seconds();
+      while (!is_over()) {
+        if (!turn()) rested_.wait_until(mutex_, now_seconds() + rest());
+      }
       any_dead = !all_of([](const Peer& peer) { return !peer.dead; });
     }
     // MPI ends together with all ranks, or never.
     any_dead ? table_.abort(1) : table_.end();
   }
 
-  bool turn() {
-    bool moved = begin_posted();
-    moved |= look_at_active();
-    moved |= hear();
+  double rest() REQUIRES(mutex_) {
+    if (is_driven_) return kDrivenRest;
+    return active_.empty() ? kIdleRest : rest_after(now_seconds() - last_moved_);
+  }
+
+  // What nobody has received is dropped.
+  bool is_over() REQUIRES(mutex_) {
+    if (!leaves_) return false;
+    const bool tells = std::any_of(active_.begin(), active_.end(), [](const Operation* operation) {
+      return operation->channel == kControl && operation->tag != kAlive;
+    });
+    if (leave_by_ == 0.0) leave_by_ = now_seconds() + options_.silence;
+    return !tells || now_seconds() > leave_by_;
+  }
+
+  // Whether anything came of it. Who waits hears of what the other thread saw.
+  bool turn() REQUIRES(mutex_) {
+    bool moved = look_at_active();
+    moved = hear() || moved;
     beat();
-    {
-      const MutexLock lock(mutex_);
-      if (leaves_ && posted_.empty()) {
-        // What nobody has received is dropped.
-        const bool tells =
-            std::any_of(active_.begin(), active_.end(), [](const Operation* operation) {
-              return operation->channel == kControl && operation->tag != kAlive;
-            });
-        if (leave_by_ == 0.0) leave_by_ = now_seconds() + options_.silence;
-        if (!tells || now_seconds() > leave_by_) return false;
-      }
-      idle_turns_ = moved ? 0 : idle_turns_ + 1;
-      if (idle_turns_ > kEagerTurns && posted_.empty()) {
-        changed_.wait_until(mutex_, now_seconds() + (active_.empty() ? kLongRest : kShortRest));
-        return true;
-      }
-    }
-    if (!moved) std::this_thread::yield();
+    if (!moved) return false;
+    last_moved_ = now_seconds();
+    changed_.notify_all();
     return true;
   }
 
-  bool begin_posted() {
-    {
-      const MutexLock lock(mutex_);
-      starting_.swap(posted_);
-    }
-    for (Operation* o : starting_) {
-      o->handle = o->sends
-                      ? table_.send(o->channel, o->peer, o->tag, o->own.data(), std::ssize(o->own))
-                      : table_.receive(o->channel, o->peer, o->tag, o->data, o->bytes);
-      CHECK(o->handle != nullptr, o->channel, o->peer, o->tag, o->bytes);
-      active_.push_back(o);
-    }
-    const bool any = !starting_.empty();
-    starting_.clear();
-    return any;
-  }
-
-  bool look_at_active() {
+  bool look_at_active() REQUIRES(mutex_) {
     const auto is_over = [&](Operation* operation) {
-      if (operation->cancels && !operation->is_cancelled) {
-        operation->is_cancelled = true;
-        table_.cancel(operation->handle);
-      }
       const char* fault = nullptr;
       if (!table_.ended(operation->handle, &fault)) return false;
-      const MutexLock lock(mutex_);
       if (fault != nullptr) operation->fault = fault;
       operation->busy = false;
       return true;
     };
     // In order: those of one sender and tag.
     if (std::erase_if(active_, is_over) == 0) return false;
-    const MutexLock lock(mutex_);
     std::erase_if(controls_, [](const auto& operation) { return !operation->busy; });
-    changed_.notify_all();
     return true;
   }
 
-  bool hear() {
+  bool hear() REQUIRES(mutex_) {
     int from = 0, tag = 0;
     int64_t bytes = 0;
     bool any = false;
@@ -339,9 +357,7 @@ class MpiRanks::Link : public Comm {
       const char* fault = nullptr;
       while (!table_.ended(handle, &fault)) {  // it has come: small ones are sent whole
       }
-      const MutexLock lock(mutex_);
       note(from, tag, text);
-      changed_.notify_all();
     }
     return any;
   }
@@ -349,7 +365,10 @@ class MpiRanks::Link : public Comm {
   void note(int from, int tag, const std::string& text) REQUIRES(mutex_) {
     Peer& peer = peers_[static_cast<size_t>(from)];
     peer.last_heard = now_seconds();
-    if (tag == kHello) peer.host = text;
+    if (tag == kHello) {
+      peer.hello = text;
+      peer.host = text.substr(0, text.find(' '));
+    }
     if (tag == kEnded) peer.ended = true;
     if (tag == kLeaving) peer.leaving = true;
     if (tag != kFault || fault_ || text.empty()) return;
@@ -357,14 +376,12 @@ class MpiRanks::Link : public Comm {
               fmt::format("rank {} ({}): {}", from, peer.host, text.substr(1))};
   }
 
-  void beat() {
+  void beat() REQUIRES(mutex_) {
     const double now = now_seconds();
-    const bool was_stopped = now - last_turn_ > kStopped;
-    last_turn_ = now;
-    const MutexLock lock(mutex_);
-    if (was_stopped) {
+    if (now - last_turn_ > kStopped) {  // not they
       for (Peer& peer : peers_) peer.last_heard = now;
     }
+    last_turn_ = now;
     if (now - last_beat_ >= kBeat) {
       last_beat_ = now;
       tell_all(kAlive, "");
@@ -386,24 +403,27 @@ class MpiRanks::Link : public Comm {
 
   const MpiTable& table_;
   const MpiOptions options_;
-  int rank_ = 0, size_ = 1;  // written before started_
+  int rank_ = 0, size_ = 1;             // written before started_
+  int rank_here_ = 0, ranks_here_ = 0;  // by the constructor
 
   Mutex mutex_;
-  CondVar changed_;
+  CondVar changed_;  // for who waits
+  CondVar rested_;   // for the thread that computes nothing
   bool started_ GUARDED_BY(mutex_) = false;
   bool leaves_ GUARDED_BY(mutex_) = false;
   std::string start_fault_ GUARDED_BY(mutex_);
   std::optional<RankFault> fault_ GUARDED_BY(mutex_);
   std::vector<Peer> peers_ GUARDED_BY(mutex_);
-  std::vector<Operation*> posted_ GUARDED_BY(mutex_);
+  std::vector<Operation*> active_ GUARDED_BY(mutex_);
   std::map<std::pair<int, int64_t>, std::vector<std::unique_ptr<Operation>>> sends_
       GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Operation>> controls_ GUARDED_BY(mutex_);
 
-  // Of the thread that calls MPI.
-  std::vector<Operation*> starting_, active_;
-  double last_turn_ = 0.0, last_beat_ = 0.0, leave_by_ = 0.0;
-  int idle_turns_ = 0;
+  bool is_driven_ GUARDED_BY(mutex_) = false;  // by who waits
+  double last_turn_ GUARDED_BY(mutex_) = 0.0;
+  double last_moved_ GUARDED_BY(mutex_) = 0.0;
+  double last_beat_ GUARDED_BY(mutex_) = 0.0;
+  double leave_by_ GUARDED_BY(mutex_) = 0.0;
 
   std::jthread thread_;  // ends before all that it works with
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as processes that MPI started (mpirun, srun): MpiRanks is the part of this process in them,
-// one rank. MPI comes from a plugin, which is loaded here and nowhere else. A thread of its own
-// makes all calls of MPI: messages move while their rank computes, and every second it tells the
-// others that this rank lives. A send copies its bytes, a receive has none but the caller's.
+// one rank. MPI comes from a plugin, which is loaded here and nowhere else. Who waits makes
+// progress itself, and rests longer the longer it waits. A thread of its own computes nothing: by
+// it messages move while their rank computes, and every second the others hear that this rank
+// lives. A send copies its bytes, a receive has none but the caller's.
 //   MpiRanks ranks(plugin);
 //   ranks.run([](Comm& comm) { ... });
 // One at a time in a process, and only once, since MPI starts only once.

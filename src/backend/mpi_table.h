@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // MpiTable: what the MPI plugin (backend/mpi/plugin.cc) gives the program, which is not linked with
-// MPI: raw bytes from rank to rank, by functions of C. No exception crosses it. All but abort() by
-// the one thread that calls start().
+// MPI: raw bytes from rank to rank, by functions of C. No exception crosses it. Any thread, one at
+// a time; end() by the one that called start().
 #pragma once
 #include <cstdint>
 
 namespace strata {
 
-constexpr int kMpiTableVersion = 1;
+constexpr int kMpiTableVersion = 2;
 constexpr const char* kMpiTableSymbol = "strata_mpi_table";
 
 struct MpiTable {

@@ -81,6 +81,8 @@ class Runner {
   enum class BaseValues { kGradients, kMasters, kFirstMoments, kSecondMoments, kRouterBias };
   // Fills `values` (the parameter's, dense) on rank 0; elsewhere it may be empty.
   void read_base(size_t index, BaseValues which, std::span<float> values);
+  // The same of all that has such values but routers' biases, one behind the other.
+  void read_base(BaseValues which, std::span<float> values);
 
  private:
   std::unique_ptr<model::LoraAdapter> make_whole_adapter(const model::LoraAdapter& own);
@@ -102,6 +104,8 @@ class Runner {
   void swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared);
   void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                      int64_t count);
+  // Of so many values from the parameter on, which its stage has one behind the other.
+  void read_base(size_t index, int64_t count, BaseValues which, std::span<float> values);
   double norm_of_sums();
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);

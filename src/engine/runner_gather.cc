@@ -16,17 +16,17 @@ std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
   return specs;
 }
 
-// A module's values, gradients and moments, A's and then B's; the last three of what trains.
+// Of neighbouring modules values, gradients and moments, each module's A and then its B; the last
+// three of what trains.
 using AdapterParts = std::array<TensorView, 4>;
 
-AdapterParts parts_of(const model::LoraAdapter& adapter, size_t index) {
-  const model::LoraModule& module = adapter.modules()[index];
-  const Shape shape = {module.a.shape.num_elements() + module.b.shape.num_elements()};
-  AdapterParts parts = {adapter.parameters().part(module.a_offset, shape)};
+AdapterParts parts_of(const model::LoraAdapter& adapter, size_t first, int64_t count) {
+  const int64_t offset = adapter.modules()[first].a_offset;
+  AdapterParts parts = {adapter.parameters().part(offset, {count})};
   if (!adapter.trains()) return parts;
-  parts[1] = adapter.gradients().part(module.a_offset, shape);
-  parts[2] = adapter.first_moments().part(module.a_offset, shape);
-  parts[3] = adapter.second_moments().part(module.a_offset, shape);
+  parts[1] = adapter.gradients().part(offset, {count});
+  parts[2] = adapter.first_moments().part(offset, {count});
+  parts[3] = adapter.second_moments().part(offset, {count});
   return parts;
 }
 
@@ -75,12 +75,17 @@ const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (plan_.num_stages() == 1) return &own;
   whole_ = is_first_rank() ? make_whole_adapter(own) : nullptr;
-  for (size_t i = 0; i < own.modules().size(); ++i) {
-    const int stage = stage_of_module(own.modules()[i]);
+  const std::vector<model::LoraModule>& modules = own.modules();
+  // Neighbours of one stage are one tensor, in its flat block as in the whole's.
+  for (size_t first = 0, last = 0; first < modules.size(); first = last) {
+    const int stage = stage_of_module(modules[first]);
+    int64_t count = 0;
+    for (; last < modules.size() && stage_of_module(modules[last]) == stage; ++last)
+      count += modules[last].a.shape.num_elements() + modules[last].b.shape.num_elements();
     StageRunner* here = stage_here(stage);
     AdapterParts from, to;
-    if (here != nullptr) from = parts_of(here->engine().adapter(slot), i);
-    if (whole_) to = parts_of(*whole_, i);
+    if (here != nullptr) from = parts_of(here->engine().adapter(slot), first, count);
+    if (whole_) to = parts_of(*whole_, first, count);
     for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
       gather(stage, from[part], to[part]);
     }
@@ -116,19 +121,40 @@ TensorView values_of(const train::BaseTrainer& trainer, Runner::BaseValues which
 }  // namespace
 
 void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
+  read_base(index, engine().model().weights->table()[index].shape.num_elements(), which, values);
+}
+
+void Runner::read_base(BaseValues which, std::span<float> values) {
+  const std::vector<model::Parameter>& table = engine().model().weights->table();
+  const train::BaseTrainer& trainer = engine().base_trainer();
+  const auto is_read = [&](size_t i) {
+    return !table[i].buffer &&
+           (which != BaseValues::kSecondMoments || trainer.has_second_moment(i));
+  };
+  // Neighbours of one stage are one tensor there.
+  for (size_t first = 0, next = 0; first < table.size(); first = next) {
+    next = first + 1;
+    if (!is_read(first)) continue;
+    int64_t count = table[first].shape.num_elements();
+    const int stage = stage_of_parameter(first);
+    for (; next < table.size() && (!is_read(next) || stage_of_parameter(next) == stage); ++next)
+      count += is_read(next) ? table[next].shape.num_elements() : 0;
+    const auto here = is_first_rank() ? static_cast<size_t>(count) : size_t{0};
+    read_base(first, count, which, values.first(here));
+    values = values.subspan(here);
+  }
+}
+
+void Runner::read_base(size_t index, int64_t count, BaseValues which, std::span<float> values) {
   const int stage = stage_of_parameter(index);
   TensorView from;
   if (StageRunner* here = stage_here(stage)) {
-    from = values_of(here->engine().base_trainer(), which, index);
+    from = {values_of(here->engine().base_trainer(), which, index).data, DType::kF32, {count}};
   }
-  const Shape& shape = engine().model().weights->table()[index].shape;
-  if (is_first_rank()) {
-    CHECK(std::ssize(values) == shape.num_elements(), values.size());
-    if (rank_of(stage) == 0) return ops::to_host(engine().backend(), from, values);
-    gather(stage, from, TensorView(values.data(), DType::kF32, shape));
-  } else {
-    gather(stage, from, {});
-  }
+  if (!is_first_rank()) return gather(stage, from, {});
+  CHECK(std::ssize(values) == count, values.size(), count);
+  if (rank_of(stage) == 0) return ops::to_host(engine().backend(), from, values);
+  gather(stage, from, TensorView(values.data(), DType::kF32, {count}));
 }
 
 }  // namespace strata::engine

@@ -267,18 +267,9 @@ TensorView TrainJob::gather_base(size_t block) {
   constexpr engine::Runner::BaseValues kBlocks[] = {engine::Runner::BaseValues::kMasters,
                                                     engine::Runner::BaseValues::kFirstMoments,
                                                     engine::Runner::BaseValues::kSecondMoments};
-  const train::BaseTrainer& trainer = engine().base_trainer();
-  const std::vector<model::Parameter>& table = engine().model().weights->table();
   std::vector<float>& values = gathered_[block];
   if (is_first_rank()) values.resize(static_cast<size_t>(sizes_of_state()[block]));
-  std::span<float> left = values;
-  for (size_t index = 0; index < table.size(); ++index) {
-    if (table[index].buffer || (block == 2 && !trainer.has_second_moment(index))) continue;
-    const auto count =
-        is_first_rank() ? static_cast<size_t>(table[index].shape.num_elements()) : size_t{0};
-    pipeline_->read_base(index, kBlocks[block], left.first(count));
-    left = left.subspan(count);
-  }
+  pipeline_->read_base(kBlocks[block], values);
   return {values.data(), DType::kF32, {std::ssize(values)}};
 }
 

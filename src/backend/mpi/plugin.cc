@@ -36,11 +36,11 @@ const char* text_of(int code) {
 
 const char* start(int64_t chunk_bytes, int* rank, int* size) {
   int provided = 0;
-  if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
       code != MPI_SUCCESS) {
     return text_of(code);
   }
-  if (provided < MPI_THREAD_FUNNELED) return "MPI was built without threads";
+  if (provided < MPI_THREAD_SERIALIZED) return "MPI was built without threads";
   state.chunk_bytes = chunk_bytes;
   for (MPI_Comm& channel : state.channels) {
     if (const int code = MPI_Comm_dup(MPI_COMM_WORLD, &channel); code != MPI_SUCCESS)
