@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test stages checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page \
+.PHONY: help install build test stages ranks checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page \
   documents package packages-test run-smollm2 random-models \
   compare-llama-cpp llama-cpp tiny-qwen3 clean
 
@@ -53,6 +53,13 @@ stages:
 	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
 	@cmake --build build/test -j $(JOBS) --target stages_test
 	@STRATA_STAGES=all build/test/tests/stages/stages_test --gtest_brief=1
+
+# Runs divided among processes that mpirun starts, every division and fault, where `make test` has a few.
+ranks:
+	@tools/install.sh test
+	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
+	@cmake --build build/test -j $(JOBS) --target ranks_test
+	@STRATA_RANKS=all build/test/tests/ranks/ranks_test --gtest_brief=1
 
 # Every tools/check/check_*.py: layers, sizes, documents. They read the tree and write nothing.
 checks:

@@ -118,6 +118,13 @@ OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
   return schedule;
 }
 
+// In the group of the stages.
+void ranks_row(OptionTable& t, std::string& field) {
+  t.text("ranks", field,
+         "pipeline=N under mpirun -n N (or srun): a process for each of N ranks, on one machine or "
+         "several, in place of --stages (docs/cluster.md)");
+}
+
 OptionRow& method_row(OptionTable& t, std::string& field) {
   return t.choice("method", field, {"lora", "full"}, "lora or full");
 }
@@ -283,6 +290,7 @@ OptionTable options_of(TrainOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   stage_rows(t, o.stages);
+  ranks_row(t, o.stages.ranks);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);

@@ -146,13 +146,9 @@ class TrainTest : public ::testing::Test {
     }
     return "no error";
   }
-  // Becomes the program with these options and --resume, with signals as a shell has them.
-  [[noreturn]] static void exec(const TrainOptions& given) {
-    ::signal(SIGINT, SIG_DFL);
-    ::signal(SIGTERM, SIG_DFL);
-    TrainOptions o = given;
-    o.resume = true;
-    TrainOptions defaults;
+  // The program with these options.
+  [[nodiscard]] static std::vector<std::string> command_of(const TrainOptions& given) {
+    TrainOptions o = given, defaults;
     std::vector<std::string> args = {STRATA_BINARY, "train"};
     const OptionTable table = options_of(o), usual = options_of(defaults);
     for (size_t i = 0; i < table.rows().size(); ++i) {
@@ -161,6 +157,15 @@ class TrainTest : public ::testing::Test {
       args.push_back("--" + row.name);
       if (row.kind != OptionKind::kFlag) args.push_back(row.text());
     }
+    return args;
+  }
+  // Becomes the program with these options and --resume, with signals as a shell has them.
+  [[noreturn]] static void exec(const TrainOptions& given) {
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    TrainOptions o = given;
+    o.resume = true;
+    std::vector<std::string> args = command_of(o);
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);

@@ -190,7 +190,7 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
     return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
   }
   options.recompute = recompute;
-  options.threads = threads_of(comm.rank(), comm.size(), setup.threads);
+  options.threads = threads_of(comm.rank_here(), comm.ranks_here(), setup.threads);
   for (const int stage : plan.stages_of(comm.rank())) {
     // A rank's stages share a team.
     auto backend =

@@ -14,6 +14,8 @@ namespace strata::apps {
 // What the options of a command that can divide a model hold of it.
 struct StageOptions {
   int stages = 1;  // ranks
+  // How they are divided where they are processes (apps/setup/ranks.h); empty: they are threads.
+  std::string ranks = {};
   int chunks = 0;  // stages of a rank; 0: one, or as many as a file of the schedule has
   std::string schedule = "gpipe";
   int microbatches = 1;

@@ -126,6 +126,7 @@ bool TrainLoop::finish() {
   }
   // Also where a resumed run had nothing left to do: the export may be what a kill prevented.
   save(/*keeps=*/true);
+  add_peaks();
   if (progress_) progress_->finish(note());
   return true;
 }
@@ -254,6 +255,18 @@ void TrainLoop::note_memory() {
   const ProcessMemory memory = process_memory();
   peak_.anonymous = std::max(peak_.anonymous, memory.anonymous);
   peak_.files = std::max(peak_.files, memory.files);
+}
+
+void TrainLoop::add_peaks() {
+  if (job_.options().stages.ranks.empty()) return;
+  const std::array own = {static_cast<double>(peak_.anonymous), static_cast<double>(peak_.files)};
+  std::vector<double> all;
+  job_.pipeline().comm().all_gather(own, all);
+  peak_ = {};
+  for (size_t i = 0; i < all.size(); i += own.size()) {
+    peak_.anonymous += static_cast<int64_t>(all[i]);
+    peak_.files += static_cast<int64_t>(all[i + 1]);
+  }
 }
 
 void TrainLoop::read_back() {

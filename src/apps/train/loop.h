@@ -63,6 +63,8 @@ class TrainLoop {
   void write_card(const std::string& dir) const;
   // A pass's memory stays with the process until the run ends, so that nothing is missed between.
   void note_memory();
+  // The peak of all ranks together, where they are processes. Collective.
+  void add_peaks();
   // What a resumed run's summary needs of the part before it.
   void read_back();
   [[nodiscard]] double step_seconds() const;

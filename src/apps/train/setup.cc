@@ -211,6 +211,7 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_router_biases(options, pipeline->engine().model());
   check_indexers(options, pipeline->engine().model());
+  if (comm.rank() > 0) return pipeline;  // the first one has read the data
   check_vocabulary(data.train, vocab_size);
   check_vocabulary(data.eval, vocab_size);
   return pipeline;

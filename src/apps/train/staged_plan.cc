@@ -188,11 +188,14 @@ class StagedPlanner {
       gathered += (ranks - 1) * engine::kGatherBytes;
     }
     plan.items.push_back({"gathered to save", gathered});
+    // Which each process has, and threads share.
+    const int64_t processes = options_.ranks.empty() ? 1 : ranks;
     plan.items.push_back(
-        {"data", shape_.pass.data_bytes +
+        {"data", processes * shape_.pass.data_bytes +
                      ranks * std::max({shape_.step_tokens, shape_.largest_step, shape_.longest}) *
                          kListBytesPerToken});
-    plan.items.push_back({"process", engine::process_bytes() + (ranks - 1) * kRankBytes});
+    plan.items.push_back(
+        {"process", processes * engine::process_bytes() + (ranks - 1) * kRankBytes});
     return plan;
   }
 

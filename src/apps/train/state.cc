@@ -3,11 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/json.hpp>
+#include <optional>
 
 #include "apps/options.h"
 #include "apps/setup/model_identity.h"
 #include "apps/setup/model_path.h"
+#include "apps/setup/ranks.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -176,10 +180,27 @@ void save_train_state(TrainJob& job, const std::string& fingerprint) {
   job.export_to(out);
 }
 
-void load_train_state(TrainJob& job, const std::string& fingerprint) {
+namespace {
+
+// Where a run is that goes on.
+struct SavedAt {
+  int64_t step = 0;
+  bool has_lowest = false;
+  double lowest = 0;
+  int64_t lowest_step = 0, since_lowest = 0;
+};
+
+// Which values of the state a rank wants; of no block: it has all.
+struct WantedPart {
+  std::array<char, 32> block = {};
+  int64_t size = 0, first = 0, count = 0;
+};
+
+constexpr int64_t kTag = 0;
+constexpr int64_t kPieceValues = (1 << 20) / dtype_bytes(DType::kF32);
+
+SavedAt check_record(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
   const std::string& out = job.options().out;
-  const TrainerState saved(state_dir(out));
-  const RunRecord record = parse_record(out, saved.json());
   const boost::json::object wanted = boost::json::parse(fingerprint).as_object();
   std::string faults;
   for (const auto& option : wanted) {
@@ -193,12 +214,65 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   if (record.step > job.num_steps()) {
     fail(out, fmt::format("step {} of {}", record.step, job.num_steps()));
   }
-  const HostAccess access(job.engine().backend().allocator());
-  for (const StatePart& part : job.parts_of_state()) {
-    saved.read(part.block, {part.size}, part.first, part.values.shape.num_elements(),
-               part.values.f32());
+  const Evaluations& e = record.evaluations;
+  return {record.step, e.lowest.has_value(), e.lowest.value_or(0), e.lowest_step, e.since_lowest};
+}
+
+// Gives a rank the parts that it asks for.
+void serve_parts(Comm& comm, int to, const TrainerState& saved) {
+  std::vector<float> values;
+  for (;;) {
+    WantedPart wanted;
+    comm.receive_bytes(to, kTag, &wanted, sizeof(wanted));
+    const std::string block = wanted.block.data();
+    if (block.empty()) return;
+    values.resize(static_cast<size_t>(wanted.count));
+    saved.read(block, {wanted.size}, wanted.first, wanted.count, values.data());
+    comm.send_bytes(to, kTag, values.data(), wanted.count * dtype_bytes(DType::kF32));
   }
-  job.restore(record.step, record.evaluations);
+}
+
+// Asks the first rank for its parts, piece by piece: what is on its way takes memory too.
+void ask_for_parts(Comm& comm, const std::vector<StatePart>& parts) {
+  for (const StatePart& part : parts) {
+    const int64_t size = part.values.shape.num_elements();
+    for (int64_t first = 0; first < size; first += kPieceValues) {
+      WantedPart wanted = {.size = part.size, .first = part.first + first};
+      CHECK(part.block.size() < wanted.block.size(), part.block);
+      std::copy(part.block.begin(), part.block.end(), wanted.block.begin());
+      wanted.count = std::min(kPieceValues, size - first);
+      comm.send_bytes(0, kTag, &wanted, sizeof(wanted));
+      comm.receive(0, kTag, part.values.part(first, {wanted.count}));
+    }
+  }
+  const WantedPart none;
+  comm.send_bytes(0, kTag, &none, sizeof(none));
+}
+
+}  // namespace
+
+void load_train_state(TrainJob& job, const std::string& fingerprint) {
+  Comm& comm = job.pipeline().comm();
+  SavedAt at;
+  if (job.is_first_rank()) {
+    const std::string& out = job.options().out;
+    const TrainerState saved(state_dir(out));
+    at = check_record(job, parse_record(out, saved.json()), fingerprint);
+    share(comm, at);
+    {
+      const HostAccess access(job.engine().backend().allocator());
+      for (const StatePart& part : job.parts_of_state()) {
+        saved.read(part.block, {part.size}, part.first, part.values.shape.num_elements(),
+                   part.values.f32());
+      }
+    }
+    for (int other = 1; other < comm.size(); ++other) serve_parts(comm, other, saved);
+  } else {
+    share(comm, at);
+    ask_for_parts(comm, job.parts_of_state());
+  }
+  const std::optional<double> lowest = at.has_lowest ? std::optional(at.lowest) : std::nullopt;
+  job.restore(at.step, {lowest, at.lowest_step, at.since_lowest});
 }
 
 }  // namespace strata::apps

@@ -23,7 +23,8 @@ bool has_train_state(const std::string& out);
 std::string recorded_options(const std::string& out);
 // Durable when it returns: first the state, then the export.
 void save_train_state(TrainJob& job, const std::string& fingerprint);
-// Loads the last save into the job. Throws Error where the fingerprints differ, naming the options.
+// Loads the last save, which the first rank alone reads, into the jobs of all. Throws Error where
+// the fingerprints differ, naming the options. Collective; the first rank's fingerprint counts.
 void load_train_state(TrainJob& job, const std::string& fingerprint);
 
 }  // namespace strata::apps

@@ -7,13 +7,16 @@
 
 #include <optional>
 
+#include "apps/options.h"
 #include "apps/recipe.h"
 #include "apps/setup/model_files.h"
+#include "apps/setup/ranks.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
 #include "apps/train/plan.h"
 #include "apps/train/sampler.h"
 #include "apps/train/settings.h"
+#include "apps/train/shared_data.h"
 #include "apps/train/staged_plan.h"
 #include "apps/train/start.h"
 #include "apps/train/state.h"
@@ -111,6 +114,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
 }
 
 std::string fingerprint_of(TrainJob& job) {
+  if (!job.is_first_rank()) return {};  // which read the data
   return train_fingerprint(job.options(),
                            {.train = job.train_data().files, .eval = job.eval_data().files},
                            std::string(job.engine().backend().arithmetic()));
@@ -118,7 +122,8 @@ std::string fingerprint_of(TrainJob& job) {
 
 void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes) {
   const TrainOptions& options = job.options();
-  make_folders(options.out);  // now that nothing is wrong with what was asked
+  // Now that nothing is wrong with what was asked.
+  if (job.is_first_rank()) make_folders(options.out);
   if (resumes) return load_train_state(job, fingerprint);
   if (!job.is_first_rank()) return;
   remove_file(metrics_path(options));  // of a run that never saved
@@ -175,16 +180,75 @@ bool train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
   // Before this there is nothing to save.
   std::optional<StopSignals> signals;
-  if (job.is_first_rank()) signals.emplace("saving after this step; again: ends at once");
+  const bool is_process = !options.stages.ranks.empty();
+  if (job.is_first_rank()) {
+    signals.emplace("saving after this step; again: ends at once");
+  } else if (is_process) {
+    signals.emplace("");  // mpirun passes them on to all; the first rank says what comes of it
+  }
   if (!loop.run()) return false;
   if (job.is_first_rank()) loop.print_summary();
   return true;
+}
+
+// What ranks that are processes cannot do yet.
+void check_over_ranks(const TrainOptions& o) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kUnsupported, "--ranks and " + what);
+  };
+  if (o.stages.stages > 1) {
+    refuse(
+        fmt::format("--stages {}: a rank has one thread of stages; --chunks says how many stages "
+                    "it has",
+                    o.stages.stages));
+  }
+  if (!o.memory.empty()) {
+    refuse(
+        fmt::format("--memory {}: what processes take together is not planned yet; say with "
+                    "--recompute and --microbatches what they keep",
+                    o.memory));
+  }
+  if (!o.sweep.empty()) refuse("several values of --lr: give one, or leave out --ranks");
+}
+
+// As one of ranks that are processes.
+int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
+  check_over_ranks(given);
+  TrainOptions options = given;
+  options.stages.stages = layout.pipeline;
+  check_alike(comm, facts_of(options.model, options.dtype, options_of(options)));
+  const bool is_first = comm.rank() == 0;
+  report::TraceFile trace(is_first ? options.trace : "");
+  TrainData data;
+  bool found = false;
+  std::string recorded;
+  if (is_first) {
+    if (!given.save_config.empty()) save_recipe(given);
+    found = find_state(options);
+    data = read_train_data(options);
+    if (found) recorded = recorded_options(options.out);
+  }
+  share(comm, found);
+  share(comm, recorded);
+  share_data(comm, data);
+  const TrainOptions settled = settle(options, data, recorded);
+  const TrainRun run = plan_run(settled, data);
+  const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
+  const bool ended = train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
+  trace.finish();
+  return ended ? 0 : StopSignals::exit_code();
 }
 
 }  // namespace
 
 int run_train(const TrainOptions& options) {
   name_thread("main");
+  if (!options.stages.ranks.empty()) {
+    return run_as_rank(options.stages.ranks,
+                       [&](Comm& comm, const schedule::ParallelLayout& layout) {
+                         return train_as_rank(comm, layout, options);
+                       });
+  }
   report::TraceFile trace(options.trace);
   if (!options.save_config.empty()) save_recipe(options);
   if (!options.sweep.empty()) {

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/setup/ranks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <string_view>
+
+#include "apps/exit_code.h"
+#include "apps/setup/backend.h"
+#include "apps/setup/engine_setup.h"
+#include "apps/setup/model_identity.h"
+#include "backend/mpi_comm.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "data/input_file.h"
+#include "model/weights/load.h"
+
+namespace strata::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kTag = 0;
+// Of what is shared at once: what is on its way takes memory too.
+constexpr int64_t kPiece = 1 << 20;
+
+// What differs between machines, and rank 0 alone reads or writes.
+constexpr std::array<std::string_view, 12> kOfOne = {
+    "model",       "adapter", "data",    "eval",  "out",  "config",
+    "save-config", "threads", "offload", "trace", "json", "tensorboard"};
+
+const char* const kProgram = "/proc/self/exe";
+
+// Next to the program, or where packages have it.
+std::string find_plugin() {
+  constexpr const char* kName = "libstrata_mpi.so";
+  const fs::path folder = fs::read_symlink(kProgram).parent_path();
+  for (const fs::path& path : {folder / kName, folder / "../lib/strata" / kName}) {
+    if (file_exists(path.string())) return path.string();
+  }
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("--ranks: there is no {} next to the program in {}: install libopenmpi-dev "
+                  "and openmpi-bin, and build Strata again",
+                  kName, folder.string()));
+}
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
+  return name.data();
+}
+
+void send_text(Comm& comm, int to, const std::string& text) {
+  const auto size = std::ssize(text);
+  comm.send_bytes(to, kTag, &size, sizeof(size));
+  comm.send_bytes(to, kTag, text.data(), size);
+}
+
+std::string receive_text(Comm& comm, int from) {
+  int64_t size = 0;
+  comm.receive_bytes(from, kTag, &size, sizeof(size));
+  std::string text(static_cast<size_t>(size), '\0');
+  comm.receive_bytes(from, kTag, text.data(), size);
+  return text;
+}
+
+}  // namespace
+
+int run_as_rank(const std::string& ranks_text, RankBody body) {
+  MpiRanks ranks(find_plugin());
+  int code = 0;
+  try {
+    ranks.run([&](Comm& comm) {
+      const schedule::ParallelLayout layout = schedule::parse_layout(ranks_text);
+      schedule::check_supported(layout);
+      schedule::check_num_ranks(layout, comm.size());
+      code = body(comm, layout);
+    });
+  } catch (const Error& error) {
+    if (ranks.speaks()) throw;
+    code = exit_code(error);
+  }
+  return code;
+}
+
+RankFacts facts_of(const std::string& model, const std::string& dtype, const OptionTable& table) {
+  const model::ModelConfig config = model::load_config(model, /*strict_config=*/false).config;
+  RankFacts facts = {
+      {"program (hash)", fmt::format("{:016x}", data::content_hash(data::InputFile(kProgram)))},
+      {"CPU path", std::string(arithmetic_in_use())},
+      {"base model (hash)", model_identity(model)},
+      {"dtype", parse_dtype(dtype, config) == DType::kBF16 ? "bf16" : "f32"}};
+  for (const OptionRow& row : table.rows()) {
+    if (std::find(kOfOne.begin(), kOfOne.end(), row.name) != kOfOne.end()) continue;
+    facts.emplace_back("--" + row.name, row.text());
+  }
+  return facts;
+}
+
+void check_alike(Comm& comm, const RankFacts& facts) {
+  std::vector<std::string> hosts = {host_name()};
+  if (comm.rank() != 0) send_text(comm, 0, hosts.front());
+  for (int other = 1; comm.rank() == 0 && other < comm.size(); ++other)
+    hosts.push_back(receive_text(comm, other));
+  for (const auto& [what, value] : facts) {
+    if (comm.rank() != 0) {
+      send_text(comm, 0, value);
+      continue;
+    }
+    for (int other = 1; other < comm.size(); ++other) {
+      const std::string theirs = receive_text(comm, other);
+      if (theirs == value) continue;
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("--ranks: {}: rank 0 ({}) has {}, rank {} ({}) has {}; the ranks of a "
+                      "run must be alike",
+                      what, hosts.front(), value, other, hosts[static_cast<size_t>(other)],
+                      theirs));
+    }
+  }
+}
+
+void share_bytes(Comm& comm, void* data, int64_t bytes) {
+  auto* const begin = static_cast<std::byte*>(data);
+  for (int64_t first = 0; first < bytes; first += kPiece) {
+    const int64_t count = std::min(kPiece, bytes - first);
+    if (comm.rank() != 0) {
+      comm.receive_bytes(0, kTag, begin + first, count);
+      comm.send_bytes(0, kTag, nullptr, 0);
+      continue;
+    }
+    for (int other = 1; other < comm.size(); ++other)
+      comm.send_bytes(other, kTag, begin + first, count);
+    for (int other = 1; other < comm.size(); ++other) comm.receive_bytes(other, kTag, nullptr, 0);
+  }
+}
+
+void share(Comm& comm, std::string& text) {
+  auto size = std::ssize(text);
+  share(comm, size);
+  text.resize(static_cast<size_t>(size));
+  share_bytes(comm, text.data(), size);
+}
+
+}  // namespace strata::apps

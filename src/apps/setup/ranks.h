@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as processes (--ranks): mpirun, srun or an operator of Kubernetes starts the same command
+// once for each. Rank 0 reads files of data, plans, prints and writes; the others get from it what
+// they need. Each reads its own copy of the base model, and all have to be alike.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "backend/comm.h"
+#include "base/function_ref.h"
+#include "base/option_table.h"
+#include "schedule/parallel_layout.h"
+
+namespace strata::apps {
+
+// Runs body as the rank that this process is among as many as --ranks names, and returns what it
+// returned. Where one fails all end: the Error is thrown on the rank that speaks for them, and the
+// others return its exit code. Once in a process.
+using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
+int run_as_rank(const std::string& ranks, RankBody body);
+
+// What ranks must have in common: {what, value} in an order that is the same everywhere.
+using RankFacts = std::vector<std::pair<std::string, std::string>>;
+// The program, the CPU path, the base model by its content and its dtype, and every option of the
+// table but those that say where something of one machine is.
+RankFacts facts_of(const std::string& model, const std::string& dtype, const OptionTable& table);
+// An Error that names both ranks where one differs from rank 0. Collective.
+void check_alike(Comm& comm, const RankFacts& facts);
+
+// Rank 0's value, on every rank. Collective, and so is what follows.
+void share_bytes(Comm& comm, void* data, int64_t bytes);
+void share(Comm& comm, std::string& text);
+template <typename T>
+void share(Comm& comm, T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  share_bytes(comm, &value, sizeof(value));
+}
+template <typename T>
+void share(Comm& comm, std::vector<T>& values) {
+  auto count = std::ssize(values);
+  share(comm, count);
+  values.resize(static_cast<size_t>(count));
+  share_bytes(comm, values.data(), count * static_cast<int64_t>(sizeof(T)));
+}
+
+}  // namespace strata::apps

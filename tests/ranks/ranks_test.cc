@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// strata train over ranks: processes under mpirun, more than the machine has cores, give the files
+// of one process. STRATA_RANKS=all (make ranks) runs every division, else a few.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+
+#include "tests/apps/train_fixture.h"
+#include "tests/base/sanitizer.h"
+
+namespace strata::apps {
+namespace {
+
+using testing::HasSubstr;
+
+// How a program that mpirun started has ended, and what all its ranks printed.
+struct Ended {
+  int code = -1;
+  std::string text;
+};
+
+std::string quoted(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) line += "'" + word + "' ";
+  return line;
+}
+
+Ended run_shell(const std::string& command) {
+  Ended ended;
+  std::FILE* out = ::popen((command + " 2>&1").c_str(), "r");
+  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) ended.text += static_cast<char>(c);
+  ended.code = WEXITSTATUS(::pclose(out));
+  return ended;
+}
+
+constexpr const char* kMpirun = "mpirun --oversubscribe --allow-run-as-root --bind-to none ";
+
+class RanksTest : public TrainTest {
+ protected:
+  void SetUp() override {
+#ifdef STRATA_SANITIZED
+    GTEST_SKIP() << "sanitizers tell of MPI's own leaks and orders of locks";
+#endif
+    if (std::system("command -v mpirun > /dev/null") != 0)
+      GTEST_SKIP() << "no mpirun (openmpi-bin)";
+    TrainTest::SetUp();
+  }
+
+  [[nodiscard]] static bool runs_all() {
+    const char* which = std::getenv("STRATA_RANKS");
+    return which != nullptr && std::string(which) == "all";
+  }
+  [[nodiscard]] static std::string start_of(int number, const TrainOptions& o) {
+    return fmt::format("{}-n {} {}", kMpirun, number, quoted(command_of(o)));
+  }
+  [[nodiscard]] static Ended run_ranks(int number, const TrainOptions& o) {
+    return run_shell(start_of(number, o));
+  }
+  [[nodiscard]] TrainOptions divided(const TrainOptions& one, const std::string& out,
+                                     const StageOptions& stages, int number) const {
+    TrainOptions o = one;
+    o.out = root_ + "/" + out;
+    o.stages = stages;
+    o.stages.ranks = fmt::format("pipeline={}", number);
+    return o;
+  }
+  void expect_the_files_of(const TrainOptions& one, const std::string& out,
+                           const std::string& exported) const {
+    expect_same_files(fs::path(one.out).filename().string(), out,
+                      {exported, "trainer/optimizer.safetensors", "trainer/state.json"});
+  }
+};
+
+struct Division {
+  int ranks;
+  StageOptions stages;
+};
+
+TEST_F(RanksTest, ChangeNoBitOfAdapters) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  one.targets = "all-linear,embed_tokens,lm_head";
+  one.steps = 5;
+  one.dtype = "bf16";
+  ASSERT_EQ(run_train(one), 0);
+  std::vector<Division> divisions = {{2, {.schedule = "1f1b", .microbatches = 3}}};
+  if (runs_all()) {
+    for (const int ranks : {1, 2, 3}) {
+      for (const char* const schedule : {"gpipe", "1f1b", "zb1p"})
+        divisions.push_back({ranks, {.schedule = schedule, .microbatches = 4}});
+    }
+    divisions.push_back({1, {.chunks = 3, .schedule = "circular", .microbatches = 2}});
+    divisions.push_back({2, {.microbatches = 1, .leftovers = "before"}});
+  }
+  for (size_t i = 0; i < divisions.size(); ++i) {
+    const std::string name = fmt::format("divided{}", i);
+    SCOPED_TRACE(name);
+    const Ended ended =
+        run_ranks(divisions[i].ranks, divided(one, name, divisions[i].stages, divisions[i].ranks));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    expect_the_files_of(one, name, "adapter_model.safetensors");
+    // One of them prints.
+    const size_t first = ended.text.find("evaluation loss");
+    EXPECT_NE(first, std::string::npos);
+    EXPECT_EQ(ended.text.find("evaluation loss", first + 1), std::string::npos) << ended.text;
+  }
+}
+
+TEST_F(RanksTest, ChangeNoBitOfAllParameters) {
+  std::vector<Division> divisions = {{3, {.schedule = "zb1p", .microbatches = 3}}};
+  if (runs_all()) {
+    divisions.push_back({2, {.schedule = "1f1b", .microbatches = 2}});
+    divisions.push_back({3, {.schedule = "gpipe", .microbatches = 2}});
+  }
+  for (const char* const optimizer : {"adamw", "muon"}) {
+    if (!runs_all() && optimizer == std::string("adamw")) continue;
+    TrainOptions one = options(fmt::format("one-{}", optimizer));
+    one.model = deep_model();
+    one.method = "full";
+    one.optimizer = optimizer;
+    one.steps = 4;
+    ASSERT_EQ(run_train(one), 0);
+    for (size_t i = 0; i < divisions.size(); ++i) {
+      const std::string name = fmt::format("divided-{}{}", optimizer, i);
+      SCOPED_TRACE(name);
+      const Ended ended = run_ranks(divisions[i].ranks,
+                                    divided(one, name, divisions[i].stages, divisions[i].ranks));
+      ASSERT_EQ(ended.code, 0) << ended.text;
+      expect_the_files_of(one, name, "model.safetensors");
+    }
+  }
+}
+
+// DeepSeek-V4 with multi-token prediction: routed experts, hashed routers, streams.
+TEST_F(RanksTest, ChangeNoBitOfDeepSeekV4) {
+  if (!runs_all()) GTEST_SKIP() << "make ranks";
+  for (const char* const method : {"lora", "full"}) {
+    TrainOptions one = options(fmt::format("one-{}", method));
+    one.model = make_v4_model(/*mtp=*/true);
+    one.method = method;
+    one.mtp_weight = 0.3;
+    one.steps = 3;
+    if (one.method == "full") one.router_bias_rate = 0.01;
+    ASSERT_EQ(run_train(one), 0);
+    const std::string name = fmt::format("divided-{}", method);
+    const Ended ended =
+        run_ranks(2, divided(one, name, {.schedule = "1f1b", .microbatches = 3}, 2));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    expect_the_files_of(one, name,
+                        one.method == "full" ? "model.safetensors" : "adapter_model.safetensors");
+  }
+}
+
+// A run whose rank is killed or stopped once it has logged some steps, and what it printed.
+class RunningRanks {
+ public:
+  RunningRanks(const std::string& command, const TrainOptions& o) : o_(o) {
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    const int file = ::open(printed().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ::dup2(file, STDOUT_FILENO);
+    ::dup2(file, STDERR_FILENO);
+    const std::string line = "exec " + command;
+    ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+    ::_exit(127);
+  }
+  // To the rank, once so many lines of metrics are there.
+  void signal_after(int64_t lines, int rank, int signal) const {
+    while (count_lines() < lines) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const pid_t pid = pid_of(rank);
+    ASSERT_GT(pid, 0);
+    ASSERT_EQ(::kill(pid, signal), 0);
+  }
+  [[nodiscard]] Ended wait() const {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, content(printed())};
+  }
+
+ private:
+  [[nodiscard]] std::string printed() const { return o_.out + ".printed"; }
+  [[nodiscard]] int64_t count_lines() const {
+    std::ifstream file(o_.out + "/metrics.jsonl");
+    return std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
+  }
+  // Of mpirun's children the one whose environment says so.
+  [[nodiscard]] pid_t pid_of(int rank) const {
+    const std::string wanted = fmt::format("OMPI_COMM_WORLD_RANK={}", rank) + '\0';
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(entry.path().filename().c_str());
+      std::ifstream stat(entry.path() / "stat"), environment(entry.path() / "environ");
+      std::string id, name, state;
+      pid_t parent = 0;
+      if (pid == 0 || !(stat >> id >> name >> state >> parent) || parent != pid_) continue;
+      const std::string all{std::istreambuf_iterator<char>(environment), {}};
+      if (all.find(wanted) != std::string::npos) return pid;
+    }
+    return -1;
+  }
+
+  TrainOptions o_;
+  pid_t pid_ = -1;
+};
+
+// A run is one run, whoever continues it: after a rank was killed by as many, by another number, or
+// by one process.
+TEST_F(RanksTest, AKilledRankEndsAllAndAnyNumberContinues) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  ASSERT_EQ(run_train(one), 0);
+  const StageOptions stages = {.schedule = "1f1b", .microbatches = 2};
+  for (const int killed : {1, 0}) {
+    const std::string name = fmt::format("killed{}", killed);
+    SCOPED_TRACE(name);
+    TrainOptions o = divided(one, name, stages, 2);
+    const RunningRanks ranks(start_of(2, o), o);
+    ranks.signal_after(15, killed, SIGKILL);
+    const Ended ended = ranks.wait();
+    EXPECT_NE(ended.code, 0);
+    EXPECT_THAT(ended.text, HasSubstr(fmt::format("rank {} with PID", killed)));
+    o.resume = true;
+    if (killed == 0) {
+      o.stages = {};
+      EXPECT_EQ(run_train(o), 0);
+    } else {
+      o = divided(o, name, {.schedule = "gpipe", .microbatches = 3}, 3);
+      const Ended resumed = run_ranks(3, o);
+      EXPECT_EQ(resumed.code, 0) << resumed.text;
+    }
+    expect_the_files_of(one, name, "adapter_model.safetensors");
+  }
+}
+
+// Of all parameters, whose state is far more than what is sent at once; and by as many.
+TEST_F(RanksTest, AStoppedRankIsNamed) {
+  if (!runs_all()) GTEST_SKIP() << "make ranks";
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  one.method = "full";
+  ASSERT_EQ(run_train(one), 0);
+  for (const int stopped : {0, 1, 2}) {
+    const std::string name = fmt::format("stopped{}", stopped);
+    SCOPED_TRACE(name);
+    TrainOptions o = divided(one, name, {.schedule = "1f1b", .microbatches = 2}, 3);
+    const RunningRanks ranks(start_of(3, o), o);
+    ranks.signal_after(15, stopped, SIGSTOP);
+    const Ended ended = ranks.wait();
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.text, HasSubstr(fmt::format("strata: rank {} (", stopped)));
+    EXPECT_THAT(ended.text, HasSubstr("has been silent for 10 s"));
+    o.resume = true;
+    const Ended resumed = run_ranks(3, o);
+    EXPECT_EQ(resumed.code, 0) << resumed.text;
+    expect_the_files_of(one, name, "model.safetensors");
+  }
+}
+
+TEST_F(RanksTest, SayWhatIsWrongOnce) {
+  const TrainOptions one = options("out");
+  struct Case {
+    int started;
+    std::string ranks, said;
+    StageOptions stages = {};
+    std::string memory = {};
+  };
+  const std::vector<Case> cases = {
+      {2, "pipeline=3",
+       "--ranks: pipeline=3, data=1, expert=1, tensor=1 are 3 ranks, and 2 have started; start "
+       "that "
+       "many (mpirun -n 3)"},
+      {2, "data=2", "--ranks data=2: no run is divided by data yet; give pipeline=N alone"},
+      {2, "pipelines=2", "which names no kind"},
+      {2, "pipeline=2", "--ranks and --stages 2: ", {.stages = 2}},
+      {2, "pipeline=2", "--ranks and --memory 1GiB: ", {}, "1GiB"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.said);
+    TrainOptions o = one;
+    o.stages = c.stages;
+    o.stages.ranks = c.ranks;
+    o.memory = c.memory;
+    const Ended ended = run_ranks(c.started, o);
+    EXPECT_EQ(ended.code, 2);
+    const size_t first = ended.text.find(c.said);
+    EXPECT_NE(first, std::string::npos) << ended.text;
+    EXPECT_EQ(ended.text.find(c.said, first + 1), std::string::npos) << ended.text;
+    EXPECT_FALSE(fs::exists(o.out));
+  }
+  TrainOptions alone = one;
+  alone.stages.ranks = "pipeline=2";
+  const Ended ended = run_shell(quoted(command_of(alone)));
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.text, HasSubstr("1 has started; start that many (mpirun -n 2)"));
+}
+
+// What differs is named, with both ranks and what each has.
+TEST_F(RanksTest, MustBeAlike) {
+  TrainOptions o = options("out");
+  o.model = deep_model();
+  o.stages.ranks = "pipeline=2";
+  TrainOptions other = o;
+  other.clip = 0.5;
+  const auto run_both = [](const TrainOptions& a, const TrainOptions& b, const std::string& env) {
+    return run_shell(fmt::format("{}-n 1 {} : -n 1 env {} {}", kMpirun, quoted(command_of(a)), env,
+                                 quoted(command_of(b))));
+  };
+  Ended ended = run_both(o, other, "");
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.text, HasSubstr("--ranks: --clip: rank 0 ("));
+  EXPECT_THAT(ended.text, HasSubstr(") has 1, rank 1 ("));
+  EXPECT_THAT(ended.text, HasSubstr(") has 0.5; the ranks of a run must be alike"));
+  ended = run_both(o, o, "STRATA_CPU_PATH=reference");
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.text, HasSubstr("--ranks: CPU path: rank 0 ("));
+  EXPECT_THAT(ended.text, HasSubstr(") has reference; "));
+  other = o;
+  other.model = root_ + "/elsewhere";
+  ASSERT_EQ(run_init({.config = root_ + "/config", .out = other.model, .seed = 2, .threads = 2}),
+            0);
+  ended = run_both(o, other, "");
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.text, HasSubstr("--ranks: base model (hash): rank 0 ("));
+  EXPECT_FALSE(fs::exists(o.out));
+  // A copy elsewhere is the same, and so is another number of threads; rank 0 alone reads data.
+  fs::remove_all(other.model);
+  fs::copy(o.model, other.model);
+  other.threads = 1;
+  other.data = {root_ + "/not-there.jsonl"};
+  ended = run_both(o, other, "");
+  EXPECT_EQ(ended.code, 0) << ended.text;
+}
+
+}  // namespace
+}  // namespace strata::apps
