@@ -70,7 +70,8 @@ void find_models(TrainOptions& o) {
     o.model = find_base_model(o.model);
     if (!o.adapter.empty()) o.adapter = find_adapter(o.adapter);
   }
-  data::find_sources("data", o.data);  // throws where one is not there
+  if (!o.stages.ranks.empty()) return;  // rank 0 looks for data
+  data::find_sources("data", o.data);   // throws where one is not there
   data::find_sources("eval", o.eval, data::Weights::kNone);
 }
 
