@@ -37,16 +37,6 @@ std::string hash_of(const std::vector<data::DataFile>& files) {
   return text;
 }
 
-// Of a model, or of an adapter by its two files.
-std::string identity_of(const std::string& path) {
-  if (!is_adapter_directory(path)) return model_identity(path);
-  std::string all;
-  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
-    all += fmt::format("{:016x}", data::content_hash(data::InputFile(path + name)));
-  }
-  return all;
-}
-
 // What others make meaningless does not count.
 TrainOptions effective(TrainOptions o) {
   const TrainOptions defaults;
@@ -129,6 +119,15 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
 }
 
 }  // namespace
+
+std::string identity_of(const std::string& path) {
+  if (!is_adapter_directory(path)) return model_identity(path);
+  std::string all;
+  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
+    all += fmt::format("{:016x}", data::content_hash(data::InputFile(path + name)));
+  }
+  return all;
+}
 
 std::string train_fingerprint(const TrainOptions& options, const FilesOfRun& files,
                               const std::string& cpu_path) {

@@ -15,6 +15,8 @@ struct FilesOfRun {
   const std::vector<data::DataFile>& train;
   const std::vector<data::DataFile>& eval;  // read where --eval named them
 };
+// Of the content of a model, or of an adapter by its two files.
+std::string identity_of(const std::string& path);
 std::string train_fingerprint(const TrainOptions& options, const FilesOfRun& files,
                               const std::string& cpu_path);
 

@@ -27,9 +27,11 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "base/trace.h"
+#include "data/input_file.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "report/trace_file.h"
+#include "schedule/generate.h"
 
 namespace strata::apps {
 namespace {
@@ -211,12 +213,27 @@ void check_over_ranks(const TrainOptions& o) {
   if (!o.sweep.empty()) refuse("several values of --lr: give one, or leave out --ranks");
 }
 
+// And an adapter to start from, and a schedule in a file.
+RankFacts facts_of_run(TrainOptions options) {
+  RankFacts facts = facts_of(options.model, options.dtype, options_of(options));
+  facts.emplace_back("--adapter (hash)",
+                     options.adapter.empty() ? "none" : identity_of(options.adapter));
+  schedule::Kind kind = {};
+  if (const std::string& file = options.stages.schedule; !schedule::parse_kind(file, kind)) {
+    const bool is_there = file_exists(file);
+    facts.emplace_back(
+        "--pipeline-schedule (hash)",
+        is_there ? fmt::format("{:016x}", data::content_hash(data::InputFile(file))) : "none");
+  }
+  return facts;
+}
+
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
   check_over_ranks(given);
   TrainOptions options = given;
   options.stages.stages = layout.pipeline;
-  check_alike(comm, facts_of(options.model, options.dtype, options_of(options)));
+  check_alike(comm, facts_of_run(options));
   const bool is_first = comm.rank() == 0;
   report::TraceFile trace(is_first ? options.trace : "");
   TrainData data;
