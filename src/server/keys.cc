@@ -196,6 +196,12 @@ void KeyRing::add(std::string_view line, const std::string& where, bool is_admin
   const auto fail = [&](const std::string& message) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where, message));
   };
+  // First, since what else is wrong with a word is said with the word.
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (words[i].find("tml-") != std::string_view::npos ||
+        words[i].find(kHashed) != std::string_view::npos)
+      fail("a second key stands on this line; each wants a line of its own");
+  }
   std::string hash = read_key(words[0], where);
   Identity who{.tenant = to_hex(hash).substr(0, 16), .is_admin = is_admin};
   who.key_id = key_id_of(hash);
