@@ -89,7 +89,7 @@ void read_sampling(const Fields& body, const ServedText& text, const api::BaseIn
   for (const api::SamplingOption& row : api::kSamplingOptions) {
     if (!body.has(row.name)) continue;
     const double value = body.number(row.name);
-    if (!row.allows(value))
+    if (!row.allows(static_cast<float>(value)))
       body.fail(row.name, fmt::format("got {}, wanted {}", value, row.wanted));
     sample.*row.field = static_cast<float>(value);
   }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -15,7 +16,11 @@ namespace {
 
 double read_number(const Fields& fields, const char* name, double otherwise) {
   if (fields.is_null(name)) fields.fail(name, "null is no number");
-  return fields.number_or(name, otherwise);
+  const double value = fields.number_or(name, otherwise);
+  const auto rounded = static_cast<float>(value);  // as it is computed with
+  if (!std::isfinite(rounded) || (value != 0 && rounded == 0))
+    fields.fail(name, fmt::format("got {}, which no 32-bit number is", value));
+  return value;
 }
 
 double read_at_least_0(const Fields& fields, const char* name, double otherwise) {
@@ -26,7 +31,7 @@ double read_at_least_0(const Fields& fields, const char* name, double otherwise)
 
 double read_beta(const Fields& fields, const char* name, double otherwise) {
   const double value = read_number(fields, name, otherwise);
-  if (value < 0 || value >= 1) {
+  if (value < 0 || static_cast<float>(value) >= 1) {
     fields.fail(name, fmt::format("got {}, wanted 0 or more and below 1", value));
   }
   return value;
@@ -67,6 +72,7 @@ Response optim_step(Service& service, const Request& request) {
 
 }  // namespace
 
-constinit const Operation kOptimStep = {.path = "optim_step", .run = optim_step};
+constinit const Operation kOptimStep = {
+    .path = "optim_step", .run = optim_step, .size = BodySize::kTiny};
 
 }  // namespace strata::server

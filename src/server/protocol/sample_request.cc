@@ -70,7 +70,7 @@ void read_params(const Fields& body, uint64_t fallback_seed, SampleOrder& order)
   }
   command.temperature = static_cast<float>(temperature);
   const double top_p = params.number_or("top_p", 1.0);
-  if (top_p <= 0 || top_p > 1) {
+  if (static_cast<float>(top_p) <= 0 || top_p > 1) {
     params.fail("top_p", fmt::format("got {}, wanted above 0 and at most 1", top_p));
   }
   command.top_p = static_cast<float>(top_p);

@@ -34,6 +34,24 @@ TEST(Operations, AStepHandsOnItsNumbersAndRefusesByName) {
   EXPECT_EQ(house.poll(House::text(taken, "request_id")).status, 200);
 }
 
+// What it computes with has 32 bits.
+TEST(Operations, AStepsNumbersAreThoseThatItComputesWith) {
+  House house;
+  const std::string model = house.model(house.session());
+  int seq_id = 0;
+  for (const char* bad :
+       {R"("learning_rate":1e308)", R"("eps":1e-320)", R"("eps":1e-60)", R"("weight_decay":1e300)",
+        R"("beta1":0.99999999999)", R"("grad_clip_norm":1e39)"}) {
+    const Response refused = house.post(
+        "optim_step", number(model, ++seq_id, R"(,"adam_params":{)" + std::string(bad) + "}"));
+    EXPECT_EQ(refused.status, 400) << bad;
+    EXPECT_THAT(refused.body, HasSubstr("adam_params")) << bad;
+  }
+  const Response taken = house.post(
+      "optim_step", number(model, ++seq_id, R"(,"adam_params":{"eps":1e-30,"beta2":0.9999999})"));
+  EXPECT_EQ(taken.status, 200) << taken.body;
+}
+
 // A refusal uses its number up: the next one need not wait for it.
 TEST(Operations, WhatIsRefusedUsesItsNumberUp) {
   House house;
