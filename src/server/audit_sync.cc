@@ -79,15 +79,41 @@ Respond AuditSync::answer_behind_line(const Begun& what, int64_t number) {
   };
 }
 
+Response AuditSync::not_written_response(int64_t number) {
+  return busy_response(
+      503, number == kLate ? "the audit log's disk does not answer (--audit-sync): nothing was done"
+                           : "the audit log cannot be written (--audit-sync): nothing was done");
+}
+
 void AuditSync::run(Begun& what, int64_t number) {
-  if (number == kNotWritten || number == kLate) {
-    return what.respond(busy_response(
-        503, number == kLate ? "the audit log's disk does not answer (--audit-sync): nothing was "
-                               "done"
-                             : "the audit log cannot be written (--audit-sync): nothing was done"));
-  }
+  if (number == kNotWritten || number == kLate) return what.respond(not_written_response(number));
   const Respond answer = answer_behind_line(what, number);
   answer_faults(what.told.path, answer, [&] { what.handler(std::move(what.request), answer); });
+}
+
+Handler AuditSync::audited_if_answered(Handler handler) {
+  return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
+    Exchange told = told_of(request);
+    const std::string path = request.path;
+    const Respond answer = [this, told = std::move(told), path, respond](Response response) {
+      if (response.status >= 400) return respond(std::move(response));
+      Exchange ended = told;
+      ended.status = response.status;
+      AuditLine line = line_of(ended);
+      line.object = one_word(path);
+      auto kept = std::make_shared<Response>(std::move(response));
+      post_([this, line = std::move(line), respond, kept]() mutable {
+        write(
+            std::move(line),
+            [respond, kept](int64_t number) {
+              respond(number == kNotWritten || number == kLate ? not_written_response(number)
+                                                               : std::move(*kept));
+            },
+            nullptr);
+      });
+    };
+    answer_faults(path, answer, [&] { handler(std::move(request), answer); });
+  };
 }
 
 Handler AuditSync::audited(Handler handler) {

@@ -33,7 +33,11 @@ class AuditSync {
             double most_wait = kMostWait)
       : log_(log), post_(std::move(post)), most_wait_(most_wait) {}
 
+  // Two lines, and nothing is done before the first of them is written.
   Handler audited(Handler handler);
+  // Of what changes nothing and wants no key, so that anybody may ask: one line, before the answer,
+  // and none for a refusal.
+  Handler audited_if_answered(Handler handler);
   // Ends what has waited too long. Several times a second, with now_seconds().
   void tick(double now);
 
@@ -49,6 +53,7 @@ class AuditSync {
   // `then` learns the line's number, or one of the constants; `after`, when that was kLate, the
   // number all the same, should it come.
   void write(AuditLine line, Then then, Then after);
+  static Response not_written_response(int64_t number);
   void run(Begun& what, int64_t number);
   [[nodiscard]] Respond answer_behind_line(const Begun& what, int64_t number);
 

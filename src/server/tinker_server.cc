@@ -289,9 +289,8 @@ void TinkerServer::State::make_metrics(int port) {
                     });
               },
               /*needs_key=*/false});
-  metrics = std::make_unique<HttpServer>(
-      metrics_options(options, port), std::move(router),
-      [](std::string_view) -> std::optional<Caller> { return std::nullopt; });
+  metrics = std::make_unique<HttpServer>(metrics_options(options, port), std::move(router),
+                                         /*identify=*/nullptr);
   metrics->call_every(kTickSeconds, [this] { scrapes.sweep(now_seconds()); });
 }
 
@@ -313,7 +312,8 @@ void TinkerServer::State::audit_before_answers(Router& router) {
       *audit, [this](std::function<void()> task) { http->post(std::move(task)); });
   router.wrap([this](const Route& route) {
     if (!is_audited(route.effect, route.pattern)) return route.handler;
-    return audit_sync->audited(route.handler);
+    return route.needs_key ? audit_sync->audited(route.handler)
+                           : audit_sync->audited_if_answered(route.handler);
   });
 }
 

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import pathlib
 import socket
 import subprocess
 import tempfile
@@ -47,7 +48,7 @@ def own_address():
 
 
 def status(port, method, path, key, **more):
-    return httpx.request(method, f"http://127.0.0.1:{port}/api/v1/{path}", headers={"X-API-Key": key}, timeout=20, **more).status_code
+    return httpx.request(method, f"http://127.0.0.1:{port}/api/v1/{path}", headers={"X-API-Key": key} if key else {}, timeout=20, **more).status_code
 
 
 @attack("all connections held by one address, idle, and a request of another", 200)
@@ -78,6 +79,15 @@ def fill(path):
             while True:
                 os.write(writer, some)
     os.close(writer)
+
+
+@attack("300 requests without a key for files, with --audit-sync on", "404, no line")
+def strangers_audited(w):
+    with tempfile.TemporaryDirectory() as folder:
+        with server(w, folder, "127.0.0.1:0", "--audit-sync", "on") as port:
+            seen = {status(port, "GET", f"files/x/{i}?token=a", None) for i in range(300)}
+        lines = pathlib.Path(folder, "audit").read_text().count("api/v1/files")
+    return f"{', '.join(map(str, seen))}, {lines or 'no'} line"
 
 
 @attack("a change while the audit log's disk hangs (--audit-sync on), and a request that changes nothing", "503, 200")

@@ -53,7 +53,15 @@ struct AuditSyncTest : ::testing::Test {
            if (request.parts[0] == "bad") throw Error(ErrorCode::kInvalidArgument, "bad");
            return json_response(200, "{}");
          })});
-    router.wrap([this](const Route& route) { return sync.audited(route.handler); });
+    router.add({"GET", "/api/v1/open/{}", BodyKind::kNone, at_once([](const Request& request) {
+                  return request.parts[0] == "x" ? json_response(200, "{}")
+                                                 : error_response(404, "no such file");
+                }),
+                /*needs_key=*/false});
+    router.wrap([this](const Route& route) {
+      return route.needs_key ? sync.audited(route.handler)
+                             : sync.audited_if_answered(route.handler);
+    });
     server = std::make_unique<HttpServer>(
         HttpOptions{}, std::move(router), [](std::string_view key) -> std::optional<Caller> {
           return key == "tml-good" ? std::optional<Caller>(Caller{"alice"}) : std::nullopt;
@@ -94,6 +102,12 @@ struct AuditSyncTest : ::testing::Test {
     return client.read();
   }
 
+  std::string look(const std::string& name) {
+    Client client(server->port());
+    client.send("GET /api/v1/open/" + name + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    return client.read();
+  }
+
   TempDir dir;
   std::string path = dir.file("audit");
   const int reader;  // of a pipe; else -1
@@ -120,6 +134,17 @@ TEST_F(AuditSyncTest, ALineStandsBeforeTheChangeAndOneBeforeItsAnswer) {
   EXPECT_EQ(lines[1].at("begun"), lines[0].at("seq"));
 }
 
+// Anybody may ask there, so a refusal leaves no line: a disk is not a stranger's to fill.
+TEST_F(AuditSyncTest, WhatNeedsNoKeyHasOneLineIfItIsAnswered) {
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(status(look("y")), "404");
+  EXPECT_EQ(read_bytes(path), "");
+  EXPECT_EQ(status(look("x")), "200");
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0].at("object"), "/api/v1/open/x");
+  EXPECT_EQ(lines[0].at("status"), 200);
+}
+
 TEST_F(AuditSyncTest, AFaultOfTheHandlerIsAnAnswerToo) {
   EXPECT_EQ(status(change("bad")), "400");
   const auto lines = lines_of(path);
@@ -135,9 +160,11 @@ TEST_F(AuditSyncTest, WhatCannotBeWrittenIsNotDone) {
   const rlimit tight = {.rlim_cur = read_bytes(path).size() + 10, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
   const std::string refused = change("y");
+  const std::string refused_open = look("x");
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   ::signal(SIGXFSZ, handler);
   EXPECT_EQ(status(refused), "503");
+  EXPECT_EQ(status(refused_open), "503");
   EXPECT_THAT(refused, HasSubstr("--audit-sync"));
   EXPECT_EQ(num_changes, 1);
   EXPECT_EQ(status(change("z")), "200") << "once there is room again";
