@@ -317,6 +317,14 @@ case("a JSON pass with CSR of 2^40 rows", "future, user error")(lambda w: w.trai
                     "sparse_col_indices": []}}}]}))
 case("a JSON pass of another tenant's model", 404)(lambda w: status(w.json(
     "forward_backward", {"model_id": w.foreign.id, "seq_id": 1})))
+case("a heartbeat of 9 KiB", 413)(lambda w: status(w.json("session_heartbeat", b" " * 9000)))
+case("a heartbeat of 1 MiB in 131 bytes of zstd", 413)(lambda w: status(w.pack("session_heartbeat", b" " * (1 << 20), "application/json")))
+case("HEAD of a path that needs no key, without one", 200)(lambda w: w.raw(w.head("HEAD /api/v1/healthz HTTP/1.1", key=False)))
+case("POST of a path that needs no key, without one", 405)(lambda w: w.raw(w.head("POST /api/v1/healthz HTTP/1.1", "Content-Length: 0", key=False)))
+case("two Authorization headers", 400)(lambda w: w.raw(w.head(
+    "GET /api/v1/get_server_capabilities HTTP/1.1", *[f"Authorization: Bearer {w.keys[0]}"] * 2, key=False)))
+case("a learning rate that is no 32-bit number", 400)(lambda w: status(w.json(
+    "optim_step", {"model_id": w.model.id, "seq_id": w.model.next(), "adam_params": {"learning_rate": 1e308}})))
 case("an infinite learning rate", 400)(lambda w: status(w.json(
     "optim_step", '{"model_id":"%s","seq_id":%d,"adam_params":{"learning_rate":1e999}}' % (w.model.id, w.model.next()))))
 

@@ -47,8 +47,7 @@ TEST(Scope, OfEveryRoute) {
       (route.scope == Scope::kSample ? sample : all).push_back(name);
     }
   }
-  EXPECT_THAT(open, UnorderedElementsAre("GET healthz", "GET readyz", "GET files/{}/{}",
-                                         "HEAD files/{}/{}"));
+  EXPECT_THAT(open, UnorderedElementsAre("GET healthz", "GET readyz", "GET files/{}/{}"));
   EXPECT_THAT(read, UnorderedElementsAre(
                         "POST client/config", "POST client/dynamic_config", "POST telemetry",
                         "POST create_session", "POST session_heartbeat", "POST sessions/{}/finish",

@@ -36,6 +36,7 @@ struct Request {
   const Route* route = nullptr;
   std::vector<std::string> parts;  // what the {} of the route matched, in order
   std::string allowed;             // the path's methods, where only the method is wrong
+  bool is_open = false;            // of these one needs no key
   std::string tenant;              // whose key it was; empty where no key is needed
   bool is_admin = false;
   Scope scope = Scope::kAll;  // of the key; its route has been held against it

@@ -85,7 +85,8 @@ void take_authority(std::string_view& target, std::vector<Header>& headers) {
 // The refusal, or nothing. Names of headers in lower case.
 std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
   // Of two, a proxy may have believed the other one (RFC 9112, 3.2).
-  for (const std::string_view name : {"host", "x-api-key", "content-length"}) {
+  for (const std::string_view name : {"host", "x-api-key", "authorization", "content-length",
+                                      "content-type", "content-encoding"}) {
     const auto is_this = [&](const Header& header) { return header.name == name; };
     if (std::ranges::count_if(headers, is_this) > 1)
       return error_response(400, fmt::format("{}: this header stands there twice", name));
@@ -185,6 +186,14 @@ std::optional<std::string> decode_path(std::string_view path) {
   return out;
 }
 
+namespace {
+
+// A body that is parsed on the I/O thread, and that no rate meters: a sign of life, a poll.
+constexpr uint64_t kTinyBody = 8 << 10;
+constexpr uint64_t kUnreadBody = 1 << 20;
+
+}  // namespace
+
 BodyLimit body_limit(const HttpOptions& options, const Route* route) {
   if (route != nullptr && !route->needs_key) return {0, "endpoints without a key read none"};
   const BodySize size = route == nullptr ? BodySize::kSmall : route->size;
@@ -193,6 +202,10 @@ BodyLimit body_limit(const HttpOptions& options, const Route* route) {
       return {options.max_body, "--max-body", true};
     case BodySize::kSample:
       return {std::min(options.max_sample_body, options.max_body), "--max-sample-body", true};
+    case BodySize::kTiny:
+      return {std::min(kTinyBody, options.max_body), "a name or two"};
+    case BodySize::kUnread:
+      return {std::min(kUnreadBody, options.max_body), "nobody reads it"};
     case BodySize::kSmall:
       break;
   }
@@ -296,7 +309,8 @@ std::optional<Response> check_head(const RequestCheck& with, std::string_view ra
   if (!is_path) return error_response(400, "the request's path is malformed");
   request.base_url = with.rules.base_url(host);
   with.router.find(request);
-  if (request.route == nullptr || request.route->needs_key) {
+  if (request.route == nullptr && request.is_open) return method_response(request);
+  if (with.identify && (request.route == nullptr || request.route->needs_key)) {
     if (std::optional<Response> refused = check_key(with, request)) return refused;
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
@@ -307,6 +321,16 @@ std::optional<Response> check_head(const RequestCheck& with, std::string_view ra
 
 }  // namespace
 
+std::string plain_path(const AddressRules& rules, std::string_view target) {
+  const std::string_view path = target.substr(0, target.find_first_of("?%"));
+  return path.starts_with('/') ? std::string(rules.without_prefix(path)) : "";
+}
+
+std::string_view target_of(const BodyParser& parser) {
+  const boost::beast::string_view target = parser.get().target();
+  return {target.data(), target.size()};
+}
+
 std::optional<Response> check_request(const RequestCheck& with, const BodyParser& parser,
                                       Request& request) {
   const auto& head = parser.get();
@@ -316,15 +340,18 @@ std::optional<Response> check_request(const RequestCheck& with, const BodyParser
     for (char& c : name) {
       if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
     }
-    request.headers.push_back({std::move(name), text_of(field.value())});
+    std::string value = text_of(field.value());
+    if (name == "content-encoding") value = lower(value);
+    request.headers.push_back({std::move(name), std::move(value)});
   }
-  if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
-    return refused;
-  }
-  std::string_view target(head.target().data(), head.target().size());
+  std::string_view target = target_of(parser);
   take_authority(target, request.headers);
   const size_t question = std::min(target.find('?'), target.size());
   if (question < target.size()) request.query = std::string(target.substr(question + 1));
+  request.path = plain_path(with.rules, target);
+  if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
+    return refused;
+  }
   return check_head(with, target.substr(0, question), announced_body(parser), request);
 }
 

@@ -46,6 +46,10 @@ class AddressRules {
 // %2e becomes '.'; null for a malformed escape or a control character.
 std::optional<std::string> decode_path(std::string_view path);
 
+// A request's path as far as it is spelled plainly: refusals of what cannot be read have its form.
+std::string plain_path(const AddressRules& rules, std::string_view target);
+std::string_view target_of(const BodyParser& parser);
+
 struct RequestCheck {
   const HttpOptions& options;
   const Router& router;

@@ -104,8 +104,10 @@ void Router::find(Request& request) const {
   for (const Route& route : routes_) {
     const std::vector<std::string_view> pattern = segments(route.pattern);
     if (!matches(pattern, wanted)) continue;
-    if (route.method != request.method) {
+    const bool is_head = request.method == "HEAD" && route.method == "GET" && !route.needs_key;
+    if (route.method != request.method && !is_head) {
       request.allowed += request.allowed.empty() ? route.method : ", " + route.method;
+      request.is_open = request.is_open || !route.needs_key;
       continue;
     }
     request.route = &route;
@@ -120,15 +122,17 @@ void Router::find(Request& request) const {
   }
 }
 
+Response method_response(const Request& request) {
+  Response response =
+      error_response(405, fmt::format("{} is not a method of {}; it has: {}", request.method,
+                                      request.path, request.allowed));
+  response.headers.push_back({"allow", request.allowed});
+  return response;
+}
+
 void Router::dispatch(Request request, const Respond& respond) const {
   const Route* route = request.route;
-  if (route == nullptr && !request.allowed.empty()) {
-    Response response =
-        error_response(405, fmt::format("{} is not a method of {}; it has: {}", request.method,
-                                        request.path, request.allowed));
-    response.headers.push_back({"allow", request.allowed});
-    return respond(std::move(response));
-  }
+  if (route == nullptr && !request.allowed.empty()) return respond(method_response(request));
   if (route == nullptr) {
     return respond(error_response(
         404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200))));

@@ -19,7 +19,7 @@
 namespace strata::server {
 
 // Which limit of HttpOptions a body has.
-enum class BodySize { kSmall, kSample, kData };
+enum class BodySize { kTiny, kUnread, kSmall, kSample, kData };
 
 enum class BodyKind {
   kNone,        // GET and DELETE; POST whose body is ignored
@@ -60,6 +60,9 @@ Response answer_of(const std::function<Response()>& work);
 
 int status_of(ErrorCode code);  // 400, 404, 400, 400, 503
 
+// To a request of a path that has other methods.
+Response method_response(const Request& request);
+
 class Router {
  public:
   void add(Route route);
@@ -67,7 +70,7 @@ class Router {
   // Replaces each route's handler by what `with` makes of it.
   void wrap(const std::function<Handler(const Route& route)>& with);
 
-  // Notes in the request which route it is of.
+  // Notes in the request which route it is of. HEAD is GET where no key is needed.
   void find(Request& request) const;
   // After find(): checks the body's type, runs the handler and turns its faults into responses.
   // 404, 405, 415.

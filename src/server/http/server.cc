@@ -359,6 +359,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   request.address = connection.address;
   if (is_gone(fault)) co_return false;
   if (fault) {
+    request.path = plain_path(*rules, target_of(parser));
     co_await refuse(connection, header_refusal(fault), request);
     co_return false;
   }
@@ -423,7 +424,11 @@ asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<vo
 HttpServer::HttpServer(const HttpOptions& options, Router router, Identify identify,
                        Observe observe, Admit admit)
     : state_(std::make_unique<State>(options, std::move(router), std::move(identify),
-                                     std::move(observe), std::move(admit))) {}
+                                     std::move(observe), std::move(admit))) {
+  for (const Route& route : state_->router.routes()) {
+    CHECK(!route.needs_key || state_->identify, route.pattern);
+  }
+}
 
 HttpServer::~HttpServer() { stop(0.0); }
 

@@ -36,7 +36,7 @@ struct HttpOptions {
   // Of one body, before and after decompression: of a pass, of a sample, of others.
   uint64_t max_body = 64ULL << 20;
   uint64_t max_sample_body = 16ULL << 20;
-  uint64_t max_small_body = 1ULL << 20;
+  uint64_t max_small_body = 128ULL << 10;
   // Bytes, by tenant: of bodies until their requests have been read, and of responses that are no
   // futures' results until they have been sent. Above: 429 or 503.
   SharedLimit bodies = SharedLimit(1LL << 30);
@@ -92,6 +92,7 @@ using Observe = std::function<void(const Exchange&)>;
 
 class HttpServer {
  public:
+  // `identify` is null where no route wants a key; CHECKed.
   HttpServer(const HttpOptions& options, Router router, Identify identify, Observe observe = {},
              Admit admit = {});
   ~HttpServer();  // stops at once if still running

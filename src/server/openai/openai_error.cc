@@ -61,7 +61,7 @@ Response openai_fault(const std::exception_ptr& thrown) {
   }
 }
 
-bool is_openai_path(std::string_view path) { return path.starts_with("/v1/"); }
+bool is_openai_path(std::string_view path) { return path == "/v1" || path.starts_with("/v1/"); }
 
 void put_in_openai_form(std::string_view path, Response& response) {
   if (response.status < 400 || !is_openai_path(path)) return;

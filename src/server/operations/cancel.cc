@@ -55,9 +55,12 @@ Response cancel_request(Service& service, const Request& request) {
 
 }  // namespace
 
-constinit const Operation kCancelFuture = {
-    .path = "cancel_future", .run = cancel_future, .scope = Scope::kSample};
+constinit const Operation kCancelFuture = {.path = "cancel_future",
+                                           .run = cancel_future,
+                                           .scope = Scope::kSample,
+                                           .size = BodySize::kTiny};
 
-constinit const Operation kCancelRequest = {.path = "requests/{}/cancel", .run = cancel_request};
+constinit const Operation kCancelRequest = {
+    .path = "requests/{}/cancel", .run = cancel_request, .size = BodySize::kTiny};
 
 }  // namespace strata::server

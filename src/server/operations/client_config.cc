@@ -47,18 +47,21 @@ Response telemetry(Service&, const Request&) {
 constinit const Operation kClientConfig = {.path = "client/config",
                                            .run = client_config,
                                            .scope = Scope::kRead,
-                                           .effect = Effect::kUpkeep};
+                                           .effect = Effect::kUpkeep,
+                                           .size = BodySize::kTiny};
 
 constinit const Operation kDynamicConfig = {.path = "client/dynamic_config",
                                             .run = dynamic_config,
                                             .body = BodyKind::kNone,
                                             .scope = Scope::kRead,
-                                            .effect = Effect::kUpkeep};
+                                            .effect = Effect::kUpkeep,
+                                            .size = BodySize::kUnread};
 
 constinit const Operation kTelemetry = {.path = "telemetry",
                                         .run = telemetry,
                                         .body = BodyKind::kNone,
                                         .scope = Scope::kRead,
-                                        .effect = Effect::kUpkeep};
+                                        .effect = Effect::kUpkeep,
+                                        .size = BodySize::kUnread};
 
 }  // namespace strata::server

@@ -58,7 +58,9 @@ Response finish_session(Service& service, const Request& request) {
 
 }  // namespace
 
-constinit const Operation kFinishSession = {
-    .path = "sessions/{}/finish", .run = finish_session, .scope = Scope::kRead};
+constinit const Operation kFinishSession = {.path = "sessions/{}/finish",
+                                            .run = finish_session,
+                                            .scope = Scope::kRead,
+                                            .size = BodySize::kTiny};
 
 }  // namespace strata::server

@@ -27,7 +27,10 @@ Response get_info(Service& service, const Request& request) {
 
 }  // namespace
 
-constinit const Operation kGetInfo = {
-    .path = "get_info", .run = get_info, .scope = Scope::kRead, .effect = Effect::kReads};
+constinit const Operation kGetInfo = {.path = "get_info",
+                                      .run = get_info,
+                                      .scope = Scope::kRead,
+                                      .effect = Effect::kReads,
+                                      .size = BodySize::kTiny};
 
 }  // namespace strata::server

@@ -117,6 +117,7 @@ Response load_weights(Service& service, const Request& request) {
 
 }  // namespace
 
-constinit const Operation kLoadWeights = {.path = "load_weights", .run = load_weights};
+constinit const Operation kLoadWeights = {
+    .path = "load_weights", .run = load_weights, .size = BodySize::kTiny};
 
 }  // namespace strata::server

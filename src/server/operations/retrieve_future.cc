@@ -30,6 +30,7 @@ void retrieve_future(Service& service, Request&& request, const Respond& respond
 constinit const Operation kRetrieveFuture = {.path = "retrieve_future",
                                              .run = retrieve_future,
                                              .scope = Scope::kRead,
-                                             .effect = Effect::kUpkeep};
+                                             .effect = Effect::kUpkeep,
+                                             .size = BodySize::kTiny};
 
 }  // namespace strata::server

@@ -28,6 +28,7 @@ Response heartbeat(Service& service, const Request& request) {
 constinit const Operation kSessionHeartbeat = {.path = "session_heartbeat",
                                                .run = heartbeat,
                                                .scope = Scope::kRead,
-                                               .effect = Effect::kUpkeep};
+                                               .effect = Effect::kUpkeep,
+                                               .size = BodySize::kTiny};
 
 }  // namespace strata::server

@@ -35,6 +35,7 @@ Response unload_model(Service& service, const Request& request) {
 
 }  // namespace
 
-constinit const Operation kUnloadModel = {.path = "unload_model", .run = unload_model};
+constinit const Operation kUnloadModel = {
+    .path = "unload_model", .run = unload_model, .size = BodySize::kTiny};
 
 }  // namespace strata::server

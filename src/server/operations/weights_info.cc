@@ -29,7 +29,10 @@ Response weights_info(Service& service, const Request& request) {
 
 }  // namespace
 
-constinit const Operation kWeightsInfo = {
-    .path = "weights_info", .run = weights_info, .scope = Scope::kRead, .effect = Effect::kReads};
+constinit const Operation kWeightsInfo = {.path = "weights_info",
+                                          .run = weights_info,
+                                          .scope = Scope::kRead,
+                                          .effect = Effect::kReads,
+                                          .size = BodySize::kTiny};
 
 }  // namespace strata::server

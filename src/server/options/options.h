@@ -65,7 +65,7 @@ struct ServeOptions {
   int64_t max_remembered_bytes = 0;
   int64_t max_connection_bytes = 0;
   int64_t max_sample_body = 16LL << 20;
-  int64_t max_small_body = 1LL << 20;
+  int64_t max_small_body = 128LL << 10;
   int64_t min_body_rate = 8 << 10;      // bytes a second
   int64_t min_download_rate = 8 << 10;  // likewise
   int64_t max_downloads_per_tenant = 64;

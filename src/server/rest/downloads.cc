@@ -287,12 +287,15 @@ Response Rest::file(const Request& request) {
     case UrlSigner::Verdict::kGood:
       break;
   }
+  // No validator is ever sent, so If-Range names another file than this one.
+  const std::string_view range =
+      request.header("if-range").empty() ? request.header("range") : std::string_view();
   // Only names that were signed come here, so the name is one of ours.
   if (claim.file == kArchive || claim.file == kMergedArchive) {
-    return archive_file(*row, claim, tenant, request.header("range"));
+    return archive_file(*row, claim, tenant, range);
   }
-  return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file,
-                       request.header("range"), claim.tenant_number);
+  return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file, range,
+                       claim.tenant_number);
 }
 
 }  // namespace strata::server

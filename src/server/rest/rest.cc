@@ -324,14 +324,12 @@ void Rest::add_routes(Router& router) {
       at_once([this](const Request& r) { return external_urls(r); }));
   get(checkpoint + "/archive",
       [this](const Request& r, const Respond& respond) { archive(r, respond); });
-  for (const char* method : {"GET", "HEAD"}) {
-    router.add({.method = method,
-                .pattern = "/api/v1/files/{}/{}",
-                .handler = at_once([this](const Request& r) { return file(r); }),
-                .needs_key = false,
-                .scope = Scope::kRead,
-                .effect = Effect::kReads});
-  }
+  router.add({.method = "GET",
+              .pattern = "/api/v1/files/{}/{}",
+              .handler = at_once([this](const Request& r) { return file(r); }),
+              .needs_key = false,
+              .scope = Scope::kRead,
+              .effect = Effect::kReads});
   const auto change = [&](const char* method, const std::string& path, BodyKind body,
                           Handler handler) {
     router.add({method, "/api/v1/" + path, body, std::move(handler)});

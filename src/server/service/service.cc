@@ -143,7 +143,7 @@ void Service::in_parts(const Respond& respond, const std::string& tenant, size_t
 
 std::optional<Response> Service::shed(const Request& request) const {
   if (clock_.behind() <= kBehind || request.route == nullptr ||
-      request.route->size == BodySize::kSmall) {
+      (request.route->size != BodySize::kSample && request.route->size != BodySize::kData)) {
     return std::nullopt;
   }
   return busy_response(

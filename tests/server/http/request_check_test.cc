@@ -73,6 +73,27 @@ TEST_F(FramingTest, ATransferEncodingThatIsNotChunkedAloneEndsTheConnection) {
   EXPECT_EQ(num_run, 0);
 }
 
+// Whoever puts refusals in a form of its own hears of the path, also where it cannot be read.
+TEST(RequestCheck, RefusalsKnowTheirPath) {
+  HttpOptions options;
+  options.put_in_form = [](std::string_view path, Response& refusal) {
+    refusal.body = "refused: " + std::string(path);
+  };
+  HttpServer server(options, Router(), nullptr);
+  server.start();
+  const auto ask = [&](const std::string& target, const std::string& fields) {
+    Client client(server.port());
+    client.send("GET " + target + " HTTP/1.1\r\nHost: localhost\r\n" + fields + "\r\n");
+    return client.read();
+  };
+  const std::string two = "X-API-Key: a\r\nX-API-Key: b\r\n";
+  EXPECT_NE(ask("/v1/models", two).find("refused: /v1/models"), std::string::npos);
+  EXPECT_NE(ask("http://localhost/v1/x?y", two).find("refused: /v1/x"), std::string::npos);
+  EXPECT_NE(ask("/v1/models/%zz", "").find("refused: /v1/models/"), std::string::npos);
+  EXPECT_NE(ask("/v1/a", "X: " + std::string(70000, 'x') + "\r\n").find("refused: /v1/a"),
+            std::string::npos);
+}
+
 TEST_F(FramingTest, ChunkedAloneIsRead) {
   for (const char* value : {"chunked", "Chunked", "CHUNKED", " chunked \t"}) {
     Client client(server->port());
@@ -87,6 +108,9 @@ TEST_F(FramingTest, ChunkedAloneIsRead) {
 TEST_F(FramingTest, TwoHostsOrKeysAreRefused) {
   EXPECT_EQ(answer_alone(head("Host: localhost\r\n")), "400");
   EXPECT_EQ(answer_alone(head("X-API-Key: tml-bad\r\n")), "400");
+  const std::string bearer = "Authorization: Bearer tml-good\r\n";
+  EXPECT_EQ(answer_alone(head(bearer + bearer)), "400");
+  EXPECT_EQ(answer_alone(head("Content-Type: text/plain\r\n")), "400");
 }
 
 TEST_F(FramingTest, OneLengthIsANumberThatStandsThereOnce) {

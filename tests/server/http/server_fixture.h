@@ -18,7 +18,7 @@ inline constexpr size_t kLong = 24 << 20;
 
 struct HttpServerTest : testing::Test {
   HttpServerTest() {
-    options.max_body = 1 << 20;
+    options.max_body = options.max_small_body = 1 << 20;
     options.header_timeout = 0.3;
     options.body_timeout = 0.3;
     options.keepalive = 5;
@@ -39,6 +39,11 @@ struct HttpServerTest : testing::Test {
                 .body = BodyKind::kJson,
                 .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
                 .size = BodySize::kData});
+    router.add({.method = "POST",
+                .pattern = "/api/v1/beat",
+                .body = BodyKind::kJson,
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .size = BodySize::kTiny});
     router.add({"POST", "/api/v1/park", BodyKind::kJson,
                 [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {

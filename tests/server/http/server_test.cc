@@ -57,7 +57,7 @@ TEST_F(HttpServerTest, AnswersExpectations) {
 TEST_F(HttpServerTest, AsksForAKeyBeforeAnythingElse) {
   const std::string host = "Host: localhost\r\n";
   EXPECT_EQ(status(ask("GET /api/v1/healthz HTTP/1.1\r\n" + host + "\r\n")), "200");
-  for (const char* line : {"GET /api/v1/nothing", "POST /api/v1/echo", "PUT /api/v1/healthz"}) {
+  for (const char* line : {"GET /api/v1/nothing", "POST /api/v1/echo", "PUT /api/v1/read"}) {
     const std::string response =
         ask(std::string(line) + " HTTP/1.1\r\n" + host + length(1000) + "\r\n");
     EXPECT_EQ(status(response), "401") << line;
@@ -140,6 +140,35 @@ TEST_F(HttpServerTest, BoundsBodies) {
   EXPECT_EQ(status(client.read()), "413");
   EXPECT_EQ(status(ask(head("GET /api/v1/echo", "X-Long: " + std::string(17 << 10, 'x') + "\r\n"))),
             "431");
+}
+
+// A sign of life is read on the I/O thread, and no rate meters it.
+TEST_F(HttpServerTest, ASignOfLifeIsShort) {
+  EXPECT_EQ(status(ask(head("POST /api/v1/beat", length(8192)) + std::string(8192, ' '))), "200");
+  const std::string long_one = ask(head("POST /api/v1/beat", length(8193)));
+  EXPECT_EQ(status(long_one), "413");
+  EXPECT_NE(long_one.find("limit is 8192"), std::string::npos) << long_one;
+  const std::string blanks(1 << 20, ' ');
+  std::string packed(ZSTD_compressBound(blanks.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), blanks.data(), blanks.size(), 3));
+  ASSERT_LT(packed.size(), 200U);
+  EXPECT_EQ(
+      status(ask(head("POST /api/v1/beat", "Content-Encoding: ZSTD\r\n" + length(packed.size())) +
+                 packed)),
+      "413");
+}
+
+// Where no key is needed, HEAD is GET without its body, and another method is no bad login.
+TEST_F(HttpServerTest, AnOpenPathNeedsNoKeyForItsOtherMethods) {
+  const std::string open = " /api/v1/healthz HTTP/1.1\r\nHost: localhost\r\n";
+  const std::string looked = ask("HEAD" + open + "\r\n");
+  EXPECT_EQ(status(looked), "200");
+  EXPECT_NE(looked.find("Content-Length: 15"), std::string::npos) << looked;
+  EXPECT_EQ(looked.find("ok"), std::string::npos);
+  const std::string posted = ask("POST" + open + length(1 << 19) + "\r\n");
+  EXPECT_EQ(status(posted), "405") << "by its head";
+  EXPECT_NE(posted.find("GET"), std::string::npos);
+  EXPECT_EQ(status(ask("HEAD /api/v1/read HTTP/1.1\r\nHost: localhost\r\n\r\n")), "401");
 }
 
 TEST_F(HttpServerTest, DecompressesZstd) {

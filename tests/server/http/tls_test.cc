@@ -24,6 +24,7 @@ struct TlsTest : testing::Test {
     files = make_files(dir, "first");
     options.tls = files;
     options.header_timeout = 0.5;
+    options.max_small_body = 1 << 20;
     Router router;
     router.add({"GET", "/api/v1/where", BodyKind::kNone, at_once([](const Request& request) {
                   return json_response(200, request.base_url);
