@@ -674,6 +674,7 @@ def run(world, cases, bystander=None):
         begin = time.monotonic()
         got = send(world)
         if bystander:
+            world.json("session_heartbeat", {"session_id": world.session})  # as its client would, all the while
             outside += bystander.report(f"{what} ({time.monotonic() - begin:.1f} s)", before, world.slowest)
         rows.append((what, got))
         if got != want:
