@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 
@@ -23,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
-constexpr int64_t kMostBoots = int64_t{1} << 52;  // so far that adding one is safe for ever
 constexpr int64_t kMostRows = int64_t{1} << 52;   // also of bytes and tokens
-constexpr int64_t kMostText = 1 << 20;            // metadata has 16 KiB
+constexpr int64_t kMostText = 64 << 10;           // metadata and tags have 16 KiB
+constexpr int64_t kMostRecord = 64 << 20;         // of a sequence, or a prompt
 constexpr int64_t kLastSecond = 253'402'300'799;  // of the year 9999
 
 struct Row {
@@ -76,6 +78,9 @@ class Check {
   // No statement but of the schema itself runs in one that is not ours: views, constraints,
   // indexes and columns may be expressions that take all memory, or for ever.
   [[nodiscard]] std::string fault_of_schema() {
+    const SqlResult encoding = sql_->run("PRAGMA encoding", {});
+    if (encoding.rows.at(0).at(0) != SqlValue(std::string("UTF-8")))
+      return "its encoding is not UTF-8, in which a server makes it";
     if (!has_version(*sql_)) return "its table meta is not as a server makes it";
     const int64_t version = meta("schema_version");
     if (version >= 1 && version <= kSchemaVersion) return schema_fault(*sql_, version);
@@ -118,25 +123,37 @@ class Check {
                      std::get<int64_t>(column[2]) != 0);
       }
     }
+    if (!report_.damages.empty()) return;  // what is too large is not read
     const int64_t boot = meta("boot");
-    if (boot < 0 || boot > kMostBoots)
-      damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, kMostBoots));
+    if (boot < 0 || boot > kMostRows)
+      damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, kMostRows));
     for (const char* table : {"sessions", "runs", "checkpoints"}) {
       const std::string where = fmt::format("{}/strata.db: {}: user_metadata", data_, table);
-      for (const SqlRow& row : sql_->run(fmt::format("SELECT user_metadata FROM {} WHERE "
-                                                     "user_metadata IS NOT NULL",
-                                                     table),
-                                         {})
-                                   .rows) {
-        guard(where, [&] { check_json(std::get<std::string>(row[0]), where); });
-      }
+      for_each_text(table, "user_metadata", [&](const std::string& text) {
+        guard(where, [&] { check_json(text, where); });
+      });
     }
     check_ends();
     for (const char* table : {"runs", "checkpoints"}) {
-      for (const SqlRow& row : sql_->run(fmt::format("SELECT lora FROM {}", table), {}).rows) {
-        guard(fmt::format("{}/strata.db: {}", data_, table),
-              [&] { lora_of(std::get<std::string>(row[0])); });
-      }
+      const std::string where = fmt::format("{}/strata.db: {}", data_, table);
+      for_each_text(table, "lora", [&](const std::string& text) {
+        guard(where, [&] { lora_of(text); });
+      });
+    }
+  }
+
+  // Some at a time: a table is as large as the disk.
+  void for_each_text(const std::string& table, const std::string& column,
+                     const std::function<void(const std::string&)>& take) {
+    const std::string statement = fmt::format(
+        "SELECT rowid, {1} FROM {0} WHERE rowid > ? AND {1} IS NOT NULL ORDER BY rowid LIMIT 256",
+        table, column);
+    SqlValue last = std::numeric_limits<int64_t>::min();
+    for (;;) {
+      const SqlResult found = sql_->run(statement, {&last, 1});
+      if (found.rows.empty()) return;
+      for (const SqlRow& row : found.rows) take(std::get<std::string>(row[1]));
+      last = found.rows.back()[0];
     }
   }
 
@@ -171,7 +188,14 @@ class Check {
     const bool is_any = column == "fingerprint" || column == "value" || column.ends_with("_seq");
     if (type == "BIGINT" && !is_any)
       is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column, kMostRows);
-    if (type == "TEXT") is_wrong += fmt::format(" OR length({}) > {}", column, kMostText);
+    // Of a text, length() ends at its first NUL.
+    if (type == "TEXT") {
+      is_wrong += fmt::format(
+          " OR length(CAST({0} AS BLOB)) > {1} OR instr(CAST({0} AS BLOB), x'00') > 0", column,
+          kMostText);
+    }
+    if (type == "BYTEA")
+      is_wrong += fmt::format(" OR length(CAST({} AS BLOB)) > {}", column, kMostRecord);
     if (type == "DOUBLE PRECISION")
       is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column, kLastSecond);
     const SqlResult wrong =

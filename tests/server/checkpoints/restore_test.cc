@@ -83,6 +83,15 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
       {"UPDATE checkpoints SET expires_at = 9e999", "expires_at"},
       {"UPDATE sessions SET created_at = -1", "created_at"},
       {"UPDATE checkpoints SET base_model = printf('%.*c', 2000000, 'x')", "base_model"},
+      // Of a text, SQLite's length() ends at the first NUL.
+      {"UPDATE sessions SET display_name = CAST(zeroblob(70000) AS TEXT)", "display_name"},
+      {"UPDATE sessions SET display_name = 'a' || char(0) || 'b'", "display_name"},
+      {"UPDATE sessions SET user_metadata = '{\"a\":\"' || printf('%.*c', 66000, 'x') || '\"}'",
+       "user_metadata"},
+      {"INSERT INTO stability_prompts VALUES ('s', 'i', 'alice', 1e9, 1, zeroblob(67108865))",
+       "stability_prompts have a prompt"},
+      {"INSERT INTO stability VALUES ('s', 'i:0', 1e9, zeroblob(67108865), 'i')",
+       "stability have a record"},
   };
   const std::string kept = dir_.path() + "/kept";
   fs::copy(data(), kept, fs::copy_options::recursive);
@@ -103,6 +112,25 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
   }
   repack(kept);
   EXPECT_EQ(restore(tar(), restored()).checkpoints, 2) << "the untouched one";
+}
+
+// Its texts take other bytes than those that were measured.
+TEST_F(Backup, ADatabaseOfAnotherEncodingIsRefused) {
+  close();
+  const std::string path = data() + "/strata.db", other = dir_.file("utf16.db");
+  {
+    const auto from = open_sqlite(path);
+    const auto to = open_sqlite(":memory:");
+    to->run("PRAGMA encoding='UTF-16le'", {});
+    for (const SqlRow& row :
+         from->run("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid", {}).rows)
+      to->run(std::get<std::string>(row[0]), {});
+    const SqlValue target = other;
+    to->run("VACUUM INTO ?", {&target, 1});
+  }
+  for (const char* suffix : {"-wal", "-shm"}) fs::remove(path + suffix);
+  fs::rename(other, path);
+  EXPECT_THAT(damages(), ElementsAre(HasSubstr("encoding is not UTF-8")));
 }
 
 // What a foreign schema says is not run, be it only to look whether the database is whole: it could
