@@ -52,6 +52,7 @@ inline Files data_seed(const std::string& folder) {
     save.path = {"s:train:0", server::CheckpointKind::kWeights, "a"};
     save.tenant = "alice";
     save.base_model = "base";
+    save.lora.rank = 8;
     registry.finish(dir, save, 1000);
     server::open_sqlite(data.database())->run("PRAGMA wal_checkpoint(TRUNCATE)", {});
   }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -28,6 +29,7 @@ constexpr size_t kSecretBytes = 32;
 constexpr int64_t kMostRows = int64_t{1} << 52;   // also of bytes and tokens
 constexpr int64_t kMostText = 64 << 10;           // metadata and tags have 16 KiB
 constexpr int64_t kMostRecord = 64 << 20;         // of a sequence, or a prompt
+constexpr int64_t kMostRank = 1 << 20;
 constexpr int64_t kLastSecond = 253'402'300'799;  // of the year 9999
 
 struct Row {
@@ -137,7 +139,7 @@ class Check {
     for (const char* table : {"runs", "checkpoints"}) {
       const std::string where = fmt::format("{}/strata.db: {}", data_, table);
       for_each_text(table, "lora", [&](const std::string& text) {
-        guard(where, [&] { lora_of(text); });
+        guard(where, [&] { check_lora(text); });
       });
     }
   }
@@ -155,6 +157,13 @@ class Check {
       for (const SqlRow& row : found.rows) take(std::get<std::string>(row[1]));
       last = found.rows.back()[0];
     }
+  }
+
+  static void check_lora(const std::string& text) {
+    const int64_t rank = lora_of(text).rank;
+    if (rank >= 1 && rank <= kMostRank && std::has_single_bit(static_cast<uint64_t>(rank))) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("lora: rank {}, want a power of two up to {}", rank, kMostRank));
   }
 
   // Answers carry it as it is.

@@ -59,6 +59,7 @@ class Backup : public ::testing::Test {
     out.path = {"s:train:0", CheckpointKind::kWeights, name};
     out.tenant = "alice";
     out.base_model = "base";
+    out.lora.rank = 8;
     return registry_->finish(dir, out, 1000);
   }
   void close() {

@@ -199,6 +199,7 @@ TEST_F(Backup, ACopyHasTheHashesOfItsSource) {
   run.id = "copy:train:0";
   run.tenant = "bob";
   run.base_model = "base";
+  run.lora.rank = 8;
   registry_->copy(rows_[0], run, std::nullopt, {}, 1000);
   const CheckReport report = check_data(data());
   EXPECT_THAT(report.damages, IsEmpty());

@@ -54,11 +54,11 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
     std::string statement, says;
   };
   const Case cases[] = {
-      {insert + "('" + id + "','run','../../victim','weights','x',9,1,1,0,'b','{}',1.0,0)",
+      {insert + "('" + id + "','run','../../victim','weights','x',9,1,1,0,'b','{\"rank\":8}',1.0,0)",
        "a row that no server wrote"},
-      {insert + "('" + id + "','../r','alice','weights','x',9,1,1,0,'b','{}',NULL,0)",
+      {insert + "('" + id + "','../r','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
        "a row that no server wrote"},
-      {insert + "('0/..','run','alice','weights','x',9,1,1,0,'b','{}',NULL,0)",
+      {insert + "('0/..','run','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
        "a row that no server wrote"},
       {"CREATE TRIGGER evil AFTER UPDATE ON meta BEGIN DELETE FROM checkpoints; END", "trigger"},
       {"CREATE VIEW evil AS SELECT 1", "view evil"},
@@ -67,6 +67,10 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
       {"CREATE INDEX evil ON runs (id)", "index evil"},
       {"UPDATE meta SET value = 9223372036854775807 WHERE name = 'boot'", "boot number"},
       {"UPDATE checkpoints SET lora = '{'", "lora"},
+      {"UPDATE checkpoints SET lora = '{}'", "lora: rank 0"},
+      {"UPDATE checkpoints SET lora = '{\"rank\":-1}'", "lora: rank -1"},
+      {"UPDATE checkpoints SET lora = '{\"rank\":6}'", "lora: rank 6"},
+      {"UPDATE checkpoints SET lora = '{\"rank\":1099511627776}'", "lora: rank 1099511627776"},
       {"UPDATE checkpoints SET number = 9223372036854775807 WHERE name = 'a'", "number"},
       {"UPDATE checkpoints SET size_bytes = 'many'", "size_bytes"},
       {"UPDATE sessions SET tenant = x'00'", "tenant"},
@@ -168,7 +172,7 @@ TEST_F(Backup, TheStartAndABackupRefuseARowThatNamesAnotherFolder) {
           "INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, "
           "size_bytes, is_public, base_model, lora, deleted_at, files_gone) VALUES "
           "('00000000000000000000000000000000','run','../../victim','weights','x',9,1,1,0,'b',"
-          "'{}',1.0,0)",
+          "'{\"rank\":8}',1.0,0)",
           {});
   EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("no server wrote"));
   DataDir dir(data());
