@@ -264,6 +264,15 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
   return out;
 }
 
+// A report's first damage, without the folder's name, and how many more there are.
+std::string first_of(const CheckReport& report, const std::string& folder) {
+  std::string what = report.damages[0];
+  if (what.starts_with(folder + "/")) what = what.substr(folder.size() + 1);
+  return what + (report.damages.size() > 1
+                     ? fmt::format(" (and {} more faults)", report.damages.size() - 1)
+                     : "");
+}
+
 }  // namespace
 
 std::string read_archive_key(const std::string& path) {
@@ -292,6 +301,10 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   const std::unique_ptr<Sql> live = open_sqlite(database);
   const SqlValue to = copy.path;
   live->run("VACUUM INTO ?", {&to, 1});
+  const CheckReport report = check_snapshot(data, copy.path);
+  if (!report.damages.empty())
+    refuse(fmt::format("{}: nothing was written, since restoring would refuse it: {}", data,
+                       first_of(report, data)));
   std::unique_ptr<Sql> snapshot = open_sqlite(copy.path);
   Writer writer(data, out);
   BackupCounts counts;
@@ -324,19 +337,10 @@ namespace {
 // All that serve will believe of it, before it stands where serve looks for it: its hashes come
 // from the same archive, and say nothing of who wrote it.
 void check_restored(const std::string& backup, const std::string& folder) {
-  const CheckReport report = check_data(folder);
+  const CheckReport report = check_data(folder, Counters::kOfArchive);
   if (report.damages.empty()) return;
-  std::string what = report.damages[0];
-  if (what.starts_with(folder + "/")) what = what.substr(folder.size() + 1);
-  refuse(fmt::format("{}: nothing was restored: {}{}", backup, what,
-                     report.damages.size() > 1
-                         ? fmt::format(" (and {} more faults)", report.damages.size() - 1)
-                         : ""));
+  refuse(fmt::format("{}: nothing was restored: {}", backup, first_of(report, folder)));
 }
-
-}  // namespace
-
-namespace {
 
 // Before anything in it is believed.
 void check_signature(const std::string& backup, const Unpacked& what, const std::string& key) {

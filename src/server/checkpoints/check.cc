@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
 constexpr int64_t kMostRows = int64_t{1} << 52;   // also of bytes and tokens
+constexpr int64_t kMostOfArchive = int64_t{1} << 50;  // of what a server counts on from
 constexpr int64_t kMostText = 64 << 10;           // metadata and tags have 16 KiB
 constexpr int64_t kMostRecord = 64 << 20;         // of a sequence, or a prompt
 constexpr int64_t kMostRank = 1 << 20;
@@ -39,7 +40,9 @@ struct Row {
 
 class Check {
  public:
-  explicit Check(const std::string& data) : data_(data) {}
+  Check(const std::string& data, Counters counters)
+      : data_(data),
+        most_counted_(counters == Counters::kOfArchive ? kMostOfArchive : kMostRows) {}
 
   CheckReport run() {
     const std::string secret = check_secret();
@@ -50,11 +53,13 @@ class Check {
           fmt::format("{}: not there; with --db the checkpoints' rows are not checked", database));
       return report_;
     }
-    guard(database, [&] {
-      sql_ = open_sqlite(database);
-      check_database(secret);
-    });
+    open_and_check(database, secret);
     if (report_.damages.empty()) check_checkpoints();
+    return report_;
+  }
+
+  CheckReport run_on(const std::string& database) {
+    open_and_check(database, check_secret());
     return report_;
   }
 
@@ -67,6 +72,13 @@ class Check {
       const std::string text = error.what();
       damage(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
     }
+  }
+
+  void open_and_check(const std::string& database, const std::string& secret) {
+    guard(database, [&] {
+      sql_ = open_sqlite(database);
+      check_database(secret);
+    });
   }
 
   std::string check_secret() {
@@ -127,8 +139,8 @@ class Check {
     }
     if (!report_.damages.empty()) return;  // what is too large is not read
     const int64_t boot = meta("boot");
-    if (boot < 0 || boot > kMostRows)
-      damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, kMostRows));
+    if (boot < 0 || boot > most_counted_)
+      damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
     for (const char* table : {"sessions", "runs", "checkpoints"}) {
       const std::string where = fmt::format("{}/strata.db: {}: user_metadata", data_, table);
       for_each_text(table, "user_metadata", [&](const std::string& text) {
@@ -195,8 +207,11 @@ class Check {
     std::string is_wrong =
         fmt::format("typeof({}) NOT IN ({}{})", column, types, is_needed ? "" : ", 'null'");
     const bool is_any = column == "fingerprint" || column == "value" || column.ends_with("_seq");
-    if (type == "BIGINT" && !is_any)
-      is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column, kMostRows);
+    const bool is_counter = column == "number" || column == "boot";
+    if (type == "BIGINT" && !is_any) {
+      is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column,
+                              is_counter ? most_counted_ : kMostRows);
+    }
     // Of a text, length() ends at its first NUL.
     if (type == "TEXT") {
       is_wrong += fmt::format(
@@ -313,13 +328,14 @@ class Check {
   }
 
   std::string data_;
+  int64_t most_counted_;
   std::unique_ptr<Sql> sql_;
   CheckReport report_;
 };
 
 }  // namespace
 
-CheckReport check_data(const std::string& data) {
+CheckReport check_data(const std::string& data, Counters counters) {
   std::string path = data;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   if (!file_exists(path + "/secret") && !file_exists(path + "/strata.db")) {
@@ -328,7 +344,11 @@ CheckReport check_data(const std::string& data) {
         fmt::format("--data: '{}' is no data directory: it has neither secret nor strata.db",
                     data));
   }
-  return Check(path).run();
+  return Check(path, counters).run();
+}
+
+CheckReport check_snapshot(const std::string& data, const std::string& database) {
+  return Check(data, Counters::kOfArchive).run_on(database);
 }
 
 }  // namespace strata::server

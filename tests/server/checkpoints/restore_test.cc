@@ -118,6 +118,49 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
   EXPECT_EQ(restore(tar(), restored()).checkpoints, 2) << "the untouched one";
 }
 
+// A server that starts with them counts on from them, and must be backed up as well.
+TEST_F(Backup, CountersNearTheirEndAreNeitherRestoredNorBackedUp) {
+  close();
+  const std::string most = "1125899906842624";  // 2^50
+  const std::string kept = dir_.path() + "/kept";
+  fs::copy(data(), kept, fs::copy_options::recursive);
+  const auto change = [&](const std::string& statement) {
+    fs::remove_all(data());
+    fs::copy(kept, data(), fs::copy_options::recursive);
+    open_sqlite(data() + "/strata.db")->run(statement, {});
+  };
+  struct Case {
+    std::string statement, says;
+  };
+  for (const Case& c :
+       {Case{"UPDATE sessions SET number = " + most + " + 1", "sessions have a number"},
+        Case{"INSERT INTO tenants VALUES ('bob', " + most + " + 1, 1)", "tenants have a number"},
+        Case{"UPDATE meta SET value = " + most + " + 1 WHERE name = 'boot'", "boot number"}}) {
+    change(c.statement);
+    EXPECT_THAT(damages(), ::testing::IsEmpty()) << "a server may come further: " << c.statement;
+    EXPECT_THAT(error_of([&] { back_up(data(), tar()); }),
+                ::testing::AllOf(HasSubstr("restoring would refuse it"), HasSubstr(c.says)));
+    EXPECT_THAT(dir_.names(), ElementsAre("data", "kept"));
+    repack(kept);
+    EXPECT_THAT(error_of([&] { restore(tar(), restored()); }), HasSubstr(c.says));
+    EXPECT_THAT(error_of([&] { check_backup(tar()); }), HasSubstr(c.says));
+    fs::remove(tar());
+  }
+  change("UPDATE sessions SET number = " + most);
+  back_up(data(), tar());
+  EXPECT_EQ(restore(tar(), restored()).checkpoints, 2);
+}
+
+// Whatever else restoring refuses.
+TEST_F(Backup, WhatRestoringWouldRefuseIsNotBackedUp) {
+  open_sqlite(data() + "/strata.db")
+      ->run("UPDATE sessions SET display_name = 'a' || char(0)", {});
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }),
+              ::testing::AllOf(HasSubstr("restoring would refuse it: strata.db: "),
+                               HasSubstr("display_name")));
+  EXPECT_THAT(dir_.names(), ElementsAre("data"));
+}
+
 // Its texts take other bytes than those that were measured.
 TEST_F(Backup, ADatabaseOfAnotherEncodingIsRefused) {
   close();
@@ -135,6 +178,7 @@ TEST_F(Backup, ADatabaseOfAnotherEncodingIsRefused) {
   for (const char* suffix : {"-wal", "-shm"}) fs::remove(path + suffix);
   fs::rename(other, path);
   EXPECT_THAT(damages(), ElementsAre(HasSubstr("encoding is not UTF-8")));
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("encoding is not UTF-8"));
 }
 
 // What a foreign schema says is not run, be it only to look whether the database is whole: it could
