@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -17,6 +18,11 @@ constexpr double kQuotaWait = 60;  // an operator may raise it at any time
 constexpr double kLongestSaid = 30 * 86400;
 
 size_t index(UsageKind kind) { return static_cast<size_t>(kind); }
+
+// What has reached the end of its type stays there: a quota is never gained by wrapping.
+void add_up(int64_t& sum, int64_t amount) {
+  if (__builtin_add_overflow(sum, amount, &sum)) sum = std::numeric_limits<int64_t>::max();
+}
 
 Response limited_response(const std::string& message, double seconds) {
   const double wait = std::clamp(std::ceil(seconds), 1.0, kLongestSaid);
@@ -75,7 +81,7 @@ Usage::Usage(std::span<const UsageLimit> rates, std::span<const UsageLimit> quot
   for (const UsageRow& row : known) {
     Tenant& tenant = tenants_[row.tenant];
     tenant.keys[row.key_id] = {row.counts, row.counts};
-    for (size_t i = 0; i < row.counts.size(); ++i) tenant.counts[i] += row.counts[i];
+    for (size_t i = 0; i < row.counts.size(); ++i) add_up(tenant.counts[i], row.counts[i]);
   }
 }
 
@@ -158,8 +164,8 @@ void Usage::add(const std::string& name, const std::string& key_id, UsageKind ki
                 double now) {
   CHECK(kind != UsageKind::kDiskBytes);
   Tenant& tenant = tenants_[name];
-  tenant.keys[key_id].counts[index(kind)] += amount;
-  tenant.counts[index(kind)] += amount;
+  add_up(tenant.keys[key_id].counts[index(kind)], amount);
+  add_up(tenant.counts[index(kind)], amount);
   if (const UsageLimit* rate = find(rates_, name, kind))
     bucket(tenant, *rate, now).level -= static_cast<double>(amount);
 }
@@ -205,7 +211,7 @@ std::vector<UsageRow> Usage::rows(const std::optional<std::string>& wanted) cons
 int64_t Usage::total(UsageKind kind) const {
   CHECK(kind != UsageKind::kDiskBytes);
   int64_t sum = 0;
-  for (const auto& [name, tenant] : tenants_) sum += tenant.counts[index(kind)];
+  for (const auto& [name, tenant] : tenants_) add_up(sum, tenant.counts[index(kind)]);
   return sum;
 }
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/server/service/house.h"
 
 namespace strata::server {
@@ -34,6 +36,19 @@ std::string header(const Response& response, const std::string& name) {
     if (header.name == name) return header.value;
   }
   return "";
+}
+
+// Of a database that somebody else wrote: sums end at the end of their type.
+TEST(Usage, SumsDoNotWrap) {
+  std::vector<UsageRow> known;
+  for (const char* key : {"a", "b", "c"})
+    known.push_back({"alice", key, {std::numeric_limits<int64_t>::max() - 5, 0, 0, 0}});
+  Usage usage({}, quotas({"alice:requests=1000000"}), known);
+  EXPECT_TRUE(usage.refuses("alice", kRequests, 1, 100.0).has_value());
+  usage.add("alice", "a", kRequests, 10, 100.0);
+  EXPECT_TRUE(usage.refuses("alice", kRequests, 1, 100.0).has_value());
+  EXPECT_EQ(usage.total(kRequests), std::numeric_limits<int64_t>::max());
+  for (const UsageRow& row : usage.rows("alice")) EXPECT_GT(row.counts[0], 0) << row.key_id;
 }
 
 TEST(Usage, ARateHoldsTenSecondsWorthAndFillsAgain) {

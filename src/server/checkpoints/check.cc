@@ -228,6 +228,22 @@ class Check {
     if (count > 0)
       damage(fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes",
                          data_, count, table, column, type));
+    if (is_summed(table, column)) check_sum(table, column);
+  }
+
+  static bool is_summed(const std::string& table, const std::string& column) {
+    return (table == "usage_by_key" && column != "tenant" && column != "key_id") ||
+           (table == "checkpoints" && column == "size_bytes") ||
+           (table == "stability_prompts" && column == "bytes");
+  }
+
+  // Whole numbers that wrap, or that the database refuses to add up.
+  void check_sum(const std::string& table, const std::string& column) {
+    const SqlResult sum = sql_->run(
+        fmt::format("SELECT TOTAL(CAST({} AS REAL)) FROM {}", column, table), {});
+    if (std::get<double>(sum.rows[0][0]) <= static_cast<double>(kMostRows)) return;
+    damage(fmt::format("{}/strata.db: the {} of {} come to more than {}", data_, column, table,
+                       kMostRows));
   }
 
   int64_t meta(const std::string& name) {

@@ -50,6 +50,9 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
       "INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, size_bytes, "
       "is_public, base_model, lora, deleted_at, files_gone) VALUES ";
   const std::string id(32, '0');
+  const std::string usage =
+      "INSERT INTO usage_by_key WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n "
+      "WHERE i < ";
   struct Case {
     std::string statement, says;
   };
@@ -87,6 +90,15 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
       {"UPDATE checkpoints SET expires_at = 9e999", "expires_at"},
       {"UPDATE sessions SET created_at = -1", "created_at"},
       {"UPDATE checkpoints SET base_model = printf('%.*c', 2000000, 'x')", "base_model"},
+      {usage + "1) SELECT 'alice', 'k' || i, 4503599627370496, 0, 0, 0 FROM n",
+       "the requests of usage_by_key come to more than"},
+      {usage + "1) SELECT 'alice', 'k' || i, 0, 0, 0, 4503599627370496 FROM n",
+       "the prompt_tokens of usage_by_key come to more than"},
+      {"INSERT INTO stability_prompts VALUES ('s', 'i', 'a', 1e9, 4503599627370496, 'x'), "
+       "('s', 'j', 'a', 1e9, 4503599627370496, 'x')",
+       "the bytes of stability_prompts come to more than"},
+      {"UPDATE checkpoints SET size_bytes = 4503599627370496, deleted_at = 1",
+       "the size_bytes of checkpoints come to more than"},
       // Of a text, SQLite's length() ends at the first NUL.
       {"UPDATE sessions SET display_name = CAST(zeroblob(70000) AS TEXT)", "display_name"},
       {"UPDATE sessions SET display_name = 'a' || char(0) || 'b'", "display_name"},
