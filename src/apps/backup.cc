@@ -3,8 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <exception>
+#include <functional>
+
 #include "apps/options.h"
 #include "base/error.h"
+#include "base/stop.h"
 #include "report/format.h"
 #include "server/checkpoints/backup.h"
 #include "server/checkpoints/check.h"
@@ -13,6 +17,19 @@ namespace strata::apps {
 namespace {
 
 constexpr int kDamaged = 2;
+
+// Ends with the code of a signal that stopped it: what was being made is removed by then.
+int until_stopped(const char* notice, const std::function<int()>& body) {
+  const StopSignals signals(notice, StopSignals::First::kNoted, StopSignals::Hangup::kNoted);
+  try {
+    return body();
+  } catch (const std::exception&) {
+    if (!StopSignals::asked()) throw;
+    return StopSignals::exit_code();
+  }
+}
+
+constexpr const char* kNothingIsWritten = "strata: stopping; nothing is written";
 
 std::string key_of(const std::string& path) {
   return path.empty() ? "" : server::read_archive_key(path);
@@ -37,22 +54,28 @@ int check_archive(const CheckOptions& options) {
 }  // namespace
 
 int run_backup(const BackupOptions& options) {
-  const server::BackupCounts counts =
-      server::back_up(options.data, options.out, key_of(options.archive_key));
-  fmt::print("{}: {} checkpoints, {}\n", options.out, counts.checkpoints,
-             report::format_bytes(counts.bytes));
-  return 0;
+  return until_stopped(kNothingIsWritten, [&] {
+    const server::BackupCounts counts =
+        server::back_up(options.data, options.out, key_of(options.archive_key));
+    fmt::print("{}: {} checkpoints, {}\n", options.out, counts.checkpoints,
+               report::format_bytes(counts.bytes));
+    return 0;
+  });
 }
 
 int run_restore(const RestoreOptions& options) {
-  const server::BackupCounts counts =
-      server::restore(options.in, options.data, key_of(options.archive_key));
-  fmt::print("{}: {} checkpoints, {}\n", options.data, counts.checkpoints,
-             report::format_bytes(counts.bytes));
-  return 0;
+  return until_stopped(kNothingIsWritten, [&] {
+    const server::BackupCounts counts =
+        server::restore(options.in, options.data, key_of(options.archive_key));
+    fmt::print("{}: {} checkpoints, {}\n", options.data, counts.checkpoints,
+               report::format_bytes(counts.bytes));
+    return 0;
+  });
 }
 
-int run_check(const CheckOptions& options) {
+namespace {
+
+int check(const CheckOptions& options) {
   if (options.data.empty() == options.in.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "want either --data with a data directory or --in with a file of strata backup");
@@ -72,6 +95,12 @@ int run_check(const CheckOptions& options) {
     fmt::print("{} checkpoints are older than records of bytes: only their form was checked\n",
                report.unhashed);
   return report.damages.empty() ? 0 : kDamaged;
+}
+
+}  // namespace
+
+int run_check(const CheckOptions& options) {
+  return until_stopped("strata: stopping", [&] { return check(options); });
 }
 
 OptionTable options_of(BackupOptions& o) {

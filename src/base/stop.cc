@@ -44,17 +44,21 @@ void handle(int signal, struct sigaction& before) {
 
 }  // namespace
 
-StopSignals::StopSignals(const char* notice, First first) {
+StopSignals::StopSignals(const char* notice, First first, Hangup hangup) {
   CHECK(notice_text.exchange(notice) == nullptr);
   ends_at_first.store(first == First::kEnds);
   asked_by.store(0);
   handle(SIGINT, before_int_);
   handle(SIGTERM, before_term_);
+  CHECK(::sigaction(SIGHUP, nullptr, &before_hangup_) == 0);
+  if (hangup == Hangup::kNoted && before_hangup_.sa_handler != SIG_IGN)
+    handle(SIGHUP, before_hangup_);
 }
 
 StopSignals::~StopSignals() {
   ::sigaction(SIGINT, &before_int_, nullptr);
   ::sigaction(SIGTERM, &before_term_, nullptr);
+  ::sigaction(SIGHUP, &before_hangup_, nullptr);
   notice_text.store(nullptr);
 }
 

@@ -39,6 +39,32 @@ TEST(StopSignals, TheFirstIsNoted) {
   }
 }
 
+TEST(StopSignals, AHangupIsNotedWhereThatIsSaidAndIgnoredUnderNohup) {
+  EXPECT_EQ(exit_code_of([] {
+              std::signal(SIGHUP, SIG_DFL);
+              const StopSignals signals("", StopSignals::First::kNoted,
+                                        StopSignals::Hangup::kNoted);
+              std::raise(SIGHUP);
+              return StopSignals::asked() ? StopSignals::exit_code() : 2;
+            }),
+            128 + SIGHUP);
+  EXPECT_EQ(exit_code_of([] {
+              std::signal(SIGHUP, SIG_IGN);
+              const StopSignals signals("", StopSignals::First::kNoted,
+                                        StopSignals::Hangup::kNoted);
+              std::raise(SIGHUP);
+              return StopSignals::asked() ? 1 : 0;
+            }),
+            0);
+  EXPECT_EQ(exit_code_of([] {
+              std::signal(SIGHUP, SIG_DFL);
+              const StopSignals signals("");
+              std::raise(SIGHUP);
+              return 0;
+            }),
+            1000 + SIGHUP);
+}
+
 TEST(StopSignals, TheSecondEndsAtOnce) {
   EXPECT_EQ(exit_code_of([] {
               const StopSignals signals("stopping");

@@ -24,8 +24,8 @@ from wire import KEY, Wire, ce, wait_until
 
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 ARCHIVES = 200
-TEXTS = ["", "../../victim", "/etc", "a/b", ".", "x" * 5000, "a\nb", "\x7f", "alice", "é", "{", "[]", "null"]
-NUMBERS = [0, -1, 1, 2 ** 31, 2 ** 63 - 1, -2 ** 63, None, 0.5, b"\xff\xfe"]
+TEXTS = ["", "../../victim", "/etc", "a/b", ".", "x" * 5000, "a\nb", "\x7f", "alice", "é", "{", "[]", "null", "a\0b", "x" * 70000]
+NUMBERS = [0, -1, 1, 2 ** 31, 2 ** 63 - 1, -2 ** 63, None, 0.5, b"\xff\xfe", 2 ** 52]
 
 
 def members_of(tar):
@@ -138,6 +138,11 @@ def mutated_archives(strata, model, data):
                 assert answer.status_code == 200, (number, kind, path, answer.text)
             assert isinstance(wire.result(wire.model(wire.session()).send([ce(A)])), bytes)
             assert server.stop() == 0
+            for command in (["backup", "--data", other, "--out", f"{data}/again.tar"], ["check", "--in", f"{data}/again.tar"]):
+                code, said = run(strata, *command)
+                assert code == 0, (number, kind, command[0], said)
+            os.unlink(f"{data}/again.tar")
+            code = 0
             shutil.rmtree(other)
         assert sorted(os.listdir(data)) == before and victim.is_dir(), (number, kind, os.listdir(data))
         os.unlink(archive)

@@ -15,12 +15,15 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/stop.h"
 #include "server/checkpoints/check.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
 #include "server/checkpoints/row_rules.h"
 #include "server/checkpoints/tar.h"
+#include "server/checkpoints/temporary_folder.h"
 #include "server/crypto.h"
+#include "server/state/stoppable_sqlite.h"
 #include "server/state/store.h"
 
 namespace strata::server {
@@ -55,15 +58,6 @@ class NarrowMask {
 std::string signature_of(const std::string& key, const std::string& manifest) {
   return to_hex(hmac_sha256(key, "strata backup 1\n" + manifest));
 }
-
-// Removed at the end, unless it was kept.
-struct Temporary {
-  std::string path;
-  ~Temporary() {
-    std::error_code ignored;
-    if (!path.empty()) fs::remove_all(path, ignored);
-  }
-};
 
 struct Folder {
   std::string id;
@@ -126,7 +120,7 @@ bool is_alive(Sql& sql, const std::string& id) {
 class Writer {
  public:
   Writer(const std::string& data, const std::string& out)
-      : data_(data), tar_(out), now_(static_cast<int64_t>(wall_seconds())) {}
+      : data_(data), tar_(out, stop_if_asked), now_(static_cast<int64_t>(wall_seconds())) {}
 
   void add(const std::string& name, const ReadOnlyFile& file) {
     note(name, tar_.add(name, file, now_));
@@ -216,8 +210,10 @@ void read_text(const std::string& backup, TarReader& tar, const TarEntry& entry,
 void check_space(const std::string& backup, const std::string& target) {
   TarReader tar(backup);
   uint64_t wanted = 0;  // no more than the archive's size
-  while (const std::optional<TarEntry> entry = tar.next())
+  while (const std::optional<TarEntry> entry = tar.next()) {
+    stop_if_asked();
     wanted += static_cast<uint64_t>(entry->size);
+  }
   std::error_code fault;
   const fs::space_info disk = fs::space(target, fault);
   if (fault || wanted <= disk.available) return;
@@ -233,6 +229,7 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
   Unpacked out;
   auto& [hashes, manifest, signature, counts] = out;
   while (const std::optional<TarEntry> entry = tar.next()) {
+    stop_if_asked();
     if (entry->name == kManifest) {
       const int64_t most = kMostOfLine * static_cast<int64_t>(hashes.size());
       read_text(backup, tar, *entry, most, manifest);
@@ -252,6 +249,7 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
     AtomicFile file(path);
     Sha256 hash;
     tar.read(*entry, [&](std::string_view piece) {
+      stop_if_asked();
       file.append(piece);
       hash.add(piece);
     });
@@ -297,16 +295,17 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
                     data));
   }
   if (file_exists(out)) refuse(fmt::format("--out: '{}' is there already", out));
-  const Temporary copy{fmt::format("{}.db-{}", out, random_id())};
-  const std::unique_ptr<Sql> live = open_sqlite(database);
-  const SqlValue to = copy.path;
+  const TemporaryFolder temporary(out + ".db-");
+  const std::string copy = temporary.path() + "/strata.db", made = temporary.path() + "/backup.tar";
+  const std::unique_ptr<Sql> live = open_stoppable_sqlite(database, StopSignals::asked);
+  const SqlValue to = copy;
   live->run("VACUUM INTO ?", {&to, 1});
-  const CheckReport report = check_snapshot(data, copy.path);
+  const CheckReport report = check_snapshot(data, copy);
   if (!report.damages.empty())
     refuse(fmt::format("{}: nothing was written, since restoring would refuse it: {}", data,
                        first_of(report, data)));
-  std::unique_ptr<Sql> snapshot = open_sqlite(copy.path);
-  Writer writer(data, out);
+  std::unique_ptr<Sql> snapshot = open_stoppable_sqlite(copy, StopSignals::asked);
+  Writer writer(data, made);
   BackupCounts counts;
   for (const Folder& folder : folders_of(*snapshot)) {
     if (const auto open = open_folder(data + "/" + folder.path)) {
@@ -327,8 +326,12 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   snapshot.reset();
   writer.add("checkpoints/fingerprint");
   writer.add("secret");
-  writer.add("strata.db", ReadOnlyFile(copy.path));
+  writer.add("strata.db", ReadOnlyFile(copy));
   writer.finish(key);
+  stop_if_asked();
+  if (::rename(made.c_str(), out.c_str()) != 0)
+    throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", out, std::strerror(errno)));
+  sync_folder(folder_of(out));
   return counts;
 }
 
@@ -379,10 +382,8 @@ BackupCounts unpack_checked(const std::string& backup, const std::string& key,
 
 BackupCounts check_backup(const std::string& backup, const std::string& key) {
   const NarrowMask mask;
-  const Temporary temporary{
-      fmt::format("{}/strata-check-{}", fs::temp_directory_path().string(), random_id())};
-  make_folders_durable(temporary.path);
-  return unpack_checked(backup, key, temporary.path);
+  const TemporaryFolder temporary(fs::temp_directory_path().string() + "/strata-check-");
+  return unpack_checked(backup, key, temporary.path());
 }
 
 BackupCounts restore(const std::string& backup, const std::string& data, const std::string& key) {
@@ -392,20 +393,19 @@ BackupCounts restore(const std::string& backup, const std::string& data, const s
   std::error_code fault;
   if (file_exists(target) && !fs::is_empty(target, fault))
     refuse(fmt::format("--data: '{}' is not empty; restore to a directory of its own", data));
-  make_folders_durable(folder_of(target));
-  Temporary temporary{fmt::format("{}.restoring-{}", target, random_id())};
-  make_folders_durable(temporary.path);
-  const BackupCounts counts = unpack_checked(backup, key, temporary.path);
+  TemporaryFolder temporary(target + ".restoring-");
+  const BackupCounts counts = unpack_checked(backup, key, temporary.path());
   {  // What has happened since the backup had request ids, which must not name anything new.
-    const std::unique_ptr<Sql> database = open_sqlite(temporary.path + "/strata.db");
+    const std::unique_ptr<Sql> database = open_sqlite(temporary.path() + "/strata.db");
     database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});
     database->run("PRAGMA journal_mode=DELETE", {});
   }
-  sync_folder(temporary.path);
-  if (::rename(temporary.path.c_str(), target.c_str()) != 0) {
+  sync_folder(temporary.path());
+  stop_if_asked();
+  if (::rename(temporary.path().c_str(), target.c_str()) != 0) {
     throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", target, std::strerror(errno)));
   }
-  temporary.path.clear();
+  temporary.keep();
   sync_folder(folder_of(target));
   return counts;
 }

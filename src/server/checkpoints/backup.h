@@ -4,7 +4,8 @@
 // change, so the two fit; one that is deleted while it is copied is in neither. The tar ends with
 // the SHA-256 of each of its files, which restoring checks before anything appears, and, where a
 // key is given, with the HMAC-SHA256 of that list: who has not the key can neither change nor make
-// one.
+// one. Each is made in a temporary_folder next to its place; a signal that asks to stop
+// (base/stop.h) ends it with an Error and leaves nothing.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -12,12 +12,14 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/stop.h"
 #include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
 #include "server/checkpoints/row_rules.h"
 #include "server/state/schema.h"
+#include "server/state/stoppable_sqlite.h"
 #include "server/state/store.h"
 
 namespace strata::server {
@@ -26,10 +28,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
-constexpr int64_t kMostRows = int64_t{1} << 52;   // also of bytes and tokens
+constexpr int64_t kMostRows = int64_t{1} << 52;       // also of bytes and tokens
 constexpr int64_t kMostOfArchive = int64_t{1} << 50;  // of what a server counts on from
-constexpr int64_t kMostText = 64 << 10;           // metadata and tags have 16 KiB
-constexpr int64_t kMostRecord = 64 << 20;         // of a sequence, or a prompt
+constexpr int64_t kMostText = 64 << 10;               // metadata and tags have 16 KiB
+constexpr int64_t kMostRecord = 64 << 20;             // of a sequence, or a prompt
 constexpr int64_t kMostRank = 1 << 20;
 constexpr int64_t kLastSecond = 253'402'300'799;  // of the year 9999
 
@@ -41,8 +43,7 @@ struct Row {
 class Check {
  public:
   Check(const std::string& data, Counters counters)
-      : data_(data),
-        most_counted_(counters == Counters::kOfArchive ? kMostOfArchive : kMostRows) {}
+      : data_(data), most_counted_(counters == Counters::kOfArchive ? kMostOfArchive : kMostRows) {}
 
   CheckReport run() {
     const std::string secret = check_secret();
@@ -69,6 +70,7 @@ class Check {
     try {
       body();
     } catch (const std::exception& error) {
+      stop_if_asked();
       const std::string text = error.what();
       damage(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
     }
@@ -76,7 +78,7 @@ class Check {
 
   void open_and_check(const std::string& database, const std::string& secret) {
     guard(database, [&] {
-      sql_ = open_sqlite(database);
+      sql_ = open_stoppable_sqlite(database, StopSignals::asked);
       check_database(secret);
     });
   }
@@ -150,9 +152,8 @@ class Check {
     check_ends();
     for (const char* table : {"runs", "checkpoints"}) {
       const std::string where = fmt::format("{}/strata.db: {}", data_, table);
-      for_each_text(table, "lora", [&](const std::string& text) {
-        guard(where, [&] { check_lora(text); });
-      });
+      for_each_text(table, "lora",
+                    [&](const std::string& text) { guard(where, [&] { check_lora(text); }); });
     }
   }
 
@@ -214,9 +215,9 @@ class Check {
     }
     // Of a text, length() ends at its first NUL.
     if (type == "TEXT") {
-      is_wrong += fmt::format(
-          " OR length(CAST({0} AS BLOB)) > {1} OR instr(CAST({0} AS BLOB), x'00') > 0", column,
-          kMostText);
+      is_wrong +=
+          fmt::format(" OR length(CAST({0} AS BLOB)) > {1} OR instr(CAST({0} AS BLOB), x'00') > 0",
+                      column, kMostText);
     }
     if (type == "BYTEA")
       is_wrong += fmt::format(" OR length(CAST({} AS BLOB)) > {}", column, kMostRecord);
@@ -239,8 +240,8 @@ class Check {
 
   // Whole numbers that wrap, or that the database refuses to add up.
   void check_sum(const std::string& table, const std::string& column) {
-    const SqlResult sum = sql_->run(
-        fmt::format("SELECT TOTAL(CAST({} AS REAL)) FROM {}", column, table), {});
+    const SqlResult sum =
+        sql_->run(fmt::format("SELECT TOTAL(CAST({} AS REAL)) FROM {}", column, table), {});
     if (std::get<double>(sum.rows[0][0]) <= static_cast<double>(kMostRows)) return;
     damage(fmt::format("{}/strata.db: the {} of {} come to more than {}", data_, column, table,
                        kMostRows));
@@ -269,6 +270,7 @@ class Check {
       const std::string dir = fmt::format("{}/checkpoints/{}/{}/{}/{}", data_, row.tenant,
                                           row.run_id, row.kind, row.id);
       known.insert(dir);
+      stop_if_asked();
       const size_t before = report_.damages.size();
       const CheckReport saved = report_;
       guard(dir, [&] { check_folder(dir, row); });
@@ -321,7 +323,7 @@ class Check {
                          const CheckpointRecord& record) {
     const auto known = record.hashes.find(name);
     if (known != record.hashes.end()) {
-      if (hash_file(file) == known->second) return;
+      if (hash_file(file, stop_if_asked) == known->second) return;
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: its bytes are not those that were saved", file));
     }
@@ -350,6 +352,10 @@ class Check {
 };
 
 }  // namespace
+
+void stop_if_asked() {
+  if (StopSignals::asked()) throw Error(ErrorCode::kIo, "stopped by a signal");
+}
 
 CheckReport check_data(const std::string& data, Counters counters) {
   std::string path = data;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Check: whether a data directory is whole: its secret, its database, and the files of every
 // checkpoint, byte for byte where the checkpoint has a record of them. Changes nothing, and runs
-// against a running server: what is deleted meanwhile is no damage.
+// against a running server: what is deleted meanwhile is no damage. Ends with an Error when a
+// signal asks for that (base/stop.h).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -25,5 +26,8 @@ CheckReport check_data(const std::string& data, Counters counters = Counters::kI
 
 // Of a copy of its database alone: what restoring it would refuse.
 CheckReport check_snapshot(const std::string& data, const std::string& database);
+
+// Error where a signal has asked to stop.
+void stop_if_asked();
 
 }  // namespace strata::server

@@ -62,11 +62,12 @@ CheckpointRecord read_record(const ReadOnlyFile& file) {
   return record;
 }
 
-std::string hash_file(const std::string& path) {
+std::string hash_file(const std::string& path, void (*before_piece)()) {
   const ReadOnlyFile file(path);
   Sha256 hash;
   std::string buffer;
   for (int64_t done = 0; done < file.size();) {
+    if (before_piece != nullptr) before_piece();
     const int64_t size = std::min(kPiece, file.size() - done);
     buffer.resize(static_cast<size_t>(size));
     file.read_at(done, std::as_writable_bytes(std::span(buffer)));

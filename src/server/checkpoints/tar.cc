@@ -94,6 +94,7 @@ std::string TarWriter::add(const std::string& name, const ReadOnlyFile& file, in
   Sha256 hash;
   std::string buffer;
   for (int64_t done = 0; done < file.size();) {
+    if (before_piece_ != nullptr) before_piece_();
     const int64_t size = std::min(kPiece, file.size() - done);
     buffer.resize(static_cast<size_t>(size));
     file.read_at(done, std::as_writable_bytes(std::span(buffer)));

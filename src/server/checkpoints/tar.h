@@ -15,7 +15,9 @@ namespace strata::server {
 
 class TarWriter {
  public:
-  explicit TarWriter(std::string path) : out_(std::move(path)) {}
+  // Calls `before_piece` before each MiB of a file.
+  explicit TarWriter(std::string path, void (*before_piece)() = nullptr)
+      : out_(std::move(path)), before_piece_(before_piece) {}
 
   // `name` has at most 100 bytes after a '/' of its first 156, `time` is in seconds since 1970.
   // Returns the SHA-256 of the content, 32 bytes. Error{kUnsupported} for a file of 8 GiB.
@@ -26,6 +28,7 @@ class TarWriter {
 
  private:
   AtomicFile out_;
+  void (*before_piece_)();
 };
 
 struct TarEntry {

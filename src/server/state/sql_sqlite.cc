@@ -14,13 +14,16 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "server/state/sql.h"
+#include "server/state/stoppable_sqlite.h"
 
 namespace strata::server {
 namespace {
 
+constexpr int kStepsBetweenLooks = 1000;  // of SQLite's machine: less than a millisecond
+
 class Sqlite final : public Sql {
  public:
-  explicit Sqlite(const std::string& path) : path_(path) {
+  Sqlite(const std::string& path, bool (*stops)()) : path_(path), stops_(stops) {
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
     if (sqlite3_open_v2(path.c_str(), &db_, flags, nullptr) != SQLITE_OK) {
       const std::string message = db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_);
@@ -29,6 +32,7 @@ class Sqlite final : public Sql {
     }
     sqlite3_extended_result_codes(db_, 1);
     sqlite3_busy_timeout(db_, 5000);
+    if (stops_ != nullptr) sqlite3_progress_handler(db_, kStepsBetweenLooks, looks_at_stops, this);
     try {
       const SqlResult mode = run("PRAGMA journal_mode=WAL", {});
       has_log_ = mode.rows.at(0).at(0) == SqlValue(std::string("wal"));
@@ -97,6 +101,8 @@ class Sqlite final : public Sql {
   }
 
  private:
+  static int looks_at_stops(void* self) { return static_cast<Sqlite*>(self)->stops_() ? 1 : 0; }
+
   void close() {
     for (auto& [text, statement] : statements_) sqlite3_finalize(statement);
     statements_.clear();
@@ -159,6 +165,7 @@ class Sqlite final : public Sql {
   }
 
   std::string path_;
+  bool (*stops_)();  // null: nothing stops a statement
   sqlite3* db_ = nullptr;
   bool has_log_ = false;  // not every file system can have one
   std::map<std::string, sqlite3_stmt*, std::less<>> statements_;
@@ -171,6 +178,12 @@ std::string statement_name(std::string_view statement) {
   return std::string(statement.substr(0, std::min<size_t>(end, 40)));
 }
 
-std::unique_ptr<Sql> open_sqlite(const std::string& path) { return std::make_unique<Sqlite>(path); }
+std::unique_ptr<Sql> open_sqlite(const std::string& path) {
+  return std::make_unique<Sqlite>(path, nullptr);
+}
+
+std::unique_ptr<Sql> open_stoppable_sqlite(const std::string& path, bool (*stops)()) {
+  return std::make_unique<Sqlite>(path, stops);
+}
 
 }  // namespace strata::server

@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
+#include "base/stop.h"
 #include "tests/server/checkpoints/backup_fixture.h"
 
 namespace strata::server {
@@ -212,6 +215,31 @@ TEST_F(Backup, AStrayIsANote) {
   const CheckReport report = check_data(data());
   EXPECT_THAT(report.damages, IsEmpty());
   EXPECT_THAT(report.notes, ElementsAre(HasSubstr("no row knows it")));
+}
+
+TEST_F(Backup, ASignalThatAsksToStopLeavesNothing) {
+  const auto stopped = [&](const std::function<void()>& body) {
+    StopSignals::ask(SIGTERM);
+    EXPECT_NE(error_of(body), "");
+    StopSignals::forget();
+  };
+  stopped([&] { back_up(data(), tar()); });
+  EXPECT_THAT(dir_.names(), ElementsAre("data"));
+  stopped([&] { check_data(data()); });
+  back_up(data(), tar());
+  stopped([&] { restore(tar(), restored()); });
+  stopped([&] { check_backup(tar()); });
+  EXPECT_THAT(dir_.names(), ElementsAre("backup.tar", "data"));
+}
+
+TEST_F(Backup, WhatARunThatWasKilledLeftIsRemoved) {
+  const std::string id(32, 'a');
+  fs::create_directories(tar() + ".db-" + id);
+  write_bytes(tar() + ".db-" + id + "/strata.db", "of tenants");
+  fs::create_directories(restored() + ".restoring-" + id + "/checkpoints");
+  back_up(data(), tar());
+  restore(tar(), restored());
+  EXPECT_THAT(dir_.names(), ElementsAre("backup.tar", "data", "restored"));
 }
 
 TEST_F(Backup, BackingUpRefusesWhatIsDamagedOrInTheWay) {

@@ -57,7 +57,8 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
     std::string statement, says;
   };
   const Case cases[] = {
-      {insert + "('" + id + "','run','../../victim','weights','x',9,1,1,0,'b','{\"rank\":8}',1.0,0)",
+      {insert + "('" + id +
+           "','run','../../victim','weights','x',9,1,1,0,'b','{\"rank\":8}',1.0,0)",
        "a row that no server wrote"},
       {insert + "('" + id + "','../r','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
        "a row that no server wrote"},
@@ -165,8 +166,7 @@ TEST_F(Backup, CountersNearTheirEndAreNeitherRestoredNorBackedUp) {
 
 // Whatever else restoring refuses.
 TEST_F(Backup, WhatRestoringWouldRefuseIsNotBackedUp) {
-  open_sqlite(data() + "/strata.db")
-      ->run("UPDATE sessions SET display_name = 'a' || char(0)", {});
+  open_sqlite(data() + "/strata.db")->run("UPDATE sessions SET display_name = 'a' || char(0)", {});
   EXPECT_THAT(error_of([&] { back_up(data(), tar()); }),
               ::testing::AllOf(HasSubstr("restoring would refuse it: strata.db: "),
                                HasSubstr("display_name")));
