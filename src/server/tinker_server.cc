@@ -36,12 +36,18 @@ constexpr double kTickSeconds = 0.1;
 constexpr double kQuietSeconds = 1.0;  // between two lines about refused logins
 constexpr int kParseThreads = 2;
 constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
+constexpr size_t kMostLists = 64;       // that wait to be read, of a tenant
 constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
 constexpr size_t kMostMerges = 4;       // that wait to be made, of a tenant
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
 std::unique_ptr<Sql> open_store(const ServeOptions& options, const DataDir& data) {
   return options.db.empty() ? open_sqlite(data.database()) : open_postgres(options.db);
+}
+
+std::unique_ptr<Sql> open_reader(const ServeOptions& options, const DataDir& data) {
+  return options.db.empty() ? open_sqlite_reader(data.database())
+                            : open_postgres_reader(options.db);
 }
 
 void log_exchange(const Exchange& exchange) {
@@ -70,6 +76,7 @@ struct TinkerServer::State {
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data, options.allow_loose_modes),
         store(open_store(options, data), wall_seconds()),
+        store_lists(open_reader(options, data)),
         registry(data, store,
                  {.max_disk = options.max_disk,
                   .accept_loss = options.accept_loss,
@@ -81,7 +88,8 @@ struct TinkerServer::State {
             [this](const std::string& tenant) { return keys->has_tenant(tenant, wall_seconds()); }),
         usage(options.rates, options.quotas, store.usage_rows()),
         names(base_names),
-        rest({store, registry, signer, worker, archives, usage, merges, names, std::move(merger)}),
+        rest({store, store_lists, registry, signer, worker, lists, archives, usage, merges, names,
+              std::move(merger), budget.responses}),
         stats(std::move(engine_stats)),
         service(service_options(options, budget, data, store.boot()),
                 {store, registry, names, bases, watch, usage,
@@ -118,6 +126,7 @@ struct TinkerServer::State {
     if (audit) audit->forget();
     parsing.stop();
     archives.stop();
+    lists.stop();
     merges.stop();
     reads.stop();
     worker.stop();
@@ -144,10 +153,12 @@ struct TinkerServer::State {
   std::shared_ptr<const KeyRing> former;
   DataDir data;
   StateStore store;
+  StoreLists store_lists;
   CheckpointRegistry registry;
   UrlSigner signer;
   // Stopped before `http` goes: their jobs end there.
   Worker worker{{.most_waiting = kMostChanges}};
+  Worker lists{{.name = "list", .most_waiting = kMostLists, .drops_at_stop = true}};
   Worker archives{{.name = "archive", .most_waiting = kMostArchives, .drops_at_stop = true}};
   Worker merges{{.name = "merge", .most_waiting = kMostMerges, .drops_at_stop = true}};
   Worker reads{{.name = "download", .drops_at_stop = true}};

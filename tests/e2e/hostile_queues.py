@@ -2,8 +2,11 @@
 """One tenant's crowd in a queue that all use, as rows of tests/e2e/hostile.py: `LIMITED` of tenants with rates,
 `ATTACKS`, and `CROWDED` for a server whose keys name 3,000 tenants, of (what, want, send(world))."""
 import concurrent.futures
+import contextlib
+import json
 import select
 import socket
+import sqlite3
 import threading
 import time
 
@@ -175,6 +178,64 @@ def all_models(w, most=100):
     return f"{'for other tenants' if 'for other tenants' in told.get('error', '') else told}; {'made' if 'error' not in another else another}"
 
 
+def listers(w, count=200, copies=80):
+    """Lists of 80 checkpoints of 16 KiB of metadata each, with a read-only key on 200 connections; then another tenant's session.
+    A page of theirs ends after 1 MiB, and its cursor says so."""
+    model = w.wire.model(w.session, 230, rank=1)
+    model.save("listed", user_metadata={f"k{i}": "x" * 480 for i in range(32)})
+    path = f"tinker://{model.id}/weights/listed"
+    for _ in range(copies):
+        w.wire.ok("copy_weights", {"source_path": path})
+    page = w.wire.get("checkpoints?limit=1000").json()
+    shown, cursor = len(page["checkpoints"]), page["cursor"]
+    assert 50 < shown == cursor["limit"] < copies < cursor["total_count"], cursor
+    request = w.head("GET /api/v1/checkpoints?limit=1000 HTTP/1.1").replace(w.keys[0].encode(), w.keys[2].encode())
+    over, codes = threading.Event(), set()
+
+    def send_on(_):
+        while not over.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", w.port), timeout=20) as peer:
+                    peer.sendall(request)
+                    codes.add(int(peer.recv(64)[9:12]))
+            except (OSError, ValueError):
+                pass
+
+    threads = [threading.Thread(target=send_on, args=(i,), daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    code = w.other.post("create_session", {"tags": []}).status_code
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    assert codes <= {200, 429, 503}, codes
+    return f"{429 if 429 in codes else sorted(codes)}; {code}"
+
+
+def many_checkpoints(w, count=1500):
+    """A run of 1,500 checkpoints of 16 KiB of metadata each, put into the database as so many saves would; who asks for no page."""
+    model = w.wire.model(w.session, 231, rank=1)
+    model.save("first")
+    data = w.process.args[w.process.args.index("--data") + 1]
+    text = json.dumps({f"k{i}": "x" * 480 for i in range(32)})
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
+        names = [row[1] for row in store.execute("PRAGMA table_info(checkpoints)")]
+        row = dict(zip(names, store.execute("SELECT * FROM checkpoints WHERE run_id = ?", [model.id]).fetchone()))
+        for i in range(count):
+            copy = {**row, "id": f"{i:032x}", "name": f"n{i}", "number": row["number"] + 1 + i, "user_metadata": text}
+            store.execute(f"INSERT INTO checkpoints VALUES ({','.join('?' * len(names))})", [copy[name] for name in names])
+    reply = w.reader.get(f"training_runs/{model.id}/checkpoints")
+    page = w.reader.get(f"training_runs/{model.id}/checkpoints?limit=10&offset=1495")
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
+        store.execute("DELETE FROM checkpoints WHERE run_id = ? AND name <> 'first'", [model.id])
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    shown, cursor = reply.json()["checkpoints"], reply.json()["cursor"]
+    assert cursor == {"offset": 0, "limit": len(shown), "total_count": count + 1} and len(page.json()["checkpoints"]) == 6, cursor
+    return f"{reply.status_code}, {'the newest, to 16 MiB' if len(reply.content) <= 17 * MIB else len(reply.content)}"
+
+
 LIMITED = [
     ("100 samples at once that may yield five times what their tenant has", 429, samples_at_once),
     ("a second prompt beyond its tenant's tokens a second", 429, long_prompts),
@@ -183,6 +244,8 @@ ATTACKS = [
     ("80 archives ordered with a read-only key, and another tenant's save", 429, archives),
     ("200 connections with zeros as zstd, and another tenant's body of 12 MiB", 400, unpacked),
     ("200 readers of one signed URL who do not read", "200, 503", unread_downloads),
+    ("200 connections that list with a read-only key, and another tenant's session", "429; 200", listers),
+    ("all checkpoints of a run that has 1,500, of 16 KiB each", "200, the newest, to 16 MiB", many_checkpoints),
     ("all the sessions that a read-only key gets, then one of a key that trains", "429; 200", sessions_without_rights),
     ("all the models that one tenant gets, then one of another", "for other tenants; made", all_models),
 ]

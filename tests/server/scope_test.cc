@@ -24,9 +24,19 @@ TEST(Scope, OfEveryRoute) {
   const UrlSigner signer(house.data().secret(), house.store(), 3600,
                          [](const std::string&) { return true; });
   Worker worker;
+  StoreLists lists(open_sqlite_reader(house.data().database()));
   const BaseNames names({"base=" + house.data().path()}, {}, {});
-  Rest rest(
-      {house.store(), house.registry(), signer, worker, worker, house.usage(), worker, names, {}});
+  Rest rest({house.store(),
+             lists,
+             house.registry(),
+             signer,
+             worker,
+             worker,
+             worker,
+             house.usage(),
+             worker,
+             names,
+             {}});
   rest.add_routes(router);
   OpenAiEndpoint openai({.service = house.service(), .names = names, .bases = {}, .texts = {}});
   openai.add_routes(router);

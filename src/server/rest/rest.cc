@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "base/error.h"
 #include "server/crypto.h"
 #include "server/json.h"
@@ -14,34 +12,16 @@
 namespace strata::server {
 namespace {
 
-constexpr int64_t kMaxPage = 1000;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 
-int64_t whole_parameter(const Request& request, const char* name, int64_t otherwise, int64_t max) {
-  const auto text = request.parameter(name);
-  if (!text) return otherwise;
-  int64_t value = 0;
-  const char* end = text->data() + text->size();
-  const auto [rest, error] = std::from_chars(text->data(), end, value);
-  if (error != std::errc{} || rest != end || value < 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: got '{}', want a whole number from 0", name, text->substr(0, 40)));
-  }
-  return std::min(value, max);
+std::optional<int64_t> read_ttl_seconds(const Fields& body) {
+  if (!body.has("ttl_seconds")) return std::nullopt;
+  return body.integer("ttl_seconds", 1, kMaxTtl);
 }
 
-Page page_of(const Request& request, int64_t limit) {
-  return {whole_parameter(request, "limit", limit, kMaxPage),
-          whole_parameter(request, "offset", 0, INT64_MAX)};
-}
+Response ok() { return json_response(200, "{}"); }
 
-// "accessible" is the same as "owned": what is public is read by its path and never listed.
-void check_scope(const Request& request) {
-  const std::string scope = request.parameter("access_scope").value_or("owned");
-  if (scope == "owned" || scope == "accessible") return;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("access_scope: got '{}', want owned or accessible", scope.substr(0, 40)));
-}
+}  // namespace
 
 void check_project(std::string_view name, const std::string& project) {
   const bool fits = !project.empty() && project.size() <= 64 &&
@@ -52,70 +32,8 @@ void check_project(std::string_view name, const std::string& project) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: want [A-Za-z0-9._-]{{1,64}}", name));
 }
 
-bool shows_external(const Request& request) {
-  return request.sdk_version() >= sdk_version_number(0, 28, 0);
-}
-
-Json cursor_json(Page page, int64_t total) {
-  return JsonObject{{"offset", page.offset}, {"limit", page.limit}, {"total_count", total}};
-}
-
-template <typename Row, typename ToJson>
-JsonArray json_array(const std::vector<Row>& rows, ToJson to_json) {
-  JsonArray out;
-  for (const Row& row : rows) out.add(to_json(row));
-  return out;
-}
-
-std::optional<int64_t> read_ttl_seconds(const Fields& body) {
-  if (!body.has("ttl_seconds")) return std::nullopt;
-  return body.integer("ttl_seconds", 1, kMaxTtl);
-}
-
-[[noreturn]] void fail_missing(const char* what, const std::string& id) {
+void fail_missing(const char* what, const std::string& id) {
   throw Error(ErrorCode::kNotFound, fmt::format("{} '{}' does not exist", what, id.substr(0, 100)));
-}
-
-Response ok() { return json_response(200, "{}"); }
-
-}  // namespace
-
-JsonObject checkpoint_json(const CheckpointRow& row) {
-  const char* type = row.kind == CheckpointKind::kWeights   ? "training"
-                     : row.kind == CheckpointKind::kSampler ? "sampler"
-                                                            : "external";
-  const TinkerPath path = path_of(row);
-  JsonObject out = {{"checkpoint_id", path.checkpoint_id()}, {"checkpoint_type", type},
-                    {"time", rfc3339(row.created_at)},       {"tinker_path", path.text()},
-                    {"size_bytes", row.size_bytes},          {"public", row.is_public}};
-  if (row.expires_at) out.add("expires_at", rfc3339(*row.expires_at));
-  if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
-  return out;
-}
-
-JsonObject Rest::run_json(const RunRow& row) {
-  const double now = wall_seconds();
-  JsonObject out = {{"training_run_id", row.id},
-                    {"base_model", row.base_model},
-                    {"model_owner", row.tenant},
-                    {"is_lora", true},
-                    {"corrupted", false},
-                    {"lora_rank", row.lora.rank},
-                    {"last_request_time", rfc3339(row.last_request_at)}};
-  const auto last = [&](const char* name, CheckpointKind kind) {
-    const auto found = parts_.store.last_checkpoint(row.id, kind, now);
-    if (found) out.add(name, checkpoint_json(*found));
-  };
-  last("last_checkpoint", CheckpointKind::kWeights);
-  last("last_sampler_checkpoint", CheckpointKind::kSampler);
-  if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
-  return out;
-}
-
-RunRow Rest::own_run(const Request& request, const std::string& id) {
-  const auto row = parts_.store.find_run(id);
-  if (!row || row->tenant != request.tenant) fail_missing("training run", id);
-  return *row;
 }
 
 CheckpointRow Rest::checkpoint_of(const Request& request, bool may_be_public) {
@@ -128,68 +46,6 @@ CheckpointRow Rest::checkpoint_of(const Request& request, bool may_be_public) {
   }
   return parts_.registry.find({request.parts.at(0), *kind, request.parts.at(2)}, request.tenant,
                               may_be_public, wall_seconds());
-}
-
-Response Rest::list_runs(const Request& request) {
-  check_scope(request);
-  const Page page = page_of(request, 20);
-  const std::string project = request.parameter("project_id").value_or("");
-  if (!project.empty()) check_project("project_id", project);
-  const auto rows = parts_.store.list_runs(request.tenant, project, page);
-  const JsonArray runs = json_array(rows, [&](const RunRow& row) { return run_json(row); });
-  const int64_t total = parts_.store.count_runs(request.tenant, project);
-  return json_response(
-      200, JsonObject{{"training_runs", runs}, {"cursor", cursor_json(page, total)}}.text());
-}
-
-Response Rest::get_run(const Request& request) {
-  check_scope(request);
-  return json_response(200, run_json(own_run(request, request.parts.at(0))).text());
-}
-
-Response Rest::run_checkpoints(const Request& request) {
-  const RunRow run = own_run(request, request.parts.at(0));
-  std::vector<CheckpointRow> rows = parts_.store.checkpoints_of(run.id, wall_seconds());
-  if (!shows_external(request)) {
-    std::erase_if(rows,
-                  [](const CheckpointRow& row) { return row.kind == CheckpointKind::kExternal; });
-  }
-  const auto total = static_cast<int64_t>(rows.size());
-  return json_response(200, JsonObject{{"checkpoints", json_array(rows, checkpoint_json)},
-                                       {"cursor", cursor_json({.limit = total}, total)}}
-                                .text());
-}
-
-Response Rest::list_checkpoints(const Request& request) {
-  const Page page = page_of(request, 100);
-  const bool external = shows_external(request);
-  const double now = wall_seconds();
-  const auto rows = parts_.store.list_checkpoints(request.tenant, external, now, page);
-  const int64_t total = parts_.store.count_checkpoints(request.tenant, external, now);
-  return json_response(200, JsonObject{{"checkpoints", json_array(rows, checkpoint_json)},
-                                       {"cursor", cursor_json(page, total)}}
-                                .text());
-}
-
-Response Rest::list_sessions(const Request& request) {
-  check_scope(request);
-  const auto rows = parts_.store.list_sessions(request.tenant, page_of(request, 20));
-  const JsonArray ids = json_array(rows, [](const SessionRow& row) { return row.id; });
-  return json_response(200, JsonObject{{"sessions", ids}}.text());
-}
-
-Response Rest::get_session(const Request& request) {
-  check_scope(request);
-  const std::string& id = request.parts.at(0);
-  const auto row = parts_.store.find_session(id);
-  if (!row || row->tenant != request.tenant) fail_missing("session", id);
-  JsonObject out = {
-      {"training_run_ids", JsonArray(parts_.store.runs_of(id))},
-      {"sampler_ids", json_array(parts_.store.samplers_of(id),
-                                 [](const SamplerRow& sampler) { return sampler.id; })}};
-  if (row->user_metadata) out.add("user_metadata", Json::written(*row->user_metadata));
-  if (row->display_name) out.add("display_name", *row->display_name);
-  return json_response(200, out.text());
 }
 
 Response Rest::set_project(const Request& request) {
@@ -313,17 +169,11 @@ void Rest::add_routes(Router& router) {
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
   };
-  get("training_runs", at_once([this](const Request& r) { return list_runs(r); }));
-  get("training_runs/{}", at_once([this](const Request& r) { return get_run(r); }));
-  get("training_runs/{}/checkpoints",
-      at_once([this](const Request& r) { return run_checkpoints(r); }));
-  get("checkpoints", at_once([this](const Request& r) { return list_checkpoints(r); }));
-  get("sessions", at_once([this](const Request& r) { return list_sessions(r); }));
-  get("sessions/{}", at_once([this](const Request& r) { return get_session(r); }));
   get(checkpoint + "/external_weights_urls",
       at_once([this](const Request& r) { return external_urls(r); }));
   get(checkpoint + "/archive",
       [this](const Request& r, const Respond& respond) { archive(r, respond); });
+  add_lists(router);
   router.add({.method = "GET",
               .pattern = "/api/v1/files/{}/{}",
               .handler = at_once([this](const Request& r) { return file(r); }),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rest: runs, checkpoints, sessions, projects and downloads: what clients read and change of the
 // state store and the checkpoint registry, without an engine. A foreign thing answers like one that
-// never was. I/O thread only.
-//   Rest rest({store, registry, signer, worker});  rest.add_routes(router);
+// never was. I/O thread only, but for what is listed: that is read on a thread of its own.
+//   Rest rest({store, registry, signer, worker, lists, ...});  rest.add_routes(router);
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,13 +13,16 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/shared_limit.h"
 #include "server/base_names.h"
 #include "server/checkpoints/registry.h"
 #include "server/checkpoints/signed_url.h"
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/json.h"
+#include "server/rest/listing.h"
 #include "server/state/store.h"
+#include "server/state/store_lists.h"
 #include "server/usage.h"
 #include "server/worker.h"
 
@@ -27,14 +30,18 @@ namespace strata::server {
 
 struct RestParts {
   StateStore& store;
+  StoreLists& store_lists;
   CheckpointRegistry& registry;
   const UrlSigner& signer;
   Worker& worker;    // copies and deletes
+  Worker& lists;     // reads lists
   Worker& archives;  // packs archives
   Usage& usage;
   Worker& merges;  // makes merged models
   const BaseNames& names;
   ModelMerger merger;  // none: nothing is merged
+  // What lists take while they are made.
+  SharedLimit responses = SharedLimit(64LL << 20);
 };
 
 class Rest {
@@ -44,12 +51,18 @@ class Rest {
   void add_routes(Router& router);
 
  private:
-  Response list_runs(const Request& request);
-  Response get_run(const Request& request);
-  Response run_checkpoints(const Request& request);
-  Response list_checkpoints(const Request& request);
-  Response list_sessions(const Request& request);
-  Response get_session(const Request& request);
+  // Lists (lists.cc), on their thread.
+  struct Asked;  // a request, and whether its client has gone
+  using List = Response (Rest::*)(const Asked& asked);
+  Response list_runs(const Asked& asked);
+  Response get_run(const Asked& asked);
+  Response run_checkpoints(const Asked& asked);
+  Response list_checkpoints(const Asked& asked);
+  Response list_sessions(const Asked& asked);
+  Response get_session(const Asked& asked);
+  void add_lists(Router& router);
+  void answer_list(Request&& request, const Respond& respond, List list);
+  Listing listing(std::string_view name, const Asked& asked, int64_t most) const;
   Response set_project(const Request& request);
   // One checkpoint: run, kind and name are the route's parts.
   void remove(const Request& request, const Respond& respond);
@@ -80,6 +93,10 @@ class Rest {
   };
   std::shared_ptr<Packing> packing_ = std::make_shared<Packing>();
 };
+
+// Throw Error: of a project's name that is none, and of what is not there.
+void check_project(std::string_view name, const std::string& project);
+[[noreturn]] void fail_missing(const char* what, const std::string& id);
 
 // The checkpoint as the protocol shows it.
 JsonObject checkpoint_json(const CheckpointRow& row);

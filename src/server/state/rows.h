@@ -19,6 +19,16 @@ inline SqlValue nullable(const std::optional<int64_t>& value) {
   return value.has_value() ? SqlValue(*value) : SqlValue();
 }
 
+// Rows as they are selected by these columns, and by further ones.
+constexpr const char* kRunColumns =
+    "id, tenant, session_id, model_seq, created_at, last_request_at, base_model, lora, "
+    "user_metadata, project_id, state, ended_at";
+RunRow read_run(const SqlRow& row);
+constexpr const char* kCheckpointColumns =
+    "id, run_id, tenant, kind, name, created_at, size_bytes, expires_at, is_public, user_metadata, "
+    "base_model, lora, deleted_at";
+CheckpointRow read_checkpoint(const SqlRow& row);
+
 // Reads a row's values in order.
 class Reader {
  public:

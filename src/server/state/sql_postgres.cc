@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "server/state/sql.h"
+#include "server/state/store_lists.h"
 
 // One list of names, for the fields and for opening.
 // clang-format off
@@ -106,7 +107,9 @@ std::string numbered(std::string_view statement) {
 
 class Postgres final : public Sql {
  public:
-  explicit Postgres(const std::string& url) : connection_(libpq().PQconnectStart(url.c_str())) {
+  enum class Use { kServer, kReader };  // of a database: its one server, or a reader of that one's
+  Postgres(const std::string& url, Use use)
+      : use_(use), connection_(libpq().PQconnectStart(url.c_str())) {
     try {
       const double deadline = now_seconds() + kFirstConnect;
       if (!finish_connecting(deadline, libpq().PQconnectPoll)) fail("connect");
@@ -198,11 +201,13 @@ class Postgres final : public Sql {
     for (const char* setting : {"SET client_encoding = 'UTF8'", "SET extra_float_digits = 1",
                                 "SET statement_timeout = '5s'", "SET lock_timeout = '5s'"})
       execute(setting, {});
+    if (use_ == Use::kReader) execute("SET default_transaction_read_only = on", {});
   }
 
   // PostgreSQL takes a moment to notice that the connection which held the lock has ended: ours
   // before it was lost, or that of the server before us.
   bool take_lock(double deadline) {
+    if (use_ == Use::kReader) return true;
     for (;;) {
       const Reply lock = execute(kLock, {});
       if (libpq().PQresultStatus(lock.get()) != PGRES_TUPLES_OK) fail("lock");
@@ -338,9 +343,10 @@ class Postgres final : public Sql {
     return std::string(text);
   }
 
+  const Use use_;
   PGconn* connection_;
   bool in_transaction_ = false;
-  std::atomic<bool> is_ready_ = false;  // connected, set up, and the lock is ours
+  std::atomic<bool> is_ready_ = false;  // connected, set up, and a server's lock is ours
   double deadline_ = kNoDeadline;
   bool is_connecting_ = false;
   double next_attempt_ = 0, give_up_ = 0;  // now_seconds()
@@ -349,7 +355,11 @@ class Postgres final : public Sql {
 }  // namespace
 
 std::unique_ptr<Sql> open_postgres(const std::string& url) {
-  return std::make_unique<Postgres>(url);
+  return std::make_unique<Postgres>(url, Postgres::Use::kServer);
+}
+
+std::unique_ptr<Sql> open_postgres_reader(const std::string& url) {
+  return std::make_unique<Postgres>(url, Postgres::Use::kReader);
 }
 
 }  // namespace strata::server

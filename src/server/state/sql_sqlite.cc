@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "server/state/sql.h"
 #include "server/state/stoppable_sqlite.h"
+#include "server/state/store_lists.h"
 
 namespace strata::server {
 namespace {
@@ -184,6 +185,12 @@ std::unique_ptr<Sql> open_sqlite(const std::string& path) {
 
 std::unique_ptr<Sql> open_stoppable_sqlite(const std::string& path, bool (*stops)()) {
   return std::make_unique<Sqlite>(path, stops);
+}
+
+std::unique_ptr<Sql> open_sqlite_reader(const std::string& path) {
+  auto reader = std::make_unique<Sqlite>(path, nullptr);
+  reader->run("PRAGMA query_only=ON", {});
+  return reader;
 }
 
 }  // namespace strata::server

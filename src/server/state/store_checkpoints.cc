@@ -9,9 +9,6 @@
 namespace strata::server {
 namespace {
 
-constexpr const char* kColumns =
-    "id, run_id, tenant, kind, name, created_at, size_bytes, expires_at, is_public, user_metadata, "
-    "base_model, lora, deleted_at";
 constexpr const char* kAlive = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > ?)";
 
 CheckpointKind kind_of(const std::string& name) {
@@ -22,8 +19,14 @@ CheckpointKind kind_of(const std::string& name) {
 
 SqlValue kind_value(CheckpointKind kind) { return std::string(kind_name(kind)); }
 
-CheckpointRow read_checkpoint(const SqlRow& row) {
-  rows::Reader in(row);
+std::string select(const std::string& rest) {
+  return fmt::format("SELECT {} FROM checkpoints WHERE {}", rows::kCheckpointColumns, rest);
+}
+
+}  // namespace
+
+CheckpointRow rows::read_checkpoint(const SqlRow& row) {
+  Reader in(row);
   CheckpointRow out;
   out.id = in.text();
   out.run_id = in.text();
@@ -40,12 +43,6 @@ CheckpointRow read_checkpoint(const SqlRow& row) {
   out.deleted_at = in.maybe_real();
   return out;
 }
-
-std::string select(const std::string& rest) {
-  return fmt::format("SELECT {} FROM checkpoints WHERE {}", kColumns, rest);
-}
-
-}  // namespace
 
 void StateStore::insert_checkpoint(const CheckpointRow& row) {
   run("INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, size_bytes, "
@@ -96,12 +93,12 @@ std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_
   const StoreLock lock(mutex_);
   return rows::first(run(select(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", kAlive)),
                          {run_id, kind_value(kind), name, now}),
-                     read_checkpoint);
+                     rows::read_checkpoint);
 }
 
 std::optional<CheckpointRow> StateStore::find_checkpoint_id(const std::string& id) {
   const StoreLock lock(mutex_);
-  return rows::first(run(select("id = ?"), {id}), read_checkpoint);
+  return rows::first(run(select("id = ?"), {id}), rows::read_checkpoint);
 }
 
 std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_id,
@@ -111,14 +108,14 @@ std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_
       run(select(
               fmt::format("run_id = ? AND kind = ? AND {} ORDER BY number DESC LIMIT 1", kAlive)),
           {run_id, kind_value(kind), now}),
-      read_checkpoint);
+      rows::read_checkpoint);
 }
 
 std::vector<CheckpointRow> StateStore::checkpoints_of(const std::string& run_id, double now) {
   const StoreLock lock(mutex_);
   return rows::all(
       run(select(fmt::format("run_id = ? AND {} ORDER BY number DESC", kAlive)), {run_id, now}),
-      read_checkpoint);
+      rows::read_checkpoint);
 }
 
 std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenant,
@@ -129,7 +126,7 @@ std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenan
                              "LIMIT ? OFFSET ?",
                              kAlive, with_external ? "" : " AND kind <> 'external_weights'")),
           {tenant, now, page.limit, page.offset}),
-      read_checkpoint);
+      rows::read_checkpoint);
 }
 
 int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_external, double now) {
@@ -186,12 +183,12 @@ std::vector<CheckpointRow> StateStore::collectable(double now) {
                       select("+files_gone = 0 AND deleted_at IS NULL AND expires_at <= ?"),
                       kUnread),
           {now}),
-      read_checkpoint);
+      rows::read_checkpoint);
 }
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {
   const StoreLock lock(mutex_);
-  return rows::all(run(select("files_gone = 0"), {}), read_checkpoint);
+  return rows::all(run(select("files_gone = 0"), {}), rows::read_checkpoint);
 }
 
 void StateStore::expire(const std::string& id) {

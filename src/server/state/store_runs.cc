@@ -9,10 +9,6 @@
 namespace strata::server {
 namespace {
 
-constexpr const char* kColumns =
-    "id, tenant, session_id, model_seq, created_at, last_request_at, base_model, lora, "
-    "user_metadata, project_id, state, ended_at";
-
 std::string state_name(RunState state) {
   switch (state) {
     case RunState::kLive:
@@ -34,8 +30,10 @@ RunState state_of(const std::string& name) {
   return RunState::kCopy;
 }
 
-RunRow read_run(const SqlRow& row) {
-  rows::Reader in(row);
+}  // namespace
+
+RunRow rows::read_run(const SqlRow& row) {
+  Reader in(row);
   RunRow out;
   out.id = in.text();
   out.tenant = in.text();
@@ -51,8 +49,6 @@ RunRow read_run(const SqlRow& row) {
   out.ended_at = in.maybe_real();
   return out;
 }
-
-}  // namespace
 
 void StateStore::insert_run(const RunRow& row) {
   run("INSERT INTO runs (id, tenant, session_id, model_seq, number, created_at, last_request_at, "
@@ -76,7 +72,8 @@ bool StateStore::add_run(const RunRow& row) {
 std::optional<RunRow> StateStore::find_run(const std::string& id) {
   const StoreLock lock(mutex_);
   std::optional<RunRow> row =
-      rows::first(run(fmt::format("SELECT {} FROM runs WHERE id = ?", kColumns), {id}), read_run);
+      rows::first(run(fmt::format("SELECT {} FROM runs WHERE id = ?", rows::kRunColumns), {id}),
+                  rows::read_run);
   const MutexLock lock_touched(touched_mutex_);
   const auto touched = touched_.find(id);
   if (row.has_value() && touched != touched_.end()) row->last_request_at = touched->second;
@@ -93,9 +90,9 @@ std::vector<RunRow> StateStore::list_runs(const std::string& tenant, const std::
   parameters.emplace_back(page.offset);
   return rows::all(run(fmt::format("SELECT {} FROM runs WHERE tenant = ?{} ORDER BY number DESC "
                                    "LIMIT ? OFFSET ?",
-                                   kColumns, project.empty() ? "" : " AND project_id = ?"),
+                                   rows::kRunColumns, project.empty() ? "" : " AND project_id = ?"),
                        std::move(parameters)),
-                   read_run);
+                   rows::read_run);
 }
 
 int64_t StateStore::count_runs(const std::string& tenant, const std::string& project) {

@@ -35,17 +35,19 @@ class RestTest : public ::testing::Test {
                 [this](const std::string& tenant) { return tenant != keyless_; }),
         names_({"base=" + dir_.path()}, {}, {}),
         rest_({store_,
+               store_lists_,
                registry_,
                signer_,
                worker_,
+               lists_,
                archives_,
                usage_,
                merges_,
                names_,
                {.bytes = {100},
-                .write = [this](size_t, const std::string& from, const std::string& to) {
-                  return merge_(from, to);
-                }}}) {
+                .write = [this](size_t, const std::string& from,
+                                const std::string& to) { return merge_(from, to); }},
+               responses_}) {
     rest_.add_routes(router_);
     for (const char* tenant : {"alice", "bob"}) {
       SessionRow session;
@@ -122,11 +124,14 @@ class RestTest : public ::testing::Test {
   TempDir dir_;
   DataDir data_;
   StateStore store_;
+  StoreLists store_lists_{open_sqlite_reader(data_.database())};
   CheckpointRegistry registry_;
   std::string keyless_;  // a tenant whose keys are gone
   UrlSigner signer_;
   Usage usage_{{}, std::vector{parse_quota("quota", "bob:disk-bytes=30")}, {}};
   Worker worker_;
+  Worker lists_{{.name = "list", .most_waiting = 2, .drops_at_stop = true}};
+  SharedLimit responses_ = SharedLimit(64 << 20);
   Worker archives_{{.name = "archive", .most_waiting = 2, .drops_at_stop = true}};
   Worker merges_{{.name = "merge", .most_waiting = 1, .drops_at_stop = true}};
   BaseNames names_;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Listing: the body of a list's answer while it is made, row by row: a page ends after so many
+// bytes as well as after so many rows. What it takes counts as one of the tenant's responses.
+//   Listing out("runs", bytes, "alice", most);  while (out.add(row)) ...
+//   out.field("cursor", cursor);  return out.end();
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/shared_limit.h"
+#include "server/http/message.h"
+#include "server/json.h"
+
+namespace strata::server {
+
+class Listing {
+ public:
+  // Of items it takes `most` bytes, but one in any case.
+  Listing(std::string_view name, SharedLimit bytes, std::string tenant, int64_t most);
+
+  // False where the item is one too many, or there is no space for it: end() says which.
+  bool add(const Json& item);
+  // Ends the list; what follows is a further one, or further fields.
+  void begin(std::string_view name);
+  void field(std::string_view name, const Json& value);
+  // The answer, or 503.
+  Response end();
+
+  [[nodiscard]] int64_t count() const { return count_; }  // of the last list
+  [[nodiscard]] int64_t num_bytes() const { return static_cast<int64_t>(text_.size()); }
+
+ private:
+  void end_list();
+  // Whether the text may grow to so many bytes.
+  bool grow(size_t bytes);
+
+  SharedLimit bytes_;
+  const std::string tenant_;
+  const int64_t most_;
+  SharedLimit::Share share_;
+  std::string text_;
+  int64_t count_ = 0;
+  bool is_list_ = true;  // what is being written
+  bool is_refused_ = false;
+};
+
+}  // namespace strata::server

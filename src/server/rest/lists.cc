@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients list. A page may take long to read and to write as JSON, so both are done on the
+// lists' thread, some rows at a time; tenants take turns there, and who has gone is passed over.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <limits>
+#include <memory>
+
+#include "base/error.h"
+#include "server/rest/rest.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMaxPage = 1000;         // rows,
+constexpr int64_t kPageBytes = 1 << 20;    // and bytes of JSON
+constexpr int64_t kWholeBytes = 16 << 20;  // of a run's checkpoints, which clients cannot page
+constexpr int64_t kShare = 4;              // of what a tenant's responses may have: one list
+constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+constexpr int64_t kFirstRows = 32;           // that are read at once; then
+constexpr int64_t kBytesAtOnce = 256 << 10;  // about as many as have so many bytes,
+constexpr int64_t kMostRows = 1000;          // but no more
+constexpr int64_t kNamesAtOnce = 4096;       // of sampling sessions
+
+int64_t whole_parameter(const Request& request, const char* name, int64_t otherwise, int64_t max) {
+  const auto text = request.parameter(name);
+  if (!text) return otherwise;
+  int64_t value = 0;
+  const char* end = text->data() + text->size();
+  const auto [rest, error] = std::from_chars(text->data(), end, value);
+  if (error != std::errc{} || rest != end || value < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: got '{}', want a whole number from 0", name, text->substr(0, 40)));
+  }
+  return std::min(value, max);
+}
+
+ListPart page_of(const Request& request, int64_t limit) {
+  return {.limit = whole_parameter(request, "limit", limit, kMaxPage),
+          .offset = whole_parameter(request, "offset", 0, INT64_MAX)};
+}
+
+// "accessible" is the same as "owned": what is public is read by its path and never listed.
+void check_scope(const Request& request) {
+  const std::string scope = request.parameter("access_scope").value_or("owned");
+  if (scope == "owned" || scope == "accessible") return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("access_scope: got '{}', want owned or accessible", scope.substr(0, 40)));
+}
+
+bool shows_external(const Request& request) {
+  return request.sdk_version() >= sdk_version_number(0, 28, 0);
+}
+
+}  // namespace
+
+struct Rest::Asked {
+  Request request;
+  std::atomic<bool> is_left = false;
+};
+
+namespace {
+
+// The page's rows, some at a time. The page as it came to be: one that was cut by bytes is so long
+// as it is, so that the next one begins where it ends.
+template <typename Fetch, typename ToJson>
+ListPart fill(Listing& out, const ListPart page, const std::atomic<bool>& is_left, Fetch fetch,
+              ToJson to_json) {
+  ListPart rest = page;
+  int64_t at_once = kFirstRows;
+  while (rest.limit > 0 && !is_left) {
+    ListPart part = rest;
+    part.limit = std::min(at_once, rest.limit);
+    const auto rows = fetch(part);
+    for (const auto& listed : rows) {
+      if (!out.add(to_json(listed.row))) return {.limit = out.count(), .offset = page.offset};
+    }
+    if (std::ssize(rows) < part.limit) break;
+    rest.limit -= part.limit;
+    rest.offset = 0;
+    rest.below = rows.back().number;
+    at_once = std::clamp<int64_t>(kBytesAtOnce * out.count() / out.num_bytes(), 1, kMostRows);
+  }
+  return page;
+}
+
+Json cursor_json(ListPart page, int64_t total) {
+  return JsonObject{{"offset", page.offset}, {"limit", page.limit}, {"total_count", total}};
+}
+
+}  // namespace
+
+JsonObject checkpoint_json(const CheckpointRow& row) {
+  const char* type = row.kind == CheckpointKind::kWeights   ? "training"
+                     : row.kind == CheckpointKind::kSampler ? "sampler"
+                                                            : "external";
+  const TinkerPath path = path_of(row);
+  JsonObject out = {{"checkpoint_id", path.checkpoint_id()}, {"checkpoint_type", type},
+                    {"time", rfc3339(row.created_at)},       {"tinker_path", path.text()},
+                    {"size_bytes", row.size_bytes},          {"public", row.is_public}};
+  if (row.expires_at) out.add("expires_at", rfc3339(*row.expires_at));
+  if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
+  return out;
+}
+
+JsonObject Rest::run_json(const RunRow& row) {
+  JsonObject out = {{"training_run_id", row.id},
+                    {"base_model", row.base_model},
+                    {"model_owner", row.tenant},
+                    {"is_lora", true},
+                    {"corrupted", false},
+                    {"lora_rank", row.lora.rank},
+                    {"last_request_time", rfc3339(row.last_request_at)}};
+  const LastCheckpoints last = parts_.store_lists.last_checkpoints(row.id, wall_seconds());
+  if (last.weights) out.add("last_checkpoint", checkpoint_json(*last.weights));
+  if (last.sampler) out.add("last_sampler_checkpoint", checkpoint_json(*last.sampler));
+  if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
+  return out;
+}
+
+RunRow Rest::own_run(const Request& request, const std::string& id) {
+  const auto row = parts_.store.find_run(id);
+  if (!row || row->tenant != request.tenant) fail_missing("training run", id);
+  return *row;
+}
+
+Listing Rest::listing(std::string_view name, const Asked& asked, int64_t most) const {
+  return {name, parts_.responses, asked.request.tenant,
+          std::min(most, parts_.responses.most() / kShare)};
+}
+
+Response Rest::list_runs(const Asked& asked) {
+  const std::string& tenant = asked.request.tenant;
+  check_scope(asked.request);
+  const ListPart page = page_of(asked.request, 20);
+  const std::string project = asked.request.parameter("project_id").value_or("");
+  if (!project.empty()) check_project("project_id", project);
+  Listing out = listing("training_runs", asked, kPageBytes);
+  const ListPart shown = fill(
+      out, page, asked.is_left,
+      [&](ListPart part) { return parts_.store_lists.runs(tenant, project, part); },
+      [&](RunRow row) {
+        if (row.state == RunState::kLive) {  // its last request may not be written down yet
+          if (const auto live = parts_.store.find_run(row.id)) row = *live;
+        }
+        return run_json(row);
+      });
+  out.field("cursor", cursor_json(shown, parts_.store_lists.count_runs(tenant, project)));
+  return out.end();
+}
+
+Response Rest::get_run(const Asked& asked) {
+  check_scope(asked.request);
+  return json_response(200, run_json(own_run(asked.request, asked.request.parts.at(0))).text());
+}
+
+// Clients that ask for no page want all, and read no cursor.
+Response Rest::run_checkpoints(const Asked& asked) {
+  const RunRow run = own_run(asked.request, asked.request.parts.at(0));
+  const bool external = shows_external(asked.request);
+  const bool is_paged = asked.request.parameter("limit").has_value();
+  const double now = wall_seconds();
+  const CheckpointCount all = parts_.store_lists.count_checkpoints_of(run.id, external, now);
+  ListPart page = page_of(asked.request, 0);
+  if (!is_paged) page.limit = std::max<int64_t>(0, all.count - page.offset);
+  ListPart wanted = page;
+  wanted.limit = std::min(page.limit, std::max<int64_t>(0, all.count - page.offset));
+  wanted.below = all.newest + 1;
+  Listing out = listing("checkpoints", asked, is_paged ? kPageBytes : kWholeBytes);
+  const ListPart shown = fill(
+      out, wanted, asked.is_left,
+      [&](ListPart part) { return parts_.store_lists.checkpoints_of(run, external, now, part); },
+      checkpoint_json);
+  if (shown.limit < wanted.limit) page.limit = shown.limit;
+  out.field("cursor", cursor_json(page, all.count));
+  return out.end();
+}
+
+Response Rest::list_checkpoints(const Asked& asked) {
+  const std::string& tenant = asked.request.tenant;
+  const bool external = shows_external(asked.request);
+  const double now = wall_seconds();
+  Listing out = listing("checkpoints", asked, kPageBytes);
+  const ListPart shown = fill(
+      out, page_of(asked.request, 100), asked.is_left,
+      [&](ListPart part) { return parts_.store_lists.checkpoints(tenant, external, now, part); },
+      checkpoint_json);
+  const int64_t total = parts_.store_lists.count_checkpoints(tenant, external, now);
+  out.field("cursor", cursor_json(shown, total));
+  return out.end();
+}
+
+Response Rest::list_sessions(const Asked& asked) {
+  check_scope(asked.request);
+  Listing out = listing("sessions", asked, kUnbounded);
+  const ListPart page = page_of(asked.request, 20);
+  for (const std::string& id : parts_.store_lists.sessions(asked.request.tenant, page)) {
+    if (!out.add(id)) break;
+  }
+  return out.end();
+}
+
+Response Rest::get_session(const Asked& asked) {
+  check_scope(asked.request);
+  const std::string& id = asked.request.parts.at(0);
+  const auto row = parts_.store.find_session(id);
+  if (!row || row->tenant != asked.request.tenant) fail_missing("session", id);
+  Listing out("training_run_ids", parts_.responses, asked.request.tenant, kUnbounded);
+  for (const std::string& run : parts_.store_lists.runs_of(id)) {
+    if (!out.add(run)) break;
+  }
+  out.begin("sampler_ids");
+  for (int64_t after = -1; !asked.is_left;) {
+    const auto samplers = parts_.store_lists.samplers_of(id, after, kNamesAtOnce);
+    for (const SamplerName& sampler : samplers) {
+      if (!out.add(sampler.id)) return out.end();
+      after = sampler.sampling_seq;
+    }
+    if (std::ssize(samplers) < kNamesAtOnce) break;
+  }
+  if (row->user_metadata) out.field("user_metadata", Json::written(*row->user_metadata));
+  if (row->display_name) out.field("display_name", *row->display_name);
+  return out.end();
+}
+
+void Rest::answer_list(Request&& request, const Respond& respond, List list) {
+  const std::string tenant = request.tenant;
+  const auto asked = std::make_shared<Asked>();
+  if (request.on_hang_up) *request.on_hang_up = [asked] { asked->is_left = true; };
+  request.on_hang_up.reset();  // it holds `asked`
+  asked->request = std::move(request);
+  const bool is_taken = parts_.lists.try_post(tenant, [this, asked, respond, list] {
+    if (asked->is_left) return respond(error_response(400, "the client has gone"));
+    respond(answer_of([&] { return (this->*list)(*asked); }));
+  });
+  if (is_taken) return;
+  respond(busy_response(429,
+                        "too many lists of this tenant wait to be read; send this again when some "
+                        "have been answered"));
+}
+
+void Rest::add_lists(Router& router) {
+  const auto get = [&](const std::string& path, List list) {
+    router.add({.method = "GET",
+                .pattern = "/api/v1/" + path,
+                .handler =
+                    [this, list](Request&& request, const Respond& respond) {
+                      answer_list(std::move(request), respond, list);
+                    },
+                .scope = Scope::kRead,
+                .effect = Effect::kReads,
+                .watches_peer = true});
+  };
+  get("training_runs", &Rest::list_runs);
+  get("training_runs/{}", &Rest::get_run);
+  get("training_runs/{}/checkpoints", &Rest::run_checkpoints);
+  get("checkpoints", &Rest::list_checkpoints);
+  get("sessions", &Rest::list_sessions);
+  get("sessions/{}", &Rest::get_session);
+}
+
+}  // namespace strata::server
