@@ -83,7 +83,8 @@ int run_as_rank(const std::string& ranks_text, RankBody body) {
       code = body(comm, layout);
     });
   } catch (const Error& error) {
-    if (ranks.speaks()) throw;
+    // Here: where a rank is dead, MPI ends this process with the others when `ranks` goes.
+    if (ranks.speaks()) fmt::print(stderr, "strata: {}\n", error.what());
     code = exit_code(error);
   }
   return code;

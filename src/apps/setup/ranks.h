@@ -17,8 +17,8 @@
 namespace strata::apps {
 
 // Runs body as the rank that this process is among as many as --ranks names, and returns what it
-// returned. Where one fails all end: the Error is thrown on the rank that speaks for them, and the
-// others return its exit code. Once in a process.
+// returned. Where one fails all end with the exit code of its Error, which the rank that speaks for
+// them prints. Once in a process.
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
 int run_as_rank(const std::string& ranks, RankBody body);
 
