@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/thread_exchange.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace strata {
+void Exchange::Channel::push(const void* data, int64_t bytes) {
+  if (count_ == buffers_.size()) {
+    // The oldest stay in front of the new place.
+    buffers_.insert(buffers_.begin() + static_cast<std::ptrdiff_t>(first_), Buffer());
+    first_ = (first_ + 1) % buffers_.size();
+  }
+  Buffer& buffer = buffers_[(first_ + count_) % buffers_.size()];
+  if (buffer.capacity() < static_cast<size_t>(bytes)) {
+    // To the byte, and the old one first: plans count what messages take (Comm).
+    Buffer().swap(buffer);
+    buffer.reserve(static_cast<size_t>(bytes));
+  }
+  buffer.resize(static_cast<size_t>(bytes));
+  if (bytes > 0) std::memcpy(buffer.data(), data, buffer.size());
+  ++count_;
+}
+
+void Exchange::Channel::pop(void* data, int64_t bytes) {
+  const Buffer& buffer = buffers_[first_];
+  CHECK(std::ssize(buffer) == bytes, buffer.size(), bytes);
+  if (bytes > 0) std::memcpy(data, buffer.data(), buffer.size());
+  first_ = (first_ + 1) % buffers_.size();
+  --count_;
+}
+
+void Exchange::send(int from, int to, int64_t tag, const void* data, int64_t bytes) {
+  const MutexLock lock(mutex_);
+  channels_[{from, to, tag}].push(data, bytes);
+  arrived_.notify_all();
+}
+
+void Exchange::receive(int from, int to, int64_t tag, void* data, int64_t bytes) {
+  const MutexLock lock(mutex_);
+  Channel& channel = channels_[{from, to, tag}];
+  while (channel.empty()) {
+    if (failure_) throw Error(ErrorCode::kIo, "another rank has failed");
+    arrived_.wait(mutex_);
+  }
+  channel.pop(data, bytes);
+}
+
+void Exchange::fail(std::exception_ptr failure) {
+  const MutexLock lock(mutex_);
+  if (!failure_) failure_ = std::move(failure);
+  arrived_.notify_all();
+}
+
+std::exception_ptr Exchange::failure() {
+  const MutexLock lock(mutex_);
+  return failure_;
+}
+
+}  // namespace strata

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exchange: messages between ranks that are threads of one process, and ThreadComm, which is one
+// rank's end of it. Messages are copied into buffers of the channel, which it uses again, so that a
+// warm step allocates nothing. Any thread.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "backend/comm.h"
+#include "base/mutex.h"
+
+namespace strata {
+
+class Exchange {
+ public:
+  void send(int from, int to, int64_t tag, const void* data, int64_t bytes);
+  void receive(int from, int to, int64_t tag, void* data, int64_t bytes);
+
+  // The first counts: those that it stops fail after it.
+  void fail(std::exception_ptr failure);
+  [[nodiscard]] std::exception_ptr failure();
+
+ private:
+  // Messages of one sender, receiver and tag: a ring of buffers.
+  class Channel {
+   public:
+    void push(const void* data, int64_t bytes);
+    void pop(void* data, int64_t bytes);
+    [[nodiscard]] bool empty() const { return count_ == 0; }
+
+   private:
+    using Buffer = std::vector<std::byte>;
+    std::vector<Buffer> buffers_;
+    size_t first_ = 0, count_ = 0;
+  };
+
+  Mutex mutex_;
+  CondVar arrived_;
+  std::map<std::tuple<int, int, int64_t>, Channel> channels_ GUARDED_BY(mutex_);
+  std::exception_ptr failure_ GUARDED_BY(mutex_);
+};
+
+class ThreadComm : public Comm {
+ public:
+  ThreadComm(Exchange& exchange, int rank, int size)
+      : exchange_(exchange), rank_(rank), size_(size) {}
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
+    exchange_.send(rank_, to, tag, data, bytes);
+  }
+  void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
+    exchange_.receive(from, rank_, tag, data, bytes);
+  }
+
+ private:
+  Exchange& exchange_;
+  const int rank_, size_;
+};
+
+}  // namespace strata
