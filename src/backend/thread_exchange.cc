@@ -5,9 +5,16 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace strata {
+namespace {
+
+constexpr double kLookSeconds = 0.02;  // how late a break may be noticed by who waits
+
+}  // namespace
+
 void Exchange::Channel::push(const void* data, int64_t bytes) {
   if (count_ == buffers_.size()) {
     // The oldest stay in front of the new place.
@@ -39,14 +46,33 @@ void Exchange::send(int from, int to, int64_t tag, const void* data, int64_t byt
   arrived_.notify_all();
 }
 
-void Exchange::receive(int from, int to, int64_t tag, void* data, int64_t bytes) {
+// False: a break is due.
+bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
+                           const Interruption* breaks) {
   const MutexLock lock(mutex_);
   Channel& channel = channels_[{from, to, tag}];
   while (channel.empty()) {
     if (failure_) throw Error(ErrorCode::kIo, "another rank has failed");
-    arrived_.wait(mutex_);
+    if (breaks == nullptr) {
+      arrived_.wait(mutex_);
+    } else if (breaks->is_due()) {
+      return false;
+    } else {
+      arrived_.wait_until(mutex_, now_seconds() + kLookSeconds);
+    }
   }
   channel.pop(data, bytes);
+  return true;
+}
+
+void Exchange::receive(int from, int to, int64_t tag, void* data, int64_t bytes,
+                       const Interruption* breaks) {
+  while (!try_receive(from, to, tag, data, bytes, breaks)) breaks->run();
+}
+
+void Exchange::wake() {
+  const MutexLock lock(mutex_);
+  arrived_.notify_all();
 }
 
 void Exchange::fail(std::exception_ptr failure) {
@@ -58,6 +84,14 @@ void Exchange::fail(std::exception_ptr failure) {
 std::exception_ptr Exchange::failure() {
   const MutexLock lock(mutex_);
   return failure_;
+}
+
+std::exception_ptr Exchange::settle() {
+  const MutexLock lock(mutex_);
+  if (failure_) {
+    for (auto& [key, channel] : channels_) channel.clear();
+  }
+  return std::exchange(failure_, nullptr);
 }
 
 }  // namespace strata

@@ -12,17 +12,25 @@
 
 #include "backend/comm.h"
 #include "base/mutex.h"
+#include "base/threads.h"
 
 namespace strata {
 
 class Exchange {
  public:
   void send(int from, int to, int64_t tag, const void* data, int64_t bytes);
-  void receive(int from, int to, int64_t tag, void* data, int64_t bytes);
+  // `breaks`, if not null: asked while it waits, and run where due.
+  void receive(int from, int to, int64_t tag, void* data, int64_t bytes,
+               const Interruption* breaks);
+  // Who waits looks whether a break is due.
+  void wake();
 
   // The first counts: those that it stops fail after it.
   void fail(std::exception_ptr failure);
   [[nodiscard]] std::exception_ptr failure();
+  // Nothing is on its way any more, and nobody has failed; who had, or null. While no rank sends or
+  // receives.
+  std::exception_ptr settle();
 
  private:
   // Messages of one sender, receiver and tag: a ring of buffers.
@@ -31,12 +39,15 @@ class Exchange {
     void push(const void* data, int64_t bytes);
     void pop(void* data, int64_t bytes);
     [[nodiscard]] bool empty() const { return count_ == 0; }
+    void clear() { count_ = 0; }
 
    private:
     using Buffer = std::vector<std::byte>;
     std::vector<Buffer> buffers_;
     size_t first_ = 0, count_ = 0;
   };
+  [[nodiscard]] bool try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
+                                 const Interruption* breaks);
 
   Mutex mutex_;
   CondVar arrived_;
@@ -54,12 +65,15 @@ class ThreadComm : public Comm {
     exchange_.send(rank_, to, tag, data, bytes);
   }
   void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
-    exchange_.receive(from, rank_, tag, data, bytes);
+    exchange_.receive(from, rank_, tag, data, bytes, breaks_);
   }
+  // Of its receives from now on; null: none.
+  void set_breaks(const Interruption* breaks) { breaks_ = breaks; }
 
  private:
   Exchange& exchange_;
   const int rank_, size_;
+  const Interruption* breaks_ = nullptr;
 };
 
 }  // namespace strata

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/rank_threads.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backend/thread_exchange.h"
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/trace.h"
+
+namespace strata {
+namespace {
+
+enum Level : uint8_t { kWork, kBreak };
+
+// What was asked for.
+struct Job {
+  const FunctionRef<void(int rank)>* body = nullptr;
+  Level messages = kWork;  // whose it sends and receives
+  uint64_t number = 0;
+  int left = 0;  // ranks that have not ended it
+};
+
+}  // namespace
+
+struct RankThreads::State {
+  struct Rank {
+    std::function<bool()> is_due;
+    std::function<void()> take;
+    std::unique_ptr<Interruption> breaks;
+    std::unique_ptr<ThreadComm> comms[2];  // by level
+    std::array<uint64_t, 2> seen = {};     // the last job
+    bool in_break = false;                 // of its own thread, or of rank 0's where it waits
+  };
+
+  explicit State(int num_ranks) : ranks(static_cast<size_t>(num_ranks)) {
+    CHECK(num_ranks >= 1, num_ranks);
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      Rank& of = at(rank);
+      of.is_due = [this, rank, &of] {
+        if (of.in_break) return false;
+        return rank == 0 ? asked_breaks->is_due() : meeting.load(std::memory_order_acquire);
+      };
+      of.take = [this, rank] { rank == 0 ? lead_break() : attend(rank); };
+      of.breaks = std::make_unique<Interruption>(Interruption{of.is_due, of.take});
+      for (const Level level : {kWork, kBreak})
+        of.comms[level] = std::make_unique<ThreadComm>(exchanges[level], rank, num_ranks);
+    }
+    for (int rank = 1; rank < num_ranks; ++rank)
+      threads.emplace_back([this, rank] { follow(rank); });
+  }
+  ~State() {
+    {
+      const MutexLock lock(mutex);
+      stopping = true;
+    }
+    asked.notify_all();
+    threads.clear();
+  }
+
+  [[nodiscard]] Rank& at(int rank) { return ranks[static_cast<size_t>(rank)]; }
+  [[nodiscard]] int num_others() const { return static_cast<int>(ranks.size()) - 1; }
+
+  void run_part(Level messages, int rank, FunctionRef<void(int rank)> body) {
+    try {
+      body(rank);
+    } catch (...) {
+      exchanges[messages].fail(std::current_exception());
+    }
+  }
+
+  // Rank 0's.
+  void run(Level messages, FunctionRef<void(int rank)> body) {
+    const Level level = at(0).in_break ? kBreak : kWork;
+    CHECK(level <= messages && !is_running[level], level, messages);  // one at a time
+    is_running[level] = true;
+    {
+      const MutexLock lock(mutex);
+      jobs[level] = {.body = &body,
+                     .messages = messages,
+                     .number = jobs[level].number + 1,
+                     .left = num_others()};
+    }
+    asked.notify_all();
+    run_part(messages, 0, body);
+    {
+      const MutexLock lock(mutex);
+      while (jobs[level].left > 0) answered.wait(mutex);
+    }
+    is_running[level] = false;
+    if (const std::exception_ptr failure = exchanges[messages].settle())
+      std::rethrow_exception(failure);
+  }
+
+  // Others': the job that is there, if it is a new one. Whether it was.
+  bool run_asked(Level level, int rank) {
+    Job job;
+    {
+      const MutexLock lock(mutex);
+      job = jobs[level];
+      if (std::exchange(at(rank).seen[level], job.number) == job.number) return false;
+    }
+    run_part(job.messages, rank, *job.body);
+    const MutexLock lock(mutex);
+    if (--jobs[level].left == 0) answered.notify_all();
+    return true;
+  }
+
+  // All others come, wait and go on afterwards.
+  void lead_break() {
+    at(0).in_break = true;
+    {
+      const MutexLock lock(mutex);
+      ++num_meetings;
+      num_there = 0;
+      meeting.store(true, std::memory_order_release);
+    }
+    asked.notify_all();
+    exchanges[kWork].wake();
+    {
+      const MutexLock lock(mutex);
+      while (num_there < num_others()) answered.wait(mutex);
+    }
+    asked_breaks->run();
+    {
+      const MutexLock lock(mutex);
+      meeting.store(false, std::memory_order_release);
+    }
+    asked.notify_all();
+    at(0).in_break = false;
+  }
+
+  // Until the break ends: what it asks for.
+  void attend(int rank) {
+    uint64_t number = 0;
+    {
+      const MutexLock lock(mutex);
+      if (!meeting) return;
+      at(rank).in_break = true;
+      number = num_meetings;
+      if (++num_there == num_others()) answered.notify_all();
+    }
+    while (true) {
+      if (run_asked(kBreak, rank)) continue;
+      const MutexLock lock(mutex);
+      if (!meeting || num_meetings != number) {
+        at(rank).in_break = false;
+        return;
+      }
+      if (at(rank).seen[kBreak] == jobs[kBreak].number) asked.wait(mutex);
+    }
+  }
+
+  void follow(int rank) {
+    name_thread("rank " + std::to_string(rank));
+    while (true) {
+      if (meeting) attend(rank);
+      if (run_asked(kWork, rank)) continue;
+      const MutexLock lock(mutex);
+      if (stopping) return;
+      if (!meeting && at(rank).seen[kWork] == jobs[kWork].number) asked.wait(mutex);
+    }
+  }
+
+  std::array<Exchange, 2> exchanges;  // by level
+  std::vector<Rank> ranks;
+  const Interruption* asked_breaks = nullptr;  // rank 0's alone
+  std::array<bool, 2> is_running = {};         // likewise, by level
+  Mutex mutex;
+  CondVar asked, answered;
+  std::array<Job, 2> jobs GUARDED_BY(mutex);  // by level
+  bool stopping GUARDED_BY(mutex) = false;
+  std::atomic<bool> meeting = false;  // written under the lock
+  uint64_t num_meetings GUARDED_BY(mutex) = 0;
+  int num_there GUARDED_BY(mutex) = 0;
+  std::vector<std::jthread> threads;
+};
+
+RankThreads::RankThreads(int num_ranks) : state_(std::make_unique<State>(num_ranks)) {}
+RankThreads::~RankThreads() = default;
+
+int RankThreads::size() const { return static_cast<int>(state_->ranks.size()); }
+Comm& RankThreads::comm(int rank) { return *state_->at(rank).comms[kWork]; }
+Comm& RankThreads::breaking_comm(int rank) { return *state_->at(rank).comms[kBreak]; }
+
+const Interruption* RankThreads::breaks(int rank) const {
+  return state_->asked_breaks == nullptr ? nullptr : state_->at(rank).breaks.get();
+}
+
+void RankThreads::run(FunctionRef<void(int rank)> body, const Interruption* breaks) {
+  State& state = *state_;
+  CHECK(!state.is_running[kWork]);  // no work in the midst of work, but in a break of it
+  state.asked_breaks = breaks;
+  const std::shared_ptr<void> ends(nullptr, [&](void*) { state.asked_breaks = nullptr; });
+  for (State::Rank& rank : state.ranks)
+    rank.comms[kWork]->set_breaks(breaks == nullptr ? nullptr : rank.breaks.get());
+  state.run(kWork, body);
+}
+
+void RankThreads::run_breaking(FunctionRef<void(int rank)> body) { state_->run(kBreak, body); }
+
+}  // namespace strata
