@@ -33,13 +33,22 @@ void write_optimizer(const AdapterCopy& copy, const std::string& dir) {
   writer.commit();
 }
 
+// Whether it is this part's, and no copy of another's.
+bool is_own(const model::LoraModule& module) { return module.held() && !module.is_copy; }
+
+// Of a module in the flat blocks: A, and B behind it.
+Shape values_of(const model::LoraModule& module) {
+  return {module.a.shape.num_elements() + module.b.shape.num_elements()};
+}
+
 std::vector<float> values_of(Engine& engine, TensorView view) {
   std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
   ops::to_host(engine.backend(), view, values);
   return values;
 }
 
-void read_optimizer(const std::string& dir, AdapterCopy& copy) {
+// `count`: of parameters.
+void read_optimizer(const std::string& dir, int64_t count, AdapterCopy& copy) {
   const std::string path = dir + kOptimizerFile;
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {}", path, what));
@@ -54,7 +63,7 @@ void read_optimizer(const std::string& dir, AdapterCopy& copy) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), copy.step);
   if (error != std::errc() || end != text.data() + text.size() || copy.step < 0)
     fail(fmt::format("step: got '{}', want a count", text));
-  const Shape shape = {copy.weights->num_parameters()};
+  const Shape shape = {count};
   for (auto& [name, out] :
        {std::pair(kFirst, &copy.first_moments), std::pair(kSecond, &copy.second_moments)}) {
     const TensorInfo* info = file.find(name);
@@ -88,6 +97,37 @@ AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter) {
           .step = adapter.step};
 }
 
+AdapterCopy join_parts(Backend& backend, Engine& first,
+                       std::span<const model::LoraAdapter* const> parts, bool moments) {
+  const model::LoraAdapter& own = *parts[0];
+  auto whole = std::make_shared<model::LoraAdapter>(first.backend(), *first.model().weights,
+                                                    specs_of(own), /*whole=*/true);
+  AdapterCopy copy = {.step = own.step};
+  if (moments) {
+    copy.first_moments.resize(static_cast<size_t>(whole->num_parameters()));
+    copy.second_moments.resize(static_cast<size_t>(whole->num_parameters()));
+  }
+  for (size_t i = 0; i < own.modules().size(); ++i) {
+    const model::LoraModule& module = whole->modules()[i];
+    const Shape shape = values_of(module);
+    for (const model::LoraAdapter* part : parts) {
+      if (!is_own(part->modules()[i])) continue;
+      const int64_t at = part->modules()[i].a_offset;
+      ops::copy(backend, part->parameters().part(at, shape),
+                whole->parameters().part(module.a_offset, shape));
+      if (!moments) continue;
+      const auto values = [&](std::vector<float>& of) {
+        return std::span(of).subspan(static_cast<size_t>(module.a_offset),
+                                     static_cast<size_t>(shape.num_elements()));
+      };
+      ops::to_host(backend, part->first_moments().part(at, shape), values(copy.first_moments));
+      ops::to_host(backend, part->second_moments().part(at, shape), values(copy.second_moments));
+    }
+  }
+  copy.weights = std::move(whole);
+  return copy;
+}
+
 int64_t copy_bytes(const AdapterCopy& copy) {
   const size_t moments = copy.first_moments.size() + copy.second_moments.size();
   return copy.weights->num_bytes() + static_cast<int64_t>(moments * sizeof(float));
@@ -115,8 +155,38 @@ AdapterCopy read_adapter_state(Engine& engine, const std::vector<model::LoraModu
       std::make_shared<model::LoraAdapter>(engine.backend(), *engine.model().weights, specs);
   model::load_adapter_weights(engine.model(), dir, *weights);
   AdapterCopy copy = {.weights = std::move(weights)};
-  if (optimizer) read_optimizer(dir, copy);
+  if (optimizer) read_optimizer(dir, copy.weights->num_parameters(), copy);
   return copy;
+}
+
+std::vector<AdapterCopy> read_adapter_parts(std::span<Engine* const> stages,
+                                            const std::vector<model::LoraModuleSpec>& specs,
+                                            const std::string& dir, bool optimizer) {
+  std::vector<AdapterCopy> parts;
+  const bool is_whole = stages.size() == 1;
+  for (Engine* stage : stages)
+    parts.push_back(read_adapter_state(*stage, specs, dir, optimizer && is_whole));
+  if (!optimizer || is_whole) return parts;
+  int64_t count = 0;
+  for (const model::LoraModule& module : parts[0].weights->modules())
+    count += values_of(module).num_elements();
+  AdapterCopy whole;
+  read_optimizer(dir, count, whole);
+  // Modules stand in one order in all parts and in the whole.
+  int64_t at = 0;
+  for (size_t i = 0; i < parts[0].weights->modules().size(); ++i) {
+    for (AdapterCopy& part : parts) {
+      const model::LoraModule& module = part.weights->modules()[i];
+      if (!is_own(module)) continue;
+      const int64_t end = at + values_of(module).num_elements();
+      for (const auto& [from, to] : {std::pair(&whole.first_moments, &part.first_moments),
+                                     std::pair(&whole.second_moments, &part.second_moments)})
+        to->insert(to->end(), from->begin() + at, from->begin() + end);
+      at = end;
+    }
+  }
+  for (AdapterCopy& part : parts) part.step = whole.step;
+  return parts;
 }
 
 void restore(Backend& backend, const AdapterCopy& copy, model::LoraAdapter& adapter) {

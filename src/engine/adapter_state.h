@@ -5,6 +5,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct AdapterCopy {
 };
 // The adapter must train (enable_training).
 AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter);
+// The same of an adapter of which stages have the parts; without moments if not `moments`, when it
+// need not train. `backend`: of the first stage, or one that breaks in on that.
+AdapterCopy join_parts(Backend& backend, Engine& first,
+                       std::span<const model::LoraAdapter* const> parts, bool moments);
 // Memory that the copy takes.
 int64_t copy_bytes(const AdapterCopy& copy);
 // Bytes of the files written.
@@ -35,6 +40,10 @@ int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::strin
 // `optimizer`. Throws Error when anything does not fit.
 AdapterCopy read_adapter_state(Engine& engine, const std::vector<model::LoraModuleSpec>& specs,
                                const std::string& dir, bool optimizer);
+// Each stage's part of it.
+std::vector<AdapterCopy> read_adapter_parts(std::span<Engine* const> stages,
+                                            const std::vector<model::LoraModuleSpec>& specs,
+                                            const std::string& dir, bool optimizer);
 // Replaces weights, and moments and step count by the copy's or by zero. Accumulated gradients are
 // dropped. `backend` may be one that breaks in on the adapter's.
 void restore(Backend& backend, const AdapterCopy& copy, model::LoraAdapter& adapter);

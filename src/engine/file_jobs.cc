@@ -47,16 +47,16 @@ bool FileJobs::work() {
 }
 
 void FileJobs::run(FileJob& job) const {
-  const model::LoadedModel& model = engine_.model();
   switch (job.what) {
     case FileJob::What::kReadWeights:
-      job.weights = model::read_adapter(engine_.backend(), model, job.dir);
+      for (Engine* stage : stages_)
+        job.parts.push_back(model::read_adapter(stage->backend(), stage->model(), job.dir));
       return;
     case FileJob::What::kReadState:
-      job.state = read_adapter_state(engine_, job.specs, job.dir, job.optimizer);
+      job.states = read_adapter_parts(stages_, job.specs, job.dir, job.optimizer);
       return;
     case FileJob::What::kWriteWeights:
-      write_adapter_state({.weights = job.weights}, job.dir, model.dir, metadata_);
+      write_adapter_state({.weights = job.weights}, job.dir, stages_[0]->model().dir, metadata_);
       return;
     case FileJob::What::kRemove: {
       std::error_code ignored;

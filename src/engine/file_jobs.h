@@ -18,13 +18,14 @@
 #include "api/ids.h"
 #include "base/mutex.h"
 #include "engine/adapter_state.h"
+#include "engine/stages.h"
 
 namespace strata::engine {
 
 struct FileJob {
   enum class What : uint8_t {
-    kReadWeights,   // of `dir` into `weights`, whose panels are not refreshed
-    kReadState,     // of `dir` into `state`
+    kReadWeights,   // of `dir` into `parts`, whose panels are not refreshed
+    kReadState,     // of `dir` into `states`
     kWriteWeights,  // `weights` to `dir`
     kRemove,        // `dir`, where it is
   };
@@ -34,16 +35,19 @@ struct FileJob {
   std::string dir = {};
   std::vector<model::LoraModuleSpec> specs = {};  // that a state must have
   bool optimizer = false;                         // moments are read too
-  std::shared_ptr<model::LoraAdapter> weights = nullptr;
-  AdapterCopy state = {};
-  std::exception_ptr fault = nullptr;  // of one that is done
+  std::shared_ptr<const model::LoraAdapter> weights = nullptr;
+  StagedAdapter parts = {};
+  std::vector<AdapterCopy> states = {};  // of each stage
+  std::exception_ptr fault = nullptr;    // of one that is done
 };
 
 class FileJobs {
  public:
-  // `engine` is borrowed; `metadata` of every file that is written.
-  FileJobs(Engine& engine, std::map<std::string, std::string> metadata)
-      : engine_(engine), metadata_(std::move(metadata)) {}
+  // `stages` are borrowed; `metadata` of every file that is written.
+  FileJobs(Stages& stages, std::map<std::string, std::string> metadata)
+      : metadata_(std::move(metadata)) {
+    for (size_t i = 0; i < stages.size(); ++i) stages_.push_back(&stages.engine(i));
+  }
 
   void ask(FileJob job);
   // In the order in which they were done.
@@ -59,7 +63,7 @@ class FileJobs {
   void run(FileJob& job) const;
   [[nodiscard]] std::deque<FileJob>::iterator next() REQUIRES(mutex_);
 
-  Engine& engine_;
+  std::vector<Engine*> stages_;
   const std::map<std::string, std::string> metadata_;
   mutable Mutex mutex_;
   CondVar condition_;

@@ -39,6 +39,12 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
   for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);
 }
 
+Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage) : comm_(comm), plan_(plan) {
+  const std::vector<int> stages = plan.stages_of(comm.rank());
+  CHECK(stages.size() == 1, stages.size());
+  add_stage(stages[0], stage);
+}
+
 void Runner::add_stage(int stage, Engine& engine) {
   CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
   runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine));

@@ -32,6 +32,8 @@ class Runner {
   explicit Runner(Engine& whole);
   // An engine for each stage of this rank, ascending. Borrows the plan.
   Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines);
+  // The same of a rank's one stage, which is borrowed too.
+  Runner(Comm& comm, const PipelinePlan& plan, Engine& stage);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 

@@ -42,28 +42,39 @@ std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
   return model::adapter_specs(layers, wanted, lora.rank, kAlpha, expert_rank);
 }
 
-WorkRunner::WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, AdapterBook& book,
+namespace {
+
+std::vector<std::unique_ptr<PrefixCache>> make_prefixes(Stages& stages, bool wanted) {
+  std::vector<std::unique_ptr<PrefixCache>> prefixes;
+  for (size_t i = 0; wanted && i < stages.size(); ++i) {
+    Engine& engine = stages.engine(i);
+    if (engine.options().draft_tokens > 0) break;
+    prefixes.push_back(std::make_unique<PrefixCache>(engine.cache_layout(), engine.kv_pool(),
+                                                     engine.state_pool()));
+  }
+  return prefixes;
+}
+
+}  // namespace
+
+WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, AdapterBook& book,
                        const RunnerOptions& options)
-    : runner_(runner),
-      engine_(runner.engine()),
+    : stages_(stages),
+      engine_(stages.engine()),
       book_(book),
       options_(options),
-      sampling_workspace_(engine_.workspace(), engine_.config()),
       copies_(model::numbers_metadata(engine_.model())),
-      files_(engine_, copies_.metadata()),
-      snapshots_(engine_, sampling_workspace_, files_, options.snapshot_bytes),
+      files_(stages, copies_.metadata()),
+      snapshots_(stages, files_, options.snapshot_bytes),
       tokenizer_(tokenizer),
-      prefixes_(options.prefix_cache && engine_.options().draft_tokens == 0
-                    ? std::make_unique<PrefixCache>(engine_.cache_layout(), engine_.kv_pool(),
-                                                    engine_.state_pool())
-                    : nullptr),
-      loop_(runner_, sampling_workspace_, prefixes_.get()),
+      prefixes_(make_prefixes(stages, options.prefix_cache)),
+      loop_(stages, prefixes_),
       preemption_(engine_, loop_, options.max_sample_rows) {}
 
 void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
-  const std::shared_ptr<const model::LoraAdapter> adapter = snapshots_.load(id, dir);
+  const StagedAdapter adapter = snapshots_.load(id, dir);
   kept_.push_back(adapter);
-  for (const model::LoraModule& module : adapter->modules()) {
+  for (const model::LoraModule& module : adapter[0]->modules()) {
     if (module.spec.rank <= max_rank) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--adapter: {}: {} has rank {}, and --max-rank is {}; raise it", dir,
@@ -80,11 +91,11 @@ api::Capacity WorkRunner::capacity() const {
   const KvPool& pool = engine_.kv_pool();
   const int64_t pages = pool.max_pages() > 0 ? pool.max_pages() : kUnlimitedPages;
   return {.base = options_.base,
-          .pass_tokens = engine_.options().pass_tokens,
+          .pass_tokens = stages_.pass_tokens(),
           .sample_rows = preemption_.free_rows(),
           .free_pages = std::max<int64_t>(0, pages - preemption_.reserved_pages()),
           .cache = pool.need(),
-          .known = prefixes_ == nullptr ? nullptr : &prefixes_->known(),
+          .known = prefixes_.empty() ? nullptr : &prefixes_[0]->known(),
           .total_pages = pages,
           .free_states = preemption_.free_states(),
           .running_samples = loop_.num_running(),
@@ -112,11 +123,9 @@ std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interrupti
 }
 
 void WorkRunner::train(const std::vector<api::DataRange>& rows, const Interruption* breaks) {
-  std::optional<Backend::Breaks> guard;
-  if (breaks != nullptr) guard.emplace(engine_.backend(), *breaks);
   const double begin = now_seconds();
   const double sampled_before = sample_seconds_;
-  train(rows);
+  run_rows(rows, breaks);
   train_seconds_ += now_seconds() - begin - (sample_seconds_ - sampled_before);
 }
 
@@ -155,11 +164,10 @@ std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
   if (std::holds_alternative<api::UnloadModel>(command.op)) return unload(command);
   const api::AdapterSlot slot = slot_of(command.model);
   if (const auto* step = std::get_if<api::OptimStep>(&command.op))
-    return runner_.step(slot, step->adamw);
+    return stages_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
-    engine_.adapter(slot).enable_training();
-    return copies_.put(command.request, copy_state(engine_, engine_.adapter(slot)),
-                       {api::SavedAs::kState, save->dir}, save->base_model_name);
+    return copies_.put(command.request, stages_.copy_state(slot), {api::SavedAs::kState, save->dir},
+                       save->base_model_name);
   }
   if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
     return save_for_sampler(command, *save);
@@ -171,13 +179,16 @@ std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
 
 // The scheduler starts nothing of the model before the answer.
 void WorkRunner::load(const api::Command& command, const std::string& dir, bool optimizer) {
-  const model::LoraAdapter& adapter = engine_.adapter(slot_of(command.model));
-  const int64_t moments = optimizer ? 2 * adapter.num_parameters() : 0;
-  const std::vector<model::LoraModuleSpec> specs = specs_of(adapter);
+  const api::AdapterSlot slot = slot_of(command.model);
+  int64_t moments = 0;
+  stages_.for_adapter(slot, [&](const model::LoraAdapter& part) {
+    if (optimizer) moments += 2 * part.num_parameters();
+  });
+  const std::vector<model::LoraModuleSpec> specs = specs_of(engine_.adapter(slot));
   loads_[command.request] = {
       .model = command.model,
       .creates = std::holds_alternative<api::CreateModel>(command.op),
-      .num_bytes = adapter_bytes(engine_, specs, false) + moments * dtype_bytes(DType::kF32)};
+      .num_bytes = stages_.adapter_bytes(specs, false) + moments * dtype_bytes(DType::kF32)};
   files_.ask({.what = FileJob::What::kReadState,
               .tenant = command.tenant,
               .name = command.request.text,
@@ -195,11 +206,11 @@ api::Outcome WorkRunner::finish_load(const FileJob& job) {
   const api::AdapterSlot slot = slot_of(load.model);
   try {
     if (job.fault != nullptr) std::rethrow_exception(job.fault);
-    restore(sampling_workspace_.backend(), job.state, engine_.adapter(slot));
+    stages_.restore(job.states, slot);
     return api::Done{};
   } catch (const std::exception& error) {
     if (load.creates) {
-      engine_.clear_adapter(slot);
+      stages_.clear_adapter(slot);
       models_.erase(load.model);
       book_.remove(load.model);
     }
@@ -233,15 +244,8 @@ std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
   book_.check_rank(create.lora.rank);
   const std::vector<model::LoraModuleSpec> specs =
       lora_specs(engine_.config(), create.lora, options_.expert_rank);
-  AdapterBook::Place place = book_.take(command, adapter_bytes(engine_, specs, true));
-  const api::AdapterSlot slot = engine_.create_adapter(specs, create.lora.seed);
-  try {
-    engine_.adapter(slot).enable_training();
-  } catch (...) {
-    engine_.clear_adapter(slot);
-    throw;
-  }
-  models_[command.model] = slot;
+  AdapterBook::Place place = book_.take(command, stages_.adapter_bytes(specs, true));
+  models_[command.model] = stages_.create_adapter(specs, create.lora.seed);
   book_.add(command.model, std::move(place));
   if (create.load_dir.empty()) return api::Done{};
   load(command, create.load_dir, create.load_optimizer);
@@ -249,7 +253,7 @@ std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
 }
 
 api::Outcome WorkRunner::unload(const api::Command& command) {
-  engine_.clear_adapter(slot_of(command.model));
+  stages_.clear_adapter(slot_of(command.model));
   models_.erase(command.model);
   book_.remove(command.model);
   return api::Done{};
@@ -257,13 +261,12 @@ api::Outcome WorkRunner::unload(const api::Command& command) {
 
 api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
                                           const api::SaveForSampler& save) {
-  std::shared_ptr<model::LoraAdapter> weights =
-      copy_adapter(engine_, engine_.adapter(slot_of(command.model)));
+  const StagedAdapter weights = stages_.copy_adapter(slot_of(command.model));
   if (!save.snapshot.empty() && !save.for_export)
     snapshots_.put(save.snapshot, weights, save.dir, save.ephemeral);
   if (save.ephemeral) return api::Saved{};
   const auto as = save.for_export ? api::SavedAs::kExport : api::SavedAs::kState;
-  return copies_.put(command.request, {.weights = std::move(weights)}, {as, save.dir},
+  return copies_.put(command.request, {.weights = stages_.whole(weights)}, {as, save.dir},
                      save.base_model_name);
 }
 
@@ -312,7 +315,7 @@ void WorkRunner::check(const api::Command& command) const {
 }
 
 // The rows that take gradients first: the engine lets neighbours share a pass.
-void WorkRunner::train(const std::vector<api::DataRange>& all) {
+void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interruption* breaks) {
   api::Batch batch = {.gradients = api::Gradients::kAdapters, .checked = true, .score_all = true};
   std::vector<const api::DataRange*> run;
   for (const bool forward_only : {false, true}) {
@@ -323,7 +326,7 @@ void WorkRunner::train(const std::vector<api::DataRange>& all) {
   }
   if (run.empty()) return;
   try {
-    api::BatchResult done = runner_.run(batch);
+    api::BatchResult done = stages_.run(batch, breaks);
     size_t at = 0;
     for (const api::DataRange* rows : run) {
       collect(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
@@ -364,9 +367,8 @@ void WorkRunner::fail_pass(const api::Command& command, const std::string& what)
   const auto model = models_.find(command.model);
   if (std::get<api::ForwardBackward>(command.op).forward_only || model == models_.end())
     return fail(command.request, api::FaultCategory::kServer, what);
-  const auto& adapters = engine_.adapters();
-  const auto found = adapters.find(static_cast<int32_t>(model->second));
-  if (found != adapters.end()) found->second->drop_gradients();
+  if (engine_.adapters().contains(static_cast<int32_t>(model->second)))
+    stages_.for_adapter(model->second, [](model::LoraAdapter& part) { part.drop_gradients(); });
   fail(command.request, api::FaultCategory::kServer,
        fmt::format("{}; the gradient of model {} was dropped: send what came since its last "
                    "optim_step again",

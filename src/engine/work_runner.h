@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkRunner: a runner's engine as the scheduler sees it. Runs api::Work: models by name, training
-// rows of many adapters in shared passes, fixed sampler weights, the running samples; answers with
-// api::Result. A fault of one command is its result and touches no other. Samples are by the rules
-// of the server: logprobs of softmax(logits / temperature), sample i drawn from the stream (seed,
-// i), stop texts. Engine thread only.
-//   WorkRunner work_runner(runner, tokenizer, book, {});
+// WorkRunner: a model as the scheduler sees it, whole or in stages. Runs api::Work: models by name,
+// training rows of many adapters in shared passes, fixed sampler weights, the running samples;
+// answers with api::Result. A fault of one command is its result and touches no other. Samples are
+// by the rules of the server: logprobs of softmax(logits / temperature), sample i drawn from the
+// stream (seed, i), stop texts. Engine thread only.
+//   WorkRunner work_runner(stages, tokenizer, book, {});
 //   results = work_runner.run(scheduler.next({runner.capacity()}, now));
 #pragma once
 #include <map>
@@ -20,11 +20,11 @@
 #include "engine/adapter_book.h"
 #include "engine/file_jobs.h"
 #include "engine/held_copies.h"
-#include "engine/runner.h"
 #include "engine/sampling/preemption.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/snapshots.h"
 #include "engine/sampling/step_budget.h"
+#include "engine/stages.h"
 
 namespace strata::engine {
 
@@ -41,8 +41,12 @@ struct RunnerOptions {
 class WorkRunner {
  public:
   // All are borrowed; without a tokenizer (null) stop texts are refused.
-  WorkRunner(Runner& runner, const text::Tokenizer* tokenizer, AdapterBook& book,
+  WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, AdapterBook& book,
              const RunnerOptions& options);
+  // Of a whole model.
+  WorkRunner(Runner& whole, const text::Tokenizer* tokenizer, AdapterBook& book,
+             const RunnerOptions& options)
+      : WorkRunner(std::make_unique<Stages>(whole), tokenizer, book, options) {}
 
   [[nodiscard]] api::Capacity capacity() const;
   // `breaks`, if not null: what breaks in on training passes; sample() may be called from there.
@@ -72,8 +76,8 @@ class WorkRunner {
   [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
   [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return loop_.drafts(); }
   [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const { return loop_.prefix_counts(); }
-  // Null: there is none.
-  [[nodiscard]] PrefixCache* prefixes() { return prefixes_.get(); }
+  // Of the first stage; null: there is none.
+  [[nodiscard]] PrefixCache* prefixes() { return prefixes_.empty() ? nullptr : prefixes_[0].get(); }
 
  private:
   struct Partial {  // of a forward_backward whose data come in several turns
@@ -85,6 +89,12 @@ class WorkRunner {
     bool creates = false;
     int64_t num_bytes = 0;
   };
+
+  WorkRunner(std::unique_ptr<Stages> own, const text::Tokenizer* tokenizer, AdapterBook& book,
+             const RunnerOptions& options)
+      : WorkRunner(*own, tokenizer, book, options) {
+    own_ = std::move(own);
+  }
 
   // Samples (engine/work_samples.cc)
   void leave(const api::Work& work);
@@ -100,6 +110,7 @@ class WorkRunner {
   void tell_token(size_t row, bool ended, bool stopped);
   void end_sample(size_t row, bool stopped, std::vector<api::Result>& results);
   void drop_samples(const api::RequestId& request);
+  void drop_unreachable_prefixes();
   void fail_samples(const std::string& reason, std::vector<api::Result>& results);
 
   // Models and passes
@@ -112,7 +123,7 @@ class WorkRunner {
   api::Outcome finish_load(const FileJob& job);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
-  void train(const std::vector<api::DataRange>& rows);
+  void run_rows(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   [[nodiscard]] bool add_rows(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check(const api::Command& command) const;
@@ -125,17 +136,17 @@ class WorkRunner {
   [[nodiscard]] static api::Failure failure_of(const std::exception& fault);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;
 
-  Runner& runner_;
-  Engine& engine_;
+  std::unique_ptr<Stages> own_;  // or none
+  Stages& stages_;
+  Engine& engine_;  // of the first stage, as whose all of them are planned
   AdapterBook& book_;
   const RunnerOptions options_;
-  PassWorkspace sampling_workspace_;  // steps break in on training passes
   HeldCopies copies_;
   FileJobs files_;
   SnapshotCache snapshots_;
-  std::vector<std::shared_ptr<const model::LoraAdapter>> kept_;  // of snapshots_
+  std::vector<StagedAdapter> kept_;  // of snapshots_
   const text::Tokenizer* tokenizer_;
-  std::unique_ptr<PrefixCache> prefixes_;
+  std::vector<std::unique_ptr<PrefixCache>> prefixes_;  // of each stage, or none
   SamplingLoop loop_;
   Preemption preemption_;
   StepBudget budget_;

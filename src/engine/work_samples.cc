@@ -66,7 +66,7 @@ std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
 void WorkRunner::leave(const api::Work& work) {
   for (const api::RequestId& request : work.cancel) drop_samples(request);
   for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
-  if (prefixes_ != nullptr && !work.release.empty()) prefixes_->drop_unreachable();
+  if (!work.release.empty()) drop_unreachable_prefixes();
 }
 
 void WorkRunner::join(const api::Work& work, std::vector<api::Result>& results) {
@@ -116,17 +116,16 @@ void WorkRunner::check_sample(const api::Sample& sample) const {
 void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) {
   const auto& sample = std::get<api::Sample>(command->op);
   check_sample(sample);
-  auto answer =
+  const auto answer =
       std::make_shared<SampleAnswer>(SampleAnswer{.command = command, .left = sample.num_samples});
   answer->output.sequences.resize(static_cast<size_t>(sample.num_samples));
-  std::shared_ptr<model::LoraAdapter> adapter;
+  StagedAdapter adapter;
   if (!sample.snapshot.empty()) adapter = snapshots_.find(sample.snapshot);
-  const bool waits = !sample.snapshot.empty() && adapter == nullptr;
+  const bool waits = !sample.snapshot.empty() && adapter.empty();
   if (waits) snapshots_.ask(sample.snapshot, sample.snapshot_dir, command->tenant);
   const size_t group =
-      loop_.open(std::shared_ptr<const api::SampleRequest>(command, &sample), std::move(adapter),
-                 /*owner=*/std::hash<std::string>()(command->tenant.text));
-  loop_.group(group).answer = std::move(answer);
+      loop_.open(std::shared_ptr<const api::SampleRequest>(command, &sample), adapter,
+                 /*owner=*/std::hash<std::string>()(command->tenant.text), answer);
   if (waits) loop_.await_weights(group);
 }
 
@@ -138,7 +137,7 @@ void WorkRunner::give_weights(FileJob job, std::vector<api::Result>& results) {
     if (!group.has_weights && group.answer->sample().snapshot == id) waiting.push_back(number);
   }
   try {
-    const std::shared_ptr<model::LoraAdapter> adapter = snapshots_.finish_read(std::move(job));
+    const StagedAdapter adapter = snapshots_.finish_read(std::move(job));
     for (const size_t group : waiting) loop_.give_weights(group, adapter);
   } catch (const std::exception& error) {
     for (const size_t group : waiting) {
@@ -147,7 +146,11 @@ void WorkRunner::give_weights(FileJob job, std::vector<api::Result>& results) {
       results.push_back({request, failure_of(error)});
     }
   }
-  if (prefixes_ != nullptr) prefixes_->drop_unreachable();  // of weights that made way for these
+  drop_unreachable_prefixes();  // of weights that made way for these
+}
+
+void WorkRunner::drop_unreachable_prefixes() {
+  for (const auto& prefixes : prefixes_) prefixes->drop_unreachable();
 }
 
 void WorkRunner::add_sample(size_t group, int64_t index) {
@@ -190,6 +193,10 @@ void WorkRunner::fail_samples(const std::string& reason, std::vector<api::Result
     drop_samples(id);
     results.push_back(
         {id, api::Failure{api::FaultCategory::kServer, "sampling failed: " + reason}});
+  }
+  // What stages have left of these rows may differ.
+  for (const auto& prefixes : prefixes_) {
+    if (stages_.size() > 1) prefixes->clear();
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,21 +11,55 @@
 #include <vector>
 
 #include "engine/work_runner.h"
+#include "schedule/generate.h"
 #include "scheduler/scheduler.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {
 
+// Reruns of these tests ask for stages.
+inline int test_stages() {
+  const char* asked = std::getenv("STRATA_TEST_STAGES");
+  return asked == nullptr ? 1 : std::atoi(asked);
+}
+
+// A model that makes drafts is whole.
+inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, int num_stages) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  if (num_stages == 1 || setup.options.draft_tokens > 0) {
+    engines.push_back(tiny_engine(setup));
+    const int64_t num_layers = engines[0]->config().num_layers();
+    return std::make_unique<Stages>(make_whole_plan(num_layers), std::move(engines));
+  }
+  const std::string dir =
+      std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model";
+  const int64_t num_layers = model::load_config(dir, false).config.num_layers();
+  const std::vector<double> costs(static_cast<size_t>(num_layers), 1.0);
+  PipelinePlan plan =
+      make_pipeline_plan(schedule::generate({.kind = schedule::Kind::k1f1b,
+                                             .num_ranks = num_stages,
+                                             .num_microbatches = 2 * num_stages}),
+                         /*forwarding_delay=*/1, balanced_layers(costs, 0.0, 0.5, num_stages));
+  plan.any_length = true;
+  for (const model::LayerRange& part : plan.layers) {
+    auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(setup.threads));
+    auto model = model::load_model(*backend, dir, {.compute_dtype = setup.dtype, .part = part});
+    engines.push_back(
+        std::make_unique<Engine>(std::move(backend), std::move(model), setup.options));
+  }
+  return std::make_unique<Stages>(std::move(plan), std::move(engines));
+}
+
 struct Server {
   explicit Server(const TinyEngine& setup = {}, const AdapterLimits& limits = {},
-                  const RunnerOptions& options = {})
-      : engine(tiny_engine(setup)),
-        passes(*engine),
+                  const RunnerOptions& options = {}, int num_stages = test_stages())
+      : stages(tiny_stages(setup, num_stages)),
+        engine(&stages->engine()),
         tokenizer(text::Tokenizer::load(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3")),
         book(limits),
-        runner(passes, &tokenizer, book, options) {}
-  std::unique_ptr<Engine> engine;
-  Runner passes;
+        runner(*stages, &tokenizer, book, options) {}
+  std::unique_ptr<Stages> stages;
+  Engine* engine;  // of the first
   text::Tokenizer tokenizer;
   AdapterBook book;
   WorkRunner runner;
@@ -64,7 +99,10 @@ struct Server {
     }
     EXPECT_TRUE(scheduler.idle());
     EXPECT_EQ(runner.capacity().running_samples, 0);
-    EXPECT_EQ(engine->kv_pool().num_free(), engine->kv_pool().num_pages());
+    for (size_t i = 0; i < stages->size(); ++i) {
+      const KvPool& pool = stages->engine(i).kv_pool();
+      EXPECT_EQ(pool.num_free(), pool.num_pages()) << i;
+    }
   }
   // Submits and runs it alone.
   const api::Outcome& ask(api::Command command) {

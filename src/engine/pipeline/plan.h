@@ -17,6 +17,9 @@ struct PipelinePlan {
   std::vector<model::LayerRange> layers;  // of each stage, ascending
   std::vector<int> ranks;                 // of each stage
   model::RecomputeRegions regions = {};
+  // Batches are of any length, of which a server's are: their micro-batches are no longer than a
+  // pass.
+  bool any_length = false;
 
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }
@@ -24,7 +27,7 @@ struct PipelinePlan {
   [[nodiscard]] bool is_whole() const { return num_stages() == 1 && table.num_microbatches == 1; }
   // A batch is run in rounds of the table, whose micro-batches have as many tokens as a pass has at
   // most; or in one round, divided by their number.
-  [[nodiscard]] bool cuts_by_tokens() const { return is_whole(); }
+  [[nodiscard]] bool cuts_by_tokens() const { return is_whole() || any_length; }
   // Whether passes are in flight: between a forward and its backward others run.
   [[nodiscard]] bool has_flights() const { return !is_whole(); }
   // The stages of a rank, ascending.

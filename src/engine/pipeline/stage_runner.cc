@@ -68,6 +68,25 @@ void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_t
   }
 }
 
+// Micro-batches of fewer tokens would not pay for reading the weights.
+constexpr int64_t kLeastTokens = 64;
+
+// As many micro-batches as pay, of about as many tokens. False where one would be too long.
+bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
+                size_t end, std::vector<size_t>& firsts) {
+  int64_t total = 0;
+  for (size_t s = first; s < end; ++s) total += num_tokens(batch, s);
+  if (total > num_microbatches * pass_tokens) return false;
+  const int64_t count = std::clamp<int64_t>(total / kLeastTokens, 1, num_microbatches);
+  cut_by_number(batch, static_cast<int>(count), first, end, firsts);
+  for (size_t m = 0; m + 1 < firsts.size(); ++m) {
+    int64_t tokens = 0;
+    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += num_tokens(batch, s);
+    if (tokens > pass_tokens && firsts[m + 1] > firsts[m] + 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
@@ -83,7 +102,8 @@ bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch&
   round.backward = takes && batch.gradients != api::Gradients::kNone;
   const int count = plan.table.num_microbatches;
   if (plan.cuts_by_tokens()) {
-    cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
+    if (count == 1 || !cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
+      cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
   } else {
     cut_by_number(batch, count, first, end, round.firsts);
   }

@@ -5,8 +5,8 @@
 // own request alone, bit for bit: not on the other rows, the order of joining, sharing, the prompt
 // chunks, the page size, what was found of its prompt or drafts (EngineOptions::draft_tokens); nor
 // on whether it was set aside for a while, even if it gave its pages back then and read its prompt
-// and its own tokens again; nor on the stages of the model, whose ranks make the same calls. Its
-// parts: the book of rows, what is read in a step, the pass. Engine thread only.
+// and its own tokens again; nor on the stages of the model. Its parts, of each stage that is asked
+// here: the book of rows, what is read in a step, the pass. Engine thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
 //   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
 #pragma once
@@ -22,6 +22,7 @@
 #include "engine/sampling/row_book.h"
 #include "engine/sampling/sample_pass.h"
 #include "engine/sampling/step_planner.h"
+#include "engine/stages.h"
 
 namespace strata::engine {
 
@@ -29,12 +30,14 @@ class SamplingLoop {
  public:
   // Of a whole model.
   explicit SamplingLoop(Engine& whole) : SamplingLoop(std::make_unique<Runner>(whole)) {}
+  // Of one rank, all of which make the same calls.
   explicit SamplingLoop(Runner& runner) : SamplingLoop(runner, runner.engine().workspace()) {}
   // Its passes run in `workspace`, and its rows share `prefixes`, which may be null (all borrowed).
-  SamplingLoop(Runner& runner, PassWorkspace& workspace, PrefixCache* prefixes = nullptr)
-      : book_(runner.engine(), prefixes),
-        step_(runner.engine(), book_),
-        pass_(runner, workspace, book_, step_) {}
+  SamplingLoop(Runner& runner, PassWorkspace& workspace, PrefixCache* prefixes = nullptr) {
+    add_part(runner, workspace, prefixes);
+  }
+  // Of all stages, which this thread asks for work. `prefixes`: of each one, or none.
+  SamplingLoop(Stages& stages, const std::vector<std::unique_ptr<PrefixCache>>& prefixes);
   SamplingLoop(const SamplingLoop&) = delete;
   SamplingLoop& operator=(const SamplingLoop&) = delete;
 
@@ -42,66 +45,102 @@ class SamplingLoop {
   size_t add(const api::SampleRequest& request);
 
   // Several rows of one prompt, each with a seed of its own, joining when the caller likes. The
-  // prompt's pages are kept until close(). `adapter`, if not null, is used in place of the
+  // prompt's pages are kept until close(). `adapter`, if not none, is used in place of the
   // request's slot and kept alive by the rows. Steps are shared by `owner`.
   size_t open(const api::SampleRequest& request, std::shared_ptr<model::LoraAdapter> adapter,
-              uint64_t owner = 0) {
-    return open(std::make_shared<const api::SampleRequest>(request), std::move(adapter), owner);
+              uint64_t owner = 0);
+  size_t open(const std::shared_ptr<const api::SampleRequest>& request,
+              const StagedAdapter& adapter, uint64_t owner,
+              const std::shared_ptr<SampleAnswer>& answer = nullptr);
+  size_t add_row(size_t group, uint64_t seed) {
+    size_t row = 0;
+    all([&](RowBook& book) { row = book.add_row(group, seed); });
+    return row;
   }
-  size_t open(std::shared_ptr<const api::SampleRequest> request,
-              std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner) {
-    return book_.open(std::move(request), std::move(adapter), owner);
-  }
-  size_t add_row(size_t group, uint64_t seed) { return book_.add_row(group, seed); }
   // A group whose weights are not there yet, and their arrival: its rows count as running, and take
   // no part in steps before it.
-  void await_weights(size_t group) { book_.group(group).has_weights = false; }
-  void give_weights(size_t group, std::shared_ptr<model::LoraAdapter> adapter) {
-    book_.give_weights(group, std::move(adapter));
+  void await_weights(size_t group) {
+    all([&](RowBook& book) { book.group(group).has_weights = false; });
   }
-  void close(size_t group) { book_.close(group); }
+  void give_weights(size_t group, const StagedAdapter& adapter);
+  void close(size_t group) {
+    all([&](RowBook& book) { book.close(group); });
+  }
 
   // The row takes no part in steps until resume(). It keeps its pages and its state if `keep`, and
   // if no other row may wait for it to read the prompt; whether it did.
-  bool set_aside(size_t row, bool keep) { return book_.set_aside(row, keep); }
+  bool set_aside(size_t row, bool keep) {
+    bool kept = false;
+    all([&](RowBook& book) { kept = book.set_aside(row, keep); });
+    return kept;
+  }
   // A row that is aside gives back what it kept.
-  void give_up_pages(size_t row) { book_.give_up_pages(row); }
-  void resume(size_t row) { book_.resume(row); }
+  void give_up_pages(size_t row) {
+    all([&](RowBook& book) { book.give_up_pages(row); });
+  }
+  void resume(size_t row) {
+    all([&](RowBook& book) { book.resume(row); });
+  }
   // The table, by id. Rows go when they are taken, groups with the last row once they are closed.
-  [[nodiscard]] const std::map<size_t, SampleRow>& rows() const { return book_.rows(); }
-  [[nodiscard]] const std::map<size_t, SampleGroup>& groups() const { return book_.groups(); }
-  [[nodiscard]] SampleRow& row(size_t id) { return book_.row(id); }
-  [[nodiscard]] SampleGroup& group(size_t id) { return book_.group(id); }
-  [[nodiscard]] SampleGroup& group_of(const SampleRow& row) { return book_.group_of(row); }
+  [[nodiscard]] const std::map<size_t, SampleRow>& rows() const { return book().rows(); }
+  [[nodiscard]] const std::map<size_t, SampleGroup>& groups() const { return book().groups(); }
+  [[nodiscard]] SampleRow& row(size_t id) { return book().row(id); }
+  [[nodiscard]] SampleGroup& group(size_t id) { return book().group(id); }
+  [[nodiscard]] SampleGroup& group_of(const SampleRow& row) { return book().group_of(row); }
   // Tokens that a step may read and sample, but for one of each row where one owner has all rows.
   // 0: the engine's prefill_tokens, which it never exceeds.
   void set_step_tokens(int64_t tokens) { step_tokens_ = tokens; }
   // Of the last step.
-  [[nodiscard]] int64_t last_tokens() const { return step_.builder().num_tokens(); }
+  [[nodiscard]] int64_t last_tokens() const { return parts_[0]->step.builder().num_tokens(); }
 
   // No row has anything to do in a step.
   [[nodiscard]] bool done() const { return num_running() == num_waiting(); }
-  [[nodiscard]] int64_t num_waiting() const { return book_.num_waiting(); }
-  [[nodiscard]] int64_t num_running() const { return std::ssize(book_.active()); }
+  [[nodiscard]] int64_t num_waiting() const { return book().num_waiting(); }
+  [[nodiscard]] int64_t num_running() const { return std::ssize(book().active()); }
   // Runs one pass; the tokens it sampled, at most one a row, in order of id: a row that drafts have
   // given tokens in advance yields the next of these, and has no part in the pass. A row whose
-  // logits are not finite ends, and take() throws its Error.
+  // logits are not finite ends, and take() throws its Error. Where this throws, the rows of stages
+  // may differ: all have to be finished, and the caches of prefixes cleared.
   std::span<const SampledToken> step();
   using Drafts = DraftCounts;
-  [[nodiscard]] const Drafts& drafts() const { return pass_.drafts(); }
-  [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const { return book_.prefix_counts(); }
+  [[nodiscard]] const Drafts& drafts() const { return parts_[0]->pass.drafts(); }
+  [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const {
+    return book().prefix_counts();
+  }
   // Ends a row now, as a stop string does; its result keeps the tokens so far.
-  void finish(size_t id) { book_.finish(id); }
+  void finish(size_t id) {
+    all([&](RowBook& book) { book.finish(id); });
+  }
   // The result of a finished row, which is then forgotten; prompt values are the first row's.
-  api::SampleResult take(size_t id) { return book_.take(id); }
+  api::SampleResult take(size_t id);
 
  private:
+  // Of a stage: all have the same rows.
+  struct Part {
+    Part(Runner& runner, PassWorkspace& workspace, PrefixCache* prefixes)
+        : book(runner.engine(), prefixes),
+          step(runner.engine(), book),
+          pass(runner, workspace, book, step) {}
+    RowBook book;
+    StepPlanner step;
+    SamplePass pass;
+  };
   explicit SamplingLoop(std::unique_ptr<Runner> own) : SamplingLoop(*own) { own_ = std::move(own); }
 
+  void add_part(Runner& runner, PassWorkspace& workspace, PrefixCache* prefixes) {
+    parts_.push_back(std::make_unique<Part>(runner, workspace, prefixes));
+  }
+  [[nodiscard]] RowBook& book() { return parts_[0]->book; }
+  [[nodiscard]] const RowBook& book() const { return parts_[0]->book; }
+  // Changes the rows of all stages alike.
+  template <typename Change>
+  void all(Change change) {
+    for (const auto& part : parts_) change(part->book);
+  }
+
   std::unique_ptr<Runner> own_;  // or none
-  RowBook book_;
-  StepPlanner step_;
-  SamplePass pass_;
+  Stages* stages_ = nullptr;     // or none: there is one part
+  std::vector<std::unique_ptr<Part>> parts_;
   int64_t step_tokens_ = 0;
 };
 

@@ -23,14 +23,14 @@ std::string text_of(const std::exception_ptr& fault) {
 
 }  // namespace
 
-void SnapshotCache::put(const api::SnapshotId& id, std::shared_ptr<model::LoraAdapter> adapter,
-                        const std::string& dir, bool ephemeral) {
+void SnapshotCache::put(const api::SnapshotId& id, StagedAdapter adapter, const std::string& dir,
+                        bool ephemeral) {
   insert(id, {.adapter = std::move(adapter), .dir = dir, .unwritten = ephemeral});
 }
 
 void SnapshotCache::insert(const api::SnapshotId& id, Entry entry) {
   release(id);
-  entry.bytes = adapter_bytes(engine_, specs_of(*entry.adapter), false);
+  entry.bytes = stages_.adapter_bytes(specs_of(*entry.adapter[0]), false);
   entry.last_use = ++clock_;
   num_bytes_ += entry.bytes;
   entries_[id] = std::move(entry);
@@ -43,8 +43,8 @@ std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest(
   auto oldest = entries_.end();
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     const Entry& entry = at->second;
-    if (entry.last_use == clock_ || entry.adapter.use_count() > 1) continue;
-    if (entry.is_written || entry.could_not) continue;
+    if (entry.last_use == clock_ || entry.adapter[0].use_count() > 1) continue;
+    if (entry.written != nullptr || entry.could_not) continue;
     if (oldest == entries_.end() || entry.last_use < oldest->second.last_use) oldest = at;
   }
   return oldest;
@@ -52,18 +52,18 @@ std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest(
 
 void SnapshotCache::make_space() {
   int64_t leaving = 0;
-  for (const auto& [id, entry] : entries_) leaving += entry.is_written ? entry.bytes : 0;
+  for (const auto& [id, entry] : entries_) leaving += entry.written ? entry.bytes : 0;
   while (num_bytes_ - leaving > max_bytes_) {
     const auto found = oldest();
     if (found == entries_.end()) return;
     Entry& entry = found->second;
     if (entry.unwritten) {
-      entry.is_written = true;
+      entry.written = stages_.whole(entry.adapter);
       leaving += entry.bytes;
       files_.ask({.what = FileJob::What::kWriteWeights,
                   .name = found->first.text,
                   .dir = entry.dir,
-                  .weights = entry.adapter});
+                  .weights = entry.written});
       continue;
     }
     num_bytes_ -= entry.bytes;
@@ -74,7 +74,7 @@ void SnapshotCache::make_space() {
 bool SnapshotCache::is_behind() const {
   if (num_bytes_ <= max_bytes_) return false;
   return std::any_of(entries_.begin(), entries_.end(),
-                     [](const auto& entry) { return entry.second.is_written; });
+                     [](const auto& entry) { return entry.second.written != nullptr; });
 }
 
 // On a full disk they stay in memory: who asked for other weights must not pay for that.
@@ -85,9 +85,9 @@ void SnapshotCache::finish_write(FileJob job) {
     return;
   }
   Entry& entry = found->second;
-  if (entry.adapter != job.weights) return;  // others by that name
+  if (entry.written != job.weights) return;  // others by that name
   job.weights.reset();
-  entry.is_written = false;
+  entry.written.reset();
   entry.unwritten = entry.could_not = job.fault != nullptr;
   if (job.fault != nullptr) {
     log(LogLevel::kError,
@@ -96,9 +96,9 @@ void SnapshotCache::finish_write(FileJob job) {
   make_space();
 }
 
-std::shared_ptr<model::LoraAdapter> SnapshotCache::find(const api::SnapshotId& id) {
+StagedAdapter SnapshotCache::find(const api::SnapshotId& id) {
   const auto found = entries_.find(id);
-  if (found == entries_.end()) return nullptr;
+  if (found == entries_.end()) return {};
   found->second.last_use = ++clock_;
   return found->second.adapter;
 }
@@ -113,20 +113,22 @@ void SnapshotCache::ask(const api::SnapshotId& id, const std::string& dir,
   if (is_new) files_.ask({.tenant = tenant, .name = id.text, .dir = dir});
 }
 
-std::shared_ptr<model::LoraAdapter> SnapshotCache::finish_read(FileJob job) {
+StagedAdapter SnapshotCache::finish_read(FileJob job) {
   const api::SnapshotId id{job.name};
   const bool released = std::exchange(reading_[id], false);
   reading_.erase(id);
   if (job.fault != nullptr) std::rethrow_exception(job.fault);
-  job.weights->refresh(workspace_.backend());
-  if (!released) insert(id, {.adapter = job.weights, .dir = job.dir});
-  return job.weights;
+  for (size_t i = 0; i < stages_.size(); ++i) job.parts[i]->refresh(stages_.sampling(i).backend());
+  if (!released) insert(id, {.adapter = job.parts, .dir = job.dir});
+  return job.parts;
 }
 
-std::shared_ptr<model::LoraAdapter> SnapshotCache::load(const api::SnapshotId& id,
-                                                        const std::string& dir) {
-  std::shared_ptr<model::LoraAdapter> adapter =
-      model::load_adapter(workspace_.backend(), engine_.model(), dir);
+StagedAdapter SnapshotCache::load(const api::SnapshotId& id, const std::string& dir) {
+  StagedAdapter adapter;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    adapter.push_back(
+        model::load_adapter(stages_.sampling(i).backend(), stages_.engine(i).model(), dir));
+  }
   insert(id, {.adapter = adapter, .dir = dir});
   return adapter;
 }

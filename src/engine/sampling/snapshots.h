@@ -12,30 +12,30 @@
 #include <utility>
 
 #include "api/ids.h"
-#include "engine/engine.h"
 #include "engine/file_jobs.h"
+#include "engine/stages.h"
 
 namespace strata::engine {
 
 class SnapshotCache {
  public:
-  // All are borrowed; `workspace`: where weights that were read again are made ready.
-  SnapshotCache(Engine& engine, PassWorkspace& workspace, FileJobs& files, int64_t max_bytes)
-      : engine_(engine), workspace_(workspace), files_(files), max_bytes_(max_bytes) {}
+  // Borrows both.
+  SnapshotCache(Stages& stages, FileJobs& files, int64_t max_bytes)
+      : stages_(stages), files_(files), max_bytes_(max_bytes) {}
 
   // A copy that nothing trains. `dir` is where it is or will be written, for an ephemeral one by
   // this cache.
-  void put(const api::SnapshotId& id, std::shared_ptr<model::LoraAdapter> adapter,
-           const std::string& dir, bool ephemeral);
-  // From memory; null when it is not there.
-  [[nodiscard]] std::shared_ptr<model::LoraAdapter> find(const api::SnapshotId& id);
+  void put(const api::SnapshotId& id, StagedAdapter adapter, const std::string& dir,
+           bool ephemeral);
+  // From memory; none when it is not there.
+  [[nodiscard]] StagedAdapter find(const api::SnapshotId& id);
   // Has it read from `dir`, once for all who ask meanwhile; Error when there is no folder.
   void ask(const api::SnapshotId& id, const std::string& dir, const api::TenantId& tenant);
   // What came of a read: the weights, or its Error.
-  std::shared_ptr<model::LoraAdapter> finish_read(FileJob job);
+  StagedAdapter finish_read(FileJob job);
   void finish_write(FileJob job);
   // Before any work: reads it on this thread.
-  std::shared_ptr<model::LoraAdapter> load(const api::SnapshotId& id, const std::string& dir);
+  StagedAdapter load(const api::SnapshotId& id, const std::string& dir);
   // Forgets it. Its folder is the caller's.
   void release(const api::SnapshotId& id);
 
@@ -46,11 +46,12 @@ class SnapshotCache {
 
  private:
   struct Entry {
-    std::shared_ptr<model::LoraAdapter> adapter;
+    StagedAdapter adapter;
     std::string dir;
-    bool unwritten = false;   // ephemeral, and only here
-    bool is_written = false;  // by a job, now
-    bool could_not = false;   // be written, since something was last added
+    bool unwritten = false;  // ephemeral, and only here
+    // By a job, now: what it writes.
+    std::shared_ptr<const model::LoraAdapter> written = nullptr;
+    bool could_not = false;  // be written, since something was last added
     int64_t bytes = 0;
     uint64_t last_use = 0;
   };
@@ -58,8 +59,7 @@ class SnapshotCache {
   void make_space();
   [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator oldest();
 
-  Engine& engine_;
-  PassWorkspace& workspace_;
+  Stages& stages_;
   FileJobs& files_;
   int64_t max_bytes_;
   int64_t num_bytes_ = 0;

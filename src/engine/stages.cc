@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/stages.h"
+
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/adapter_state.h"
+
+namespace strata::engine {
+
+Stages::Stages(Runner& whole) : plan_(whole.plan()) {
+  CHECK(plan_.num_stages() == 1);
+  add(whole.engine(), whole, whole);
+}
+
+Stages::Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines)
+    : plan_(std::move(plan)) {
+  const auto count = static_cast<int>(engines.size());
+  CHECK(plan_.num_stages() == count && plan_.num_ranks() == count, plan_.num_stages(), count);
+  if (count > 1) ranks_ = std::make_unique<RankThreads>(count);
+  for (int rank = 0; rank < count; ++rank) {
+    std::unique_ptr<Engine>& engine = engines[static_cast<size_t>(rank)];
+    const auto runner = [&](Comm& comm) { return std::make_unique<Runner>(comm, plan_, *engine); };
+    auto passes = ranks_ ? runner(ranks_->comm(rank)) : std::make_unique<Runner>(*engine);
+    auto sampler = ranks_ ? runner(ranks_->breaking_comm(rank)) : nullptr;
+    add(*engine, *passes, sampler ? *sampler : *passes);
+    Stage& stage = stages_.back();
+    stage.own = std::move(engine);
+    stage.own_passes = std::move(passes);
+    stage.own_sampler = std::move(sampler);
+  }
+}
+
+void Stages::add(Engine& engine, Runner& passes, Runner& sampler) {
+  auto sampling = std::make_unique<PassWorkspace>(engine.workspace(), engine.config());
+  stages_.push_back(
+      {.engine = &engine, .passes = &passes, .sampler = &sampler, .sampling = std::move(sampling)});
+}
+
+int64_t Stages::pass_tokens() const {
+  return plan_.table.num_microbatches * engine().options().pass_tokens;
+}
+
+void Stages::run(FunctionRef<void(size_t stage)> body) {
+  if (ranks_ == nullptr) return body(0);
+  ranks_->run_breaking([&](int rank) { body(static_cast<size_t>(rank)); });
+}
+
+api::BatchResult Stages::run(const api::Batch& batch, const Interruption* breaks) {
+  api::BatchResult result;
+  const auto run = [&](int rank, const Interruption* own) {
+    const Stage& stage = stages_[static_cast<size_t>(rank)];
+    std::optional<Backend::Breaks> guard;
+    if (own != nullptr) guard.emplace(stage.engine->backend(), *own);
+    api::BatchResult of_rank = stage.passes->run(batch);
+    if (rank == 0) result = std::move(of_rank);
+  };
+  if (ranks_ == nullptr) {
+    run(0, breaks);
+  } else {
+    ranks_->run([&](int rank) { run(rank, ranks_->breaks(rank)); }, breaks);
+  }
+  return result;
+}
+
+api::StepResult Stages::step(api::AdapterSlot slot, const api::AdamW& adamw) {
+  if (ranks_ == nullptr) return stages_[0].passes->step(slot, adamw);
+  std::vector<api::StepResult> results(size());
+  ranks_->run([&](int rank) {
+    const auto i = static_cast<size_t>(rank);
+    results[i] = stages_[i].passes->step(slot, adamw);
+  });
+  return results[0];
+}
+
+api::AdapterSlot Stages::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
+                                        uint64_t seed) {
+  api::AdapterSlot slot = {};
+  size_t made = 0;
+  try {
+    for (; made < size(); ++made) {
+      const api::AdapterSlot own = engine(made).create_adapter(specs, seed);
+      CHECK(made == 0 || own == slot, made);
+      slot = own;
+    }
+    for_adapter(slot, [](model::LoraAdapter& adapter) { adapter.enable_training(); });
+  } catch (...) {
+    for (size_t i = 0; i < made; ++i) engine(i).clear_adapter(slot);
+    throw;
+  }
+  return slot;
+}
+
+void Stages::clear_adapter(api::AdapterSlot slot) {
+  for (const Stage& stage : stages_) stage.engine->clear_adapter(slot);
+}
+
+AdapterCopy Stages::copy_state(api::AdapterSlot slot) {
+  std::vector<const model::LoraAdapter*> parts;
+  for_adapter(slot, [&](model::LoraAdapter& adapter) {
+    adapter.enable_training();
+    parts.push_back(&adapter);
+  });
+  if (size() == 1) return engine::copy_state(engine(), *parts[0]);
+  return join_parts(engine().backend(), engine(), parts, /*moments=*/true);
+}
+
+std::shared_ptr<const model::LoraAdapter> Stages::whole(const StagedAdapter& parts) {
+  if (size() == 1) return parts[0];
+  std::vector<const model::LoraAdapter*> borrowed;
+  for (const auto& part : parts) borrowed.push_back(part.get());
+  return join_parts(sampling().backend(), engine(), borrowed, /*moments=*/false).weights;
+}
+
+StagedAdapter Stages::copy_adapter(api::AdapterSlot slot) {
+  StagedAdapter parts;
+  for (const Stage& stage : stages_)
+    parts.push_back(engine::copy_adapter(*stage.engine, stage.engine->adapter(slot)));
+  return parts;
+}
+
+void Stages::restore(const std::vector<AdapterCopy>& parts, api::AdapterSlot slot) {
+  for (size_t i = 0; i < size(); ++i)
+    engine::restore(sampling(i).backend(), parts[i], engine(i).adapter(slot));
+}
+
+int64_t Stages::adapter_bytes(const std::vector<model::LoraModuleSpec>& specs, bool trains) const {
+  int64_t bytes = 0;
+  for (const Stage& stage : stages_) bytes += engine::adapter_bytes(*stage.engine, specs, trains);
+  return bytes;
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages: the stages of a model that one thread, the engine thread, asks for work: one that is the
+// whole model, or several, each of a rank of its own, which are threads of this process. Adapter
+// slots are the same everywhere. Passes, optimizer steps and sampling steps run on all ranks at
+// once; between them, and in a break of a pass, what stages keep is the engine thread's to look at
+// and to change (backend/rank_threads.h). Engine thread only.
+//   Stages stages(plan, std::move(engines));  stages.run(batch, &breaks);  stages.step(slot,
+//   adamw);
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "backend/rank_threads.h"
+#include "base/threads.h"
+#include "engine/adapter_state.h"
+#include "engine/runner.h"
+
+namespace strata::engine {
+
+// An adapter's part of each stage.
+using StagedAdapter = std::vector<std::shared_ptr<model::LoraAdapter>>;
+
+class Stages {
+ public:
+  // Of a whole model. Borrows it.
+  explicit Stages(Runner& whole);
+  // An engine a stage, and a rank a stage.
+  Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines);
+  Stages(const Stages&) = delete;
+  Stages& operator=(const Stages&) = delete;
+
+  [[nodiscard]] size_t size() const { return stages_.size(); }
+  [[nodiscard]] const PipelinePlan& plan() const { return plan_; }
+  // Of the first one the config and, but for what it holds, the table are the whole model's.
+  [[nodiscard]] Engine& engine(size_t stage = 0) { return *stages_[stage].engine; }
+  [[nodiscard]] const Engine& engine(size_t stage = 0) const { return *stages_[stage].engine; }
+  // What samples it; its passes break in on training passes.
+  [[nodiscard]] Runner& sampler(size_t stage) { return *stages_[stage].sampler; }
+  [[nodiscard]] PassWorkspace& sampling(size_t stage = 0) { return *stages_[stage].sampling; }
+  // Tokens that training passes which run at once may have in all.
+  [[nodiscard]] int64_t pass_tokens() const;
+
+  // Calls body with each stage, all at once, and waits for all of them; what one throws is thrown
+  // here. It may ask sampler() for work.
+  void run(FunctionRef<void(size_t stage)> body);
+  // As Runner has them. `breaks`, if not null: what breaks in on passes.
+  api::BatchResult run(const api::Batch& batch, const Interruption* breaks = nullptr);
+  api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
+
+  // An adapter that trains.
+  api::AdapterSlot create_adapter(const std::vector<model::LoraModuleSpec>& specs, uint64_t seed);
+  void clear_adapter(api::AdapterSlot slot);
+  template <typename Body>
+  void for_adapter(api::AdapterSlot slot, Body body) {
+    for (Stage& stage : stages_) body(stage.engine->adapter(slot));
+  }
+  // For files: a copy with moments.
+  AdapterCopy copy_state(api::AdapterSlot slot);
+  // Likewise, the parts of what nothing trains put together; of a whole model the part itself.
+  std::shared_ptr<const model::LoraAdapter> whole(const StagedAdapter& parts);
+  // New adapters with the weights of this one, which do not train.
+  StagedAdapter copy_adapter(api::AdapterSlot slot);
+  // Also in a break.
+  void restore(const std::vector<AdapterCopy>& parts, api::AdapterSlot slot);
+  // Memory that an adapter of these modules takes, with or without gradients and moments.
+  [[nodiscard]] int64_t adapter_bytes(const std::vector<model::LoraModuleSpec>& specs,
+                                      bool trains) const;
+
+ private:
+  void add(Engine& engine, Runner& passes, Runner& sampler);
+
+  struct Stage {
+    // None where they are borrowed.
+    std::unique_ptr<Engine> own = {};
+    std::unique_ptr<Runner> own_passes = {}, own_sampler = {};
+    Engine* engine = nullptr;
+    Runner* passes = nullptr;
+    Runner* sampler = nullptr;
+    std::unique_ptr<PassWorkspace> sampling = {};
+  };
+
+  const PipelinePlan plan_;
+  std::vector<Stage> stages_;
+  std::unique_ptr<RankThreads> ranks_;  // null: a whole model's
+};
+
+}  // namespace strata::engine

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// A served model in stages: what eight tenants train, sample, save and load through the scheduler
+// has the bits, and the files the bytes, of one stage. That the tests of one stage hold in stages
+// is shown by a rerun of them (tests/engine/CMakeLists.txt).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/base/temp_dir.h"
+#include "tests/engine/runner_house.h"
+
+namespace strata::engine {
+namespace {
+
+using strata::testing::TempDir;
+using ::testing::HasSubstr;
+
+constexpr int kTenants = 8;
+
+std::string model_of(int tenant) { return "m" + std::to_string(tenant); }
+
+// Everything that was answered, by request: numbers, bit by bit.
+std::map<std::string, std::vector<double>> answers(const Server& server) {
+  std::map<std::string, std::vector<double>> out;
+  for (const auto& [request, outcomes] : server.posted) {
+    EXPECT_EQ(outcomes.size(), 1u) << request;
+    std::vector<double>& numbers = out[request];
+    const api::Outcome& outcome = outcomes.at(0);
+    const auto* failure = std::get_if<api::Failure>(&outcome);
+    EXPECT_EQ(failure, nullptr) << request << ": " << failure->message;
+    if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
+      numbers.push_back(pass->metrics.at("loss:sum"));
+      for (const auto& datum : pass->data)
+        numbers.insert(numbers.end(), datum.logprobs.begin(), datum.logprobs.end());
+    } else if (const auto* step = std::get_if<api::StepResult>(&outcome)) {
+      numbers = {step->stepped ? 1.0 : 0.0, step->grad_norm};
+    } else if (const auto* sampled = std::get_if<api::SampleOutput>(&outcome)) {
+      for (const auto& sequence : sampled->sequences) {
+        numbers.insert(numbers.end(), sequence.tokens.begin(), sequence.tokens.end());
+        numbers.insert(numbers.end(), sequence.logprobs.begin(), sequence.logprobs.end());
+      }
+      for (size_t i = 1; i < sampled->prompt_logprobs.size(); ++i)
+        numbers.push_back(static_cast<double>(sampled->prompt_logprobs[i]));
+    }
+  }
+  return out;
+}
+
+// What was kept of prefixes has pages yet.
+void run(Server& server) {
+  while (server.turn()) {
+  }
+  EXPECT_TRUE(server.scheduler.idle());
+}
+
+void train(Server& server, int tenant, int64_t& seq, uint32_t seed) {
+  const std::string model = model_of(tenant);
+  server.submit(command(model, ++seq, data(*server.engine, {5 + tenant, 40, 70, 9}, seed)));
+  server.submit(command(model, ++seq, data(*server.engine, {80, 12}, seed + 1)));
+  server.submit(
+      command(model, ++seq, api::OptimStep{.adamw = {.lr = 0.01, .grad_clip_norm = 1.0}}));
+}
+
+void draw(Server& server, const std::string& request, const api::SnapshotId& snapshot,
+          const std::string& dir, uint64_t seed) {
+  api::Command asked = sample(*server.engine, request, seed % 2 == 0 ? 70 : 6, seed, 3);
+  auto& op = std::get<api::Sample>(asked.op);
+  op.snapshot = snapshot;
+  op.snapshot_dir = dir;
+  op.prompt_logprobs = true;
+  server.submit(asked);
+}
+
+// All tenants at once: two steps each, all kinds of saves, samples of what was saved, which has to
+// be read again, and of the base; then a load into a fresh model and a step of that.
+std::map<std::string, std::vector<double>> serve(Server& server, const std::string& dir) {
+  std::vector<int64_t> seq(kTenants, 0);
+  const auto at = [&](int tenant, const std::string& name) {
+    return dir + "/" + model_of(tenant) + "-" + name;
+  };
+  for (int t = 0; t < kTenants; ++t) {
+    const auto seed = static_cast<uint64_t>(t);
+    server.submit(create(model_of(t), {.rank = 1 << (t % 4), .seed = seed}));
+    for (uint32_t step = 0; step < 2; ++step)
+      train(server, t, seq[static_cast<size_t>(t)], 100 * static_cast<uint32_t>(t) + 10 * step);
+    draw(server, "base " + model_of(t), {}, "", seed);
+  }
+  run(server);
+  for (int t = 0; t < kTenants; ++t) {
+    int64_t& next = seq[static_cast<size_t>(t)];
+    const std::string model = model_of(t);
+    server.submit(command(model, ++next, api::SaveState{.dir = at(t, "state")}));
+    server.submit(
+        command(model, ++next, api::SaveForSampler{.dir = at(t, "snapshot"), .snapshot = {model}}));
+    server.submit(command(
+        model, ++next,
+        api::SaveForSampler{
+            .dir = at(t, "fleeting"), .snapshot = {model + " fleeting"}, .ephemeral = true}));
+    server.submit(
+        command(model, ++next, api::SaveForSampler{.dir = at(t, "export"), .for_export = true}));
+  }
+  run(server);
+  for (int t = 0; t < kTenants; ++t) {
+    const std::string model = model_of(t);
+    draw(server, "of " + model, {model}, at(t, "snapshot"), 3);
+    draw(server, "of fleeting " + model, {model + " fleeting"}, at(t, "fleeting"), 4);
+    api::Command restored = create(model + "b", {.rank = 1 << (t % 4), .seed = 77});
+    auto& op = std::get<api::CreateModel>(restored.op);
+    op.load_dir = at(t, "state");
+    op.load_optimizer = t % 2 == 0;
+    server.submit(restored);
+    server.submit(command(model + "b", 1, data(*server.engine, {30, 90}, 5)));
+    server.submit(command(model + "b", 2, api::OptimStep{.adamw = {.lr = 0.01}}));
+    server.submit(command(model + "b", 3, api::SaveState{.dir = at(t, "again")}));
+  }
+  run(server);
+  return answers(server);
+}
+
+std::map<std::string, std::string> files_below(const std::string& dir) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
+    if (!entry.is_regular_file()) continue;
+    out[std::filesystem::relative(entry.path(), dir).string()] =
+        strata::testing::read_bytes(entry.path().string());
+  }
+  return out;
+}
+
+class ServedStages : public ::testing::TestWithParam<std::tuple<std::string, DType, int>> {};
+
+TEST_P(ServedStages, GiveTheBitsAndTheFilesOfOne) {
+  const auto [model, dtype, num_stages] = GetParam();
+  const TinyEngine setup = {.model = model,
+                            .dtype = dtype,
+                            .options = {.pass_tokens = 128, .prefill_tokens = 32, .page_size = 8}};
+  // Sampler weights have space for few, so that others are written and read again.
+  const RunnerOptions options = {.snapshot_bytes = 1, .prefix_cache = true};
+  TempDir whole_dir, dir;
+  Server whole(setup, {}, options, 1);
+  Server staged(setup, {}, options, num_stages);
+  ASSERT_EQ(staged.stages->size(), static_cast<size_t>(num_stages));
+  const auto want = serve(whole, whole_dir.path());
+  const auto got = serve(staged, dir.path());
+  EXPECT_EQ(got.size(), want.size());
+  for (const auto& [request, numbers] : want) {
+    const auto found = got.find(request);
+    ASSERT_NE(found, got.end()) << request;
+    EXPECT_EQ(found->second, numbers) << request;
+  }
+  const auto want_files = files_below(whole_dir.path());
+  EXPECT_GE(want_files.size(), size_t{kTenants} * 11);
+  const auto got_files = files_below(dir.path());
+  EXPECT_EQ(got_files.size(), want_files.size());
+  for (const auto& [name, bytes] : want_files) {
+    const auto found = got_files.find(name);
+    ASSERT_NE(found, got_files.end()) << name;
+    EXPECT_TRUE(found->second == bytes) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ServedStages,
+                         ::testing::Values(std::tuple{"qwen3", DType::kF32, 2},
+                                           std::tuple{"qwen3", DType::kBF16, 2},
+                                           std::tuple{"qwen3_5", DType::kBF16, 3},
+                                           std::tuple{"deepseek_moe", DType::kBF16, 2},
+                                           std::tuple{"gemma3", DType::kF32, 4}));
+
+// A stage that fails in the midst of a pass, for which others wait: what ran with it is answered
+// with the fault and has no gradient on any stage; the next pass and samples are as if nothing had
+// been.
+TEST(ServedStages, AStageThatFailsEndsItsPassAlone) {
+  Server whole({}, {}, {}, 1), staged({}, {}, {}, 2);
+  const auto next = [](Server& server, int64_t seq) {
+    server.submit(command("m", seq, data(*server.engine, {40, 50}, 3)));
+    server.submit(command("m", seq + 1, api::OptimStep{.adamw = {.lr = 0.05}}));
+    server.submit(sample(*server.engine, "s" + std::to_string(seq), 12, 3, 2));
+    server.run();
+  };
+  for (Server* server : {&whole, &staged}) {
+    server->ask(create("m", {.rank = 4, .seed = 1}));
+    next(*server, 1);
+  }
+  for (size_t faulty = 0; faulty < 2; ++faulty) {
+    const int64_t seq = 3 + 3 * static_cast<int64_t>(faulty);
+    // The stage finds when its forward begins that it may take nothing.
+    Engine& stage = staged.stages->engine(faulty);
+    const int64_t tokens = stage.options().pass_tokens;
+    const api::AdapterSlot slot{1};
+    stage.set_limits(tokens, 1 << 20, 0, /*pass_bytes=*/1);
+    const std::string told = staged.message(command("m", seq, data(*staged.engine, {40, 50}, 3)));
+    EXPECT_THAT(told, HasSubstr("the gradient of model m was dropped")) << faulty;
+    staged.stages->for_adapter(
+        slot, [](const model::LoraAdapter& part) { EXPECT_FALSE(part.has_gradient); });
+    stage.set_limits(tokens, 1 << 20, 0, /*pass_bytes=*/0);
+    whole.ask(command("m", seq, api::OptimStep{}));
+    next(whole, seq + 1);
+    next(staged, seq + 1);
+    const auto want = answers(whole);
+    staged.posted.erase("m-" + std::to_string(seq));
+    for (const auto& [request, numbers] : answers(staged))
+      EXPECT_EQ(numbers, want.at(request)) << request;
+  }
+}
+
+}  // namespace
+}  // namespace strata::engine
