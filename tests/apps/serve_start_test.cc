@@ -42,6 +42,21 @@ TEST_F(ServeStartTest, ADirectoryAloneIsServedToThisMachine) {
   EXPECT_EQ(end(*server, SIGTERM), 0);
 }
 
+TEST_F(ServeStartTest, WhatStagesCannotDoIsRefused) {
+  const auto fault = [&](const Words& more) {
+    Words all = {"serve", model(), "--listen", "127.0.0.1:0", "--data", root_ + "/refused"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Ran ran = run_program(all);
+    EXPECT_EQ(ran.code, 2);
+    return ran.err;
+  };
+  EXPECT_THAT(fault({"--stages", "2", "--speculate", "mtp"}),
+              HasSubstr("--stages 2 and --speculate mtp"));
+  EXPECT_THAT(fault({"--stages", "2", "--offload", root_}), HasSubstr("--stages 2 and --offload"));
+  EXPECT_THAT(fault({"--stages", "64"}), HasSubstr("--stages 64: 64 stages"));
+  EXPECT_THAT(fault({"--stages", "0"}), HasSubstr("--stages"));
+}
+
 TEST_F(ServeStartTest, ElsewhereKeysAndDataAreAskedFor) {
   const auto fault = [&](const Words& args, const Words& variables = {}) {
     Words all = {"serve"};

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The acceptance list of the Tinker protocol against a server of our own: conformance items over the wire, lifetimes and
 # restarts, and a tour with the official SDK of four versions. The SDKs come from PyPI (tools/run/sdk_python.sh).
+# With STRATA_STAGES=2 in the environment, which is an option of serve, all servers have their models in two stages.
 # usage: tools/run/e2e.sh PROGRAM [SDK_VERSION ...]
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "apps/setup/engine_setup.h"
+#include "apps/setup/stages.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -22,9 +23,35 @@ namespace {
 
 constexpr double kIdleSeconds = 0.5;   // how late a gap's end may be noticed
 constexpr double kLookSeconds = 0.02;  // how late a sample may be noticed in a training pass
+constexpr int kMicroBatches = 2;       // of a training pass, each stage
 constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
 
-bool has_drafts(const engine::Engine* engine) { return engine->options().draft_tokens > 0; }
+// Of a model's config alone; passes of a training pass run while others of it wait.
+engine::PipelinePlan plan_of(const EngineSetup& setup, int stages) {
+  engine::PipelinePlan plan = plan_stages(
+      setup, {.stages = stages, .schedule = "1f1b", .microbatches = kMicroBatches * stages});
+  plan.any_length = true;
+  return plan;
+}
+
+std::unique_ptr<engine::Stages> load_stages(const EngineSetup& setup, int stages,
+                                            int64_t draft_tokens) {
+  if (stages == 1) {
+    std::vector<std::unique_ptr<engine::Engine>> whole;
+    whole.push_back(make_engine(setup, {.draft_tokens = draft_tokens}));
+    const int64_t num_layers = whole[0]->config().num_layers();
+    return std::make_unique<engine::Stages>(engine::make_whole_plan(num_layers), std::move(whole));
+  }
+  if (draft_tokens > 0) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--stages {} and --speculate mtp: a model in stages makes no drafts; "
+                            "leave one of them out",
+                            stages));
+  }
+  engine::PipelinePlan plan = plan_of(setup, stages);
+  auto engines = make_stages(plan, setup);
+  return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
+}
 
 }  // namespace
 
@@ -33,28 +60,37 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   check_weights_fit(directories, options.memory,
                     options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
   for (const std::string& dir : directories) load(dir, options);
-  std::vector<engine::Engine*> engines;
-  for (const Base& base : engines_) engines.push_back(base.engine.get());
-  if (options.draft_tokens > 0 && std::none_of(engines.begin(), engines.end(), has_drafts)) {
+  std::vector<ServedModel> models;
+  bool has_drafts = false;
+  for (const Base& base : engines_) {
+    ServedModel& model = models.emplace_back();
+    engine::Stages& stages = *base.stages;
+    for (size_t i = 0; i < stages.size(); ++i) model.stages.push_back(&stages.engine(i));
+    if (stages.size() > 1) model.plan = &stages.plan();
+    has_drafts = has_drafts || stages.engine().options().draft_tokens > 0;
+  }
+  if (options.draft_tokens > 0 && !has_drafts) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--speculate mtp: no served model has a layer of multi-token prediction: that of "
                 "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
                 "leave the option out");
   }
-  plan_ = plan_serve(engines, options.memory, options.adapters.max_rank, options.max_sample_rows,
+  plan_ = plan_serve(models, options.memory, options.adapters.max_rank, options.max_sample_rows,
                      options.requests, options.expert_rank);
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.adapters;
   book_ = std::make_unique<engine::AdapterBook>(limits);
+  auto pass_bytes = plan_.pass_bytes.begin();
   for (size_t i = 0; i < engines_.size(); ++i) {
     Base& base = engines_[i];
     bases_[i].longest_datum = plan_.longest_data[i];
-    base.engine->set_limits(plan_.pass_tokens, plan_.max_pages[i], plan_.max_states[i],
-                            plan_.pass_bytes[i]);
-    base.passes = std::make_unique<engine::Runner>(*base.engine);
+    for (size_t stage = 0; stage < base.stages->size(); ++stage) {
+      base.stages->engine(stage).set_limits(plan_.pass_tokens, plan_.max_pages[i],
+                                            plan_.max_states[i], *pass_bytes++);
+    }
     base.runner = std::make_unique<engine::WorkRunner>(
-        *base.passes, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
+        *base.stages, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
         engine::RunnerOptions{
             .base = bases_[i].id,
             .max_sample_rows = options.max_sample_rows,
@@ -72,16 +108,17 @@ EngineHost::~EngineHost() { stop(); }
 
 void EngineHost::load(const std::string& dir, const HostOptions& options) {
   Base base;
-  base.engine = make_engine(
+  base.stages = load_stages(
       {.model = dir,
        .dtype = options.dtype,
        .weights = options.weights,
        .offload = options.offload,
        .threads = options.threads,
        .mtp = options.draft_tokens > 0 ? model::UseMtp::kIfThere : model::UseMtp::kNever},
-      {.draft_tokens = options.draft_tokens});
-  const model::ModelConfig& config = base.engine->config();
-  if (options.draft_tokens > 0 && !has_drafts(base.engine.get())) {
+      options.stages, options.draft_tokens);
+  const engine::Engine& engine = base.stages->engine();
+  const model::ModelConfig& config = engine.config();
+  if (options.draft_tokens > 0 && engine.options().draft_tokens == 0) {
     log(LogLevel::kWarning,
         fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
                     "drafted",
@@ -109,12 +146,10 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
 }
 
 int64_t EngineHost::parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const {
-  const engine::Engine& engine = *engines_.at(static_cast<size_t>(base)).engine;
-  const auto specs = engine::lora_specs(engine.config(), lora, expert_rank_);
+  const engine::Stages& stages = *engines_.at(static_cast<size_t>(base)).stages;
+  const auto specs = engine::lora_specs(stages.engine().config(), lora, expert_rank_);
   // Training adds three blocks of the parameters' size: gradients and two moments.
-  return (engine::adapter_bytes(engine, specs, true) -
-          engine::adapter_bytes(engine, specs, false)) /
-         3;
+  return (stages.adapter_bytes(specs, true) - stages.adapter_bytes(specs, false)) / 3;
 }
 
 void EngineHost::start(scheduler::Scheduler& scheduler,
@@ -262,11 +297,14 @@ void EngineHost::count(const api::Work& work) {
     sum.drafts_accepted += base.runner->drafts().accepted;
     sum.running_samples += base.runner->capacity().running_samples;
     sum.snapshot_bytes += base.runner->snapshots().num_bytes();
-    sum.kv_bytes += base.engine->kv_pool().num_bytes();
+    const engine::Stages& stages = *base.stages;
+    for (size_t i = 0; i < stages.size(); ++i)
+      sum.kv_bytes += stages.engine(i).kv_pool().num_bytes();
     sum.prompt_tokens += base.runner->prefix_counts().prompt_tokens;
     sum.cached_tokens += base.runner->prefix_counts().found_tokens;
     if (const engine::PrefixCache* prefixes = base.runner->prefixes())
-      sum.prefix_bytes += prefixes->num_pages() * base.engine->kv_pool().page_bytes();
+      sum.prefix_bytes += prefixes->num_pages() * stages.engine().kv_pool().page_bytes() *
+                          static_cast<int64_t>(stages.size());
   }
   trained_tokens_ = sum.trained_tokens;
   sampled_tokens_ = sum.sampled_tokens;

@@ -31,6 +31,7 @@ struct HostOptions {
   std::string dtype = "auto";
   std::string weights = "auto";
   int threads = 0;
+  int stages = 1;                  // that each model is divided into, each with its part of threads
   std::string offload;             // folder for activations of long data; empty: none is offloaded
   int64_t memory = 0;              // bytes
   std::vector<PlanRow> requests;   // of them
@@ -56,7 +57,7 @@ class EngineHost {
   // Positions that the cache has for one sample: a prompt that several share keeps one more page.
   [[nodiscard]] int64_t longest_sample(api::BaseId base) const {
     const auto index = static_cast<size_t>(base);
-    return (plan_.max_pages[index] - 1) * engines_[index].engine->kv_pool().page_size();
+    return (plan_.max_pages[index] - 1) * engines_[index].stages->engine().kv_pool().page_size();
   }
   // Null: the model has none.
   [[nodiscard]] const text::Tokenizer* tokenizer(api::BaseId base) const {
@@ -96,8 +97,7 @@ class EngineHost {
 
  private:
   struct Base {
-    std::unique_ptr<engine::Engine> engine;
-    std::unique_ptr<engine::Runner> passes;
+    std::unique_ptr<engine::Stages> stages;
     std::optional<text::Tokenizer> tokenizer;
     std::unique_ptr<engine::WorkRunner> runner;
   };

@@ -11,6 +11,7 @@
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 #include "engine/adapter_state.h"
+#include "engine/pipeline/stage_plan.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/work_runner.h"
 #include "report/format.h"
@@ -27,9 +28,13 @@ constexpr int64_t kAdaptersPercent = 40;     // of what passes leave
 constexpr int64_t kLongDataPercent = 10;     // of what no adapter and no sample needs at least
 constexpr int64_t kProcessBytes = 96 << 20;  // program, sockets, queues, the state store
 
-int64_t slot_bytes(const engine::Engine& engine, int64_t rank, model::ExpertRank expert_rank) {
-  return engine::adapter_bytes(
-      engine, engine::lora_specs(engine.config(), {.rank = rank}, expert_rank), true);
+int64_t slot_bytes(const ServedModel& model, int64_t rank, model::ExpertRank expert_rank) {
+  int64_t bytes = 0;
+  for (const engine::Engine* stage : model.stages) {
+    bytes += engine::adapter_bytes(
+        *stage, engine::lora_specs(stage->config(), {.rank = rank}, expert_rank), true);
+  }
+  return bytes;
 }
 
 engine::PlanShape pass_shape(const engine::Engine& engine, int64_t tokens, int64_t rank,
@@ -39,15 +44,39 @@ engine::PlanShape pass_shape(const engine::Engine& engine, int64_t tokens, int64
           .backward = true};
 }
 
-int64_t pass_bytes(engine::Engine& engine, int64_t tokens, int64_t rank,
+// What one pass of a stage may take, and what all take that are there at once, with what is on its
+// way between stages.
+struct StagePasses {
+  int64_t one = 0;
+  int64_t all = 0;
+};
+
+StagePasses stage_passes(const ServedModel& model, size_t stage, int64_t tokens, int64_t rank,
+                         model::ExpertRank expert_rank) {
+  engine::Engine& engine = *model.stages[stage];
+  const engine::PlanShape shape = pass_shape(engine, tokens, rank, expert_rank);
+  if (model.plan == nullptr) {
+    const int64_t bytes = engine::plan_pass_bytes(engine, shape);
+    return {bytes, bytes};
+  }
+  const engine::StagePlan plan =
+      engine::plan_stage(*model.plan, static_cast<int>(stage), engine, shape);
+  return {plan.pass_bytes + plan.held_bytes,
+          plan.activation_bytes() + plan.waiting_bytes() + plan.message_bytes + plan.list_bytes};
+}
+
+int64_t pass_bytes(const ServedModel& model, int64_t tokens, int64_t rank,
                    model::ExpertRank expert_rank) {
-  return engine::plan_pass_bytes(engine, pass_shape(engine, tokens, rank, expert_rank));
+  int64_t bytes = 0;
+  for (size_t i = 0; i < model.stages.size(); ++i)
+    bytes += stage_passes(model, i, tokens, rank, expert_rank).all;
+  return bytes;
 }
 
 // A sampling step, which reads and samples at most so many tokens: as a pass without backward, and
 // the logits of a chunk of rows once more, divided by their temperatures.
-int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t rank,
-                   model::ExpertRank expert_rank) {
+int64_t step_bytes(engine::Engine& engine, bool in_stages, int64_t tokens, int64_t rows,
+                   int64_t rank, model::ExpertRank expert_rank) {
   // Rows that decode may come on top, and so may all that they draft, which is read where it has
   // space in an empty step.
   const int64_t drafts = engine.options().draft_tokens;
@@ -55,6 +84,12 @@ int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t
   engine::PlanShape shape = pass_shape(engine, step, rank, expert_rank);
   shape.backward = false;
   int64_t states = 0;
+  if (in_stages) {
+    // What the stage before sends, and what it sends itself, here and in a message.
+    shape.in_stages = true;
+    states = 3 * Arena::aligned(step * engine.config().state_width() *
+                                dtype_bytes(engine.model().weights->compute_dtype()));
+  }
   if (drafts > 0) {
     // Drafts come behind every token of the step, those of a training pass behind all but one.
     shape.mtp = true;
@@ -66,7 +101,8 @@ int64_t step_bytes(engine::Engine& engine, int64_t tokens, int64_t rows, int64_t
   }
   // A choice is made behind each draft too.
   const int64_t scaled = std::min(rows * (1 + drafts), model::kHeadChunk);
-  return engine::plan_pass_bytes(engine, shape) + states +
+  const engine::PassPlan pass = engine::plan_pass(engine, shape);
+  return pass.total() + pass.kept() + states +
          scaled * Arena::aligned((engine.config().vocab_size + 2) * dtype_bytes(DType::kF32));
 }
 
@@ -78,16 +114,18 @@ struct LongestDatum {
 
 // The longest datum that fits `bytes` in a pass of its own, with what a runner does last to make
 // it fit. One of pass_tokens does: the pass is planned for it.
-LongestDatum longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t bytes, int64_t rank,
-                           model::ExpertRank expert_rank) {
+LongestDatum longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_tokens,
+                           int64_t bytes, int64_t rank, model::ExpertRank expert_rank) {
   engine::PlanShape shape = pass_shape(engine, pass_tokens, rank, expert_rank);
   shape.recompute = engine.least_recompute();
   shape.alone = true;
+  shape.in_stages = in_stages;
   const auto planned = [&](int64_t tokens) {
     shape.pass_tokens = tokens;
     return engine::plan_pass(engine, shape);
   };
-  const auto fits = [&](int64_t tokens) { return planned(tokens).total() <= bytes; };
+  const auto bytes_of = [](const engine::PassPlan& plan) { return plan.total() + plan.kept(); };
+  const auto fits = [&](int64_t tokens) { return bytes_of(planned(tokens)) <= bytes; };
   // Doubled first, so that no pass far beyond the answer is planned.
   const int64_t context = engine.config().max_position_embeddings;
   int64_t least = std::min(pass_tokens, context), beyond = context + 1;
@@ -101,7 +139,7 @@ LongestDatum longest_datum(engine::Engine& engine, int64_t pass_tokens, int64_t 
   shape.recompute = model::Recompute::kFull;
   if (!fits(least)) shape.recompute = engine.least_recompute();
   const engine::PassPlan plan = planned(least);
-  return {.tokens = least, .bytes = plan.total(), .file_bytes = plan.file_bytes};
+  return {.tokens = least, .bytes = bytes_of(plan), .file_bytes = plan.file_bytes};
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -109,9 +147,17 @@ int64_t sample_pages(const engine::Engine& engine) {
       std::min(kSamplePositions, engine.config().max_position_embeddings));
 }
 
+// Of all stages, each of which has pages and states of the whole model's layers.
+int64_t page_bytes(const ServedModel& model) {
+  return std::ssize(model.stages) * model.stages[0]->kv_pool().page_bytes();
+}
+int64_t state_bytes(const ServedModel& model) {
+  return std::ssize(model.stages) * model.stages[0]->cache_layout().state_bytes();
+}
+
 // What one sample keeps.
-int64_t sample_bytes(const engine::Engine& engine) {
-  return sample_pages(engine) * engine.kv_pool().page_bytes() + engine.cache_layout().state_bytes();
+int64_t sample_bytes(const ServedModel& model) {
+  return sample_pages(*model.stages[0]) * page_bytes(model) + state_bytes(model);
 }
 
 [[noreturn]] void too_little(int64_t needed, int64_t budget) {
@@ -151,41 +197,46 @@ std::vector<PlanRow> request_rows(const server::Budget& budget) {
   return rows;
 }
 
-ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
+ServePlan plan_serve(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
                      int64_t max_sample_rows, const std::vector<PlanRow>& requests,
                      model::ExpertRank expert_rank) {
-  CHECK(!engines.empty());
+  CHECK(!models.empty());
   ServePlan plan;
   plan.budget = budget;
   plan.process = kProcessBytes;
   plan.requests = requests;
   plan.max_rank = max_rank;
   int64_t least = 0;
-  for (engine::Engine* engine : engines) {
-    plan.weights += engine->model().weights->num_bytes();
-    const CheckpointSource* source = engine->model().checkpoint.get();
-    const bool dequantises = engine->model().weights->forms().empty();
+  for (const ServedModel& model : models) {
+    for (const engine::Engine* stage : model.stages)
+      plan.weights += stage->model().weights->num_bytes();
+    const model::LoadedModel& loaded = model.stages[0]->model();
+    const bool dequantises = loaded.weights->forms().empty();
     plan.keeps = plan.keeps || !dequantises;
-    if (source != nullptr && dequantises) plan.narrow += narrow_bytes(*source).stored;
+    if (loaded.checkpoint != nullptr && dequantises)
+      plan.narrow += narrow_bytes(*loaded.checkpoint).stored;
     // A request of several samples keeps its prompt's state too.
-    least += sample_bytes(*engine) + engine->cache_layout().state_bytes() +
-             slot_bytes(*engine, 8, expert_rank);
+    least += sample_bytes(model) + state_bytes(model) + slot_bytes(model, 8, expert_rank);
   }
   int64_t fixed = plan.weights + plan.process;
   for (const PlanRow& row : requests) fixed += row.bytes;
   const auto all_passes = [&](int64_t tokens) {
     int64_t bytes = 0;
-    for (engine::Engine* engine : engines)
-      bytes += pass_bytes(*engine, tokens, max_rank, expert_rank);
+    for (const ServedModel& model : models)
+      bytes += pass_bytes(model, tokens, max_rank, expert_rank);
     return bytes;
   };
   const auto all_steps = [&](int64_t tokens) {
     int64_t bytes = 0;
-    for (engine::Engine* engine : engines)
-      bytes += step_bytes(*engine, tokens, max_sample_rows, max_rank, expert_rank);
+    for (const ServedModel& model : models) {
+      for (engine::Engine* stage : model.stages) {
+        bytes += step_bytes(*stage, model.plan != nullptr, tokens, max_sample_rows, max_rank,
+                            expert_rank);
+      }
+    }
     return bytes;
   };
-  const int64_t one_adapter = slot_bytes(*engines[0], std::min(kUsualRank, max_rank), expert_rank);
+  const int64_t one_adapter = slot_bytes(models[0], std::min(kUsualRank, max_rank), expert_rank);
   // The longest passes that take half of it, at most, and leave so much.
   const auto longest_passes = [&](int64_t wanted_rest) {
     for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
@@ -199,8 +250,6 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   plan.pass_tokens = longest_passes(std::max(2 * least, one_adapter * 100 / kAdaptersPercent + 1));
   if (plan.pass_tokens == 0) plan.pass_tokens = longest_passes(2 * least);
   if (plan.pass_tokens == 0) plan.pass_tokens = kLeastPassTokens;
-  for (engine::Engine* engine : engines)
-    plan.pass_bytes.push_back(pass_bytes(*engine, plan.pass_tokens, max_rank, expert_rank));
   plan.passes = all_passes(plan.pass_tokens);
   plan.steps = all_steps(plan.pass_tokens);
   const int64_t taken = fixed + plan.passes + plan.steps;
@@ -208,33 +257,43 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
   if (rest < 2 * least) too_little(taken + 2 * least, budget);
   // Longer data may have more than the passes that they are alone in, as far as the context goes.
   const int64_t spare = rest - std::max(2 * least, one_adapter * 100 / kAdaptersPercent + 1);
-  const int64_t share = std::max<int64_t>(0, spare) * kLongDataPercent / 100 / std::ssize(engines);
-  for (size_t i = 0; i < engines.size(); ++i) {
-    int64_t& pass_bytes = plan.pass_bytes[i];
-    const LongestDatum longest =
-        longest_datum(*engines[i], plan.pass_tokens, pass_bytes + share, max_rank, expert_rank);
-    plan.longest_data.push_back(longest.tokens);
-    plan.file_bytes.push_back(longest.file_bytes);
-    const int64_t more = std::max<int64_t>(0, longest.bytes - pass_bytes);
-    pass_bytes += more;
-    plan.passes += more;
-    rest -= more;
+  const int64_t share = std::max<int64_t>(0, spare) * kLongDataPercent / 100 / std::ssize(models);
+  for (const ServedModel& model : models) {
+    LongestDatum of_model = {.tokens = INT64_MAX};
+    for (size_t i = 0; i < model.stages.size(); ++i) {
+      // As many passes may be there as a stage has in flight, and each may be a longer one.
+      const int64_t count =
+          model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(i));
+      const int64_t own_share = share / std::ssize(model.stages) / count;
+      int64_t bytes = stage_passes(model, i, plan.pass_tokens, max_rank, expert_rank).one;
+      const LongestDatum longest =
+          longest_datum(*model.stages[i], model.plan != nullptr, plan.pass_tokens,
+                        bytes + own_share, max_rank, expert_rank);
+      of_model.tokens = std::min(of_model.tokens, longest.tokens);
+      of_model.file_bytes = std::max(of_model.file_bytes, longest.file_bytes);
+      const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
+      plan.pass_bytes.push_back(bytes + more);
+      plan.passes += more * count;
+      rest -= more * count;
+    }
+    plan.longest_data.push_back(of_model.tokens);
+    plan.file_bytes.push_back(of_model.file_bytes);
   }
   plan.snapshots = rest * 15 / 100;
   plan.adapters = rest * kAdaptersPercent / 100;
   const int64_t kv_share =
-      (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(engines.size());
-  for (engine::Engine* engine : engines) {
-    const int64_t state = engine->cache_layout().state_bytes();
-    const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(*engine));
+      (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(models.size());
+  for (const ServedModel& model : models) {
+    const int64_t state = state_bytes(model);
+    const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(model));
     plan.max_states.push_back(states);
     plan.states += states * state;
-    const int64_t pages = std::max((kv_share - states * state) / engine->kv_pool().page_bytes(),
-                                   sample_pages(*engine));
+    const int64_t pages =
+        std::max((kv_share - states * state) / page_bytes(model), sample_pages(*model.stages[0]));
     plan.max_pages.push_back(pages);
-    plan.kv += pages * engine->kv_pool().page_bytes();
+    plan.kv += pages * page_bytes(model);
   }
-  engine::Engine& first = *engines[0];
+  const ServedModel& first = models[0];
   plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
   plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
   plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);
@@ -243,6 +302,14 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
                      (plan.pass_tokens / 2);
   plan.sample_bytes = sample_bytes(first);
   return plan;
+}
+
+ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
+                     int64_t max_sample_rows, const std::vector<PlanRow>& requests,
+                     model::ExpertRank expert_rank) {
+  std::vector<ServedModel> models;
+  for (engine::Engine* engine : engines) models.push_back({.stages = {engine}});
+  return plan_serve(models, budget, max_rank, max_sample_rows, requests, expert_rank);
 }
 
 std::string ServePlan::text() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/pipeline/plan.h"
 #include "server/budget.h"
 
 namespace strata::apps {
@@ -16,6 +17,12 @@ namespace strata::apps {
 struct PlanRow {
   std::string name;
   int64_t bytes = 0;
+};
+
+// A model that is served: its stages, and how they divide it; without a plan one, which is whole.
+struct ServedModel {
+  std::vector<engine::Engine*> stages;
+  const engine::PipelinePlan* plan = nullptr;
 };
 
 struct ServePlan {
@@ -43,7 +50,7 @@ struct ServePlan {
   std::vector<int64_t> file_bytes;
   std::vector<int64_t> max_pages;
   std::vector<int64_t> max_states;
-  std::vector<int64_t> pass_bytes;
+  std::vector<int64_t> pass_bytes;  // of each stage of each
 
   // The table, and the line that says what fits.
   [[nodiscard]] std::string text() const;
@@ -54,6 +61,10 @@ std::vector<PlanRow> request_rows(const server::Budget& budget);
 
 // Error{kResourceExhausted} when not even one adapter of rank 8 and one sample of 2,048 positions
 // fit: what is needed, what there is, and what to change.
+ServePlan plan_serve(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
+                     int64_t max_sample_rows, const std::vector<PlanRow>& requests,
+                     model::ExpertRank expert_rank = model::ExpertRank::kDivided);
+// Of whole models.
 ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
                      int64_t max_sample_rows, const std::vector<PlanRow>& requests,
                      model::ExpertRank expert_rank = model::ExpertRank::kDivided);

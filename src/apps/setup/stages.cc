@@ -201,4 +201,18 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }
 
+std::vector<std::unique_ptr<engine::Engine>> make_stages(const engine::PipelinePlan& plan,
+                                                         const EngineSetup& setup,
+                                                         engine::EngineOptions options) {
+  options.recompute = parse_recompute(setup.recompute);
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
+    const auto stage = static_cast<size_t>(plan.stages_of(rank).at(0));
+    options.threads = threads_of(rank, plan.num_ranks(), setup.threads);
+    engines.push_back(
+        make_stage(make_backend(options.threads), setup, plan.layers[stage], options, rank == 0));
+  }
+  return engines;
+}
+
 }  // namespace strata::apps

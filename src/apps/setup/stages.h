@@ -41,5 +41,9 @@ int threads_of(int rank, int num_ranks, int threads);
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
                                             const EngineSetup& setup,
                                             engine::EngineOptions options = {});
+// Loads all stages of a plan that has one a rank, each with its part of the threads.
+std::vector<std::unique_ptr<engine::Engine>> make_stages(const engine::PipelinePlan& plan,
+                                                         const EngineSetup& setup,
+                                                         engine::EngineOptions options = {});
 
 }  // namespace strata::apps

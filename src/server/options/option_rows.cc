@@ -358,6 +358,9 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
            "them, to the same results; narrow: an error where none can be kept")
       .in("auto|narrow|bf16");
   count_row(t, "threads", o.threads, 0, "of the engine").by_default("0: all cores");
+  t.integer("stages", o.stages, {1, 64, "1 to 64"},
+            "that the layers of each model are divided into, each with its part of --threads; "
+            "no result depends on it");
 }
 
 }  // namespace

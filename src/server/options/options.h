@@ -102,7 +102,8 @@ struct ServeOptions {
   std::string speculate = "none";
   int64_t draft_tokens = 1;
   bool prefix_cache = true;
-  int64_t threads = 0;     // 0: all cores
+  int64_t threads = 0;  // 0: all cores
+  int64_t stages = 1;
   std::string stands_for;  // for people: what a short command line stands for, or empty
 };
 
