@@ -9,6 +9,7 @@
 //   HOME             also what ~/ stands for in file names that are typed in a chat
 //   TERM             whether lines can be edited at the terminal
 //   NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC  of systemd (sd_notify(3))
+//   OMPI_COMM_WORLD_SIZE  how many of a command Open MPI's mpirun has started
 //   HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, HOME   where models of the Hugging Face hub lie
 #pragma once
 #include <map>
@@ -31,5 +32,6 @@ std::map<std::string, std::string> env_strata();  // every STRATA_* variable
 std::string env_notify_socket();
 std::string env_watchdog_pid();
 std::string env_watchdog_usec();
+std::string env_mpi_size();
 
 }  // namespace strata

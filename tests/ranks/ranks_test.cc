@@ -289,6 +289,11 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
     EXPECT_EQ(ended.text.find(c.said, first + 1), std::string::npos) << ended.text;
     EXPECT_FALSE(fs::exists(o.out));
   }
+  const Ended unnamed = run_ranks(2, one);
+  EXPECT_EQ(unnamed.code, 2);
+  EXPECT_THAT(unnamed.text,
+              HasSubstr("mpirun has started 2 of this command; give --ranks pipeline=2"));
+  EXPECT_FALSE(fs::exists(one.out));
   TrainOptions alone = one;
   alone.stages.ranks = "pipeline=2";
   const Ended ended = run_shell(quoted(command_of(alone)));

@@ -15,6 +15,7 @@
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/model_identity.h"
 #include "backend/mpi_comm.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "data/input_file.h"
@@ -88,6 +89,16 @@ int run_as_rank(const std::string& ranks_text, RankBody body) {
     code = exit_code(error);
   }
   return code;
+}
+
+void check_started_alone() {
+  const std::string count = env_mpi_size();
+  if (count.empty() || count == "1") return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("mpirun has started {} of this command; give --ranks pipeline={}, or start "
+                  "it once, without mpirun",
+                  count, count));
 }
 
 RankFacts facts_of(const std::string& model, const std::string& dtype, const OptionTable& table) {

@@ -22,6 +22,10 @@ namespace strata::apps {
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
 int run_as_rank(const std::string& ranks, RankBody body);
 
+// An Error where mpirun has started several of this command, which without --ranks know nothing of
+// each other and would write the same files.
+void check_started_alone();
+
 // What ranks must have in common: {what, value} in an order that is the same everywhere.
 using RankFacts = std::vector<std::pair<std::string, std::string>>;
 // The program, the CPU path, the base model by its content and its dtype, and every option of the

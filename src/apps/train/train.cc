@@ -266,6 +266,7 @@ int run_train(const TrainOptions& options) {
                          return train_as_rank(comm, layout, options);
                        });
   }
+  check_started_alone();
   report::TraceFile trace(options.trace);
   if (!options.save_config.empty()) save_recipe(options);
   if (!options.sweep.empty()) {
