@@ -317,7 +317,7 @@ case("a JSON pass with CSR of 2^40 rows", "future, user error")(lambda w: w.trai
                     "sparse_col_indices": []}}}]}))
 case("a JSON pass of another tenant's model", 404)(lambda w: status(w.json(
     "forward_backward", {"model_id": w.foreign.id, "seq_id": 1})))
-case("a heartbeat of 9 KiB", 413)(lambda w: status(w.json("session_heartbeat", b" " * 9000)))
+case("a heartbeat of 17 KiB", 413)(lambda w: status(w.json("session_heartbeat", b" " * 17_000)))
 case("a heartbeat of 1 MiB in 131 bytes of zstd", 413)(lambda w: status(w.pack("session_heartbeat", b" " * (1 << 20), "application/json")))
 case("HEAD of a path that needs no key, without one", 200)(lambda w: w.raw(w.head("HEAD /api/v1/healthz HTTP/1.1", key=False)))
 case("POST of a path that needs no key, without one", 405)(lambda w: w.raw(w.head("POST /api/v1/healthz HTTP/1.1", "Content-Length: 0", key=False)))

@@ -189,7 +189,7 @@ std::optional<std::string> decode_path(std::string_view path) {
 namespace {
 
 // A body that is parsed on the I/O thread, and that no rate meters: a sign of life, a poll.
-constexpr uint64_t kTinyBody = 8 << 10;
+constexpr uint64_t kTinyBody = 16 << 10;  // half a millisecond of parsing
 constexpr uint64_t kUnreadBody = 1 << 20;
 
 }  // namespace

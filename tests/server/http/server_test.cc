@@ -144,10 +144,10 @@ TEST_F(HttpServerTest, BoundsBodies) {
 
 // A sign of life is read on the I/O thread, and no rate meters it.
 TEST_F(HttpServerTest, ASignOfLifeIsShort) {
-  EXPECT_EQ(status(ask(head("POST /api/v1/beat", length(8192)) + std::string(8192, ' '))), "200");
-  const std::string long_one = ask(head("POST /api/v1/beat", length(8193)));
+  EXPECT_EQ(status(ask(head("POST /api/v1/beat", length(16384)) + std::string(16384, ' '))), "200");
+  const std::string long_one = ask(head("POST /api/v1/beat", length(16385)));
   EXPECT_EQ(status(long_one), "413");
-  EXPECT_NE(long_one.find("limit is 8192"), std::string::npos) << long_one;
+  EXPECT_NE(long_one.find("limit is 16384"), std::string::npos) << long_one;
   const std::string blanks(1 << 20, ' ');
   std::string packed(ZSTD_compressBound(blanks.size()), '\0');
   packed.resize(ZSTD_compress(packed.data(), packed.size(), blanks.data(), blanks.size(), 3));
