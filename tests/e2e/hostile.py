@@ -251,7 +251,7 @@ case("a number where a text belongs", 400)(lambda w: status(w.json("get_info", {
 case("seq_id 2^63", 400)(lambda w: status(w.asample(seq_id=2 ** 63)))
 case("seq_id 1e400", 400)(lambda w: status(w.json("asample", '{"sampling_session_id":"%s","seq_id":1e400}' % w.sampler)))
 case("a lone surrogate in a name", 400)(lambda w: status(w.json("create_session", '{"display_name":"\\ud800"}')))
-case("user_metadata of 1 MB", 400)(lambda w: status(w.json(
+case("user_metadata of 1 MB", 413)(lambda w: status(w.json(
     "create_session", {"user_metadata": {"a": "x" * 900_000}})))
 case("10,000 tags", 400)(lambda w: status(w.json("create_session", {"tags": ["x"] * 10_000})))
 case("base_model ../../etc", 400)(lambda w: status(w.wire.create(w.session, 50, base="../../etc")))

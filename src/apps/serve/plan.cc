@@ -46,13 +46,13 @@ engine::PlanShape pass_shape(const engine::Engine& engine, int64_t tokens, int64
 
 // What one pass of a stage may take, and what all take that are there at once, with what is on its
 // way between stages.
-struct StagePasses {
+struct PlannedPasses {
   int64_t one = 0;
   int64_t all = 0;
 };
 
-StagePasses stage_passes(const ServedModel& model, size_t stage, int64_t tokens, int64_t rank,
-                         model::ExpertRank expert_rank) {
+PlannedPasses stage_passes(const ServedModel& model, size_t stage, int64_t tokens, int64_t rank,
+                           model::ExpertRank expert_rank) {
   engine::Engine& engine = *model.stages[stage];
   const engine::PlanShape shape = pass_shape(engine, tokens, rank, expert_rank);
   if (model.plan == nullptr) {
