@@ -22,7 +22,7 @@ const RecomputeRegions kAllowed[] = {
 
 class Fitting {
  public:
-  Fitting(const StagedCase& c, std::vector<double> work)
+  Fitting(const StagedCase& c, std::vector<Work> work)
       : plan_(staged_plan(c)), work_(std::move(work)) {
     for (const model::LayerRange& range : plan_.layers) {
       auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 1);
@@ -31,16 +31,17 @@ class Fitting {
           std::make_unique<Engine>(std::move(backend), std::move(model), EngineOptions()));
       borrowed_.push_back(engines_.back().get());
     }
-    work_.resize(engines_.size(), 0.0);
-    fitter_.emplace(plan_, borrowed_, shape_, work_);
+    work_.resize(engines_.size());
+    fitter_.emplace(plan_, borrowed_, shape_);
   }
   StageFitter* operator->() { return &*fitter_; }
   const PipelinePlan& plan() { return plan_; }
+  StageFitter::Work work() { return {work_}; }
 
  private:
   PipelinePlan plan_;
   PlanShape shape_ = {.pass_tokens = kTokens, .backward = true, .train_base = true, .alone = true};
-  std::vector<double> work_;
+  std::vector<Work> work_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<Engine*> borrowed_;
   std::optional<StageFitter> fitter_;
@@ -62,21 +63,21 @@ TEST(StageFitter, FitsAndNeverWorksMoreWithMore) {
        {schedule::Kind::kGpipe, schedule::Kind::kCircular, schedule::Kind::k1f1b}) {
     Fitting fitting(case_of(kind), {});
     const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
-    EXPECT_FALSE(fitting->fit(kAllowed, 1));
+    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1));
     const int64_t least = fitting->least();
     ASSERT_LT(least, most);
-    EXPECT_FALSE(fitting->fit(kAllowed, least - 1));
-    const auto leanest = fitting->fit(kAllowed, least);
+    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), least - 1));
+    const auto leanest = fitting->fit(kAllowed, fitting.work(), least);
     ASSERT_TRUE(leanest);
     EXPECT_FALSE(leanest->regions.keeps_layer_inputs);
-    double last = fitting->cost(*leanest);
+    double last = fitting->cost(*leanest, fitting.work());
     constexpr int kSteps = 12;
     for (int i = 1; i <= kSteps; ++i) {
       const int64_t bytes = least + (most - least) * i / kSteps;
-      const auto choice = fitting->fit(kAllowed, bytes);
+      const auto choice = fitting->fit(kAllowed, fitting.work(), bytes);
       ASSERT_TRUE(choice) << bytes;
       EXPECT_LE(choice->bytes(), bytes);
-      const double cost = fitting->cost(*choice);
+      const double cost = fitting->cost(*choice, fitting.work());
       EXPECT_LE(cost, last * (1 + 1e-9)) << i;
       last = cost;
     }
@@ -86,13 +87,14 @@ TEST(StageFitter, FitsAndNeverWorksMoreWithMore) {
 
 // What a busy rank does not make again, others may: it is that one which the rest waits for.
 TEST(StageFitter, SparesTheBusiestRank) {
-  Fitting fitting(case_of(schedule::Kind::kGpipe), {1e12, 0.0});
+  Fitting fitting(case_of(schedule::Kind::kGpipe), {{.flops = 1e12}, {}});
   const int64_t full = fitting->count({}, model::Recompute::kFull).bytes();
   const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
-  const auto choice = fitting->fit(kAllowed, (full + most) / 2 + (most - full) / 8);
+  const auto choice = fitting->fit(kAllowed, fitting.work(), (full + most) / 2 + (most - full) / 8);
   ASSERT_TRUE(choice);
-  EXPECT_EQ(fitting->again(*choice)[0], 0.0);
-  EXPECT_GT(fitting->again(*choice)[1], 0.0);
+  const std::vector<Work> again = fitting->again(choice->regions, choice->recompute);
+  EXPECT_EQ(again[0].flops, 0.0);
+  EXPECT_GT(again[1].flops, 0.0);
 }
 
 // The bits are those of a run that keeps everything, and each part is as planned.
@@ -105,11 +107,11 @@ TEST(StageFitter, TakesWhatItChose) {
     const StagedCase c = case_of(kind);
     Fitting fitting(c, {});
     const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
-    EXPECT_FALSE(fitting->fit(kAllowed, 1));
+    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1));
     const int64_t least = fitting->least();
     std::vector<float> logprobs;
     for (const int64_t bytes : {most, (least + most) / 2, least}) {
-      const auto choice = fitting->fit(kAllowed, bytes);
+      const auto choice = fitting->fit(kAllowed, fitting.work(), bytes);
       ASSERT_TRUE(choice);
       run_ranks(fitting.plan().num_ranks(), [&](Comm& comm) {
         Runner pipeline(

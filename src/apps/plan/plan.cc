@@ -185,8 +185,10 @@ int plan_in_stages(const PlanOptions& options) {
   RunShape shape = shape_of(options, *engine);
   shape.longest_passes.clear();
   add_micro_batches(shape, shape.lengths, /*trained=*/true, stages.microbatches);
-  const StagedPlan plan = plan_staged(setup, stages, shape, options.memory);
   const MachineLimits limits = machine_of(options, *engine);
+  // As in plan_training().
+  if (!options.machine.empty()) shape.price = engine::price_of(limits);
+  const StagedPlan plan = plan_staged(setup, stages, shape, options.memory);
   if (options.json) {
     fmt::print("{}\n", boost::json::serialize(json_of(plan, limits)));
     return 0;

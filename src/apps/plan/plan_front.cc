@@ -63,7 +63,8 @@ std::vector<FrontPoint> front_of(const PlannedRun& run,
       for (const auto& [name, preset] : presets) budgets.push_back(preset.recompute.bytes);
       for (const int64_t bytes : budgets) {
         const auto allowed = [&](int64_t taken, int64_t file_bytes) {
-          return run.shape.file_space.holds(file_bytes, taken);
+          const int64_t planned = engine::plan_memory(run.engine, pass, taken, file_bytes).total();
+          return run.shape.file_space.holds(file_bytes, planned);
         };
         std::optional<engine::RecomputePlan> plan = planner.plan(bytes, allowed);
         if (!plan) continue;

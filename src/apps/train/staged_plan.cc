@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -75,34 +76,38 @@ class StagedPlanner {
   }
 
   [[nodiscard]] StagedPlan as_told() {
-    const Try one = at(shape_.longest_passes.front(), false);
-    engine::StageFitter fitter(one.stages, borrowed_, one.pass, one.work);
-    return finish(one, fitter, fitter.count(one.stages.regions, parse_recompute(setup_.recompute)));
+    const Try one = at(shape_.longest_passes.front());
+    engine::StageFitter fitter(one.stages, borrowed_, one.pass, shape_.price);
+    const StepWork work = work_of_step(one, fitter, /*in_files=*/false);
+    return finish(one, fitter, work,
+                  fitter.count(one.stages.regions, parse_recompute(setup_.recompute)));
   }
 
+  // Whatever is tried is tried for any memory, so that more of it never plans more time.
   [[nodiscard]] StagedPlan within(const std::string& memory) {
     const int64_t budget = server::parse_size("memory", memory);
     const std::vector<RecomputeRegions> regions = regions_allowed(options_);
     std::optional<StagedPlan> best;
-    double best_time = 0.0;
-    for (const bool in_files : {false, true}) {
-      // Masters are stepped in memory.
-      if (best || (in_files && shape_.pass.train_base)) break;
-      for (const LongestPass& longest : numbers()) {
-        const Try one = at(longest, in_files);
-        engine::StageFitter fitter(one.stages, borrowed_, one.pass, one.work);
-        const int64_t others = besides_stages(one).total();
-        std::optional<engine::StagesChoice> choice = fitter.fit(regions, budget - others);
+    double best_time = std::numeric_limits<double>::max();
+    for (const LongestPass& longest : numbers()) {
+      const Try one = at(longest);
+      engine::StageFitter fitter(one.stages, borrowed_, one.pass, shape_.price);
+      const int64_t others = besides_stages(one).total();
+      for (const bool in_files : {false, true}) {
+        if (in_files && shape_.pass.train_base) break;  // masters are stepped in memory
+        const StepWork work = work_of_step(one, fitter, in_files);
+        if (one.time_of(fitter.least_cost(work.as_told())) >= best_time) continue;
+        std::optional<engine::StagesChoice> choice =
+            fitter.fit(regions, work.as_told(), budget - others);
         if (others + fitter.least() < least_) {
           least_ = others + fitter.least();
           least_tokens_ = one.pass.pass_tokens;
           least_number_ = longest.limit;
         }
         if (!choice) continue;
-        const double time =
-            static_cast<double>(longest.limit) * fitter.cost(*choice) / (1.0 - bubbles(one));
-        if (best && time >= best_time) continue;
-        best = finish(one, fitter, *std::move(choice));
+        const double time = one.time_of(fitter.cost(*choice, work.as_told()));
+        if (time >= best_time) continue;
+        best = finish(one, fitter, work, *std::move(choice));
         best_time = time;
       }
     }
@@ -121,8 +126,18 @@ class StagedPlanner {
   struct Try {
     engine::PipelinePlan stages;
     engine::PlanShape pass;
-    std::vector<double> work;  // of a micro-batch, by stage
+    double num_passes = 1.0;  // of a step, were they all as long as the longest
+    double bubbles = 0.0;     // share of the ranks' time
+    [[nodiscard]] double time_of(double busiest) const {
+      return num_passes * busiest / (1.0 - bubbles);
+    }
+  };
+
+  // Of the longest pass by stage, besides recomputing.
+  struct StepWork {
+    std::vector<engine::Work> of_stages;
     bool in_files = false;
+    [[nodiscard]] engine::StageFitter::Work as_told() const { return {of_stages, in_files}; }
   };
 
   [[nodiscard]] engine::PipelinePlan stages_of(int64_t microbatches) const {
@@ -131,49 +146,71 @@ class StagedPlanner {
     return plan_stages(whole_->config(), own, setup_.recompute, "");
   }
 
-  // Of micro-batches that are worth trying: a file's schedule has the one that it has.
+  // Of micro-batches that are worth trying, each of which has a sequence: a file's schedule has the
+  // one that it has.
   [[nodiscard]] std::vector<LongestPass> numbers() const {
     schedule::Kind kind = {};
     std::vector<LongestPass> numbers;
     for (const LongestPass& longest : shape_.longest_passes) {
+      const std::vector<int64_t>& each = longest.of_microbatches;
       const bool is_short = shape_.step_tokens < kLeastPassTokens * longest.limit;
-      const bool any = schedule::parse_kind(options_.schedule, kind) && !is_short;
+      const bool is_empty = std::find(each.begin(), each.end(), 0) != each.end();
+      const bool any = schedule::parse_kind(options_.schedule, kind) && !is_short && !is_empty;
       if (numbers.empty() || any) numbers.push_back(longest);
     }
     return numbers;
   }
 
-  [[nodiscard]] Try at(const LongestPass& longest, bool in_files) const {
+  [[nodiscard]] Try at(const LongestPass& longest) const {
     Try one;
     one.stages = stages_of(longest.limit);
     one.pass = shape_.pass;
-    one.in_files = in_files;
     one.pass.pass_tokens = std::max(longest.trained, longest.evaluated);
     one.pass.sent_tokens =
         std::accumulate(longest.of_microbatches.begin(), longest.of_microbatches.end(), int64_t{0});
-    one.pass.weights_in_files = in_files;
-    double tokens = 0.0;
-    for (const int64_t length : shape_.lengths) tokens += static_cast<double>(length);
-    const double flops =
-        engine::step_flops(whole_->config(),
-                           {.lengths = shape_.lengths, .modules = shape_.pass.modules}) /
-        tokens * static_cast<double>(shape_.step_tokens) / static_cast<double>(longest.limit);
-    for (size_t stage = 0; stage < engines_.size(); ++stage) {
-      const auto bytes = static_cast<double>(engines_[stage]->model().weights->num_bytes());
-      one.work.push_back(
-          engine::Price().of({.flops = flops * shares_[stage],
-                              .bytes = engine::kWeightReads * bytes,
-                              .file_bytes = in_files ? engine::kFileReads * bytes : 0.0}));
-    }
+    one.num_passes =
+        static_cast<double>(shape_.step_tokens) / static_cast<double>(one.pass.pass_tokens);
+    // With equal stages; a backward to all parameters costs two forwards.
+    one.bubbles =
+        schedule::walk(
+            schedule::without_transfers(one.stages.table),
+            {.forward = 1, .input_grad = 1, .weight_grad = shape_.pass.train_base ? 1.0 : 0.0})
+            .bubble_share;
     return one;
   }
 
-  // Of the ranks' time with equal stages; a backward to all parameters costs two forwards.
-  [[nodiscard]] double bubbles(const Try& one) const {
-    return schedule::walk(
-               schedule::without_transfers(one.stages.table),
-               {.forward = 1, .input_grad = 1, .weight_grad = shape_.pass.train_base ? 1.0 : 0.0})
-        .bubble_share;
+  // Each micro-batch reads the stages' own weights; all else goes by their shares.
+  [[nodiscard]] StepWork work_of_step(const Try& one, const engine::StageFitter& fitter,
+                                      bool in_files) const {
+    engine::RecomputePlan kept;
+    for (const std::vector<model::SavedCost>& saved : fitter.saved()) {
+      for (const model::SavedCost& cost : saved) {
+        kept.rows.push_back(
+            {.tag = cost.tag, .layers = {cost.layer}, .num_kept = 1, .layer_bytes = cost.bytes});
+      }
+    }
+    const auto number = static_cast<double>(one.stages.table.num_microbatches);
+    const model::ModelWeights& weights = *whole_->model().weights;
+    const engine::Work step = engine::step_work(weights,
+                                                {.lengths = shape_.lengths,
+                                                 .modules = shape_.pass.modules,
+                                                 .indexer_loss = shape_.pass.indexer_loss},
+                                                {.tokens = static_cast<double>(shape_.step_tokens),
+                                                 .number = number,
+                                                 .pass_tokens = one.pass.pass_tokens},
+                                                kept);
+    const double others =
+        step.bytes - engine::kWeightReads * number * static_cast<double>(weights.num_bytes());
+    StepWork work = {.of_stages = {}, .in_files = in_files};
+    for (size_t stage = 0; stage < engines_.size(); ++stage) {
+      const double read =
+          number * static_cast<double>(engines_[stage]->model().weights->num_bytes());
+      const engine::Work own = {.flops = step.flops * shares_[stage],
+                                .bytes = others * shares_[stage] + engine::kWeightReads * read,
+                                .file_bytes = in_files ? engine::kFileReads * read : 0.0};
+      work.of_stages.push_back(1.0 / one.num_passes * own);
+    }
+    return work;
   }
 
   // What the run takes and no stage does.
@@ -199,12 +236,12 @@ class StagedPlanner {
     return plan;
   }
 
-  [[nodiscard]] StagedPlan finish(const Try& one, engine::StageFitter& fitter,
-                                  engine::StagesChoice choice) const {
+  [[nodiscard]] StagedPlan finish(const Try& one, const engine::StageFitter& fitter,
+                                  const StepWork& work, engine::StagesChoice choice) const {
     StagedPlan plan;
     plan.stages = one.stages;
     plan.pass_tokens = one.pass.pass_tokens;
-    plan.weights_in_files = one.in_files;
+    plan.weights_in_files = work.in_files;
     plan.stages.regions = choice.regions;
     const auto of_stages = [&](auto bytes_of) {
       int64_t bytes = 0;
@@ -226,16 +263,17 @@ class StagedPlanner {
     for (const engine::PlanItem& item : besides_stages(one).items)
       plan.memory.items.push_back(item);
     plan.memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });
-    // Of the whole, with what the stages recompute.
-    TrainPlan whole;
-    whole.pass = one.pass;
-    whole.recompute = engine::describe_recompute(*whole_, one.pass, choice.recompute);
-    const auto number = static_cast<double>(one.stages.table.num_microbatches);
-    const double even = sum(one.work) / static_cast<double>(one.stages.num_ranks());
-    whole.recompute.flops = 0.0;
-    whole.num_passes = number;
-    plan.work = work_of_step(*whole_, shape_, whole);
-    plan.stretch = fitter.cost(choice) / even / (1.0 - bubbles(one));
+    const std::vector<engine::Work> again = fitter.again(choice.regions, choice.recompute);
+    plan.work.resize(static_cast<size_t>(one.stages.num_ranks()));
+    engine::Work even;
+    for (size_t stage = 0; stage < again.size(); ++stage) {
+      engine::Work& own = plan.work[static_cast<size_t>(one.stages.ranks[stage])];
+      own = own + one.num_passes * (work.of_stages[stage] + again[stage]);
+      even = even + one.num_passes * work.of_stages[stage];
+    }
+    plan.bubbles = one.bubbles;
+    plan.stretch = one.time_of(fitter.cost(choice, work.as_told())) /
+                   (shape_.price.of(even) / static_cast<double>(one.stages.num_ranks()));
     plan.choice = std::move(choice);
     return plan;
   }
@@ -360,7 +398,10 @@ std::string stages_table(const StagedPlan& plan) {
 }
 
 double step_seconds(const StagedPlan& plan, const MachineLimits& limits) {
-  return engine::seconds_of(plan.work, limits) * plan.stretch;
+  double busiest = 0.0;
+  for (const engine::Work& work : plan.work)
+    busiest = std::max(busiest, engine::seconds_of(work, limits));
+  return busiest * static_cast<double>(plan.work.size()) / (1.0 - plan.bubbles);
 }
 
 }  // namespace strata::apps

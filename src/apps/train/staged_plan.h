@@ -18,9 +18,11 @@ struct StagedPlan {
   engine::MemoryPlan memory;  // of all ranks
   int64_t pass_tokens = 0;    // of the largest micro-batch
   bool weights_in_files = false;
-  engine::Work work;     // of a step, on all ranks
-  double stretch = 1.0;  // a step besides that work spread evenly over all ranks: the busiest one
-                         // and bubbles
+  std::vector<engine::Work> work;  // of a step, on each rank
+  double bubbles = 0.0;            // share of the ranks' time
+  // A step over what it would be with its work spread evenly over all ranks, without bubbles and
+  // without recomputing.
+  double stretch = 1.0;
 };
 
 // Of a run of `strata train`: with the largest micro-batch by their number, from --microbatches on.

@@ -3,117 +3,143 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
-#include "engine/plan/recompute_plan.h"
+#include "engine/pipeline/stage_front.h"
 
 namespace strata::engine {
 namespace {
 
-constexpr int kHalvings = 40;  // of what ranks may recompute
-constexpr int kTries = 4;      // of what is over once all is counted together
+constexpr size_t kRankPoints = 512;  // choices of a rank's stages together
 
-// Of points by rising bytes, the least bytes that cost so much at most.
-int64_t bytes_at(const std::vector<RecomputePlanner::Point>& front, double cost) {
-  int64_t least = front.back().bytes;
-  for (const RecomputePlanner::Point& point : front) {
-    if (point.cost <= cost) least = std::min(least, point.bytes);
-  }
-  return least;
-}
+using model::RecomputeRegions;
 
-using Planners = std::vector<std::unique_ptr<RecomputePlanner>>;
-
-// What ranks may recompute. Stages of one rank share what it leaves in proportion to what they
-// would recompute in full.
-struct Levels {
-  const PipelinePlan& plan;
-  std::span<const double> work;  // besides that, by stage
-  std::vector<std::vector<RecomputePlanner::Point>> fronts = {};
-
-  [[nodiscard]] double all_again(size_t stage) const { return fronts[stage].front().cost; }
-
-  // Bytes of each stage where no rank does more than `level`.
-  [[nodiscard]] std::vector<int64_t> shares_at(double level) const {
-    std::vector<double> left(static_cast<size_t>(plan.num_ranks()), level), again(left.size());
-    for (size_t stage = 0; stage < fronts.size(); ++stage) {
-      const auto rank = static_cast<size_t>(plan.ranks[stage]);
-      left[rank] -= work[stage];
-      again[rank] += all_again(stage);
-    }
-    std::vector<int64_t> shares;
-    for (size_t stage = 0; stage < fronts.size(); ++stage) {
-      const auto rank = static_cast<size_t>(plan.ranks[stage]);
-      const double share = again[rank] > 0.0 ? std::clamp(left[rank] / again[rank], 0.0, 1.0) : 1.0;
-      shares.push_back(bytes_at(fronts[stage], share * all_again(stage)));
-    }
-    return shares;
-  }
-
-  // The lowest level whose shares fit.
-  [[nodiscard]] double lowest(double low, double high, int64_t budget) const {
-    const auto fits = [&](double level) {
-      const std::vector<int64_t> shares = shares_at(level);
-      return std::accumulate(shares.begin(), shares.end(), int64_t{0}) <= budget;
-    };
-    if (fits(low)) return low;
-    // A higher level never needs more bytes, so what fits is an interval that ends at `high`.
-    for (int halving = 0; halving < kHalvings && high > low; ++halving) {
-      const double middle = (low + high) / 2;
-      (fits(middle) ? high : low) = middle;
-    }
-    return high;
-  }
+// What a rank's stages keep, by rising bytes and falling cost.
+struct RankPoint {
+  int64_t bytes = 0;
+  double cost = 0.0;
+  std::vector<size_t> choices = {};  // of each of its stages
 };
 
-// What each stage's plan keeps, for the stage's own layers.
-model::Recompute together(std::span<const RecomputePlan> plans, int64_t num_layers) {
-  const auto keeps_all = [](const RecomputePlan& plan) { return plan.recompute.keeps_all(); };
-  if (std::all_of(plans.begin(), plans.end(), keeps_all)) return model::Recompute::kNone;
+// What each stage keeps, for its own layers.
+model::Recompute together(std::span<const model::Recompute> of_stages,
+                          std::span<const std::vector<model::SavedCost>> saved,
+                          int64_t num_layers) {
   std::vector<std::string> tags;
   std::vector<uint64_t> masks(static_cast<size_t>(num_layers));
-  for (const RecomputePlan& plan : plans) {
-    for (const RecomputePlan::Row& row : plan.rows) {
-      auto tag = std::find(tags.begin(), tags.end(), row.tag);
-      if (tag == tags.end()) tag = tags.insert(tag, std::string(row.tag));
-      for (const int64_t layer : row.layers) {
-        if (!plan.recompute.keeps(layer, row.tag)) continue;
-        masks[static_cast<size_t>(layer)] |= uint64_t{1} << (tag - tags.begin());
-      }
+  for (size_t stage = 0; stage < of_stages.size(); ++stage) {
+    for (const model::SavedCost& cost : saved[stage]) {
+      auto tag = std::find(tags.begin(), tags.end(), cost.tag);
+      if (tag == tags.end()) tag = tags.insert(tag, std::string(cost.tag));
+      if (!of_stages[stage].keeps(cost.layer, cost.tag)) continue;
+      masks[static_cast<size_t>(cost.layer)] |= uint64_t{1} << (tag - tags.begin());
     }
   }
   return model::Recompute::keeping(std::move(tags), std::move(masks));
 }
 
-// Bytes of choices were but about right: what is left is for stages of the busiest rank.
-void use_what_is_left(const Planners& planners, std::span<const double> work, int64_t budget,
-                      std::span<RecomputePlan> plans,
-                      FunctionRef<std::vector<double>(std::span<const double>)> by_rank,
-                      std::span<const int> ranks) {
-  std::vector<double> works(work.begin(), work.end());
-  int64_t left = budget;
-  for (size_t stage = 0; stage < plans.size(); ++stage) {
-    works[stage] += plans[stage].cost();
-    left -= plans[stage].bytes;
-  }
-  const auto improve_one = [&] {
-    const std::vector<double> of_ranks = by_rank(works);
-    const double most = *std::max_element(of_ranks.begin(), of_ranks.end());
-    for (size_t stage = 0; stage < plans.size(); ++stage) {
-      // Bytes of any other rank's stage would shorten no step.
-      if (of_ranks[static_cast<size_t>(ranks[stage])] < most) continue;
-      RecomputePlan more = planners[stage]->plan(plans[stage].bytes + left);
-      if (more.cost() >= plans[stage].cost()) continue;
-      left += plans[stage].bytes - more.bytes;
-      works[stage] += more.cost() - plans[stage].cost();
-      plans[stage] = std::move(more);
-      return true;
+// Choices of stages whose layers are regions of their own. Ranks wait for the busiest one: at each
+// level of work every rank has the fewest bytes that keep it there. A lower level takes no fewer.
+class LayerChoices {
+ public:
+  LayerChoices(const PipelinePlan& plan, std::span<const std::unique_ptr<StageFront>> fronts,
+               std::vector<double> work_of_ranks)
+      : plan_(plan), fronts_(fronts), work_(std::move(work_of_ranks)) {
+    for (int rank = 0; rank < plan.num_ranks(); ++rank) ranks_.push_back(points_of(rank));
+    double lowest = 0.0;  // that no rank has to exceed
+    for (size_t rank = 0; rank < ranks_.size(); ++rank)
+      lowest = std::max(lowest, work_[rank] + ranks_[rank].back().cost);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      for (const RankPoint& point : ranks_[rank]) {
+        const double level = work_[rank] + point.cost;
+        if (level >= lowest) levels_.push_back(level);
+      }
     }
-    return false;
-  };
-  while (left > 0 && improve_one()) {
+    std::sort(levels_.begin(), levels_.end());
+    levels_.erase(std::unique(levels_.begin(), levels_.end()), levels_.end());
   }
-}
+
+  // Choices of each stage at the lowest level that fits, as stages are counted. Where the search
+  // begins is about right; from there each level is counted, so that with more bytes it never ends
+  // at a higher one.
+  [[nodiscard]] std::optional<std::vector<size_t>> fit(int64_t bytes) {
+    size_t low = 0, high = levels_.size();
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      if (about(levels_[middle]) <= bytes) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    for (size_t i = std::min(low, levels_.size() - 1); i < levels_.size(); ++i) {
+      std::vector<size_t> choices = choices_at(levels_[i]);
+      if (counted(choices) <= bytes) return choices;
+    }
+    return {};
+  }
+  [[nodiscard]] int64_t least() const { return least_; }
+
+ private:
+  // All pairs of what two stages of a rank keep, but for those that are too near to each other.
+  [[nodiscard]] std::vector<RankPoint> points_of(int rank) const {
+    std::vector<RankPoint> points(1);
+    for (const int stage : plan_.stages_of(rank)) {
+      std::vector<RankPoint> grown;
+      for (const RankPoint& before : points) {
+        for (const StageFront::Point& own : fronts_[static_cast<size_t>(stage)]->points()) {
+          RankPoint& point = grown.emplace_back(before);
+          point.bytes += own.bytes;
+          point.cost += own.cost;
+          point.choices.push_back(own.choice);
+        }
+      }
+      points = std::move(grown);
+      keep_best(points);
+      thin_out(points, kRankPoints);
+    }
+    return points;
+  }
+
+  // The first, since those behind it take more.
+  [[nodiscard]] const RankPoint& at_level(size_t rank, double level) const {
+    const std::vector<RankPoint>& points = ranks_[rank];
+    const auto found = std::partition_point(
+        points.begin(), points.end(),
+        [&](const RankPoint& point) { return work_[rank] + point.cost > level; });
+    return found == points.end() ? points.back() : *found;
+  }
+  [[nodiscard]] int64_t about(double level) const {
+    int64_t bytes = 0;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) bytes += at_level(rank, level).bytes;
+    return bytes;
+  }
+  [[nodiscard]] std::vector<size_t> choices_at(double level) const {
+    std::vector<size_t> choices(fronts_.size());
+    for (int rank = 0; rank < plan_.num_ranks(); ++rank) {
+      const RankPoint& point = at_level(static_cast<size_t>(rank), level);
+      size_t own = 0;
+      for (const int stage : plan_.stages_of(rank))
+        choices[static_cast<size_t>(stage)] = point.choices[own++];
+    }
+    return choices;
+  }
+  [[nodiscard]] int64_t counted(const std::vector<size_t>& choices) {
+    int64_t bytes = 0;
+    for (size_t stage = 0; stage < fronts_.size(); ++stage)
+      bytes += fronts_[stage]->counted(choices[stage]).total();
+    least_ = std::min(least_, bytes);
+    return bytes;
+  }
+
+  const PipelinePlan& plan_;
+  std::span<const std::unique_ptr<StageFront>> fronts_;
+  const std::vector<double> work_;
+  std::vector<std::vector<RankPoint>> ranks_;
+  std::vector<double> levels_;  // rising
+  int64_t least_ = INT64_MAX;
+};
 
 }  // namespace
 
@@ -122,20 +148,27 @@ int64_t StagesChoice::bytes() const {
                          [](int64_t sum, const StagePlan& stage) { return sum + stage.total(); });
 }
 
-std::vector<double> StageFitter::by_rank(std::span<const double> of_stages) const {
+StageFitter::StageFitter(const PipelinePlan& plan, std::span<Engine* const> engines,
+                         const PlanShape& shape, const Price& price)
+    : plan_(plan), engines_(engines), shape_(shape), price_(price) {
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    PlanShape keeping = shape_of(stage, {});
+    keeping.recompute = model::Recompute::kNone;
+    saved_.push_back(plan_pass(*engines_[static_cast<size_t>(stage)], keeping).saved);
+  }
+}
+
+StageFitter::~StageFitter() = default;
+
+std::vector<double> StageFitter::by_rank(std::span<const engine::Work> of_stages) const {
   std::vector<double> of_ranks(static_cast<size_t>(plan_.num_ranks()));
   for (size_t stage = 0; stage < of_stages.size(); ++stage) {
-    of_ranks[static_cast<size_t>(plan_.ranks[stage])] += of_stages[stage];
+    of_ranks[static_cast<size_t>(plan_.ranks[stage])] += price_.of(of_stages[stage]);
   }
   return of_ranks;
 }
 
-double StageFitter::busiest(std::span<const double> of_stages) const {
-  const std::vector<double> of_ranks = by_rank(of_stages);
-  return *std::max_element(of_ranks.begin(), of_ranks.end());
-}
-
-PlanShape StageFitter::shape_of(int stage, const model::RecomputeRegions& regions) const {
+PlanShape StageFitter::shape_of(int stage, const RecomputeRegions& regions) const {
   PlanShape shape = shape_;
   shape.in_stages = true;
   shape.defers = plan_.defers(stage);
@@ -144,7 +177,7 @@ PlanShape StageFitter::shape_of(int stage, const model::RecomputeRegions& region
   return shape;
 }
 
-StagesChoice StageFitter::count(const model::RecomputeRegions& regions,
+StagesChoice StageFitter::count(const RecomputeRegions& regions,
                                 const model::Recompute& recompute) {
   StagesChoice choice = {.regions = regions,
                          .recompute = regions.any() ? recompute : model::Recompute::kNone};
@@ -156,96 +189,117 @@ StagesChoice StageFitter::count(const model::RecomputeRegions& regions,
   return choice;
 }
 
-std::vector<double> StageFitter::again(const StagesChoice& choice) {
-  for (int stage = 0; std::ssize(saved_) < plan_.num_stages(); ++stage) {
-    PlanShape shape = shape_of(stage, {});
-    shape.recompute = model::Recompute::kNone;
-    saved_.push_back(plan_pass(*engines_[static_cast<size_t>(stage)], shape).saved);
-  }
-  std::vector<double> again;
+std::vector<Work> StageFitter::again(const RecomputeRegions& regions,
+                                     const model::Recompute& recompute) const {
+  std::vector<engine::Work> again;
   for (const std::vector<model::SavedCost>& saved : saved_) {
-    double& flops = again.emplace_back(0.0);
-    double all = 0.0;
-    for (const model::SavedCost& saved_cost : saved) {
-      const double cost =
-          Price().of({.flops = saved_cost.flops,
-                      .bytes = kAgainMoves * static_cast<double>(saved_cost.bytes)});
-      all += cost;
-      if (!choice.recompute.keeps(saved_cost.layer, saved_cost.tag)) flops += cost;
+    engine::Work& work = again.emplace_back();
+    for (const model::SavedCost& cost : saved) {
+      // A stage's layers' inputs are made before them.
+      const bool makes_inputs = regions.makes_stage() && regions.layers;
+      const int times = (makes_inputs ? 1 : 0) + (recompute.keeps(cost.layer, cost.tag) ? 0 : 1);
+      work.flops += times * cost.flops;
+      work.bytes += times * kAgainMoves * static_cast<double>(cost.bytes);
     }
-    // Its layers' inputs are made before them.
-    if (choice.regions.makes_stage() && choice.regions.layers) flops += all;
   }
   return again;
 }
 
-double StageFitter::cost(const StagesChoice& choice) {
-  std::vector<double> of_stages = again(choice);
-  for (size_t stage = 0; stage < of_stages.size(); ++stage) of_stages[stage] += work_[stage];
-  return busiest(of_stages);
+double StageFitter::cost(const RecomputeRegions& regions, const model::Recompute& recompute,
+                         const Work& work) const {
+  std::vector<engine::Work> all = again(regions, recompute);
+  for (size_t stage = 0; stage < all.size(); ++stage)
+    all[stage] = all[stage] + work.of_stages[stage];
+  const std::vector<double> of_ranks = by_rank(all);
+  return *std::max_element(of_ranks.begin(), of_ranks.end());
 }
 
-std::optional<StagesChoice> StageFitter::fit(std::span<const model::RecomputeRegions> regions,
-                                             int64_t bytes) {
-  std::vector<model::Recompute> presets = {model::Recompute::kFull};
-  for (const model::RecomputePreset& preset : model::recompute_presets()) {
-    const model::Recompute value = preset.value();
-    if (!value.offloads_any()) presets.push_back(value);
-  }
-  std::optional<StagesChoice> best;
-  const auto consider = [&](std::optional<StagesChoice> choice) {
-    if (!choice) return;
-    least_ = std::min(least_, choice->bytes());
-    if (choice->bytes() > bytes || (best && cost(*choice) >= cost(*best))) return;
-    best = std::move(choice);
+double StageFitter::least_cost(const Work& work) const {
+  const std::vector<double> of_ranks = by_rank(work.of_stages);
+  return *std::max_element(of_ranks.begin(), of_ranks.end());
+}
+
+// By rising cost.
+std::vector<StageFitter::Preset> StageFitter::presets(std::span<const RecomputeRegions> regions,
+                                                      const Work& work) const {
+  std::vector<Preset> presets;
+  const auto add = [&](const RecomputeRegions& region, const model::Recompute& recompute) {
+    presets.push_back({cost(region, recompute, work), region, recompute});
   };
-  for (const model::RecomputeRegions& region : regions) {
-    if (!region.any()) {
-      consider(count(region, model::Recompute::kNone));
-    } else if (!region.makes_stage()) {
-      consider(fit_layers(region, bytes));
-    } else if (!best) {  // since these make no less again than those that are layers alone
-      for (const model::Recompute& preset : presets) consider(count(region, preset));
+  for (const RecomputeRegions& region : regions) {
+    if (!region.makes_stage()) add(region, model::Recompute::kNone);
+    if (!region.any()) continue;
+    for (const model::RecomputePreset& preset : model::recompute_presets()) {
+      const model::Recompute value = preset.value();
+      if (!value.offloads_any()) add(region, value);
     }
+    add(region, model::Recompute::kFull);
+  }
+  std::stable_sort(presets.begin(), presets.end(),
+                   [](const Preset& a, const Preset& b) { return a.cost < b.cost; });
+  return presets;
+}
+
+std::optional<StagesChoice> StageFitter::fit_layers(const RecomputeRegions& regions,
+                                                    const Work& work, int64_t bytes) {
+  for (int stage = 0; std::ssize(fronts_) < plan_.num_stages(); ++stage) {
+    fronts_.push_back(std::make_unique<StageFront>(
+        plan_, stage, *engines_[static_cast<size_t>(stage)], shape_of(stage, regions), price_));
+  }
+  LayerChoices by_layer(plan_, fronts_, by_rank(work.of_stages));
+  const std::optional<std::vector<size_t>> found = by_layer.fit(bytes);
+  least_ = std::min(least_, by_layer.least());
+  if (!found) return {};
+  StagesChoice choice = {.regions = regions, .recompute = model::Recompute::kNone};
+  std::vector<model::Recompute> of_stages;
+  for (size_t stage = 0; stage < fronts_.size(); ++stage) {
+    of_stages.push_back(fronts_[stage]->recompute((*found)[stage]));
+    choice.stages.push_back(fronts_[stage]->counted((*found)[stage]));
+  }
+  choice.recompute =
+      together(of_stages, saved_, engines_.front()->model().weights->layers().num_layers());
+  return choice;
+}
+
+// Where all is kept nothing is better; else the cheapest of what layers and presets can do.
+std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegions> regions,
+                                                 const Work& work, int64_t bytes) {
+  std::optional<StagesChoice> best;
+  const auto take = [&](const Preset& preset) {
+    StagesChoice choice = count(preset.regions, preset.recompute);
+    least_ = std::min(least_, choice.bytes());
+    const bool fits = choice.bytes() <= bytes;
+    if (fits) best = std::move(choice);
+    return fits;
+  };
+  const std::vector<Preset> by_cost = presets(regions, work);
+  const auto keeps_all = [](const Preset& preset) { return preset.recompute.keeps_all(); };
+  for (const Preset& preset : by_cost) {
+    if (keeps_all(preset) && take(preset)) return best;
+  }
+  const auto layers = std::find_if(regions.begin(), regions.end(), [](const RecomputeRegions& r) {
+    return r.any() && !r.makes_stage();
+  });
+  if (layers != regions.end()) best = fit_layers(*layers, work, bytes);
+  for (const Preset& preset : by_cost) {
+    if (best && preset.cost >= cost(*best, work)) break;
+    if (!keeps_all(preset) && take(preset)) break;
   }
   return best;
 }
 
-// Ranks wait for the busiest one: a level of work is looked for that no rank goes beyond, the
-// lowest at which the stages' fewest bytes fit.
-std::optional<StagesChoice> StageFitter::fit_layers(const model::RecomputeRegions& regions,
-                                                    int64_t bytes) {
-  const StagesChoice full = count(regions, model::Recompute::kFull);
-  least_ = std::min(least_, full.bytes());
-  if (full.bytes() > bytes) return {};
-  Planners planners;
-  Levels levels = {.plan = plan_, .work = work_};
-  int64_t others = full.bytes();  // activations
-  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
-    planners.push_back(std::make_unique<RecomputePlanner>(*engines_[static_cast<size_t>(stage)],
-                                                          shape_of(stage, regions)));
-    levels.fronts.push_back(planners.back()->front());
-    others -= full.stages[static_cast<size_t>(stage)].activation_bytes();
-  }
-  const int64_t num_layers = engines_.front()->model().weights->layers().num_layers();
-  std::vector<double> most_work(work_.begin(), work_.end());
-  for (size_t stage = 0; stage < most_work.size(); ++stage)
-    most_work[stage] += levels.all_again(stage);
-  int64_t budget = bytes - others;
-  for (int i = 0; i < kTries && budget > 0; ++i) {
-    const double level = levels.lowest(busiest(work_), busiest(most_work), budget);
-    std::vector<RecomputePlan> plans;
-    for (size_t stage = 0; stage < planners.size(); ++stage)
-      plans.push_back(planners[stage]->plan(levels.shares_at(level)[stage]));
-    use_what_is_left(
-        planners, work_, budget, plans,
-        [this](std::span<const double> works) { return by_rank(works); }, plan_.ranks);
-    StagesChoice choice = count(regions, together(plans, num_layers));
-    if (choice.bytes() <= bytes) return choice;
-    // Counted together, stages take more than each planner said; what was over is taken off.
-    budget -= choice.bytes() - bytes;
-  }
-  return full;
+// Stages are counted with their weights in memory, wherever these will lie.
+std::optional<StagesChoice> StageFitter::fit(std::span<const RecomputeRegions> regions,
+                                             const Work& work, int64_t bytes) {
+  int64_t in_files = 0;
+  for (Engine* engine : engines_)
+    in_files += work.weights_in_files ? engine->model().weights->num_bytes() : 0;
+  const int64_t least = std::exchange(least_, INT64_MAX);
+  std::optional<StagesChoice> choice = fit_all(regions, work, bytes + in_files);
+  least_ = std::min(least, least_ - in_files);
+  if (!choice || in_files == 0) return choice;
+  for (StagePlan& stage : choice->stages) stage.file_bytes = std::exchange(stage.weight_bytes, 0);
+  return choice;
 }
 
 }  // namespace strata::engine

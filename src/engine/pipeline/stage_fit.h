@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// StageFitter: what stages keep of their activations within bytes that all of them share. Engine
-// thread of its rank only.
+// StageFitter: what stages keep of their activations within bytes that all of them share. What may
+// be chosen does not depend on those bytes, so that more of them never cost more. Engine thread of
+// its rank only.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/pipeline/stage_plan.h"
+#include "engine/plan/cost.h"
 
 namespace strata::engine {
 
@@ -22,37 +25,62 @@ struct StagesChoice {
 // Borrows all it is given: an engine for each stage, which may be one that can only plan.
 class StageFitter {
  public:
-  // `work`: of a micro-batch on each stage besides recomputing, in floating-point operations.
   StageFitter(const PipelinePlan& plan, std::span<Engine* const> engines, const PlanShape& shape,
-              std::span<const double> work)
-      : plan_(plan), engines_(engines), shape_(shape), work_(work) {}
+              const Price& price = {});
+  ~StageFitter();
+  StageFitter(const StageFitter&) = delete;
+  StageFitter& operator=(const StageFitter&) = delete;
 
   [[nodiscard]] StagesChoice count(const model::RecomputeRegions& regions,
                                    const model::Recompute& recompute);
+  // What stages have to do for a micro-batch besides recomputing, and where their weights lie.
+  struct Work {
+    std::span<const engine::Work> of_stages;
+    bool weights_in_files = false;
+  };
   // The choice whose busiest rank has the least to do, of those that take at most `bytes`: of any
   // number of layers of each activation where layers are regions of their own, and of the presets
-  // where a stage is recomputed as one. None where nothing fits.
+  // in all regions. It has no more to do than one for fewer bytes. None where nothing fits.
   [[nodiscard]] std::optional<StagesChoice> fit(std::span<const model::RecomputeRegions> regions,
-                                                int64_t bytes);
-  // What each stage recomputes of a micro-batch, in floating-point operations; and all that the
-  // busiest rank has to do for one.
-  [[nodiscard]] std::vector<double> again(const StagesChoice& choice);
-  [[nodiscard]] double cost(const StagesChoice& choice);
+                                                const Work& work, int64_t bytes);
+  // What each stage recomputes of a micro-batch.
+  [[nodiscard]] std::vector<engine::Work> again(const model::RecomputeRegions& regions,
+                                                const model::Recompute& recompute) const;
+  // All that the busiest rank has to do for a micro-batch, in floating-point operations.
+  [[nodiscard]] double cost(const StagesChoice& choice, const Work& work) const {
+    return cost(choice.regions, choice.recompute, work);
+  }
+  // Where nothing is recomputed.
+  [[nodiscard]] double least_cost(const Work& work) const;
+  // Activations of a micro-batch, of each stage.
+  [[nodiscard]] std::span<const std::vector<model::SavedCost>> saved() const { return saved_; }
   // The least that anything fit() has tried takes.
   [[nodiscard]] int64_t least() const { return least_; }
 
  private:
+  struct Preset {
+    double cost = 0.0;
+    model::RecomputeRegions regions = {};
+    model::Recompute recompute = {};
+  };
+
+  [[nodiscard]] std::vector<Preset> presets(std::span<const model::RecomputeRegions> regions,
+                                            const Work& work) const;
+  [[nodiscard]] std::optional<StagesChoice> fit_all(
+      std::span<const model::RecomputeRegions> regions, const Work& work, int64_t bytes);
   [[nodiscard]] std::optional<StagesChoice> fit_layers(const model::RecomputeRegions& regions,
-                                                       int64_t bytes);
+                                                       const Work& work, int64_t bytes);
   [[nodiscard]] PlanShape shape_of(int stage, const model::RecomputeRegions& regions) const;
-  [[nodiscard]] std::vector<double> by_rank(std::span<const double> of_stages) const;
-  [[nodiscard]] double busiest(std::span<const double> of_stages) const;
+  [[nodiscard]] double cost(const model::RecomputeRegions& regions,
+                            const model::Recompute& recompute, const Work& work) const;
+  [[nodiscard]] std::vector<double> by_rank(std::span<const engine::Work> of_stages) const;
 
   const PipelinePlan& plan_;
   std::span<Engine* const> engines_;
   const PlanShape& shape_;
-  std::span<const double> work_;
-  std::vector<std::vector<model::SavedCost>> saved_;  // of each stage
+  const Price price_;
+  std::vector<std::vector<model::SavedCost>> saved_;       // of each stage
+  std::vector<std::unique_ptr<class StageFront>> fronts_;  // of each stage, made when first needed
   int64_t least_ = INT64_MAX;
 };
 

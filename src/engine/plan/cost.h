@@ -18,6 +18,12 @@ struct Work {
   double bytes = 0.0;       // of memory, read or written
   double file_bytes = 0.0;  // written to files and read from them
 };
+inline Work operator+(const Work& a, const Work& b) {
+  return {a.flops + b.flops, a.bytes + b.bytes, a.file_bytes + b.file_bytes};
+}
+inline Work operator*(double times, const Work& work) {
+  return {times * work.flops, times * work.bytes, times * work.file_bytes};
+}
 
 // What a machine does in a second. The numbers here are those of an ordinary one, which plans weigh
 // work by, so that a plan does not depend on the minute it was made in (docs/log.md).

@@ -35,9 +35,10 @@ int64_t bytes_of(const PlanShape& shape, const PassPlan& pass) {
   return pass.total() + shape.in_flight * pass.held_bytes;
 }
 
-std::vector<SavedClass> classes_of(Engine& engine, const PlanShape& shape) {
+// `saved`: by a pass that keeps all.
+std::vector<SavedClass> classes_of(std::span<const model::SavedCost> saved) {
   std::vector<SavedClass> classes;
-  for (const model::SavedCost& cost : plan_with(engine, shape, model::Recompute::kNone).saved) {
+  for (const model::SavedCost& cost : saved) {
     const auto same = std::find_if(classes.begin(), classes.end(), [&](const SavedClass& c) {
       return c.cost.tag == cost.tag && c.cost.bytes == cost.bytes && c.cost.flops == cost.flops;
     });
@@ -213,19 +214,21 @@ std::vector<RecomputePlan> named_plans(Engine& engine, const PlanShape& shape,
 
 RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
                                  const model::Recompute& recompute) {
-  return describe(shape, classes_of(engine, shape), recompute, plan_with(engine, shape, recompute));
+  const PassPlan all = plan_with(engine, shape, model::Recompute::kNone);
+  const PassPlan pass =
+      recompute == model::Recompute::kNone ? all : plan_with(engine, shape, recompute);
+  return describe(shape, classes_of(all.saved), recompute, pass);
 }
 
 RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads,
                                    const Price& price)
-    : engine_(engine),
-      shape_(shape),
-      offloads_(offloads),
-      price_(price),
-      least_recompute_(offloads ? all_offloaded(classes_of(engine, shape))
-                                : model::Recompute::kFull),
-      least_(bytes_of(shape, plan_with(engine, shape, least_recompute_))),
-      most_(bytes_of(shape, plan_with(engine, shape, model::Recompute::kNone))) {}
+    : engine_(engine), shape_(shape), offloads_(offloads), price_(price) {
+  const PassPlan all = plan_with(engine, shape, model::Recompute::kNone);
+  saved_ = all.saved;
+  most_ = bytes_of(shape, all);
+  least_recompute_ = offloads ? all_offloaded(classes_of(saved_)) : model::Recompute::kFull;
+  least_ = bytes_of(shape, plan_with(engine, shape, least_recompute_));
+}
 
 RecomputePlanner::~RecomputePlanner() = default;
 
@@ -233,11 +236,11 @@ RecomputePlanner::~RecomputePlanner() = default;
 // moment may be another than that of a layer that is recomputed (the head's, say), and then part of
 // such a layer's space is there already.
 void RecomputePlanner::find_choices() {
-  std::vector<SavedClass> classes = classes_of(engine_, shape_);
+  std::vector<SavedClass> classes = classes_of(saved_);
   const auto counted = [&](const model::Recompute& recompute) {
     return bytes_of(shape_, plan_with(engine_, shape_, recompute));
   };
-  base_ = counted(all_offloaded(classes));
+  base_ = offloads_ ? least_ : counted(all_offloaded(classes));
   int64_t layer_bytes = 0;
   for (const SavedClass& c : classes) layer_bytes += is_input(c) ? 0 : c.cost.bytes;
   const int64_t added =
@@ -255,8 +258,13 @@ std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
   for (const Choice& choice : choices_->all()) {
     points.push_back({std::max(least_, base_ + choice.bytes), choice.cost});
   }
-  points.push_back({most_, 0.0});
   return points;
+}
+
+model::Recompute RecomputePlanner::at(size_t point) const {
+  CHECK(choices_ != nullptr && point < choices_->all().size(), point);
+  return keep_counts(choices_->classes(), choices_->of(point),
+                     engine_.model().weights->layers().num_layers());
 }
 
 RecomputePlan RecomputePlanner::plan(int64_t bytes) {

@@ -62,12 +62,15 @@ class RecomputePlanner {
   // and then for fewer too; nothing where that is none.
   using Allowed = FunctionRef<bool(int64_t bytes, int64_t file_bytes)>;
   [[nodiscard]] std::optional<RecomputePlan> plan(int64_t bytes, Allowed allowed);
-  // All choices by rising bytes, about, and falling cost, none of which is better in both.
+  // All choices by rising bytes, about, and falling cost, none of which is better in both: from
+  // recomputing about all to keeping all.
   struct Point {
     int64_t bytes = 0;
     double cost = 0.0;
   };
   [[nodiscard]] std::vector<Point> front();
+  // The choice at that place of front().
+  [[nodiscard]] model::Recompute at(size_t point) const;
 
  private:
   void find_choices();
@@ -76,6 +79,7 @@ class RecomputePlanner {
   PlanShape shape_;
   bool offloads_ = false;
   Price price_;
+  std::vector<model::SavedCost> saved_;  // by a pass that keeps all
   model::Recompute least_recompute_;
   int64_t least_ = 0;
   int64_t most_ = 0;
