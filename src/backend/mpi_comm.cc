@@ -25,6 +25,13 @@
 #include "base/trace.h"
 
 namespace strata {
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
+  return name.data();
+}
+
 namespace {
 
 constexpr int kData = 0, kControl = 1;  // channels
@@ -63,12 +70,6 @@ struct RankFault {
   ErrorCode code = ErrorCode::kIo;
   std::string what;
 };
-
-std::string host_name() {
-  std::array<char, 256> name = {};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
-  return name.data();
-}
 
 // Who it is: its host and the cores that it may use.
 std::string hello() { return host_name() + " " + usable_core_list(); }

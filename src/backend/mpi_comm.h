@@ -16,6 +16,9 @@
 
 namespace strata {
 
+// Of this machine, for messages; "unknown host" where the system does not say.
+std::string host_name();
+
 struct MpiOptions {
   int64_t chunk_bytes = int64_t{1} << 30;  // of a message, at once; at most 2 GiB - 1
   double silence = 10.0;                   // seconds after which a silent rank counts as dead

@@ -2,7 +2,6 @@
 #include "apps/setup/ranks.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -49,12 +48,6 @@ std::string find_plugin() {
       fmt::format("--ranks: there is no {} next to the program in {}: install libopenmpi-dev "
                   "and openmpi-bin, and build Strata again",
                   kName, folder.string()));
-}
-
-std::string host_name() {
-  std::array<char, 256> name = {};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown host";
-  return name.data();
 }
 
 void send_text(Comm& comm, int to, const std::string& text) {
