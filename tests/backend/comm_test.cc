@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/group_comm.h"
 #include "backend/mpi_comm.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
@@ -251,6 +252,29 @@ TEST(Comm, TheFaultOfAThreadKeepsItsCode) {
     EXPECT_STREQ(error.what(), "rank 1 found a fault");
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
   }
+}
+
+// Rows and columns of six ranks, whose messages do not meet.
+TEST(GroupComm, NumbersItsRanksFrom0) {
+  run_ranks(6, [](Comm& all) {
+    GroupComm row(all, {.first = all.rank() / 3 * 3, .size = 3, .first_tag = 100});
+    GroupComm column(all, {.first = all.rank() % 3, .stride = 3, .size = 2});
+    EXPECT_EQ(row.rank(), all.rank() % 3);
+    EXPECT_EQ(row.size(), 3);
+    EXPECT_EQ(column.rank(), all.rank() / 3);
+    EXPECT_EQ(column.size(), 2);
+    EXPECT_EQ(row.ranks_here(), 6);
+    const double own = all.rank();
+    std::vector<double> values;
+    row.all_gather({&own, 1}, values);
+    const double first = all.rank() / 3 * 3;
+    EXPECT_EQ(values, (std::vector<double>{first, first + 1, first + 2}));
+    column.all_gather({&own, 1}, values);
+    const double top = all.rank() % 3;
+    EXPECT_EQ(values, (std::vector<double>{top, top + 3}));
+    send_int(row, (row.rank() + 1) % 3, 5, all.rank());
+    EXPECT_EQ(receive_int(row, (row.rank() + 2) % 3, 5), (all.rank() % 3 + 2) % 3 + first);
+  });
 }
 
 }  // namespace
