@@ -96,6 +96,7 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
     const int64_t entries = weights.part().size() + (weights.ends() ? 1 : 0);
     states_ = scratch.take(DType::kF32, {entries, shape[0], shape[1]}, "hidden_states");
   }
+  state.tape.turns = work.turns;
   state.tape.recompute = work.recompute;
   state.tape.regions = work.regions;
   state.tape.first =
@@ -133,14 +134,16 @@ void StagePass::loss() {
       d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
     }
     const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
-    state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_,
-                         work_.top_logprobs);
+    model::in_turn(work_.turns, model::kHeadPart, [&] {
+      state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_,
+                           work_.top_logprobs);
+    });
   }
   if (work_.mtp_weight == 0.0f) return;
   if (work_.trains()) {
     d_last_ = pass_.take(DType::kF32, state_.tape.last.shape);
   }
-  run_mtp(pass_, work_, d_last_, state_);
+  model::in_turn(work_.turns, model::kMtpPart, [&] { run_mtp(pass_, work_, d_last_, state_); });
 }
 
 void StagePass::backward(TensorView d, model::DeferredProducts* deferred) {

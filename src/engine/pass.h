@@ -20,6 +20,7 @@ struct PassWork {
   PassBuilder& builder;
   bool adapter_gradients = false;
   model::BaseGradients* base_gradients = nullptr;
+  model::GradientTurns* turns = nullptr;  // of these gradients, where others add to them too
   model::Recompute recompute = model::Recompute::kNone;
   model::RecomputeRegions regions = {};
   bool want_loss = false;

@@ -17,6 +17,24 @@ bool is_of_forward(schedule::Op op) {
          op == schedule::Op::kRecvForward;
 }
 
+// Of messages between ranks that deal micro-batches out; those of pipelines are far below.
+constexpr int64_t kDataTag = 1 << 22;
+
+std::optional<GroupComm> pipeline_group(Comm& all, const PipelinePlan& plan) {
+  if (plan.data == 1) return {};
+  return std::optional<GroupComm>(
+      std::in_place, all,
+      RankGroup{.first = all.rank() % plan.data, .stride = plan.data, .size = plan.num_ranks()});
+}
+
+std::optional<GroupComm> data_group(Comm& all, const PipelinePlan& plan) {
+  if (plan.data == 1) return {};
+  return std::optional<GroupComm>(
+      std::in_place, all,
+      RankGroup{
+          .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = kDataTag});
+}
+
 // Nothing is in flight behind a batch, however it ended.
 struct Ending {
   std::vector<std::unique_ptr<StageRunner>>& runners;
@@ -28,18 +46,29 @@ struct Ending {
 }  // namespace
 
 Runner::Runner(Engine& whole)
-    : own_plan_(make_whole_plan(whole.config().num_layers())), comm_(alone_), plan_(own_plan_) {
+    : own_plan_(make_whole_plan(whole.config().num_layers())),
+      all_(alone_),
+      plan_(own_plan_),
+      comm_(alone_) {
   add_stage(0, whole);
 }
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines)
-    : comm_(comm), plan_(plan), engines_(std::move(engines)) {
-  const std::vector<int> stages = plan.stages_of(comm.rank());
+    : all_(comm),
+      plan_(plan),
+      pipeline_(pipeline_group(comm, plan)),
+      data_(data_group(comm, plan)),
+      comm_(pipeline_ ? *pipeline_ : comm),
+      engines_(std::move(engines)) {
+  CHECK(plan.data == 1 || !plan.any_length, plan.data);
+  const std::vector<int> stages = plan.stages_of(comm_.rank());
   CHECK(!stages.empty() && stages.size() == engines_.size(), stages.size(), engines_.size());
   for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);
 }
 
-Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage) : comm_(comm), plan_(plan) {
+Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
+    : all_(comm), plan_(plan), comm_(comm) {
+  CHECK(plan.data == 1, plan.data);
   const std::vector<int> stages = plan.stages_of(comm.rank());
   CHECK(stages.size() == 1, stages.size());
   add_stage(stages[0], stage);
@@ -47,7 +76,9 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage) : comm_(comm
 
 void Runner::add_stage(int stage, Engine& engine) {
   CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
-  runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine));
+  if (data_) chains_.push_back(std::make_unique<GradientChain>(*data_, engine));
+  runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine,
+                                                   data_ ? chains_.back().get() : nullptr));
 }
 
 StageRunner* Runner::stage_here(int stage) {
@@ -77,11 +108,18 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
   for (const auto& runner : runners_) runner->prepare(batch, result, sink);
-  round_.clear();
+  round_ = {};
+  if (data_) deal(batch);
+  size_t num_backwards = 0;
   while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
-    for (const auto& runner : runners_) runner->begin(round_);
+    for (const auto& runner : runners_) runner->begin(round_, num_backwards);
     run_actions(batch);
     result.num_passes += round_.num_microbatches();
+    num_backwards += round_.backward ? static_cast<size_t>(round_.num_microbatches()) : 0;
+  }
+  if (round_.num_dealt > 1) {
+    for (const auto& chain : chains_) chain->finish();
+    if (batch.want_loss) exchange_losses(batch, result);
   }
   if (batch.want_loss) share_losses(batch, result);
   gather_results(batch, sink);
@@ -100,7 +138,7 @@ void Runner::run_actions(const api::Batch& batch) {
   const bool backward = batch.want_loss && round_.backward;
   for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(comm_.rank())]) {
     for (const schedule::Action& action : slot.actions()) {
-      if (action.microbatch >= round_.num_microbatches()) continue;
+      if (!round_.has(action.microbatch)) continue;
       if (!backward && !is_of_forward(action.op)) continue;
       stage_here(action.stage)->run(action);
     }
@@ -353,6 +391,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
     runner->engine().base_trainer().add_squares(runner->engine().backend(), sums_);
   }
   const double norm = norm_of_sums();
+  if (data_) sum_loads();
   if (!std::isfinite(norm)) {
     for (size_t i = 1; i < runners_.size(); ++i) {
       Engine& stage = runners_[i]->engine();

@@ -5,7 +5,9 @@
 // on the same batch, and gets the same losses and norms; the large results come to rank 0.
 // Gradients, weights and every result have the bits that one stage gives: micro-batches are the
 // passes that it would make, sums go over them in order, and a norm is added up from what each
-// stage sums of its own, in the order of the whole.
+// stage sums of its own, in the order of the whole. Ranks that have the same stages (the plan's
+// `data`) deal micro-batches out among themselves and are alike between batches; all but those of
+// rank 0's pipeline have nothing to give to rank 0.
 //   Runner runner(engine); runner.run(batch, &sink); runner.step(slot, adamw);
 //   run_ranks(plan.num_ranks(), [&](Comm& comm) {
 //     Runner runner(comm, plan, engines_of(plan.stages_of(comm.rank())));
@@ -15,9 +17,11 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/group_comm.h"
 #include "base/function_ref.h"
 #include "engine/pipeline/stage_runner.h"
 
@@ -37,8 +41,9 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  [[nodiscard]] Comm& comm() { return comm_; }
-  [[nodiscard]] bool is_first_rank() const { return comm_.rank() == 0; }
+  // Of all ranks.
+  [[nodiscard]] Comm& comm() { return all_; }
+  [[nodiscard]] bool is_first_rank() const { return all_.rank() == 0; }
   [[nodiscard]] const PipelinePlan& plan() const { return plan_; }
   // The rank's first stage; its config, and its table but for what it holds, are the whole model's.
   [[nodiscard]] Engine& engine() { return runners_.front()->engine(); }
@@ -94,7 +99,14 @@ class Runner {
   [[nodiscard]] int stage_of_parameter(size_t index);
   [[nodiscard]] int stage_of_module(const model::LoraModule& module) const;
   void add_stage(int stage, Engine& engine);
+  // Whether this rank's pipeline gives rank 0 what is gathered.
+  [[nodiscard]] bool gathers() const { return !data_ || data_->rank() == 0; }
   void run_actions(const api::Batch& batch);
+  // Of a batch whose micro-batches are dealt out: which rank has which.
+  void deal(const api::Batch& batch);
+  // From each of the ranks that have the last stage to the others of them.
+  void exchange_losses(const api::Batch& batch, api::BatchResult& result);
+  void sum_loads();
   void share_losses(const api::Batch& batch, api::BatchResult& result);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
   // What the first and the last stage accumulate of a matrix that both hold, each with a place for
@@ -116,13 +128,18 @@ class Runner {
 
   LoneComm alone_;
   const PipelinePlan own_plan_;  // of a whole model
-  Comm& comm_;
+  Comm& all_;
   const PipelinePlan& plan_;
+  // Of one pipeline, and of the ranks with this one's stages; none where there is one pipeline.
+  std::optional<GroupComm> pipeline_, data_;
+  Comm& comm_;                                          // of the pipeline
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
+  std::vector<std::unique_ptr<GradientChain>> chains_;  // of each stage here, likewise
   std::vector<std::unique_ptr<StageRunner>> runners_;
   std::unique_ptr<model::LoraAdapter> whole_;
   // Reused.
   Round round_;
+  std::vector<int> of_sequences_, of_backwards_;  // ranks that they were dealt to
   std::vector<double> sums_, all_sums_;
   std::vector<float> shared_;
 };

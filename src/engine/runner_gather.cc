@@ -35,6 +35,7 @@ AdapterParts parts_of(const model::LoraAdapter& adapter, size_t first, int64_t c
 // In pieces, each sent when it is asked for: what is on its way takes memory too.
 void Runner::gather(int stage, TensorView from, TensorView to) {
   const int owner = rank_of(stage);
+  if (!gathers()) return;
   if (owner == 0 && is_first_rank()) return ops::copy(engine().backend(), from, to);
   if (owner == 0 || (comm_.rank() != owner && !is_first_rank())) return;
   constexpr int64_t kValues = kGatherBytes / dtype_bytes(DType::kF32);
@@ -73,6 +74,7 @@ int Runner::stage_of_module(const model::LoraModule& module) const {
 
 const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
   const model::LoraAdapter& own = engine().adapter(slot);
+  if (!gathers()) return nullptr;
   if (plan_.num_stages() == 1) return &own;
   whole_ = is_first_rank() ? make_whole_adapter(own) : nullptr;
   const std::vector<model::LoraModule>& modules = own.modules();

@@ -185,7 +185,8 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
   if (pass.weights.ends()) {
     ops::fill_zero(pass.backend, d);
-    final_norm_backward(pass, norm_of(pass), tape.last, d_final, d);
+    in_turn(tape.turns, kFinalNormPart,
+            [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, d); });
     if (!d_last.empty()) ops::add_into(pass.backend, d_last, d);
   }
   const SavedPool::Mark stage_mark(tape.pool);
@@ -199,16 +200,17 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
     const Scratch::Mark layer_mark(scratch);
     pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);
     if (is_made) {
-      decoder_layer_backward(pass, layer, kept, d);
+      in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, kept, d); });
     } else {
       const SavedPool::Mark saved_mark(tape.pool);
       const LayerSaved saved = save_rest(pass, layer, kept, tape.pool, tape.recompute);
       decoder_layer_again(pass, layer, saved);
-      decoder_layer_backward(pass, layer, saved, d);
+      in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, d); });
     }
     pass.lists.saves.offloaded.let_go(pass.backend, layer);
   }
-  if (pass.weights.begins()) begin_state_backward(pass, d);
+  if (!pass.weights.begins()) return;
+  in_turn(tape.turns, kEmbeddingPart, [&] { begin_state_backward(pass, d); });
 }
 
 }  // namespace strata::model

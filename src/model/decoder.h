@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/decoder_layer.h"
+#include "model/pass/gradient_turns.h"
 #include "model/pass/recompute.h"
 
 namespace strata::model {
@@ -26,6 +27,7 @@ struct Tape {
   // f32: the gradient of `last`, which backward makes that of `first`. The caller gives memory for
   // it and, unless the model ends there, fills it before.
   TensorView d;
+  GradientTurns* turns = nullptr;  // of backward's gradients
 };
 
 // Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, n D] f32 in

@@ -118,6 +118,29 @@ TEST(Rounds, LeaveOneForEach) {
   EXPECT_THAT(rounds_of(batch, 3, 1).at(0).firsts, ElementsAre(0, 1, 2, 4));
 }
 
+// As few rounds as passes allow, and of as many passes as there are ranks.
+TEST(Rounds, AreDealtOut) {
+  std::deque<api::Datum> data;
+  const api::Batch batch = batch_of_lengths({4, 4, 4, 4, 4, 4, 9, 4}, data);
+  const PipelinePlan plan = make_whole_plan(1);
+  const auto firsts_of = [&](int num_ranks, int64_t pass_tokens) {
+    std::vector<std::vector<size_t>> all;
+    Round round;
+    round.dealt = 1;
+    round.num_dealt = num_ranks;
+    while (next_round(plan, pass_tokens, batch, round)) {
+      EXPECT_EQ(round.place_of(0), 1u);
+      EXPECT_FALSE(round.has(1));
+      all.push_back(round.firsts);
+    }
+    return all;
+  };
+  EXPECT_THAT(firsts_of(2, 100), ElementsAre(ElementsAre(0, 5, 8)));
+  EXPECT_THAT(firsts_of(3, 100), ElementsAre(ElementsAre(0, 3, 6, 8)));
+  EXPECT_THAT(firsts_of(2, 8),
+              ElementsAre(ElementsAre(0, 2, 3), ElementsAre(3, 5, 6), ElementsAre(6, 7, 8)));
+}
+
 // Of a whole model each has a pass; neighbours share it that take gradients alike.
 TEST(Rounds, OfAWholeModelHoldAPass) {
   std::deque<api::Datum> data;

@@ -236,7 +236,8 @@ void stir(model::LoraAdapter& adapter) {
 void PrintTo(const StagedCase& c, std::ostream* out) {
   *out << c.model << " " << c.num_layers << " layers " << (c.parameters ? "full" : "lora")
        << (c.dtype == DType::kBF16 ? " bf16" : " f32") << " S=" << c.num_ranks
-       << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
+       << (c.data > 1 ? " data=" + std::to_string(c.data) : "") << " R=" << c.num_chunks << " "
+       << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
        << " again=" << static_cast<int>(c.again) << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "")
        << (c.router_bias_rate > 0 ? " router biases" : "");
 }
@@ -255,7 +256,8 @@ model::ModelConfig staged_config(const StagedCase& c) {
 }
 
 EngineOptions staged_options(const StagedCase& c) {
-  return {.recompute = recompute_of(c.again),
+  return {.pass_tokens = c.pass_tokens,
+          .recompute = recompute_of(c.again),
           .regions = {.iterations = c.again >= Again::kStage,
                       .layers = c.again == Again::kLayers || c.again == Again::kBoth,
                       .keeps_layer_inputs = c.again <= Again::kStage}};
@@ -265,7 +267,7 @@ std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& c
                                                     const PipelinePlan& plan,
                                                     const EngineOptions& options) {
   std::vector<std::unique_ptr<Engine>> engines;
-  for (const int stage : plan.stages_of(comm.rank())) {
+  for (const int stage : plan.stages_of(comm.rank() / plan.data)) {
     auto backend = engines.empty() ? std::make_unique<CpuBackend>(choose_cpu_path(), 1)
                                    : engines.front()->backend().sharing();
     auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
@@ -290,7 +292,9 @@ PipelinePlan staged_plan(const StagedCase& c) {
     const int64_t first = layers.empty() ? 0 : layers.back().last;
     layers.push_back({first, first + size});
   }
-  return make_pipeline_plan(table, c.forwarding_delay, std::move(layers));
+  PipelinePlan plan = make_pipeline_plan(table, c.forwarding_delay, std::move(layers));
+  plan.data = c.data;
+  return plan;
 }
 
 Outcome run_whole(const StagedCase& c) {
@@ -301,7 +305,7 @@ Outcome run_whole(const StagedCase& c) {
 Outcome run_staged(const StagedCase& c) {
   const PipelinePlan plan = staged_plan(c);
   Outcome out;
-  run_ranks(plan.num_ranks(), [&](Comm& comm) {
+  run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
     StagedRun run(c, comm, plan);
     Outcome own = outcome_of(run, c);
     if (comm.rank() == 0) out = std::move(own);

@@ -27,11 +27,13 @@ struct StagedCase {
   DType dtype = DType::kF32;
   // Of the stages.
   int num_ranks = 2;
+  int data = 1;  // ranks of each stage
   int num_chunks = 1;
   schedule::Kind kind = schedule::Kind::kGpipe;
   int num_microbatches = 4;
   int forwarding_delay = 1;
   Again again = Again::kNothing;
+  int64_t pass_tokens = EngineOptions().pass_tokens;
   std::vector<int64_t> layers = {};  // of each stage; empty: as even as they divide
   // Of the training.
   bool mtp = false;  // multi-token prediction as well

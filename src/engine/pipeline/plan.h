@@ -20,10 +20,15 @@ struct PipelinePlan {
   // Batches are of any length, of which a server's are: their micro-batches are no longer than a
   // pass.
   bool any_length = false;
+  // Ranks that have the same stages, and deal the micro-batches out among themselves. Of two
+  // neighbouring ranks of a run these differ.
+  int data = 1;
 
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
+  // Of one pipeline; and of all, one for each number of the data.
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }
-  // One stage and one micro-batch: nothing is divided.
+  [[nodiscard]] int num_ranks_in_all() const { return num_ranks() * data; }
+  // One stage and one micro-batch: no rank has other passes in flight.
   [[nodiscard]] bool is_whole() const { return num_stages() == 1 && table.num_microbatches == 1; }
   // A batch is run in rounds of the table, whose micro-batches have as many tokens as a pass has at
   // most; or in one round, divided by their number.

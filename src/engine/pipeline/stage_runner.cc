@@ -71,6 +71,16 @@ void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_t
 // Micro-batches of fewer tokens would not pay for reading the weights.
 constexpr int64_t kLeastTokens = 64;
 
+// Whether all but those of one sequence are no longer than a pass.
+bool fits(const api::Batch& batch, int64_t pass_tokens, const std::vector<size_t>& firsts) {
+  for (size_t m = 0; m + 1 < firsts.size(); ++m) {
+    int64_t tokens = 0;
+    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += num_tokens(batch, s);
+    if (tokens > pass_tokens && firsts[m + 1] > firsts[m] + 1) return false;
+  }
+  return true;
+}
+
 // As many micro-batches as pay, of about as many tokens. False where one would be too long.
 bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
                 size_t end, std::vector<size_t>& firsts) {
@@ -79,12 +89,19 @@ bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_toke
   if (total > num_microbatches * pass_tokens) return false;
   const int64_t count = std::clamp<int64_t>(total / kLeastTokens, 1, num_microbatches);
   cut_by_number(batch, static_cast<int>(count), first, end, firsts);
-  for (size_t m = 0; m + 1 < firsts.size(); ++m) {
-    int64_t tokens = 0;
-    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += num_tokens(batch, s);
-    if (tokens > pass_tokens && firsts[m + 1] > firsts[m] + 1) return false;
+  return fits(batch, pass_tokens, firsts);
+}
+
+// As few rounds as passes of so many tokens allow, of which this is the first: as many passes as
+// ranks deal out among themselves.
+void cut_for_ranks(const api::Batch& batch, int num_ranks, int64_t pass_tokens, size_t first,
+                   size_t end, std::vector<size_t>& firsts) {
+  const auto num_sequences = static_cast<int64_t>(end - first);
+  for (int64_t count = num_ranks;; count += num_ranks) {
+    cut_by_number(batch, static_cast<int>(count), first, end, firsts);
+    if (count >= num_sequences || fits(batch, pass_tokens, firsts)) break;
   }
-  return true;
+  if (std::ssize(firsts) > num_ranks + 1) firsts.resize(static_cast<size_t>(num_ranks) + 1);
 }
 
 }  // namespace
@@ -101,11 +118,13 @@ bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch&
   round.clear();
   round.backward = takes && batch.gradients != api::Gradients::kNone;
   const int count = plan.table.num_microbatches;
-  if (plan.cuts_by_tokens()) {
+  if (round.num_dealt > 1 && plan.is_whole()) {
+    cut_for_ranks(batch, round.num_dealt, pass_tokens, first, end, round.firsts);
+  } else if (plan.cuts_by_tokens()) {
     if (count == 1 || !cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
       cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
   } else {
-    cut_by_number(batch, count, first, end, round.firsts);
+    cut_by_number(batch, count * round.num_dealt, first, end, round.firsts);
   }
   for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
     for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);
@@ -114,11 +133,13 @@ bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch&
   return true;
 }
 
-StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine)
+StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine,
+                         GradientChain* chain)
     : comm_(comm),
       plan_(plan),
       stage_(stage),
       engine_(engine),
+      chain_(chain),
       defers_(plan.defers(stage)),
       has_flights_(plan.has_flights()) {}
 
@@ -314,13 +335,18 @@ void StageRunner::end() {
 void StageRunner::forward(int microbatch) {
   const TraceSpan span("F", "micro-batch", microbatch);
   Flight& flight = take(microbatch);
-  const auto m = static_cast<size_t>(microbatch);
+  const size_t m = round_->place_of(microbatch);
   MicroBatch& laid_out = flight.micro_batch;
   PassWork work = laid_out.lay_out(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
   fit(flight, work, round_->firsts[m]);
   book_files();
+  if (chain_ != nullptr && round_->num_dealt > 1 && work.trains()) {
+    CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
+    flight.link = chain_->link(num_before_ + m);
+    work.turns = &flight.link;
+  }
   Backend& backend = engine_.backend();
   const PassPlan& counted = engine_.last_plan();
   engine_.workspace().book(counted);

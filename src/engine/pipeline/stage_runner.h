@@ -17,35 +17,45 @@
 #include "backend/comm.h"
 #include "engine/engine.h"
 #include "engine/micro_batch.h"
+#include "engine/pipeline/gradient_chain.h"
 #include "engine/pipeline/plan.h"
 
 namespace strata::engine {
 
 // Neighbours of a batch that take gradients, or all do not, as the table runs them at once:
-// sequences [firsts[m], firsts[m + 1]) are micro-batch m.
+// sequences [firsts[m], firsts[m + 1]) are micro-batch m. Those of a rank are each `num_dealt`-th
+// from `dealt` on, which its table numbers from 0.
 struct Round {
   std::vector<size_t> firsts;
   std::vector<int64_t> first_rows;  // of the flat batch, likewise
   bool backward = false;
+  int dealt = 0, num_dealt = 1;
   void clear() {
     firsts.clear();
     first_rows.clear();
   }
   [[nodiscard]] int num_microbatches() const { return static_cast<int>(firsts.size()) - 1; }
+  [[nodiscard]] size_t place_of(int own) const {
+    return static_cast<size_t>(dealt + own * num_dealt);
+  }
+  [[nodiscard]] bool has(int own) const { return dealt + own * num_dealt < num_microbatches(); }
 };
 
 // Whole sequences in their order, at least one each, of about as many tokens; as many micro-batches
 // as asked for, or as there are sequences. Of their lengths alone: `firsts`.
 std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches);
 // The round behind this one, or from a fresh one the first; false where there is none. Passes have
-// at most so many tokens, or one longer sequence, where the plan cuts by tokens.
+// at most so many tokens, or one longer sequence, where the plan cuts by tokens. Where
+// micro-batches are dealt out, each rank has as many as the table, if there are so many.
 bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
                 Round& round);
 
 class StageRunner {
  public:
-  // Borrows all of them.
-  StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine);
+  // Borrows all of them; `chain` has its gradients where micro-batches are dealt out, else it is
+  // null.
+  StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine,
+              GradientChain* chain = nullptr);
 
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] int stage() const { return stage_; }
@@ -53,7 +63,11 @@ class StageRunner {
   // Before a batch's first action: what can be refused is, and nothing has changed then. Borrows
   // all of it until end(). The large results of a stage that is the whole model go to `sink`.
   void prepare(const api::Batch& batch, api::BatchResult& result, api::TensorSink* sink);
-  void begin(const Round& round) { round_ = &round; }
+  // `num_before`: the micro-batches of rounds before it that have a backward.
+  void begin(const Round& round, size_t num_before = 0) {
+    round_ = &round;
+    num_before_ = num_before;
+  }
   // Of this stage. Its receive is that of the computation, which waits for what it needs.
   void run(const schedule::Action& action);
   // After the last action, or where one has thrown: nothing is in flight.
@@ -78,6 +92,7 @@ class StageRunner {
     explicit Flight(Engine& engine) : held(engine.backend().allocator()) {}
     Scratch held;
     MicroBatch micro_batch;
+    GradientChain::Link link;
     std::optional<Scratch::Mark> mark, files_mark;
     std::optional<StagePass> pass;
     int64_t deferred_bytes = 0;  // that its backward was counted to defer
@@ -133,7 +148,9 @@ class StageRunner {
   std::vector<std::unique_ptr<Waiting>> waiting_;
   std::array<std::vector<Crossing>, 2> crossings_;  // by border
   const api::Batch* batch_ = nullptr;
+  GradientChain* const chain_;
   const Round* round_ = nullptr;
+  size_t num_before_ = 0;
   api::BatchResult* result_ = nullptr;
   api::TensorSink own_sink_;
   api::TensorSink* sink_ = nullptr;

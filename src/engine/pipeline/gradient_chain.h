@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// GradientChain: gradients of a stage whose micro-batches ranks have dealt out among themselves.
+// Each sum goes on from the rank of the micro-batch before to that of the next one, part by part
+// (model/pass/gradient_turns.h) behind the backwards, and so has the order and the bits of one
+// rank's. What the last micro-batch adds goes to all, so that between batches each rank has all
+// gradients, and steps alike. A sum that no sequence of a micro-batch adds to goes through it.
+// Engine thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "api/batch.h"
+#include "backend/comm.h"
+#include "engine/engine.h"
+#include "model/pass/gradient_turns.h"
+
+namespace strata::engine {
+
+class GradientChain {
+ public:
+  // Of the ranks that have the stage, and this one's engine of it. Borrows both. Its messages have
+  // tags from 1 on, those of no two stages the same.
+  GradientChain(Comm& comm, Engine& engine) : comm_(comm), engine_(engine) {}
+
+  // A micro-batch's turns with its gradients. Borrows the chain.
+  class Link : public model::GradientTurns {
+   public:
+    Link() = default;
+    Link(GradientChain& chain, size_t place) : chain_(&chain), place_(place) {}
+    void begin(int64_t part) override { chain_->receive(part, place_); }
+    void end(int64_t part) override { chain_->send(part, place_); }
+
+   private:
+    GradientChain* chain_ = nullptr;
+    size_t place_ = 0;
+  };
+
+  // Before a batch, whose memory for gradients is there. `ranks`: of each micro-batch that has a
+  // backward, in their order.
+  void prepare(const api::Batch& batch, std::span<const int> ranks);
+  // Of the micro-batch of that place among them.
+  [[nodiscard]] Link link(size_t place) { return {*this, place}; }
+  // Behind the last backward of this rank: gets what the last micro-batch's has made.
+  void finish();
+
+ private:
+  using Views = std::vector<TensorView>;
+  // Outside the layers first.
+  [[nodiscard]] static int64_t index_of(int64_t part) { return part + model::kPartsOutside; }
+  [[nodiscard]] Views& views_of(int64_t part) {
+    return parts_[static_cast<size_t>(index_of(part))];
+  }
+  [[nodiscard]] static int64_t tag_of(int64_t part) { return 1 + index_of(part); }
+  void add(int64_t part, TensorView gradient);
+  [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
+  void add_parameters();
+  void list_adapters(const api::Batch& batch);
+  void add_adapter(model::LoraAdapter& adapter);
+  // Whether backwards of this stage have turns with the part.
+  [[nodiscard]] bool is_here(int64_t part) const;
+  void send(int64_t part, size_t place);
+  void send_to(int rank, int64_t part);
+  void receive(int64_t part, size_t place);
+  void receive_from(int rank, int64_t part);
+
+  Comm& comm_;
+  Engine& engine_;
+  std::vector<Views> parts_;
+  std::vector<model::LoraAdapter*> adapters_;  // that take gradients
+  bool has_parameters_ = false;
+  std::vector<int> ranks_;
+};
+
+}  // namespace strata::engine

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Runner does where ranks deal micro-batches out among themselves: who has which, and what
+// each tells the others of its own besides gradients (pipeline/gradient_chain.h).
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/runner.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr int64_t kTag = 0;  // chains have the others
+
+// Each list that a pass gives of a sequence, and how many values it has.
+template <typename Body>
+void for_each_list(const api::Batch& batch, size_t s, api::SequenceResult& of, Body body) {
+  const api::Sequence& sequence = batch.sequences[s];
+  const size_t tokens = sequence.datum->tokens.size();
+  const size_t targets = tokens * static_cast<size_t>(sequence.datum->targets_per_token());
+  const bool backward = sequence.gradients && batch.gradients != api::Gradients::kNone;
+  body(of.logprobs, targets);
+  body(of.losses, targets);
+  if (batch.mtp_weight > 0.0f) body(of.mtp_losses, targets);
+  if (batch.indexer_weight > 0.0f && backward) body(of.indexer_losses, tokens);
+  if (batch.want_top) body(of.top_logprobs, tokens);
+}
+
+}  // namespace
+
+// Every rank makes all passes of a batch whose large results are wanted: nothing that trains wants
+// any.
+void Runner::deal(const api::Batch& batch) {
+  const bool is_large = batch.want_hidden_states || batch.want_logits;
+  CHECK(!is_large || batch.gradients == api::Gradients::kNone);
+  if (is_large) return;
+  round_.dealt = data_->rank();
+  round_.num_dealt = data_->size();
+  of_sequences_.clear();
+  of_backwards_.clear();
+  while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
+    for (int m = 0; m < round_.num_microbatches(); ++m) {
+      const int rank = m % round_.num_dealt;
+      of_sequences_.resize(round_.firsts[static_cast<size_t>(m) + 1], rank);
+      if (batch.want_loss && round_.backward) of_backwards_.push_back(rank);
+    }
+  }
+  round_.clear();
+  for (const auto& chain : chains_) chain->prepare(batch, of_backwards_);
+}
+
+void Runner::exchange_losses(const api::Batch& batch, api::BatchResult& result) {
+  if (stage_here(plan_.num_stages() - 1) == nullptr) return;
+  const auto of_rank = [&](int rank, auto body) {
+    for (size_t s = 0; s < of_sequences_.size(); ++s) {
+      if (of_sequences_[s] == rank) for_each_list(batch, s, result.sequences[s], body);
+    }
+  };
+  const auto bytes = [&] { return static_cast<int64_t>(shared_.size() * sizeof(float)); };
+  shared_.clear();
+  of_rank(data_->rank(), [&](const std::vector<float>& values, size_t count) {
+    CHECK(values.size() == count, values.size(), count);
+    shared_.insert(shared_.end(), values.begin(), values.end());
+  });
+  for (int rank = 0; rank < data_->size(); ++rank) {
+    if (rank != data_->rank()) data_->send_bytes(rank, kTag, shared_.data(), bytes());
+  }
+  for (int rank = 0; rank < data_->size(); ++rank) {
+    if (rank == data_->rank()) continue;
+    size_t total = 0;
+    of_rank(rank, [&](const std::vector<float>&, size_t count) { total += count; });
+    shared_.resize(total);
+    data_->receive_bytes(rank, kTag, shared_.data(), bytes());
+    auto next = shared_.begin();
+    of_rank(rank, [&](std::vector<float>& values, size_t count) {
+      values.assign(next, next + static_cast<int64_t>(count));
+      next += static_cast<int64_t>(count);
+    });
+  }
+}
+
+// Rows that experts had are whole numbers, which a double holds.
+void Runner::sum_loads() {
+  std::vector<double> own, all;
+  for (const auto& runner : runners_) {
+    for (std::vector<int64_t>& loads : runner->engine().base_trainer().gradients()->expert_loads) {
+      if (loads.empty()) continue;
+      own.assign(loads.begin(), loads.end());
+      data_->all_gather(own, all);
+      std::fill(loads.begin(), loads.end(), 0);
+      for (size_t i = 0; i < all.size(); ++i) {
+        loads[i % loads.size()] += static_cast<int64_t>(all[i]);
+      }
+    }
+  }
+}
+
+}  // namespace strata::engine
