@@ -121,8 +121,8 @@ OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
 // In the group of the stages.
 void ranks_row(OptionTable& t, std::string& field) {
   t.text("ranks", field,
-         "pipeline=N under mpirun -n N (or srun): a process for each of N ranks, on one machine or "
-         "several, in place of --stages (docs/cluster.md)");
+         "pipeline=P,data=D (or one of them) under mpirun -n P*D (or srun): a process for each "
+         "rank, on one machine or several, in place of --stages (docs/cluster.md)");
 }
 
 OptionRow& method_row(OptionTable& t, std::string& field) {

@@ -93,9 +93,12 @@ void check_num_ranks(const ParallelLayout& layout, int num_ranks) {
 
 void check_supported(const ParallelLayout& layout) {
   for (const Kind& kind : kKinds) {
-    if (kind.parts == &ParallelLayout::pipeline || layout.*kind.parts == 1) continue;
+    const bool is_run =
+        kind.parts == &ParallelLayout::pipeline || kind.parts == &ParallelLayout::data;
+    if (is_run || layout.*kind.parts == 1) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("--ranks {}={}: no run is divided by {} yet; give pipeline=N alone",
+                fmt::format("--ranks {}={}: no run is divided by {} yet; give pipeline=N, data=N "
+                            "or both",
                             kind.name, layout.*kind.parts, kind.name));
   }
 }

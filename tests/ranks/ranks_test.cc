@@ -67,6 +67,13 @@ class RanksTest : public TrainTest {
     o.stages.ranks = fmt::format("pipeline={}", number);
     return o;
   }
+  [[nodiscard]] TrainOptions dealt(const TrainOptions& one, const std::string& out,
+                                   const std::string& ranks,
+                                   const StageOptions& stages = {}) const {
+    TrainOptions o = divided(one, out, stages, 1);
+    o.stages.ranks = ranks;
+    return o;
+  }
   void expect_the_files_of(const TrainOptions& one, const std::string& out,
                            const std::string& exported) const {
     expect_same_files(fs::path(one.out).filename().string(), out,
@@ -75,7 +82,7 @@ class RanksTest : public TrainTest {
 };
 
 struct Division {
-  int ranks;
+  int ranks;  // of a pipeline
   StageOptions stages;
 };
 
@@ -151,6 +158,45 @@ TEST_F(RanksTest, ChangeNoBitOfDeepSeekV4) {
     ASSERT_EQ(ended.code, 0) << ended.text;
     expect_the_files_of(one, name,
                         one.method == "full" ? "model.safetensors" : "adapter_model.safetensors");
+  }
+}
+
+// Ranks that deal micro-batches out among themselves, alone and as pipelines.
+TEST_F(RanksTest, OfDataChangeNoBit) {
+  struct Case {
+    int ranks;
+    std::string division, method;
+    StageOptions stages = {};
+  };
+  std::vector<Case> cases = {
+      {2, "data=2", "lora"},
+      {3, "data=3", "full"},
+      {4, "data=2,pipeline=2", "full", {.schedule = "1f1b", .microbatches = 2}}};
+  if (runs_all()) {
+    cases.push_back({2, "data=2", "full"});
+    cases.push_back({3, "data=3", "lora"});
+    cases.push_back({2, "data=2", "full", {.microbatches = 2}});
+    cases.push_back({4, "pipeline=2,data=2", "lora", {.schedule = "zb1p", .microbatches = 2}});
+  }
+  for (const std::string method : {"lora", "full"}) {
+    TrainOptions one = options("one-" + method);
+    one.model = deep_model();
+    one.method = method;
+    if (method == "lora") one.targets = "all-linear,embed_tokens,lm_head";
+    one.steps = 4;
+    ASSERT_EQ(run_train(one), 0);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      if (cases[i].method != method) continue;
+      const std::string name = fmt::format("dealt{}", i);
+      SCOPED_TRACE(name);
+      const Ended ended =
+          run_ranks(cases[i].ranks, dealt(one, name, cases[i].division, cases[i].stages));
+      ASSERT_EQ(ended.code, 0) << ended.text;
+      expect_the_files_of(one, name,
+                          method == "full" ? "model.safetensors" : "adapter_model.safetensors");
+      EXPECT_THAT(ended.text, HasSubstr(fmt::format("one of {} ranks', in turn",
+                                                    cases[i].division == "data=3" ? 3 : 2)));
+    }
   }
 }
 
@@ -234,6 +280,28 @@ TEST_F(RanksTest, AKilledRankEndsAllAndAnyNumberContinues) {
   }
 }
 
+TEST_F(RanksTest, AKilledDataRankEndsAllAndAnyDivisionContinues) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  ASSERT_EQ(run_train(one), 0);
+  for (const int killed : {1, 0}) {
+    if (killed == 0 && !runs_all()) continue;
+    const std::string name = fmt::format("killed{}", killed);
+    SCOPED_TRACE(name);
+    TrainOptions o = dealt(one, name, "data=2");
+    const RunningRanks ranks(start_of(2, o), o);
+    ranks.signal_after(15, killed, SIGKILL);
+    const Ended ended = ranks.wait();
+    EXPECT_NE(ended.code, 0);
+    EXPECT_THAT(ended.text, HasSubstr(fmt::format("rank {} with PID", killed)));
+    o.resume = true;
+    o.stages.ranks = killed == 1 ? "pipeline=2" : "data=3";
+    const Ended resumed = run_ranks(killed == 1 ? 2 : 3, o);
+    EXPECT_EQ(resumed.code, 0) << resumed.text;
+    expect_the_files_of(one, name, "adapter_model.safetensors");
+  }
+}
+
 // Of all parameters, whose state is far more than what is sent at once; and by as many.
 TEST_F(RanksTest, AStoppedRankIsNamed) {
   TrainOptions one = options("one");
@@ -265,16 +333,24 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
     std::string ranks, said;
     StageOptions stages = {};
     std::string memory = {};
+    std::string method = "lora";
   };
   const std::vector<Case> cases = {
       {2, "pipeline=3",
        "--ranks: pipeline=3, data=1, expert=1, tensor=1 are 3 ranks, and 2 have started; start "
        "that "
        "many (mpirun -n 3)"},
-      {2, "data=2", "--ranks data=2: no run is divided by data yet; give pipeline=N alone"},
+      {2, "expert=2",
+       "--ranks expert=2: no run is divided by expert yet; give pipeline=N, data=N or both"},
       {2, "pipelines=2", "which names no kind"},
       {2, "pipeline=2", "--ranks and --stages 2: ", {.stages = 2}},
       {2, "pipeline=2", "--ranks and --memory 1GiB: ", {}, "1GiB"},
+      {2,
+       "data=2",
+       "--ranks data=2 and --pipeline-schedule zb1p: ",
+       {.schedule = "zb1p", .microbatches = 2},
+       {},
+       "full"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.said);
@@ -282,6 +358,7 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
     o.stages = c.stages;
     o.stages.ranks = c.ranks;
     o.memory = c.memory;
+    o.method = c.method;
     const Ended ended = run_ranks(c.started, o);
     EXPECT_EQ(ended.code, 2);
     const size_t first = ended.text.find(c.said);

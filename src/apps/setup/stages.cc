@@ -163,6 +163,7 @@ engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOp
                                                .forwarding_delay = options.forwarding_delay});
   engine::PipelinePlan plan = engine::make_pipeline_plan(table, options.forwarding_delay,
                                                          divide(options, config, table.num_stages));
+  plan.data = options.data;
   plan.regions = regions_of(options, recompute, plan.is_whole());
   if (!plan.is_whole()) check_offload(recompute, offload);
   return plan;
@@ -185,18 +186,21 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
   const model::Recompute recompute = parse_recompute(own.recompute);
   std::vector<std::unique_ptr<engine::Engine>> engines;
   options.regions = plan.regions;
+  const int threads = threads_of(comm.rank_here(), comm.ranks_here(), setup.threads);
   if (plan.num_stages() == 1) {
+    if (plan.data > 1) own.threads = threads;
     engines.push_back(make_engine(own, options));
     return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
   }
   options.recompute = recompute;
-  options.threads = threads_of(comm.rank_here(), comm.ranks_here(), setup.threads);
-  for (const int stage : plan.stages_of(comm.rank())) {
+  options.threads = threads;
+  const int rank = comm.rank() / plan.data;
+  for (const int stage : plan.stages_of(rank)) {
     // A rank's stages share a team.
     auto backend =
         engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
     engines.push_back(make_stage(std::move(backend), setup, plan.layers[static_cast<size_t>(stage)],
-                                 options, stage == 0));
+                                 options, comm.rank() == 0 && stage == 0));
   }
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }

@@ -13,7 +13,8 @@ namespace strata::apps {
 
 // What the options of a command that can divide a model hold of it.
 struct StageOptions {
-  int stages = 1;  // ranks
+  int stages = 1;  // ranks of a pipeline
+  int data = 1;    // pipelines, which deal micro-batches out among themselves
   // How they are divided where they are processes (apps/setup/ranks.h); empty: they are threads.
   std::string ranks = {};
   int chunks = 0;  // stages of a rank; 0: one, or as many as a file of the schedule has

@@ -123,9 +123,12 @@ TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, const Weigh
     for (size_t i = 0; i < pass.size(); ++i, ++sequence) {
       for (const float value : sequence->losses) of_pass.decoder += static_cast<double>(value);
       for (const float value : sequence->mtp_losses) of_pass.mtp += static_cast<double>(value);
+      for (const float value : sequence->indexer_losses)
+        of_pass.indexer += static_cast<double>(value);
     }
     losses.decoder += of_pass.decoder;
     losses.mtp += of_pass.mtp;
+    losses.indexer += of_pass.indexer;
   }
   return losses;
 }
@@ -299,7 +302,7 @@ std::vector<StateBlock> TrainJob::state() {
 }
 
 double TrainJob::of_first_rank(double value) {
-  if (stages().num_ranks() == 1) return value;
+  if (pipeline_->comm().size() == 1) return value;
   pipeline_->comm().all_gather({&value, 1}, of_ranks_);
   return of_ranks_.front();
 }

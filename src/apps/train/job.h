@@ -74,7 +74,7 @@ class TrainJob {
   // The rank's first stage; the whole model where it is not divided.
   [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
   [[nodiscard]] const engine::PipelinePlan& stages() const { return pipeline_->plan(); }
-  [[nodiscard]] bool is_divided() const { return !stages().is_whole(); }
+  [[nodiscard]] bool is_divided() const { return !stages().is_whole() || stages().data > 1; }
   [[nodiscard]] engine::Runner& pipeline() { return *pipeline_; }
   // Which prints and writes.
   [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }

@@ -330,7 +330,9 @@ bool needs_files(const TrainOptions& options, const data::Dataset& train,
 
 TrainPlan plan_of(TrainJob& job) {
   const engine::EngineOptions& options = job.engine().options();
-  return plan_train(job.engine(), shape_of(job), options.pass_tokens, options.recompute);
+  TrainPlan plan = plan_train(job.engine(), shape_of(job), options.pass_tokens, options.recompute);
+  plan.work = 1.0 / job.stages().data * plan.work;
+  return plan;
 }
 
 void fit_memory(TrainJob& job) {

@@ -291,7 +291,7 @@ class StagedPlanner {
 }  // namespace
 
 void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, bool trained,
-                       int microbatches) {
+                       int microbatches, int data) {
   if (shape.longest_passes.empty()) {
     for (int number = microbatches; number <= kMostMicrobatches; number *= 2) {
       shape.longest_passes.push_back({.limit = number});
@@ -300,14 +300,15 @@ void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, boo
   for (LongestPass& longest : shape.longest_passes) {
     int64_t& most = trained ? longest.trained : longest.evaluated;
     const std::vector<size_t> firsts =
-        engine::cut_lengths(lengths, static_cast<int>(longest.limit));
+        engine::cut_lengths(lengths, static_cast<int>(longest.limit) * data);
+    const auto ranks = static_cast<size_t>(data);
     std::vector<int64_t>& each = longest.of_microbatches;
-    each.resize(std::max(each.size(), firsts.size() - 1));
+    each.resize(std::max(each.size(), (firsts.size() + ranks - 2) / ranks));
     for (size_t m = 0; m + 1 < firsts.size(); ++m) {
       const int64_t tokens =
           std::accumulate(lengths.data() + firsts[m], lengths.data() + firsts[m + 1], int64_t{0});
       most = std::max(most, tokens);
-      each[m] = std::max(each[m], tokens);
+      each[m / ranks] = std::max(each[m / ranks], tokens);
     }
   }
 }
@@ -316,6 +317,8 @@ RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& con
                       const data::Dataset& train, const data::Dataset& eval) {
   RunShape shape = train_shape(options, config, train, eval);
   shape.longest_passes.clear();
+  const StageOptions& stages = options.stages;
+  shape.step_tokens = (shape.step_tokens + stages.data - 1) / stages.data;
   data::BatchPlan batches(shape.lengths, batch_plan_options(options));
   std::vector<int64_t> lengths;
   for (int64_t step = 0; step < batches.num_steps(); ++step) {
@@ -323,7 +326,7 @@ RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& con
     for (const std::vector<int64_t>& pass : batches.step(step).passes) {
       for (const int64_t i : pass) lengths.push_back(shape.lengths[static_cast<size_t>(i)]);
     }
-    add_micro_batches(shape, lengths, /*trained=*/true, options.stages.microbatches);
+    add_micro_batches(shape, lengths, /*trained=*/true, stages.microbatches, stages.data);
   }
   const std::vector<int64_t> evaluated = eval.examples.lengths();
   std::vector<int64_t> all(evaluated.size());
@@ -331,7 +334,7 @@ RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& con
   for (const auto& pass : data::cut_by_tokens(all, evaluated, options.micro_tokens)) {
     lengths.clear();
     for (const int64_t i : pass) lengths.push_back(evaluated[static_cast<size_t>(i)]);
-    add_micro_batches(shape, lengths, /*trained=*/false, options.stages.microbatches);
+    add_micro_batches(shape, lengths, /*trained=*/false, stages.microbatches, stages.data);
   }
   return shape;
 }

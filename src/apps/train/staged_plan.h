@@ -28,9 +28,10 @@ struct StagedPlan {
 // Of a run of `strata train`: with the largest micro-batch by their number, from --microbatches on.
 RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& config,
                       const data::Dataset& train, const data::Dataset& eval);
-// Batches of so many sequences as there are lengths, cut into each number that may be tried.
+// Batches of so many sequences as there are lengths, cut into each number that may be tried for
+// each of so many ranks that deal them out.
 void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, bool trained,
-                       int microbatches);
+                       int microbatches, int data = 1);
 
 // `memory` empty: as the options have it. Error{kInvalidArgument} where nothing fits.
 StagedPlan plan_staged(const EngineSetup& setup, const StageOptions& options, const RunShape& shape,

@@ -64,6 +64,15 @@ std::string rates_text(const TrainOptions& options) {
                                : fmt::format("{}", fmt::join(options.sweep, ", "));
 }
 
+// What is planned is one of several that are alike.
+void add_data_row(TrainJob& job, report::Table& table) {
+  const int data = job.stages().data;
+  if (data == 1) return;
+  table.add_row({"data", fmt::format("each micro-batch is one of {} ranks', in turn; below is "
+                                     "what one has and does",
+                                     data)});
+}
+
 }  // namespace
 
 std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
@@ -97,12 +106,14 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
     MachineLimits limits = probe_limits(engine.backend(), engine.model().weights->compute_dtype(),
                                         staged->choice.stages.front().pass_bytes);
     limits.flops *= job.stages().num_ranks();
+    add_data_row(job, table);
     add_rows(*staged, job.options().stages, limits, offload_folder(job.options().offload), table);
     table.add_row({"machine", machine + " a rank"});
     fmt::print(stderr, "{}{}", table.text(), stages_table(*staged));
-    return Predicted{staged->memory.total(), step_seconds(*staged, limits)};
+    return Predicted{job.stages().data * staged->memory.total(), step_seconds(*staged, limits)};
   }
   const TrainPlan plan = plan_of(job);
+  add_data_row(job, table);
   table.add_row({"memory", memory_text(plan.memory)});
   const std::string files = file_text(plan, offload_folder(job.options().offload));
   if (!files.empty()) table.add_row({"files", files});
@@ -112,7 +123,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   table.add_row({"a step", time_text(plan, limits)});
   table.add_row({"machine", machine});
   fmt::print(stderr, "{}{}", table.text(), activations_text(plan));
-  return Predicted{plan.memory.total(), engine::seconds_of(plan.work, limits)};
+  return Predicted{job.stages().data * plan.memory.total(), engine::seconds_of(plan.work, limits)};
 }
 
 std::string fingerprint_of(TrainJob& job) {
@@ -233,6 +244,7 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   check_over_ranks(given);
   TrainOptions options = given;
   options.stages.stages = layout.pipeline;
+  options.stages.data = layout.data;
   check_alike(comm, facts_of_run(options));
   const bool is_first = comm.rank() == 0;
   report::TraceFile trace(is_first ? options.trace : "");
