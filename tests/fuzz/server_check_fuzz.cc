@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   server::DataDir whole(folder);
   server::StateStore store(server::open_sqlite(whole.database()), 2000);
   server::CheckpointRegistry registry(whole, store, {});
-  for (const server::CheckpointRow& row : store.checkpoints_of("s:train:0", 2000)) {
+  for (const server::CheckpointRow& row : store.rows_with_files()) {
     CHECK(registry.folder(row).starts_with(folder + "/checkpoints/"), registry.folder(row));
   }
   return 0;

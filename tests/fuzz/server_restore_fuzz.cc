@@ -32,7 +32,7 @@ void start(const std::string& folder) {
   server::DataDir data(folder);
   server::StateStore store(server::open_sqlite(data.database()), 2000);
   server::CheckpointRegistry registry(data, store, {});
-  for (const server::CheckpointRow& row : store.checkpoints_of("s:train:0", 2000)) {
+  for (const server::CheckpointRow& row : store.rows_with_files()) {
     CHECK(registry.folder(row).starts_with(folder + "/checkpoints/"), registry.folder(row));
   }
 }

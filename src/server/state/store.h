@@ -104,12 +104,6 @@ struct Idempotency {
   int64_t fingerprint = 0;
 };
 
-// Which rows of a list are wanted; newest first.
-struct Page {
-  int64_t limit = 100;
-  int64_t offset = 0;
-};
-
 class StateStore {
  public:
   // Opens, migrates, counts this boot, and marks the models of the last one as lost.
@@ -143,7 +137,6 @@ class StateStore {
   // Conflict when that one was for another request.
   std::string add_session(const SessionRow& row, const Idempotency& key);
   std::optional<SessionRow> find_session(const std::string& id);
-  std::vector<SessionRow> list_sessions(const std::string& tenant, Page page);
   std::vector<SessionRow> active_sessions();  // of all tenants, oldest first
   // False when it had ended before; the first reason stays.
   bool end_session(const std::string& id, const std::string& state, const std::string& reason,
@@ -158,9 +151,6 @@ class StateStore {
   // Adds the run unless its id is there; true when it was added.
   bool add_run(const RunRow& row);
   std::optional<RunRow> find_run(const std::string& id);
-  std::vector<RunRow> list_runs(const std::string& tenant, const std::string& project, Page page);
-  int64_t count_runs(const std::string& tenant, const std::string& project);  // "": every project
-  std::vector<std::string> runs_of(const std::string& session_id);
   void end_run(const std::string& id, RunState state, double now);
   void forget_run(const std::string& id);  // of a model whose creation failed
   // Written with the next flush_touches(), at most every few seconds. Waits for no database.
@@ -178,10 +168,6 @@ class StateStore {
   std::optional<CheckpointRow> find_checkpoint_id(const std::string& id);  // also a dead one
   std::optional<CheckpointRow> last_checkpoint(const std::string& run_id, CheckpointKind kind,
                                                double now);
-  std::vector<CheckpointRow> checkpoints_of(const std::string& run_id, double now);
-  std::vector<CheckpointRow> list_checkpoints(const std::string& tenant, bool with_external,
-                                              double now, Page page);
-  int64_t count_checkpoints(const std::string& tenant, bool with_external, double now);
   bool delete_checkpoint(const std::string& id, double now);  // false when it was dead
   void set_expiry(const std::string& id, std::optional<double> expires_at);
   void set_public(const std::string& id, bool is_public);

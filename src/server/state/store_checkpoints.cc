@@ -111,33 +111,6 @@ std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_
       rows::read_checkpoint);
 }
 
-std::vector<CheckpointRow> StateStore::checkpoints_of(const std::string& run_id, double now) {
-  const StoreLock lock(mutex_);
-  return rows::all(
-      run(select(fmt::format("run_id = ? AND {} ORDER BY number DESC", kAlive)), {run_id, now}),
-      rows::read_checkpoint);
-}
-
-std::vector<CheckpointRow> StateStore::list_checkpoints(const std::string& tenant,
-                                                        bool with_external, double now, Page page) {
-  const StoreLock lock(mutex_);
-  return rows::all(
-      run(select(fmt::format("tenant = ? AND {}{} ORDER BY number DESC "
-                             "LIMIT ? OFFSET ?",
-                             kAlive, with_external ? "" : " AND kind <> 'external_weights'")),
-          {tenant, now, page.limit, page.offset}),
-      rows::read_checkpoint);
-}
-
-int64_t StateStore::count_checkpoints(const std::string& tenant, bool with_external, double now) {
-  const StoreLock lock(mutex_);
-  const SqlResult count =
-      run(fmt::format("SELECT COUNT(*) FROM checkpoints WHERE tenant = ? AND {}{}", kAlive,
-                      with_external ? "" : " AND kind <> 'external_weights'"),
-          {tenant, now});
-  return std::get<int64_t>(count.rows[0][0]);
-}
-
 bool StateStore::delete_checkpoint(const std::string& id, double now) {
   int64_t changed = 0;
   {

@@ -80,39 +80,6 @@ std::optional<RunRow> StateStore::find_run(const std::string& id) {
   return row;
 }
 
-std::vector<RunRow> StateStore::list_runs(const std::string& tenant, const std::string& project,
-                                          Page page) {
-  flush_touches();
-  const StoreLock lock(mutex_);
-  std::vector<SqlValue> parameters = {tenant};
-  if (!project.empty()) parameters.emplace_back(project);
-  parameters.emplace_back(page.limit);
-  parameters.emplace_back(page.offset);
-  return rows::all(run(fmt::format("SELECT {} FROM runs WHERE tenant = ?{} ORDER BY number DESC "
-                                   "LIMIT ? OFFSET ?",
-                                   rows::kRunColumns, project.empty() ? "" : " AND project_id = ?"),
-                       std::move(parameters)),
-                   rows::read_run);
-}
-
-int64_t StateStore::count_runs(const std::string& tenant, const std::string& project) {
-  const StoreLock lock(mutex_);
-  const SqlResult count =
-      project.empty()
-          ? run("SELECT COUNT(*) FROM runs WHERE tenant = ?", {tenant})
-          : run("SELECT COUNT(*) FROM runs WHERE tenant = ? AND project_id = ?", {tenant, project});
-  return std::get<int64_t>(count.rows[0][0]);
-}
-
-std::vector<std::string> StateStore::runs_of(const std::string& session_id) {
-  const StoreLock lock(mutex_);
-  std::vector<std::string> ids;
-  const SqlResult found =
-      run("SELECT id FROM runs WHERE session_id = ? ORDER BY number", {session_id});
-  for (const SqlRow& row : found.rows) ids.push_back(std::get<std::string>(row[0]));
-  return ids;
-}
-
 void StateStore::end_run(const std::string& id, RunState state, double now) {
   const StoreLock lock(mutex_);
   run("UPDATE runs SET state = ?, ended_at = ? WHERE id = ? AND state = 'live'",

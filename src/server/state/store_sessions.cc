@@ -76,14 +76,6 @@ std::optional<SessionRow> StateStore::find_session(const std::string& id) {
   return rows::first(run(select(kSessionColumns, "sessions WHERE id = ?"), {id}), read_session);
 }
 
-std::vector<SessionRow> StateStore::list_sessions(const std::string& tenant, Page page) {
-  const StoreLock lock(mutex_);
-  return rows::all(run(select(kSessionColumns,
-                              "sessions WHERE tenant = ? ORDER BY number DESC LIMIT ? OFFSET ?"),
-                       {tenant, page.limit, page.offset}),
-                   read_session);
-}
-
 std::vector<SessionRow> StateStore::active_sessions() {
   const StoreLock lock(mutex_);
   return rows::all(

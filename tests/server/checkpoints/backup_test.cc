@@ -9,6 +9,7 @@
 
 #include "base/stop.h"
 #include "tests/server/checkpoints/backup_fixture.h"
+#include "tests/server/state/read_lists.h"
 
 namespace strata::server {
 namespace {
@@ -36,7 +37,7 @@ TEST_F(Backup, ADirectoryInUseComesBackWhole) {
   CheckpointRegistry registry(dir, store, {});
   EXPECT_GT(store.boot(), boot + 1000) << "ids of before name nothing new";
   EXPECT_TRUE(store.find_session("s").has_value());
-  EXPECT_EQ(store.checkpoints_of("s:train:0", 2000).size(), 2u);
+  EXPECT_EQ(strata::testing::checkpoints_of(dir.database(), "s:train:0", 2000).size(), 2u);
   for (const CheckpointRow& row : rows_) {
     EXPECT_EQ(read_bytes(registry.folder(row) + "/adapter_model.safetensors"),
               read_bytes(data() + registry.folder(row).substr(restored().size()) +

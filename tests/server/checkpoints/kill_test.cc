@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "server/checkpoints/registry.h"
 #include "tests/base/temp_dir.h"
+#include "tests/server/state/read_lists.h"
 
 namespace strata::server {
 namespace {
@@ -159,7 +160,8 @@ TEST(Kill, EveryAcknowledgedCheckpointSurvives) {
     for (const auto& entry : checkpoints) {
       folders += entry.path().filename() == "checkpoint_complete" ? 1 : 0;
     }
-    EXPECT_EQ(folders, parts.store.checkpoints_of(kRun, wall_seconds()).size());
+    const auto rows = strata::testing::checkpoints_of(parts.data.database(), kRun, wall_seconds());
+    EXPECT_EQ(folders, rows.size());
     ASSERT_FALSE(HasFailure()) << "after " << life.count() << " us, kill " << kill;
   }
   EXPECT_GT(acknowledged, 0) << "the children were killed before they saved anything";

@@ -16,11 +16,13 @@
 #include "server/crypto.h"
 #include "tests/base/temp_dir.h"
 #include "tests/server/state/faulty_sql.h"
+#include "tests/server/state/read_lists.h"
 
 namespace strata::server {
 namespace {
 
 namespace fs = std::filesystem;
+using strata::testing::checkpoints_of;
 using strata::testing::error_of;
 using strata::testing::read_bytes;
 using strata::testing::TempDir;
@@ -103,7 +105,7 @@ TEST_F(Registry, FoldersWithoutARowAndRowsWithoutAFolderGoAtTheStart) {
   open(2000);
   EXPECT_FALSE(fs::exists(stray));
   EXPECT_EQ(adapter(kept), "weights");
-  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
+  EXPECT_EQ(checkpoints_of(data_->database(), "s:train:0", 2000).size(), 1u);
   // A stray is set aside: its bytes are for the operator to judge.
   ASSERT_EQ(std::distance(fs::directory_iterator(data_->lost()), fs::directory_iterator()), 1);
   const fs::path moved = fs::directory_iterator(data_->lost())->path();
@@ -123,17 +125,17 @@ TEST_F(Registry, AnAbsentFolderOfCheckpointsDestroysNothing) {
   fs::rename(dir_.path() + "/unmounted", folder);
   open(2000);
   for (const CheckpointRow& row : rows) EXPECT_EQ(adapter(row), "weights");
-  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 3u);
+  EXPECT_EQ(checkpoints_of(data_->database(), "s:train:0", 2000).size(), 3u);
 }
 
 TEST_F(Registry, ManyMissingFoldersAreAskedAbout) {
   for (const char* name : {"a", "b", "c", "d"}) finish(save(name));
-  for (const auto& row : store_->checkpoints_of("s:train:0", 1000)) {
+  for (const auto& row : checkpoints_of(data_->database(), "s:train:0", 1000)) {
     if (row.name <= "b") fs::remove_all(registry_->folder(row));
   }
   EXPECT_THAT(error_of([&] { open(2000); }), HasSubstr("2 of 4 checkpoints are missing"));
   open(2000, 0, /*accept_loss=*/true);
-  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 2u);
+  EXPECT_EQ(checkpoints_of(data_->database(), "s:train:0", 2000).size(), 2u);
 }
 
 // Yesterday's database beside today's files: what it does not know is kept.
@@ -148,7 +150,7 @@ TEST_F(Registry, ARestoredDatabaseDestroysNothing) {
   store_.reset();
   fs::copy_file(dir_.path() + "/backup", data_->database(), fs::copy_options::overwrite_existing);
   open(2000);
-  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
+  EXPECT_EQ(checkpoints_of(data_->database(), "s:train:0", 2000).size(), 1u);
   const fs::path moved = fs::directory_iterator(data_->lost())->path();
   EXPECT_THAT(moved.string(), HasSubstr(young.id));
   EXPECT_EQ(read_bytes(moved.string() + "/adapter_model.safetensors"), "since then");
@@ -258,7 +260,7 @@ TEST_F(Registry, TheDiskLimitFailsOnlyTheSaveThatPassesIt) {
   open(2000, row.size_bytes + 10);
   EXPECT_THAT(error_of([&] { finish(save("b")); }), HasSubstr("--max-disk"));
   EXPECT_TRUE(fs::is_empty(data_->temporary()));
-  EXPECT_EQ(store_->checkpoints_of("s:train:0", 2000).size(), 1u);
+  EXPECT_EQ(checkpoints_of(data_->database(), "s:train:0", 2000).size(), 1u);
   store_->delete_checkpoint(row.id, 2000);
   registry_->sweep(2000, 2000);
   EXPECT_NO_THROW(finish(save("b")));
@@ -292,7 +294,7 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
   open(2000);
   const CheckpointRow copy = registry_->find(parse_tinker_path(path), "bob", false, 2000);
   EXPECT_EQ(adapter(copy), "weights");
-  EXPECT_EQ(store_->list_runs("bob", "", {}).size(), 1u);
+  EXPECT_EQ(StoreLists(open_sqlite_reader(data_->database())).count_runs("bob", ""), 1);
 }
 
 TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
@@ -373,7 +375,7 @@ TEST_F(Registry, RefusesTheStateOfAnotherDataDirectory) {
   const DataDir other(dir_.path() + "/other");
   EXPECT_THAT(error_of([&] { CheckpointRegistry(other, *store_, RegistryOptions{}); }),
               HasSubstr("another data directory"));
-  EXPECT_EQ(store_->checkpoints_of("s:train:0", 1000).size(), 1u);
+  EXPECT_EQ(checkpoints_of(data_->database(), "s:train:0", 1000).size(), 1u);
 }
 
 UrlSigner::Claim claim_of(const std::string& url) {

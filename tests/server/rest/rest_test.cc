@@ -167,7 +167,7 @@ TEST_F(RestTest, ACopyIsHeldAgainstItsTenantsDisk) {
                                 R"({"source_path":"tinker://s-alice:train:0/weights/a"})");
   EXPECT_EQ(refused.status, 429);
   EXPECT_THAT(refused.body, HasSubstr("--quota bob:disk-bytes=30"));
-  EXPECT_EQ(store_.count_checkpoints("bob", true, wall_seconds()), 0);
+  EXPECT_EQ(store_lists_.count_checkpoints("bob", true, wall_seconds()), 0);
 }
 
 TEST_F(RestTest, ASignedUrlServesNobodyWithoutAKey) {

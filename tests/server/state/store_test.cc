@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "server/state/schema.h"
+#include "server/state/store_lists.h"
 #include "tests/base/temp_dir.h"
 #include "tests/server/state/faulty_sql.h"
 #include "tests/server/state/test_postgres.h"
@@ -38,6 +39,11 @@ class Store : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Sql> connect() {
     return is_sqlite() ? open_sqlite(dir_.file("strata.db"))
                        : open_postgres(TestPostgres::shared()->url());
+  }
+  // Over a connection of its own.
+  [[nodiscard]] StoreLists lists() const {
+    return StoreLists(is_sqlite() ? open_sqlite_reader(dir_.file("strata.db"))
+                                  : open_postgres_reader(TestPostgres::shared()->url()));
   }
   void open(double now) {
     store_.reset();
@@ -98,6 +104,13 @@ std::vector<std::string> ids(const std::vector<Row>& rows) {
   return out;
 }
 
+template <typename Row>
+std::vector<std::string> ids(const std::vector<Listed<Row>>& rows) {
+  std::vector<std::string> out;
+  for (const Listed<Row>& listed : rows) out.push_back(listed.row.id);
+  return out;
+}
+
 TEST_P(Store, CountsBootsAndKeepsTenants) {
   EXPECT_EQ(store_->boot(), 1);
   const int64_t alice = store_->tenant_number("alice", 1000);
@@ -142,7 +155,7 @@ TEST_P(Store, KeepsSessionsWithEveryField) {
   EXPECT_EQ(found.project_id, "p");
   EXPECT_EQ(found.ended_at, std::nullopt);
   EXPECT_EQ(store_->find_session("s3"), std::nullopt);
-  EXPECT_THAT(ids(store_->list_sessions("alice", {})), ElementsAre("s1"));
+  EXPECT_THAT(lists().sessions("alice", {}), ElementsAre("s1"));
   EXPECT_THAT(ids(store_->active_sessions()), ElementsAre("s1", "s2"));
 }
 
@@ -175,13 +188,13 @@ TEST_P(Store, ListsRunsNewestFirstByTenantAndProject) {
   for (int64_t i = 0; i < 5; ++i) add_run("s", i);
   RunRow other = add_run("t", 0, "bob");
   EXPECT_FALSE(store_->add_run(other));
-  EXPECT_THAT(ids(store_->list_runs("alice", "", {.limit = 2, .offset = 1})),
+  EXPECT_THAT(ids(lists().runs("alice", "", {.limit = 2, .offset = 1})),
               ElementsAre("s:train:3", "s:train:2"));
-  EXPECT_EQ(store_->count_runs("alice", ""), 5);
+  EXPECT_EQ(lists().count_runs("alice", ""), 5);
   store_->set_project("t", "p");
-  EXPECT_EQ(store_->count_runs("bob", "p"), 1);
-  EXPECT_EQ(store_->count_runs("bob", "default"), 0);
-  EXPECT_THAT(store_->runs_of("s"), ::testing::SizeIs(5));
+  EXPECT_EQ(lists().count_runs("bob", "p"), 1);
+  EXPECT_EQ(lists().count_runs("bob", "default"), 0);
+  EXPECT_THAT(lists().runs_of("s"), ::testing::SizeIs(5));
   store_->touch_run("s:train:4", 1234.5);
   EXPECT_EQ(store_->find_run("s:train:4")->last_request_at, 1234.5);
   open(2000);
@@ -215,7 +228,7 @@ TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
   const CheckpointRow second = add_checkpoint("s:train:0", "a");
   EXPECT_EQ(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1100)->id, "id3");
   EXPECT_EQ(store_->find_checkpoint_id(first.id)->deleted_at, second.created_at);
-  EXPECT_THAT(ids(store_->checkpoints_of("s:train:0", 1100)), ElementsAre("id3", "id2"));
+  EXPECT_THAT(ids(lists().checkpoints("alice", true, 1100, {})), ElementsAre("id3", "id2"));
   EXPECT_EQ(store_->last_checkpoint("s:train:0", CheckpointKind::kSampler, 1100)->id, "id2");
   EXPECT_THAT(ids(store_->collectable(1100)), ElementsAre("id1"));
   EXPECT_EQ(store_->stored_bytes(), 300);
@@ -230,10 +243,10 @@ TEST_P(Store, ExpiryCountsFromItsSecondOn) {
   add_checkpoint("s:train:0", "a", 1200.0);
   add_checkpoint("s:train:0", "b");
   add_checkpoint("s:train:0", "c", {}, CheckpointKind::kExternal);
-  EXPECT_EQ(store_->count_checkpoints("alice", true, 1199), 3);
-  EXPECT_EQ(store_->count_checkpoints("alice", false, 1199), 2);
-  EXPECT_THAT(ids(store_->list_checkpoints("alice", false, 1200, {})), ElementsAre("id2"));
-  EXPECT_THAT(ids(store_->list_checkpoints("alice", true, 1200, {})), ElementsAre("id3", "id2"));
+  EXPECT_EQ(lists().count_checkpoints("alice", true, 1199), 3);
+  EXPECT_EQ(lists().count_checkpoints("alice", false, 1199), 2);
+  EXPECT_THAT(ids(lists().checkpoints("alice", false, 1200, {})), ElementsAre("id2"));
+  EXPECT_THAT(ids(lists().checkpoints("alice", true, 1200, {})), ElementsAre("id3", "id2"));
   EXPECT_EQ(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1200),
             std::nullopt);
   EXPECT_FALSE(store_->delete_checkpoint("id1", 1200));
@@ -419,7 +432,7 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   add_checkpoint("s3:train:0", "a");
   while (store_->prune_history(2000, 10)) {
   }
-  EXPECT_EQ(store_->list_sessions("alice", {}).size(), 12u);  // ten, the one alive, s3
+  EXPECT_EQ(lists().sessions("alice", {}).size(), 12u);  // ten, the one alive, s3
   EXPECT_TRUE(store_->find_session("s3").has_value());
   EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
   EXPECT_TRUE(store_->find_session("s38").has_value());
@@ -427,7 +440,7 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   EXPECT_FALSE(store_->find_run("s7:train:0").has_value());
   EXPECT_FALSE(store_->find_sampler("s7:sample:0").has_value());
   store_->prune_history(1000 + 31 * 86400, 10);
-  EXPECT_EQ(store_->list_sessions("alice", {}).size(), 2u);
+  EXPECT_EQ(lists().sessions("alice", {}).size(), 2u);
 }
 
 TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
