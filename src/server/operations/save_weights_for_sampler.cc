@@ -19,6 +19,7 @@ struct EphemeralSaved : Completion {
       : service(of), row(std::move(of_store)), sampler(std::move(of_table)) {}
 
   Response finish(const api::Outcome&) override {
+    is_saved = true;
     if (!service.sessions().contains(row.session_id)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("session {} has ended: its sampler is not kept", row.session_id));
@@ -30,14 +31,16 @@ struct EphemeralSaved : Completion {
         200,
         JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
   }
+  // Until it is saved, its snapshot is another's of that name: sent again, it is refused.
   void undo() override {
-    service.dispatch().release(sampler.base, sampler.snapshot);
+    if (is_saved) service.dispatch().release(sampler.base, sampler.snapshot);
     service.parts().registry.abandon(sampler.dir);
   }
 
   Service& service;
   SamplerRow row;
   const LiveSampler sampler;
+  bool is_saved = false;
 };
 
 Response save_ephemeral(Service& service, const NumberedCall& call) {

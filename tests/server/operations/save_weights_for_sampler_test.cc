@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <iterator>
+
 #include "tests/server/service/house.h"
 
 namespace strata::server {
@@ -29,6 +32,24 @@ TEST(SaveWeightsForSampler, UnsavedSamplersMakeRoomForYoungerOnes) {
   EXPECT_EQ(gone.status, 404);
   EXPECT_THAT(gone.body, HasSubstr("--max-ephemeral"));
   EXPECT_EQ(house.call("GET", "samplers/" + session + ":sample:1").status, 200);
+}
+
+// Its weights are in memory alone: what is sent again must not take them away.
+TEST(SaveWeightsForSampler, ASaveThatIsSentAgainKeepsItsSampler) {
+  House house;
+  const std::string model = house.model(house.session());
+  const std::string body =
+      R"({"model_id":")" + model + R"(","seq_id":1,"sampling_session_seq_id":0})";
+  const Response first = house.post("save_weights_for_sampler", body);
+  house.settle(House::text(first, "request_id"), api::Saved{});
+  EXPECT_EQ(house.post("save_weights_for_sampler", body).body, first.body);
+  house.admission = api::Admission::kFull;
+  EXPECT_EQ(house
+                .post("save_weights_for_sampler",
+                      R"({"model_id":")" + model + R"(","seq_id":2,"sampling_session_seq_id":0})")
+                .status,
+            429);
+  EXPECT_TRUE(house.released.empty());
 }
 
 }  // namespace
