@@ -52,7 +52,8 @@ Budget::Budget(const ServeOptions& options)
       results(options.max_result_bytes),
       responses(options.max_response_bytes),
       downloads(options.max_download_bytes),
-      remembered(options.max_remembered_bytes),
+      remembered(options.max_remembered_bytes - options.max_remembered_bytes / 2),
+      samplers(options.max_remembered_bytes / 2),
       connections(options.max_connection_bytes),
       samples(options.max_queued_samples),
       polls(options.max_parked),
@@ -62,15 +63,15 @@ std::vector<Budget::Row> Budget::rows() const {
   const auto row = [](const char* name, const SharedLimit& limit) {
     return Row{name, limit.limit(), limit.used()};
   };
-  return {row("bodies", bodies),          row("queue", queue),
-          row("results", results),        row("responses", responses),
-          row("downloads", downloads),    row("remembered", remembered),
-          row("connections", connections)};
+  return {row("bodies", bodies),       row("queue", queue),
+          row("results", results),     row("responses", responses),
+          row("downloads", downloads), row("remembered", remembered),
+          row("samplers", samplers),   row("connections", connections)};
 }
 
 void Budget::set_num_tenants(int64_t count) {
   for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &downloads, &remembered,
-                             &samples, &polls, &archives})
+                             &samplers, &samples, &polls, &archives})
     limit->set_num_tenants(count);
   for (SharedLimit& limit : of_engines) limit.set_num_tenants(count);
   responses.set_num_tenants(count + 1);  // who has no key reads the page

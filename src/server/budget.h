@@ -29,6 +29,7 @@ class Budget {
   SharedLimit responses;    // that are being sent and are no results
   SharedLimit downloads;    // pieces of files that are being sent
   SharedLimit remembered;   // numbers of requests that came before
+  SharedLimit samplers;     // sampling sessions in use
   SharedLimit connections;  // that are open; nobody's share (http/connection_limit.h)
   // How many.
   SharedLimit samples;  // that have not begun

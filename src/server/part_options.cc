@@ -41,6 +41,7 @@ ServiceOptions service_options(const ServeOptions& options, const Budget& budget
   out.max_ephemerals = options.max_ephemeral;
   out.stable_reinforce = options.stable_reinforce;
   out.remembered_bytes = budget.remembered;
+  out.sampler_bytes = budget.samplers;
   return out;
 }
 

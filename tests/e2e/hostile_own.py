@@ -11,6 +11,8 @@ import time
 
 import httpx
 
+from wire import Wire
+
 ATTACKS = []
 CONNECTIONS = 24
 
@@ -101,3 +103,32 @@ def hanging_disk(w):
             read = status(port, "GET", "get_server_capabilities", w.keys[0])
         os.close(reader)
     return f"{changed}, {read}"
+
+
+@attack("2,000 sampling sessions of a sample-only key where some 80 have space, the first of them again, and then unsaved ones",
+        "200, the same bits, 429")
+def crowd_of_samplers(w):
+    with tempfile.TemporaryDirectory() as folder, server(
+            w, folder, "127.0.0.1:0", "--max-remembered-bytes", "128KiB", "--max-ephemeral", "1000", "--metrics-listen",
+            f"unix:{folder}/metrics") as port:
+        trainer, player = (Wire(f"http://127.0.0.1:{port}", w.keys[i]) for i in (0, 4))
+        session = trainer.session()
+        first = player.sampler(session, 0, base_model="tiny")
+        asked = {"prompt": [5, 9, 17], "params": {"seed": 7}, "max_tokens": 8}
+        before = player.sampled(first, 1, **asked)
+        codes = {player.post("create_sampling_session", {"session_id": session, "sampling_session_seq_id": i,
+                                                         "base_model": "tiny"}).status_code for i in range(1, 2000)}
+        with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/metrics")) as metrics:
+            text = metrics.get("http://localhost/metrics").text
+        held = [line for line in text.splitlines() if 'samplers"' in line and not line.startswith("#")]
+        assert held and all(float(line.split()[-1]) <= 64 << 10 for line in held), held
+        same = player.sampled(first, 2, **asked).SerializeToString() == before.SerializeToString()
+        model = trainer.model(session, 0)
+        for i in range(3000, 3300):
+            saved = model.op("save_weights_for_sampler", sampling_session_seq_id=i)
+            if saved.status_code != 200:
+                break
+            trainer.result(saved)
+        assert trainer.sampled(first, 3, **asked).SerializeToString() == before.SerializeToString()
+        codes = ", ".join(map(str, sorted(codes)))
+        return f"{codes}, {'the same' if same else 'other'} bits, {saved.status_code}"

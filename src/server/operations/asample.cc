@@ -118,24 +118,24 @@ Response submit_sample(Service& service, SampleCall& call) {
   const std::string& id = call.sampler_id;
   const int64_t seq_id = call.seq_id;
   SampleOrder& order = call.order;
-  const LiveSampler& sampler = service.live_sampler(request, id);
+  const SamplerTable::Row sampler = service.live_sampler(request, id);
   if (call.fault) std::rethrow_exception(call.fault);
   if (std::optional<Response> known = known_sample(service, call)) return std::move(*known);
-  fit_sample(service.info(sampler.base), order);
+  fit_sample(service.info(sampler->base), order);
   if (order.record) check_record(order.command, service.options());
-  order.command.snapshot = sampler.snapshot;
-  order.command.snapshot_dir = sampler.dir;
+  order.command.snapshot = sampler->snapshot;
+  order.command.snapshot_dir = sampler->dir;
   const int64_t num_samples = order.command.num_samples;
   StateStore::StabilityRequest record;
   if (order.record) {
     record = {request.tenant,
-              sampler.session,
+              sampler->session,
               fmt::format("{}:{}", id, seq_id),
               pack_tokens(order.command.prompt),
               {}};
   }
   api::Command command =
-      service.new_command(request.tenant, sampler.session, sampler.base, FutureKind::kSample);
+      service.new_command(request.tenant, sampler->session, sampler->base, FutureKind::kSample);
   const std::string request_id = command.request.text;
   command.fingerprint = call.fingerprint;
   command.op = std::move(order.command);

@@ -28,7 +28,11 @@ Response create_sampling_session(Service& service, const Request& request) {
   row.id = SamplerTable::id_of(session, number);
   request.note(row.id);
   if (service.samplers().contains(row.id)) return sampler_reply(row.id);
-  const int64_t in_use = service.samplers().count_of(session);
+  if (service.parts().store.find_sampler(row.id)) {  // it made way, or is of before a restart
+    service.live_sampler(request, row.id);
+    return sampler_reply(row.id);
+  }
+  const int64_t in_use = service.count_samplers(session);
   if (in_use >= service.options().max_samplers) {
     return error_response(
         400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
@@ -62,6 +66,7 @@ Response create_sampling_session(Service& service, const Request& request) {
     find_base(service.parts().names, body, row.base_model);
   }
   const SamplerRow kept = service.parts().store.add_sampler(row);
+  service.samplers().count_stored(session);
   service.keep_sampler(kept.id, service.make_sampler(kept, request.tenant));
   return sampler_reply(kept.id);
 }

@@ -19,7 +19,7 @@ std::optional<Response> may_not_end(Service& service, const Request& request,
   const bool has_models = !service.models().of_session(id).empty();
   // Those of before a restart are not alive until they are used, and end all the same.
   const bool has_samplers =
-      service.samplers().count_of(id) > 0 || !service.parts().store.samplers_of(id).empty();
+      service.samplers().has_any(id) || service.parts().store.has_samplers(id);
   const Scope wanted = has_models ? Scope::kAll : has_samplers ? Scope::kSample : Scope::kRead;
   if (request.scope >= wanted) return std::nullopt;
   return error_response(

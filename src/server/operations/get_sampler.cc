@@ -8,9 +8,9 @@ namespace {
 
 Response get_sampler(Service& service, const Request& request) {
   const std::string& id = request.parts.at(0);
-  const LiveSampler& sampler = service.live_sampler(request, id);
-  JsonObject reply = {{"sampler_id", id}, {"base_model", sampler.base_name}};
-  if (sampler.model_path) reply.add("model_path", *sampler.model_path);
+  const SamplerTable::Row sampler = service.live_sampler(request, id);
+  JsonObject reply = {{"sampler_id", id}, {"base_model", sampler->base_name}};
+  if (sampler->model_path) reply.add("model_path", *sampler->model_path);
   return json_response(200, reply.text());
 }
 

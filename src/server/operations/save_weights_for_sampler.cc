@@ -9,14 +9,18 @@
 #include "base/clock.h"
 #include "server/json.h"
 #include "server/operations/save_checkpoint.h"
+#include "server/service/refusals.h"
 
 namespace strata::server {
 namespace {
 
 // A sampling session whose weights are in memory alone, or in a folder of tmp.
 struct EphemeralSaved : Completion {
-  EphemeralSaved(Service& of, SamplerRow of_store, LiveSampler of_table)
-      : service(of), row(std::move(of_store)), sampler(std::move(of_table)) {}
+  EphemeralSaved(Service& of, SamplerRow of_store, LiveSampler of_table, SharedLimit::Share taken)
+      : service(of),
+        row(std::move(of_store)),
+        sampler(std::move(of_table)),
+        bytes(std::move(taken)) {}
 
   Response finish(const api::Outcome&) override {
     is_saved = true;
@@ -26,7 +30,7 @@ struct EphemeralSaved : Completion {
     }
     row.created_at = wall_seconds();
     service.parts().store.add_sampler(row);
-    service.keep_sampler(row.id, sampler);
+    service.keep_sampler(row.id, sampler, std::move(bytes));
     return json_response(
         200,
         JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
@@ -40,6 +44,7 @@ struct EphemeralSaved : Completion {
   Service& service;
   SamplerRow row;
   const LiveSampler sampler;
+  SharedLimit::Share bytes;  // of its row; empty: another leaves it some
   bool is_saved = false;
 };
 
@@ -64,10 +69,18 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
                          .is_ephemeral = true,
                          .lease = {}};
   api::Command command = training_command(service, call);
+  SharedLimit::Share bytes = service.samplers().take_bytes(row.id, sampler);
+  if (!bytes && !service.samplers().leaves_bytes(row.id, model.session)) {
+    service.parts().registry.abandon(sampler.dir);
+    std::optional<Response> known =
+        service.known_number(call.model_id, call.seq_id, command.fingerprint);
+    return known ? std::move(*known) : too_many_samplers_response();
+  }
   command.op = api::SaveForSampler{sampler.dir, model.base_name, sampler.snapshot,
                                    /*ephemeral=*/true};
-  return service.submit(std::move(command), {.completion = std::make_shared<EphemeralSaved>(
-                                                 service, std::move(row), std::move(sampler))});
+  return service.submit(std::move(command),
+                        {.completion = std::make_shared<EphemeralSaved>(
+                             service, std::move(row), std::move(sampler), std::move(bytes))});
 }
 
 Response save_weights_for_sampler(Service& service, const Request& request) {

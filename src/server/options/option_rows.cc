@@ -295,8 +295,10 @@ void waiting_rows(OptionTable& t, ServeOptions& o) {
   size_row(t, "max-download-bytes", o.max_download_bytes,
            "of pieces of files being sent, 64KiB each, likewise; then 503")
       .by_default("1/256 of --memory, at most 64MiB");
-  size_row(t, "max-remembered-bytes", o.max_remembered_bytes,
-           "of numbers of operations and samples, against duplicates, likewise; the oldest go")
+  size_row(
+      t, "max-remembered-bytes", o.max_remembered_bytes,
+      "half of numbers of operations and samples, against duplicates, half of sampling sessions "
+      "in use, likewise; the oldest go, and come back from the store")
       .by_default("1/128 of --memory, at most 128MiB");
   count_row(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429");
   size_row(t, "max-queued-bytes", o.max_queued_bytes,

@@ -31,7 +31,9 @@ void Service::end_session(const std::string& id, const std::string& state,
                                   ? fmt::format("session {} timed out: {}", id, detail)
                                   : fmt::format("session {} was finished by its client", id));
   for (const std::string& model : models_.of_session(id)) drop_model(model);
-  for (const std::string& sampler : samplers_.of_session(id)) drop_sampler(sampler);
+  samplers_.end_session(id);
+  ended_.push_back(id);
+  drop_ended();
   log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
 }
 
@@ -62,7 +64,7 @@ void Service::drop_model(const std::string& id) {
   guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
 }
 
-const LiveSampler& Service::make_sampler_again(const Request& request, const std::string& id) {
+SamplerTable::Row Service::make_sampler_again(const Request& request, const std::string& id) {
   const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound,
@@ -79,8 +81,7 @@ const LiveSampler& Service::make_sampler_again(const Request& request, const std
                     : fmt::format("sampling session {} was lost when the server restarted at {}",
                                   id, rfc3339(parts_.store.boot_time())));
   }
-  keep_sampler(id, make_sampler(*row, request.tenant));
-  return *samplers_.find(id, request.tenant);
+  return keep_sampler(id, make_sampler(*row, request.tenant));
 }
 
 LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
@@ -113,19 +114,52 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
   return sampler;
 }
 
-void Service::keep_sampler(const std::string& id, LiveSampler sampler) {
-  const SamplerTable::Added added = samplers_.add(id, std::move(sampler));
-  if (!added.is_new) remembered_.forget(id);
-  if (added.one_too_many) drop_sampler(*added.one_too_many);
+SamplerTable::Row Service::keep_sampler(const std::string& id, LiveSampler sampler,
+                                        SharedLimit::Share bytes) {
+  SamplerTable::Added added = samplers_.add(id, std::move(sampler), std::move(bytes));
+  // What an ephemeral one replaces may have made way before.
+  if (added.replaced || added.row->is_ephemeral) remembered_.forget(id);
+  if (added.replaced && added.replaced->is_ephemeral) remove_files(*added.replaced);
+  if (added.crowded_out) {
+    remembered_.forget(*added.crowded_out);
+    let_go(*added.of_crowded_out);
+  }
+  return std::move(added.row);
 }
 
-void Service::drop_sampler(const std::string& id) {
-  const LiveSampler sampler = samplers_.take(id);
-  remembered_.forget(id);
+int64_t Service::count_samplers(const std::string& session) {
+  if (!samplers_.count_of(session))
+    samplers_.set_stored(session, parts_.store.count_samplers(session));
+  return *samplers_.count_of(session);
+}
+
+void Service::let_go(const LiveSampler& sampler) {
   if (!sampler.is_ephemeral) return;
   dispatch_.release(sampler.base, sampler.snapshot);
+  remove_files(sampler);
+}
+
+void Service::remove_files(const LiveSampler& sampler) {
   const auto job = [this, dir = sampler.dir] { parts_.registry.abandon(dir); };
   parts_.aside ? parts_.aside(sampler.tenant, job) : job();
+}
+
+// Samplers, and then the numbers of those that had made way.
+void Service::drop_ended() {
+  while (!ended_.empty() && drops_left_ > 0) {
+    const std::string& session = ended_.front();
+    for (const std::string& id : samplers_.of_session(session, drops_left_)) {
+      if (drops_left_ <= 0) return;
+      drops_left_ -= 1 + remembered_.forget(id);
+      let_go(*samplers_.take(id));
+    }
+    while (drops_left_ > 0) {
+      const int64_t count = remembered_.forget_below(SamplerTable::id_of(session));
+      if (count == 0) break;
+      drops_left_ -= count;
+    }
+    if (drops_left_ > 0) ended_.pop_front();
+  }
 }
 
 LiveSampler Service::find_weights(const std::string& tenant, const std::string& name) {

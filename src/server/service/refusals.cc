@@ -28,6 +28,14 @@ Response queue_full_response(bool makes_model) {
   return makes_model ? error_response(400, kFull) : busy_response(429, kFull);
 }
 
+Response too_many_samplers_response() {
+  return busy_response(
+      429,
+      "sampling sessions on unsaved weights fill what this tenant may hold of them "
+      "(--max-remembered-bytes); finish sessions that are not used any more, or "
+      "sample from saved weights");
+}
+
 std::string too_large_text() {
   return "the request takes more than a quarter of what may be queued (--max-queued-bytes); send "
          "fewer data at once";

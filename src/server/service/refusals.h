@@ -15,6 +15,8 @@ Response over_budget_response();
 Response over_budget_response(int64_t bytes, int64_t most);
 // The queue is full: 429, but 400 for the making of a model, which nobody sends again.
 Response queue_full_response(bool makes_model);
+// Sampling sessions on unsaved weights, which cannot make way, take what the tenant may hold.
+Response too_many_samplers_response();
 // A command that no queue has space for.
 std::string too_large_text();
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service/remembered.h"
 
+#include <iterator>
 #include <utility>
 
 namespace strata::server {
@@ -34,6 +35,17 @@ void Remembered::add(const std::string& tenant, const std::string& of, int64_t n
   if (numbers.empty()) entries_.erase(at);
 }
 
-void Remembered::forget(const std::string& of) { entries_.erase(of); }
+int64_t Remembered::forget(const std::string& of) {
+  const auto found = entries_.find(of);
+  if (found == entries_.end()) return 0;
+  const int64_t count = std::ssize(found->second);
+  entries_.erase(found);
+  return count;
+}
+
+int64_t Remembered::forget_below(const std::string& prefix) {
+  const auto found = entries_.lower_bound(prefix);
+  return found != entries_.end() && found->first.starts_with(prefix) ? forget(found->first) : 0;
+}
 
 }  // namespace strata::server

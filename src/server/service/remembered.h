@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <unordered_map>
 
 #include "base/shared_limit.h"
 
@@ -26,8 +25,10 @@ class Remembered {
   // Null when it did not come, or was forgotten.
   [[nodiscard]] const Answered* find(const std::string& of, int64_t number) const;
   void add(const std::string& tenant, const std::string& of, int64_t number, Answered answered);
-  // All numbers.
-  void forget(const std::string& of);
+  // All numbers; how many there were.
+  int64_t forget(const std::string& of);
+  // Those of the first thing whose name begins with this; how many. 0: there are no more.
+  int64_t forget_below(const std::string& prefix);
 
  private:
   struct Entry {
@@ -35,7 +36,7 @@ class Remembered {
     SharedLimit::Share bytes;
   };
   SharedLimit bytes_;
-  std::unordered_map<std::string, std::map<int64_t, Entry>> entries_;  // none is empty
+  std::map<std::string, std::map<int64_t, Entry>> entries_;  // none is empty
 };
 
 }  // namespace strata::server

@@ -3,53 +3,129 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
-#include "server/service/ids_below.h"
 
 namespace strata::server {
+namespace {
 
-std::string SamplerTable::id_of(const std::string& session, int64_t number) {
-  return fmt::format("{}:sample:{}", session, number);
+// Of a row without its texts, with what maps, the lease and the heap add.
+constexpr int64_t kRowBytes = 512;
+
+int64_t bytes_of(const std::string& id, const LiveSampler& sampler) {
+  const auto path = sampler.model_path ? std::ssize(*sampler.model_path) : 0;
+  return kRowBytes + std::ssize(id) + std::ssize(sampler.tenant) + std::ssize(sampler.session) +
+         std::ssize(sampler.base_name) + path + std::ssize(sampler.snapshot.text) +
+         std::ssize(sampler.dir);
 }
 
-SamplerTable::Added SamplerTable::add(const std::string& id, LiveSampler sampler) {
-  Added added = {.is_new = !rows_.contains(id)};
-  OfSession& of_session = sessions_[sampler.session];
-  if (added.is_new) ++of_session.count;
-  std::erase(of_session.ephemerals, id);
-  if (sampler.is_ephemeral) of_session.ephemerals.push_back(id);
-  if (std::cmp_greater(of_session.ephemerals.size(), max_ephemerals_)) {
-    added.one_too_many = of_session.ephemerals.front();
+}  // namespace
+
+std::string SamplerTable::id_of(const std::string& session, int64_t number) {
+  return id_of(session) + fmt::to_string(number);
+}
+
+SharedLimit::Share SamplerTable::take_bytes(const std::string& id, const LiveSampler& sampler) {
+  const int64_t bytes = bytes_of(id, sampler);
+  SharedLimit::Share share = bytes_.take(sampler.tenant, bytes);
+  const auto idle = idle_.find(sampler.tenant);
+  while (!share && idle != idle_.end() && !idle->second.empty()) {
+    take(*idle->second.front());
+    share = bytes_.take(sampler.tenant, bytes);
   }
-  rows_.insert_or_assign(id, std::move(sampler));
+  return share;
+}
+
+bool SamplerTable::leaves_bytes(const std::string& id, const std::string& session) const {
+  const auto found = sessions_.find(session);
+  return contains(id) || (found != sessions_.end() &&
+                          std::cmp_greater_equal(found->second.ephemerals.size(), max_ephemerals_));
+}
+
+SamplerTable::Added SamplerTable::add(const std::string& id, LiveSampler sampler,
+                                      SharedLimit::Share bytes) {
+  Added added;
+  std::deque<std::string>& ephemerals = sessions_[sampler.session].ephemerals;
+  int64_t left = 0;  // by those that go for this one
+  const auto remove = [&](const std::string& of) {
+    const auto at = rows_.find(of);
+    left += at->second.bytes.amount();
+    return erase(at);
+  };
+  if (rows_.contains(id)) added.replaced = remove(id);
+  if (sampler.is_ephemeral) {
+    if (std::cmp_greater_equal(ephemerals.size(), max_ephemerals_)) {
+      added.crowded_out = ephemerals.front();
+      added.of_crowded_out = remove(*added.crowded_out);
+    }
+    ephemerals.push_back(id);
+  }
+  if (!bytes) bytes = take_bytes(id, sampler);
+  if (!bytes && sampler.is_ephemeral) bytes = bytes_.take(sampler.tenant, left);
+  const bool is_kept = sampler.is_ephemeral || bytes;
+  added.row = std::make_shared<const LiveSampler>(std::move(sampler));
+  if (!is_kept) return added;
+  const auto at = rows_.try_emplace(id, Kept{added.row, std::move(bytes)}).first;
+  if (!added.row->is_ephemeral) {
+    Idle& idle = idle_[added.row->tenant];
+    at->second.idle = idle.insert(idle.end(), &at->first);
+  }
   return added;
 }
 
-LiveSampler SamplerTable::take(const std::string& id) {
+SamplerTable::Row SamplerTable::take(const std::string& id) {
   const auto found = rows_.find(id);
   CHECK(found != rows_.end(), id);
-  LiveSampler sampler = std::move(found->second);
-  rows_.erase(found);
-  const auto of_session = sessions_.find(sampler.session);
-  std::erase(of_session->second.ephemerals, id);
-  if (--of_session->second.count == 0) sessions_.erase(of_session);
-  return sampler;
+  return erase(found);
 }
 
-const LiveSampler* SamplerTable::find(const std::string& id, const std::string& tenant) const {
+// Its tenant keeps its list of idle ones, also an empty one.
+SamplerTable::Row SamplerTable::erase(Rows::iterator at) {
+  Row row = std::move(at->second.row);
+  if (at->second.idle) idle_.at(row->tenant).erase(*at->second.idle);
+  const auto of_session = sessions_.find(row->session);
+  if (row->is_ephemeral && of_session != sessions_.end())
+    std::erase(of_session->second.ephemerals, at->first);
+  rows_.erase(at);
+  return row;
+}
+
+bool SamplerTable::contains(const std::string& id) const {
   const auto found = rows_.find(id);
-  return found != rows_.end() && found->second.tenant == tenant ? &found->second : nullptr;
+  return found != rows_.end() && sessions_.contains(found->second.row->session);
 }
 
-int64_t SamplerTable::count_of(const std::string& session) const {
+SamplerTable::Row SamplerTable::find(const std::string& id, const std::string& tenant) {
+  const auto found = rows_.find(id);
+  if (found == rows_.end()) return nullptr;
+  Kept& kept = found->second;
+  if (kept.row->tenant != tenant || !sessions_.contains(kept.row->session)) return nullptr;
+  if (kept.idle) {
+    Idle& idle = idle_.at(tenant);
+    idle.splice(idle.end(), idle, *kept.idle);
+  }
+  return kept.row;
+}
+
+bool SamplerTable::has_any(const std::string& session) const {
+  return sessions_.contains(session) && !of_session(session, 1).empty();
+}
+
+std::vector<std::string> SamplerTable::of_session(const std::string& session, int64_t most) const {
+  const std::string prefix = id_of(session);
+  std::vector<std::string> ids;
+  for (auto at = rows_.lower_bound(prefix);
+       at != rows_.end() && at->first.starts_with(prefix) && std::ssize(ids) < most; ++at)
+    ids.push_back(at->first);
+  return ids;
+}
+
+std::optional<int64_t> SamplerTable::count_of(const std::string& session) const {
   const auto found = sessions_.find(session);
-  return found == sessions_.end() ? 0 : found->second.count;
-}
-
-std::vector<std::string> SamplerTable::of_session(const std::string& session) const {
-  return ids_below(rows_, session + ":sample:");
+  if (found == sessions_.end() || !found->second.stored) return std::nullopt;
+  return *found->second.stored + std::ssize(found->second.ephemerals);
 }
 
 }  // namespace strata::server

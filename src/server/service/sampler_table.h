@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// SamplerTable: the sampling sessions that are in use. Each is of a session that is alive, whose id
-// its own begins with, and has one row until it is replaced by one of the same id, crowded out, or
-// its session ends. A session's ephemeral ones, which live in memory or a folder of tmp alone, are
-// as many as it may have, at most. I/O thread only.
+// SamplerTable: the sampling sessions that are in use. Always true between two calls:
+//   - a row is of a session that is alive, whose id its own begins with, or waits to be taken after
+//     its session's end, and is not found then;
+//   - what rows take is their tenant's; of those that the store has, which come back when they are
+//     used, the ones not used for longest make way, and one for which there are no bytes has no
+//     row: that changes no answer;
+//   - an ephemeral one, which lives in memory or a folder of tmp alone, has its row until it is
+//     replaced by one of the same id, crowded out, or taken; a session has so many of them at most.
+// I/O thread only.
+//   if (SharedLimit::Share bytes = table.take_bytes(id, sampler))
+//     table.add(id, std::move(sampler), std::move(bytes));
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +21,7 @@
 #include <vector>
 
 #include "api/ids.h"
+#include "base/shared_limit.h"
 
 namespace strata::server {
 
@@ -30,33 +39,69 @@ struct LiveSampler {
 
 class SamplerTable {
  public:
-  explicit SamplerTable(int64_t max_ephemerals) : max_ephemerals_(max_ephemerals) {}
+  using Row = std::shared_ptr<const LiveSampler>;
+
+  SamplerTable(int64_t max_ephemerals, const SharedLimit& bytes)
+      : max_ephemerals_(max_ephemerals), bytes_(bytes) {}
 
   static std::string id_of(const std::string& session, int64_t number);
+  // What the ids of a session's begin with.
+  static std::string id_of(const std::string& session) { return session + ":sample:"; }
+
+  // What a row takes, from its tenant's; others of the tenant make way. Empty when all that is left
+  // are ephemeral.
+  [[nodiscard]] SharedLimit::Share take_bytes(const std::string& id, const LiveSampler& sampler);
+  // Whether an ephemeral row of this id would replace one, or crowd out its session's oldest: it
+  // needs no bytes beforehand.
+  [[nodiscard]] bool leaves_bytes(const std::string& id, const std::string& session) const;
 
   struct Added {
-    bool is_new = true;  // else another of this id is replaced
-    std::optional<std::string> one_too_many =
-        {};  // the session's oldest ephemeral one, to be taken
+    Row row = {};
+    Row replaced = {};  // of this id
+    std::optional<std::string> crowded_out = {};
+    Row of_crowded_out = {};  // its session's oldest ephemeral one
   };
-  Added add(const std::string& id, LiveSampler sampler);
+  // Without bytes it takes them, if there are any: an ephemeral one must have taken them, or be
+  // left some.
+  Added add(const std::string& id, LiveSampler sampler, SharedLimit::Share bytes = {});
   // Removes it.
-  LiveSampler take(const std::string& id);
+  Row take(const std::string& id);
 
-  [[nodiscard]] bool contains(const std::string& id) const { return rows_.contains(id); }
-  // Null when the tenant has none of that name. Valid until it is replaced or taken.
-  [[nodiscard]] const LiveSampler* find(const std::string& id, const std::string& tenant) const;
-  [[nodiscard]] int64_t count_of(const std::string& session) const;
-  [[nodiscard]] std::vector<std::string> of_session(const std::string& session) const;
+  [[nodiscard]] bool contains(const std::string& id) const;
+  // A use. Null when the tenant has none of that name.
+  [[nodiscard]] Row find(const std::string& id, const std::string& tenant);
+  // Whether a session that is alive has any.
+  [[nodiscard]] bool has_any(const std::string& session) const;
+  // At most so many, in order.
+  [[nodiscard]] std::vector<std::string> of_session(const std::string& session, int64_t most) const;
+  // From now on its rows are not found.
+  void end_session(const std::string& session) { sessions_.erase(session); }
+
+  // How many the store has of a session, without ephemeral ones; none until it was told. Counts
+  // those in use that are ephemeral.
+  [[nodiscard]] std::optional<int64_t> count_of(const std::string& session) const;
+  void set_stored(const std::string& session, int64_t count) { sessions_[session].stored = count; }
+  void count_stored(const std::string& session) { ++*sessions_.at(session).stored; }
 
  private:
+  using Idle = std::list<const std::string*>;  // the ids of rows
+  struct Kept {
+    Row row;
+    SharedLimit::Share bytes;
+    std::optional<Idle::iterator> idle = {};  // none: it is ephemeral
+  };
+  using Rows = std::map<std::string, Kept>;
   struct OfSession {
-    int64_t count = 0;
+    std::optional<int64_t> stored;
     std::deque<std::string> ephemerals;  // oldest first
   };
+  Row erase(Rows::iterator at);
+
   const int64_t max_ephemerals_;
-  std::map<std::string, LiveSampler> rows_;
-  std::map<std::string, OfSession> sessions_;  // that have any
+  SharedLimit bytes_;
+  Rows rows_;
+  std::map<std::string, Idle> idle_;           // by tenant; those not used for longest first
+  std::map<std::string, OfSession> sessions_;  // alive, that have or had any
 };
 
 }  // namespace strata::server

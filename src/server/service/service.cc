@@ -73,7 +73,7 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
       parts_(std::move(parts)),
       dispatch_(std::move(dispatch)),
       futures_(options.futures),
-      samplers_(options.max_ephemerals),
+      samplers_(options.max_ephemerals, options.sampler_bytes),
       remembered_(options.remembered_bytes),
       clock_(now_seconds()) {
   const double now = last_sweep_ = now_seconds();
@@ -117,10 +117,10 @@ LiveModel& Service::live_model(const Request& request, const std::string& id) {
   return *model;
 }
 
-const LiveSampler& Service::live_sampler(const Request& request, const std::string& id) {
+SamplerTable::Row Service::live_sampler(const Request& request, const std::string& id) {
   request.note(id);
-  const LiveSampler* sampler = samplers_.find(id, request.tenant);
-  return sampler != nullptr ? *sampler : make_sampler_again(request, id);
+  SamplerTable::Row sampler = samplers_.find(id, request.tenant);
+  return sampler ? sampler : make_sampler_again(request, id);
 }
 
 void Service::in_parts(const Respond& respond, const std::string& tenant, size_t num_bytes,

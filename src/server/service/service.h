@@ -3,7 +3,8 @@
 // engines: tables of what is alive, the way of a command to the engines and of its end back, and a
 // clock. Always true between two calls:
 //   - a model, or a sampler, is of a session that is alive, and its id begins with the session's;
-//   - a number is remembered of a model or a sampler that is alive alone;
+//   - a number is remembered of a model that is alive alone, or a sampler of a session that is, or
+//     whose samplers are being dropped: some thousand rows and numbers a tick;
 //   - a command that the engines have taken has a future until it ends, and every future ends, also
 //     when its session does.
 // What must survive a restart is the state store's and the checkpoint registry's. I/O thread only,
@@ -13,6 +14,7 @@
 //   http.call_every(0.1, [&] { service.tick(now_seconds()); })
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -51,6 +53,7 @@ struct ServiceOptions {
   int64_t max_ephemerals = 256;  // samplers of a session that live in memory or tmp alone
   bool stable_reinforce = true;
   SharedLimit remembered_bytes = SharedLimit(64LL << 20);  // of numbers that came before
+  SharedLimit sampler_bytes = SharedLimit(64LL << 20);     // of sampling sessions in use
 };
 
 // What the service works on; all outlive it.
@@ -71,6 +74,8 @@ struct ServiceParts {
 
 class Service {
  public:
+  static constexpr int64_t kDropsAtOnce = 1000;  // rows and numbers of ended sessions, at a tick
+
   Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch);
 
   // What happens to requests, as the engines and the scheduler tell it: in order for each.
@@ -114,14 +119,17 @@ class Service {
   // request what it is about.
   void require_session(const Request& request, const std::string& id);
   LiveModel& live_model(const Request& request, const std::string& id);
-  const LiveSampler& live_sampler(const Request& request, const std::string& id);
+  SamplerTable::Row live_sampler(const Request& request, const std::string& id);
   // Making and ending (alive.cc).
   // The weights that a name stands for: a base model's, an operator's adapter's, or a checkpoint's
   // path. Throws Error for none that the tenant may sample from. Its lease keeps a checkpoint's
   // files until the sample's end.
   LiveSampler find_weights(const std::string& tenant, const std::string& name);
   LiveSampler make_sampler(const SamplerRow& row, const std::string& tenant);
-  void keep_sampler(const std::string& id, LiveSampler sampler);
+  SamplerTable::Row keep_sampler(const std::string& id, LiveSampler sampler,
+                                 SharedLimit::Share bytes = {});
+  // Of a session that is alive, for --max-samplers-per-session.
+  int64_t count_samplers(const std::string& session);
   void drop_model(const std::string& id);
   // With its models and samplers, and its requests, which fail.
   void end_session(const std::string& id, const std::string& state, const std::string& reason,
@@ -136,6 +144,9 @@ class Service {
   // Hands the command on and answers with its future, or with why it was not taken: then what was
   // prepared for it is undone.
   Response submit(api::Command command, PendingCommand pending);
+  // The answer to a number of a model that came before, as it was then, whatever has changed since.
+  [[nodiscard]] std::optional<Response> known_number(const std::string& model_id, int64_t seq_id,
+                                                     uint64_t fingerprint) const;
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
                         uint64_t fingerprint, std::string_view message,
@@ -161,19 +172,20 @@ class Service {
   std::string guarded(const char* step, const std::function<void()>& body);
 
  private:
-  void drop_sampler(const std::string& id);
+  // The files and the engine's copy of one whose row was taken.
+  void let_go(const LiveSampler& sampler);
+  void remove_files(const LiveSampler& sampler);
+  // Some of what ended sessions leave.
+  void drop_ended();
   // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
   [[noreturn]] void tell_ended_session(const Request& request, const std::string& id) const;
   [[noreturn]] void tell_lost_model(const Request& request, const std::string& id) const;
-  const LiveSampler& make_sampler_again(const Request& request, const std::string& id);
+  SamplerTable::Row make_sampler_again(const Request& request, const std::string& id);
 
   // A thread that is behind takes no new passes and samples.
   [[nodiscard]] std::optional<Response> shed(const Request& request) const;
   void count_settled(PendingCommand& pending, const api::Result& result, double now);
 
-  // The answer to a number of a model that came before, as it was then, whatever has changed since.
-  [[nodiscard]] std::optional<Response> known_number(const std::string& model_id, int64_t seq_id,
-                                                     uint64_t fingerprint) const;
   void undo(const PendingCommand& pending);
   void tell(const api::Event& event);
   void settle(api::Result& result, double now);
@@ -201,7 +213,9 @@ class Service {
   Clock clock_;
   bool stopping_ = false;
   double last_sweep_ = 0;
-  bool more_to_end_ = false;  // sessions whose time was up at the last tick
+  std::deque<std::string> ended_;      // sessions whose samplers are being dropped
+  int64_t drops_left_ = kDropsAtOnce;  // until the next tick
+  bool more_to_end_ = false;           // sessions whose time was up at the last tick
   bool sweeping_ = false;
   bool looking_ = false;     // for a store that was lost
   std::string store_fault_;  // of the last sweep

@@ -21,6 +21,8 @@ constexpr int kReadyRetrySeconds = 5;
 void Service::tick(double now) {
   excuse(now, clock_.tick(now));
   guarded("futures", [&] { futures_.sweep(now); });
+  drops_left_ = kDropsAtOnce;
+  guarded("drop_ended", [&] { drop_ended(); });
   look_for_store();
   const bool is_due = now - last_sweep_ >= std::min(kSweepSeconds, options_.session_timeout / 4);
   if (is_due || more_to_end_) more_to_end_ = end_silent(now);

@@ -146,7 +146,8 @@ class StateStore {
   // Adds the sampler unless (session, sampling_seq) has one; returns what is there.
   SamplerRow add_sampler(SamplerRow row);
   std::optional<SamplerRow> find_sampler(const std::string& id);
-  std::vector<SamplerRow> samplers_of(const std::string& session_id);
+  bool has_samplers(const std::string& session_id);
+  int64_t count_samplers(const std::string& session_id);  // without ephemeral ones
 
   // Adds the run unless its id is there; true when it was added.
   bool add_run(const RunRow& row);

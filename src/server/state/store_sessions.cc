@@ -129,11 +129,16 @@ std::optional<SamplerRow> StateStore::find_sampler(const std::string& id) {
   return rows::first(run(select(kSamplerColumns, "samplers WHERE id = ?"), {id}), read_sampler);
 }
 
-std::vector<SamplerRow> StateStore::samplers_of(const std::string& session_id) {
+bool StateStore::has_samplers(const std::string& session_id) {
   const StoreLock lock(mutex_);
-  return rows::all(
-      run(select(kSamplerColumns, "samplers WHERE session_id = ? ORDER BY number"), {session_id}),
-      read_sampler);
+  return !run("SELECT 1 FROM samplers WHERE session_id = ? LIMIT 1", {session_id}).rows.empty();
+}
+
+int64_t StateStore::count_samplers(const std::string& session_id) {
+  const StoreLock lock(mutex_);
+  const SqlResult found =
+      run("SELECT COUNT(*) FROM samplers WHERE session_id = ? AND is_ephemeral = 0", {session_id});
+  return std::get<int64_t>(found.rows[0][0]);
 }
 
 }  // namespace strata::server

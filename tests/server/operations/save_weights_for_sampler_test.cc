@@ -52,5 +52,18 @@ TEST(SaveWeightsForSampler, ASaveThatIsSentAgainKeepsItsSampler) {
   EXPECT_TRUE(house.released.empty());
 }
 
+TEST(SaveWeightsForSampler, OneThatReplacesAnotherRemovesItsFolder) {
+  House house;
+  const std::string model = house.model(house.session());
+  for (int i = 1; i <= 3; ++i) {
+    const Response saved = house.post("save_weights_for_sampler",
+                                      R"({"model_id":")" + model + R"(","seq_id":)" +
+                                          std::to_string(i) + R"(,"sampling_session_seq_id":0})");
+    house.settle(House::text(saved, "request_id"), api::Saved{});
+  }
+  const std::filesystem::directory_iterator folders(house.data().temporary());
+  EXPECT_EQ(std::distance(begin(folders), end(folders)), 1);
+}
+
 }  // namespace
 }  // namespace strata::server

@@ -62,38 +62,78 @@ LiveSampler sampler_of(const std::string& session, bool is_ephemeral) {
   return sampler;
 }
 
-TEST(SamplerTable, CountsASessionsAndNamesTheEphemeralOneTooMany) {
-  SamplerTable table(/*max_ephemerals=*/2);
+TEST(SamplerTable, CountsASessionsAndCrowdsOutTheOldestEphemeralOne) {
+  SamplerTable table(/*max_ephemerals=*/2, SharedLimit(1 << 20));
   const auto id = [](int64_t number) { return SamplerTable::id_of("s", number); };
-  EXPECT_TRUE(table.add(id(0), sampler_of("s", false)).is_new);
-  EXPECT_EQ(table.add(id(1), sampler_of("s", true)).one_too_many, std::nullopt);
-  EXPECT_EQ(table.add(id(2), sampler_of("s", true)).one_too_many, std::nullopt);
+  const auto add = [&](const std::string& of, const std::string& session, bool is_ephemeral) {
+    return table.add(of, sampler_of(session, is_ephemeral));
+  };
+  EXPECT_FALSE(table.has_any("s"));
+  EXPECT_EQ(add(id(0), "s", false).replaced, nullptr);
+  EXPECT_TRUE(table.has_any("s"));
+  EXPECT_EQ(add(id(1), "s", true).crowded_out, std::nullopt);
+  EXPECT_EQ(add(id(2), "s", true).crowded_out, std::nullopt);
   // The same again is the youngest, and nothing is too many.
-  const SamplerTable::Added again = table.add(id(1), sampler_of("s", true));
-  EXPECT_FALSE(again.is_new);
-  EXPECT_EQ(again.one_too_many, std::nullopt);
-  EXPECT_EQ(table.count_of("s"), 3);
-  EXPECT_EQ(table.add(id(3), sampler_of("s", true)).one_too_many, id(2));
-  EXPECT_EQ(table.count_of("s"), 4);
-  EXPECT_TRUE(table.take(id(2)).is_ephemeral);
+  const SamplerTable::Added again = add(id(1), "s", true);
+  EXPECT_NE(again.replaced, nullptr);
+  EXPECT_EQ(again.crowded_out, std::nullopt);
+  const SamplerTable::Added fourth = add(id(3), "s", true);
+  EXPECT_EQ(fourth.crowded_out, id(2));
+  EXPECT_TRUE(fourth.of_crowded_out->is_ephemeral);
   EXPECT_EQ(table.find(id(2), "one"), nullptr);
-  EXPECT_EQ(table.count_of("s"), 3);
+  EXPECT_EQ(table.count_of("s"), std::nullopt);
+  table.set_stored("s", 5);
+  table.count_stored("s");
+  EXPECT_EQ(table.count_of("s"), 8);  // with two that the store's number leaves out
   // Another session has its own.
-  EXPECT_EQ(table.add(SamplerTable::id_of("t", 1), sampler_of("t", true)).one_too_many,
-            std::nullopt);
-  EXPECT_THAT(table.of_session("s"), ElementsAre(id(0), id(1), id(3)));
+  EXPECT_EQ(add(SamplerTable::id_of("t", 1), "t", true).crowded_out, std::nullopt);
+  EXPECT_THAT(table.of_session("s", 9), ElementsAre(id(0), id(1), id(3)));
+  EXPECT_THAT(table.of_session("s", 2), ElementsAre(id(0), id(1)));
   EXPECT_EQ(table.find(id(0), "two"), nullptr);
-  for (const std::string& each : table.of_session("s")) table.take(each);
-  EXPECT_EQ(table.count_of("s"), 0);
-  EXPECT_EQ(table.count_of("t"), 1);
+  table.end_session("s");
+  EXPECT_EQ(table.find(id(0), "one"), nullptr);
+  EXPECT_FALSE(table.contains(id(0)));
+  EXPECT_FALSE(table.has_any("s"));
+  for (const std::string& each : table.of_session("s", 9)) table.take(each);
+  EXPECT_THAT(table.of_session("s", 9), IsEmpty());
 }
 
 // One that is kept under the name of an ephemeral one is none.
 TEST(SamplerTable, WhatIsReplacedByAKeptOneIsNoLongerEphemeral) {
-  SamplerTable table(/*max_ephemerals=*/1);
+  SamplerTable table(/*max_ephemerals=*/1, SharedLimit(1 << 20));
   table.add("s:sample:0", sampler_of("s", true));
   table.add("s:sample:0", sampler_of("s", false));
-  EXPECT_EQ(table.add("s:sample:1", sampler_of("s", true)).one_too_many, std::nullopt);
+  EXPECT_EQ(table.add("s:sample:1", sampler_of("s", true)).crowded_out, std::nullopt);
+}
+
+TEST(SamplerTable, WhatWasNotUsedForLongestMakesWayButNoEphemeralOne) {
+  SharedLimit bytes(2000);
+  SamplerTable table(/*max_ephemerals=*/9, bytes);
+  table.add("s:sample:0", sampler_of("s", false));
+  table.add("s:sample:1", sampler_of("s", false));
+  table.add("s:sample:2", sampler_of("s", false));
+  EXPECT_NE(table.find("s:sample:0", "one"), nullptr);
+  table.add("s:sample:3", sampler_of("s", false));
+  EXPECT_TRUE(table.contains("s:sample:0"));
+  EXPECT_FALSE(table.contains("s:sample:1"));
+  for (int i = 4; i < 7; ++i) {
+    const std::string id = SamplerTable::id_of("s", i);
+    EXPECT_FALSE(table.leaves_bytes(id, "s"));
+    SharedLimit::Share share = table.take_bytes(id, sampler_of("s", true));
+    ASSERT_TRUE(share);
+    table.add(id, sampler_of("s", true), std::move(share));
+  }
+  EXPECT_THAT(table.of_session("s", 9), ElementsAre("s:sample:4", "s:sample:5", "s:sample:6"));
+  EXPECT_FALSE(table.take_bytes("s:sample:7", sampler_of("s", true)));
+  EXPECT_TRUE(table.leaves_bytes("s:sample:4", "s"));
+  table.add("s:sample:4", sampler_of("s", true));  // with the bytes of the one before
+  // One without bytes has no row, and works all the same.
+  EXPECT_EQ(table.add("s:sample:8", sampler_of("s", false)).row->session, "s");
+  EXPECT_FALSE(table.contains("s:sample:8"));
+  EXPECT_TRUE(table.contains("s:sample:5"));
+  table.end_session("s");
+  for (const std::string& each : table.of_session("s", 9)) table.take(each);
+  EXPECT_EQ(bytes.used(), 0);
 }
 
 }  // namespace

@@ -217,7 +217,14 @@ TEST_P(Store, SamplersAreOnePerNumber) {
   EXPECT_EQ(found.boot, 1);
   EXPECT_EQ(found.sampling_seq, row.sampling_seq);
   EXPECT_EQ(found.model_path, std::nullopt);
-  EXPECT_THAT(ids(store_->samplers_of("s")), ElementsAre("s:sample:0"));
+  EXPECT_TRUE(store_->has_samplers("s"));
+  EXPECT_FALSE(store_->has_samplers("t"));
+  EXPECT_EQ(store_->count_samplers("s"), 1);
+  row.id = "s:sample:1";
+  row.sampling_seq = 1;
+  row.is_ephemeral = true;
+  store_->add_sampler(row);
+  EXPECT_EQ(store_->count_samplers("s"), 1);
 }
 
 TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
