@@ -9,7 +9,7 @@
 #include "server/crypto.h"
 #include "server/json.h"
 #include "server/protocol/common_fields.h"
-#include "server/protocol/forward_backward.h"
+#include "server/protocol/idempotency.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {
@@ -81,9 +81,7 @@ Response create_session(Service& service, const Request& request) {
                          "finish some, or wait until those without a sign of life end",
                          alive));
   }
-  const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
-                        static_cast<int64_t>(fingerprint_of(request.body))};
-  const std::string id = service.parts().store.add_session(row, key);
+  const std::string id = service.parts().store.add_session(row, idempotency_of(request));
   request.note(id);
   // A repeated key names the session of then, which may have ended since.
   if (id == row.id) service.sessions().add(id, request.tenant, now_seconds());

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "server/crypto.h"
 #include "server/json.h"
-#include "server/protocol/forward_backward.h"
+#include "server/protocol/idempotency.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {
@@ -133,8 +133,7 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
   const auto reply = [](const std::string& copied) {
     return json_response(200, JsonObject{{"tinker_path", copied}}.text());
   };
-  const Idempotency key{std::string(request.header("x-idempotency-key").substr(0, 256)),
-                        static_cast<int64_t>(fingerprint_of(request.body))};
+  const Idempotency key = idempotency_of(request);
   if (!key.name.empty()) {
     // Before anything else: the source may be gone by the time of a retry.
     const auto known = parts_.store.recall(request.tenant, "copy", key);

@@ -21,6 +21,20 @@ TEST(CreateSession, WhatNeedsTheStoreIsToldToComeAgain) {
   EXPECT_NE(house.session(), "");
 }
 
+TEST(CreateSession, LongIdempotencyKeysAreNotCut) {
+  House house;
+  const auto make = [&](const std::string& key, const std::string& body) {
+    return house.call("POST", "create_session", body, "alice", {{"x-idempotency-key", key}});
+  };
+  const std::string key(256, 'k');
+  const Response first = make(key + "1", "{}");
+  EXPECT_EQ(make(key + "1", "{}").body, first.body);
+  EXPECT_EQ(make(key + "1", R"({"tags":["t"]})").status, 409);
+  const Response second = make(key + "2", R"({"tags":["t"]})");
+  EXPECT_EQ(second.status, 200);
+  EXPECT_NE(second.body, first.body);
+}
+
 TEST(CreateSession, SessionsAndSamplersHaveLimits) {
   ServiceOptions options;
   options.max_sessions = 2;

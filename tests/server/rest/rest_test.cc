@@ -302,15 +302,23 @@ TEST_F(RestTest, ManyArchivesHoldUpNobodyAndAreDroppedAtTheEnd) {
 TEST_F(RestTest, AnIdempotencyKeyIsForOneRequest) {
   save("a");
   save("b");
+  std::string key = "k";
   const auto copy = [&](const std::string& name) {
     return call("POST", "/api/v1/copy_weights", "alice",
                 R"({"source_path":"tinker://s-alice:train:0/weights/)" + name + "\"}",
-                {{"x-idempotency-key", "k"}});
+                {{"x-idempotency-key", key}});
   };
   const Response first = copy("a");
   ASSERT_EQ(first.status, 200) << first.body;
   EXPECT_EQ(copy("a").body, first.body);
   EXPECT_EQ(copy("b").status, 409);
+  key = std::string(256, 'k') + "1";
+  const Response other = copy("a");
+  EXPECT_EQ(other.status, 200);
+  EXPECT_NE(other.body, first.body);
+  EXPECT_EQ(copy("a").body, other.body);
+  key.back() = '2';
+  EXPECT_EQ(copy("b").status, 200) << "a long key is not cut";
 }
 
 TEST_F(RestTest, PacksAnArchive) {
