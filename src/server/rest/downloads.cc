@@ -2,8 +2,10 @@
 // Downloads: signed URLs, and the files behind them with ranges.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "base/clock.h"
@@ -42,10 +44,13 @@ struct Range {
   uint64_t length = 0;
 };
 
+// A number too large for its type is the largest.
 std::optional<uint64_t> digits(std::string_view text) {
   uint64_t value = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || rest != text.data() + text.size()) return std::nullopt;
+  const bool is_number = error == std::errc{} || error == std::errc::result_out_of_range;
+  if (!is_number || rest != text.data() + text.size()) return std::nullopt;
+  if (error != std::errc{}) return std::numeric_limits<uint64_t>::max();
   return value;
 }
 
@@ -53,7 +58,9 @@ std::optional<uint64_t> digits(std::string_view text) {
 // file is sent. No range in a header that is honoured: 416.
 std::optional<Range> parse_range(std::string_view header, uint64_t size, bool& use) {
   constexpr std::string_view kUnit = "bytes=";
-  use = header.starts_with(kUnit) && header.find(',') == std::string_view::npos;
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  use = std::ranges::equal(header.substr(0, kUnit.size()), kUnit, {}, lower) &&
+        header.find(',') == std::string_view::npos;
   if (!use) return std::nullopt;
   const std::string_view spec = header.substr(kUnit.size());
   const size_t dash = spec.find('-');
