@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "server/crypto.h"
 #include "server/json.h"
@@ -10,6 +12,16 @@
 
 namespace strata::server {
 namespace {
+
+constexpr size_t kMostDetail = 4096;  // bytes
+
+// The beginning of valid UTF-8, of so many bytes at most.
+std::string whole_characters(const std::string& text, size_t most) {
+  size_t end = std::min(most, text.size());
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;
+  return text.substr(0, end);
+}
 
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could
 // not have made them.
@@ -36,7 +48,7 @@ Response finish_session(Service& service, const Request& request) {
   if (reason != "success" && reason != "errored" && reason != "interrupted") {
     body.fail("reason", "wanted a type of success, errored or interrupted");
   }
-  const std::string detail = body.string_or("detail", "").substr(0, 4096);
+  const std::string detail = whole_characters(body.string_or("detail", ""), kMostDetail);
   std::optional<SessionRow> row = service.parts().store.find_session(id);
   if (!row || row->tenant != request.tenant) {
     return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));

@@ -31,6 +31,17 @@ TEST(FinishSession, EndingASessionLooksAtItsOwnAlone) {
   EXPECT_EQ(house.call("GET", "samplers/" + crowd + ":sample:7").status, 200);
 }
 
+TEST(FinishSession, ALongDetailIsCutBetweenCharacters) {
+  House house;
+  const std::string session = house.session();
+  std::string long_one = "x";
+  while (long_one.size() < 4096) long_one += "\xc3\xa9";  // one of them ends at byte 4097
+  const Response done =
+      house.post("sessions/" + session + "/finish", R"({"detail":")" + long_one + "\"}");
+  EXPECT_EQ(done.status, 200) << done.body;
+  EXPECT_EQ(House::text(done, "detail"), long_one.substr(0, 4095));
+}
+
 // After a restart samplers live in the store until they are used again.
 TEST(FinishSession, AReadOnlyKeyEndsNoSamplersOfBeforeARestart) {
   House house;
