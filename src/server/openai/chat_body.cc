@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 
 #include "server/openai/body_fields.h"
 #include "server/openai/json_text.h"
@@ -46,11 +48,21 @@ std::string read_id(const std::string& id, const CallForm* form) {
   return length == 0 || id.size() <= length ? id : id.substr(id.size() - length);
 }
 
+// Whether 64 bits hold each of its numbers: 1e999 would be text that is no JSON.
+bool is_finite(const json::value& value) {
+  if (value.is_double()) return std::isfinite(value.get_double());
+  if (value.is_array()) return std::ranges::all_of(value.get_array(), is_finite);
+  return !value.is_object() || std::ranges::all_of(value.get_object(), [](const auto& field) {
+    return is_finite(field.value());
+  });
+}
+
 json::value read_arguments(const Fields& function, const CallForm* form) {
   const std::string text = function.string_or("arguments", "");
   std::optional<json::value> value = parse_json_text(text.empty() ? "{}" : text);
   if (!value || !value->is_object())
     function.fail("arguments", "wanted the JSON text of an object");
+  if (!is_finite(*value)) function.fail("arguments", "has a number that 64 bits do not hold");
   if (form != nullptr && form->keeps_arguments_text) return text_of(text.empty() ? "{}" : text);
   return std::move(*value);
 }
@@ -124,7 +136,9 @@ std::string read_tools(const Fields& body) {
     }
     if (function.has("parameters")) static_cast<void>(function.object("parameters"));
   });
-  return count == 0 ? "" : json::serialize(*body.find("tools"));
+  if (count == 0) return "";
+  if (!is_finite(*body.find("tools"))) body.fail("tools", "has a number that 64 bits do not hold");
+  return json::serialize(*body.find("tools"));
 }
 
 // Whether tools may be called.

@@ -39,6 +39,22 @@ std::string rendered(const std::string& name, const std::string& body) {
   return text.chat->render(read_conversation(json.root(), text, answer_form_of(*text.chat).calls));
 }
 
+TEST(ChatBody, NumbersThatNothingHoldsAreTheFieldsFault) {
+  std::string body = conversation("call_1", "");
+  const size_t at = body.find(R"(\"Oslo\")");
+  body.replace(at, 8, "[1e999]");
+  try {
+    rendered("qwen25", body);
+    ADD_FAILURE();
+  } catch (const FieldFault& fault) {
+    EXPECT_THAT(fault.field, HasSubstr("arguments"));
+    EXPECT_THAT(fault.what(), HasSubstr("64 bits"));
+  }
+  body = conversation("call_1", "");
+  body.replace(body.find("0.5"), 3, "-1e999");
+  EXPECT_THROW(rendered("qwen25", body), FieldFault);
+}
+
 TEST(ChatBody, CallsGoThroughTheTemplateOfTheirFamily) {
   const std::string id = "call_0123456789abcdef01234567";
   const std::string qwen = rendered("qwen25", conversation(id, ""));
