@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -380,8 +382,9 @@ void CheckpointRegistry::sweep(double now, double steady) {
   });
   step([&] { store_.prune(now); });
   step([&] {
-    while (store_.prune_history(now, options_.max_history)) {
-    }
+    // Between two of them others get at the store.
+    while (store_.prune_history(now, options_.max_history))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   step([&] { archive_budget_.remove_idle(steady, kOldArchive); });  // packed anew when asked for
   if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);

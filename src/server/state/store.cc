@@ -224,15 +224,27 @@ bool StateStore::prune_history(double now, int64_t keep) {
           "WHERE runs.session_id = sessions.id",
           "active", sessions);
   collect("runs", "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id", "live", runs);
+  int64_t left = kPruneBatch;
   Transaction transaction(*sql_);
   for (const std::string& id : sessions) {
-    run("DELETE FROM samplers WHERE session_id = ?", {id});
-    run("DELETE FROM runs WHERE session_id = ?", {id});
+    for (const char* table : {"samplers", "runs"}) {
+      left -=
+          run(fmt::format("DELETE FROM {0} WHERE id IN (SELECT id FROM {0} WHERE session_id = ? "
+                          "LIMIT ?)",
+                          table),
+              {id, left})
+              .changed;
+    }
+    // One that may have more is the next batch's.
+    if (left <= 0) break;
     run("DELETE FROM sessions WHERE id = ?", {id});
+    --left;
   }
-  for (const std::string& id : runs) run("DELETE FROM runs WHERE id = ?", {id});
+  for (const std::string& id : runs) {
+    if (left-- > 0) run("DELETE FROM runs WHERE id = ?", {id});
+  }
   transaction.commit();
-  return static_cast<int64_t>(sessions.size() + runs.size()) >= kPruneBatch;
+  return left <= 0;
 }
 
 }  // namespace strata::server

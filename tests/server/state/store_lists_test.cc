@@ -148,5 +148,34 @@ TEST_P(StoreListsTest, ReadsWhileTheServerWrites) {
   EXPECT_THROW(reader()->run("UPDATE runs SET tenant = 'eve'", {}), Error);
 }
 
+// Who waits for the store waits for one batch of rows, whatever a session has.
+TEST_P(StoreListsTest, ASessionOfManyRowsIsForgottenInParts) {
+  SessionRow session;
+  session.id = "s";
+  session.tenant = "alice";
+  store_->add_session(session, {});
+  for (int i = 0; i < 1200; ++i) {
+    SamplerRow sampler;
+    sampler.id = "s:sample:" + std::to_string(i);
+    sampler.session_id = "s";
+    sampler.sampling_seq = i;
+    sampler.tenant = "alice";
+    sampler.base_model = "base";
+    store_->add_sampler(sampler);
+  }
+  run("s:train:0");
+  store_->end_session("s", "finished", "", "", 1000);
+  const double later = 1000 + 31 * 86400;
+  EXPECT_TRUE(store_->prune_history(later, 10));
+  EXPECT_EQ(store_->count_samplers("s"), 700);
+  EXPECT_TRUE(store_->find_session("s").has_value());
+  int calls = 1;
+  while (store_->prune_history(later, 10)) ++calls;
+  EXPECT_LE(calls, 4);
+  EXPECT_FALSE(store_->has_samplers("s"));
+  EXPECT_FALSE(store_->find_session("s").has_value());
+  EXPECT_FALSE(store_->find_run("s:train:0").has_value());
+}
+
 }  // namespace
 }  // namespace strata::server
