@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PeerWatch: reads from a peer that is only to be written to, so that its end is seen at once. What
 // it sends early, a further request, is kept in the connection's buffer, as far as that has space
-// without growing; then its end is seen when it is written to. I/O thread only.
+// without growing; then the socket is looked at, some times a second, for its end. I/O thread only.
 #pragma once
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
@@ -28,6 +28,7 @@ class PeerWatch {
  private:
   struct State;
   static void read(const std::shared_ptr<State>& state);
+  static void look(const std::shared_ptr<State>& state);
   std::shared_ptr<State> state_;
 };
 

@@ -15,9 +15,11 @@
 
 namespace strata::server {
 
-// Who of which address waits for a request, oldest first. Where no connection is left, the address
-// that holds the most gives up its oldest idle one for a newcomer from an address that holds fewer,
-// so that a few clients that hold all cannot keep others out.
+// Who of which address waits for a request, until its header is whole, oldest first. Where no
+// connection is left, the address that holds the most gives up its oldest idle one for a newcomer
+// from an address that holds fewer, so that a few clients that hold all cannot keep others out. Of
+// those that hold no fewer than the newcomer's, its own too, the oldest goes that never asked for
+// anything.
 template <typename Connection>
 class IdleConnections {
  public:
@@ -27,20 +29,25 @@ class IdleConnections {
   // From when one waits for its next request until something has arrived.
   void begin(const std::string& address, Connection& one) {
     one.idle_order = ++last_;
-    of_address_[address].idle.emplace(one.idle_order, &one);
+    Held& held = of_address_[address];
+    held.idle.emplace(one.idle_order, &one);
+    if (!one.has_asked) held.silent.emplace(one.idle_order, &one);
   }
   void end(const std::string& address, Connection& one) {
     const auto found = of_address_.find(address);
-    if (found != of_address_.end()) found->second.idle.erase(one.idle_order);
+    if (found == of_address_.end()) return;
+    found->second.idle.erase(one.idle_order);
+    found->second.silent.erase(one.idle_order);
   }
 
-  // Which to close for one more of this address; null: nobody holds so many more.
+  // Which to close for one more of this address; null: none that may be.
   [[nodiscard]] Connection* victim(const std::string& newcomer) const {
     const auto own = of_address_.find(newcomer);
     const int64_t held = own == of_address_.end() ? 0 : own->second.count;
-    for (auto at = by_count_.rbegin(); at != by_count_.rend() && at->first > held + 1; ++at) {
-      const auto& idle = of_address_.at(at->second).idle;
-      if (!idle.empty()) return idle.begin()->second;
+    for (auto at = by_count_.rbegin(); at != by_count_.rend() && at->first >= held; ++at) {
+      const Held& of = of_address_.at(at->second);
+      const auto& may_go = at->first > held + 1 ? of.idle : of.silent;
+      if (!may_go.empty()) return may_go.begin()->second;
     }
     return nullptr;
   }
@@ -49,6 +56,7 @@ class IdleConnections {
   struct Held {
     int64_t count = 0;
     std::map<uint64_t, Connection*> idle;
+    std::map<uint64_t, Connection*> silent;  // those of them that never asked for anything
   };
   void count(const std::string& address, int64_t more) {
     Held& held = of_address_[address];
@@ -67,7 +75,7 @@ class IdleConnections {
 };
 
 // A Connection has a stream, a buffer, `counted` (its address here), `held` (its bytes here),
-// `idle_order` and `is_evicted`: it counts no longer, and is about to end.
+// `idle_order`, `has_asked` and `is_evicted`: it counts no longer, and is about to end.
 template <typename Connection>
 class Places {
  public:

@@ -206,6 +206,7 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
       from.stream.expires_after(std::chrono::duration<double>(options.body_timeout));
       const size_t count = co_await from.stream.async_read_some(
           from.buffer.prepare(read_size(parser)), asio::redirect_error(asio::use_awaitable, fault));
+      if (fault == asio::error::eof) co_return BodyFault{400, "the body ends before its end"};
       if (fault || count == 0) co_return BodyFault{-1, {}};
       from.buffer.commit(count);
     }

@@ -104,6 +104,7 @@ struct HttpServer::State {
     std::string counted;      // where it counts, as far as that is known before a request
     int64_t held = 0;         // bytes that it counts with
     uint64_t idle_order = 0;
+    bool has_asked = false;   // a whole header has arrived
     bool is_evicted = false;  // ends, and has no place any more
   };
 
@@ -245,16 +246,15 @@ asio::awaitable<bool> HttpServer::State::greet(Connection& connection) {
 // False when the peer closed, or was silent for the keep-alive time; a new one, for the header's.
 asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) {
   places.hold(connection);
+  places.begin_idle(connection);
   if (connection.buffer.size() > 0) co_return true;
   connection.idle = true;
-  places.begin_idle(connection);
   connection.stream.expires_after(
       in_seconds(connection.fresh ? options.header_timeout : options.keepalive));
   error_code fault;
   const size_t count = co_await connection.stream.async_read_some(
       connection.buffer.prepare(kFirstRead), asio::redirect_error(asio::use_awaitable, fault));
   connection.buffer.commit(count);
-  places.end_idle(connection);
   connection.idle = false;
   connection.fresh = false;
   co_return !fault && count > 0;
@@ -355,6 +355,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const std::function<bool()> has_place = [&] { return places.hold(connection); };
   const Incoming from = {connection.stream, connection.buffer, parser};
   const error_code fault = co_await read_header(from, has_place);
+  places.end_idle(connection);
+  connection.has_asked |= !fault;
   Request request;
   request.address = connection.address;
   if (is_gone(fault)) co_return false;

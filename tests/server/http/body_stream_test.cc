@@ -199,6 +199,22 @@ TEST_F(BodyStreamServer, HeadHasTheHeadAlone) {
   EXPECT_NE(all.find("\r\n\r\nHTTP/1.1 200"), std::string::npos);
 }
 
+// What it sent early is more than is read meanwhile.
+TEST_F(BodyStreamServer, AHangUpBehindEarlyBytesIsSeen) {
+  options.body_timeout = 30;
+  serve();
+  {
+    Client client(server->port());
+    client.send(head("POST /stream"));
+    ASSERT_TRUE(push(stream(), "some"));
+    std::string early;
+    while (early.size() < 20'000) early += "GET /plain HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    client.send(early);
+    read_until(client, "some");
+  }
+  EXPECT_TRUE(is_lost(10));
+}
+
 // Nothing is written meanwhile.
 TEST_F(BodyStreamServer, AHangUpIsSeenAtOnce) {
   options.body_timeout = 30;

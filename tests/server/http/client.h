@@ -49,6 +49,9 @@ class Client {
   }
   ~Client() { ::close(socket_); }
 
+  // It writes no more, and reads on.
+  void end_writing() const { ::shutdown(socket_, SHUT_WR); }
+
   bool send(std::string_view text) const {
     while (!text.empty()) {
       const ssize_t count = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);

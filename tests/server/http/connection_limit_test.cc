@@ -49,6 +49,7 @@ TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
 
 struct Idle {
   uint64_t idle_order = 0;
+  bool has_asked = true;
 };
 
 TEST(IdleConnections, TheAddressWithTheMostGivesItsOldest) {
@@ -74,6 +75,43 @@ TEST(IdleConnections, TheAddressWithTheMostGivesItsOldest) {
   idles.begin("many", many[3]);
   idles.begin("many", many[0]);
   EXPECT_EQ(idles.victim(""), &many[3]);
+}
+
+// Who says nothing makes way for its own address too, and for who holds no more.
+TEST(IdleConnections, OneThatNeverAskedMakesWayForItsOwnAddress) {
+  IdleConnections<Idle> idles;
+  Idle asked, silent = {.has_asked = false}, younger = silent;
+  for (Idle* one : {&asked, &silent, &younger}) {
+    idles.opened("a");
+    idles.begin("a", *one);
+  }
+  EXPECT_EQ(idles.victim("a"), &silent);
+  idles.end("a", silent);
+  EXPECT_EQ(idles.victim("a"), &younger);
+  idles.end("a", younger);
+  EXPECT_EQ(idles.victim("a"), nullptr);
+  idles.begin("a", silent);
+  for (int i = 0; i < 4; ++i) idles.opened("b");
+  EXPECT_EQ(idles.victim("b"), nullptr) << "it holds more";
+  IdleConnections<Idle> alone;
+  alone.opened("c");
+  alone.begin("c", silent);
+  EXPECT_EQ(alone.victim("d"), &silent);
+}
+
+TEST_F(HttpServerTest, SilentConnectionsShutNobodyOut) {
+  options.max_connections = 3;
+  options.header_timeout = 30;
+  serve();
+  const Client silent[2] = {Client(server->port()), Client(server->port())};
+  const Client half(server->port());
+  half.send("GET /api/v1/healthz HTTP/1.1\r\nHost:");
+  for (int i = 0; i < 4; ++i) {
+    Client client(server->port());
+    client.send(head("GET /api/v1/healthz"));
+    EXPECT_EQ(status(client.read()), "200") << i;
+  }
+  EXPECT_TRUE(silent[0].closes(5));
 }
 
 // Of this machine, other than loopback; 0: it has none.
@@ -131,18 +169,19 @@ TEST_F(HttpServerTest, ConnectionsAndTheirHeadersHaveRoomInAll) {
     return used() == bytes;
   };
   std::vector<std::unique_ptr<Client>> idle;
-  for (int i = 0; i < 8; ++i) {
+  const auto add_idle = [&] {
     idle.push_back(std::make_unique<Client>(server->port()));
     idle.back()->send(head("GET /api/v1/parked"));
     EXPECT_EQ(status(idle.back()->read()), "200");
-  }
+  };
+  for (int i = 0; i < 8; ++i) add_idle();
   EXPECT_TRUE(becomes(8 * connection_bytes(false)));
   const std::string refused =
       ask("GET /api/v1/parked HTTP/1.1\r\nX: " + std::string(12 << 10, 'x'));
   EXPECT_TRUE(becomes(8 * connection_bytes(false)));
   EXPECT_EQ(status(refused), "503");
   EXPECT_NE(refused.find("--max-connection-bytes"), std::string::npos);
-  for (int i = 0; i < 2; ++i) idle.push_back(std::make_unique<Client>(server->port()));
+  for (int i = 0; i < 2; ++i) add_idle();
   EXPECT_TRUE(becomes(10 * connection_bytes(false)));
   const std::string one_too_many = Client(server->port()).read();
   EXPECT_EQ(status(one_too_many), "503");

@@ -143,6 +143,21 @@ TEST_F(HttpServerTest, BoundsBodies) {
 }
 
 // A sign of life is read on the I/O thread, and no rate meters it.
+TEST_F(HttpServerTest, ABodyThatEndsEarlyIsToldSo) {
+  for (const std::string& more :
+       {length(9) + "\r\n{", std::string("Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")}) {
+    Client client(server->port());
+    client.send(
+        "POST /api/v1/echo HTTP/1.1\r\nHost: localhost\r\nX-API-Key: tml-good\r\n"
+        "Content-Type: application/json\r\n" +
+        more);
+    client.end_writing();
+    const std::string response = client.read();
+    EXPECT_EQ(status(response), "400");
+    EXPECT_NE(response.find("ends before its end"), std::string::npos);
+  }
+}
+
 TEST_F(HttpServerTest, ASignOfLifeIsShort) {
   EXPECT_EQ(status(ask(head("POST /api/v1/beat", length(16384)) + std::string(16384, ' '))), "200");
   const std::string long_one = ask(head("POST /api/v1/beat", length(16385)));
