@@ -71,6 +71,17 @@ TEST(Data, MutableStateOfRouters) {
   expect_same_bits(run_staged(c), run_whole(c));
 }
 
+TEST(Data, IndexerLosses) {
+  for (const bool parameters : {false, true}) {
+    StagedCase c = dealt("deepseek_v4_indexer", 2);
+    c.parameters = parameters;
+    c.indexer_weight = 0.5f;
+    const Outcome whole = run_whole(c);
+    EXPECT_TRUE(whole.contains("trained indexer losses"));
+    expect_same_bits(run_staged(c), whole);
+  }
+}
+
 // All in one round; and of more ranks than sequences, some have none.
 TEST(Data, OneRound) {
   StagedCase c = dealt("qwen3", 2);

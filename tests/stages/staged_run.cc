@@ -39,7 +39,7 @@ std::deque<api::Datum> make_data(int64_t vocab) {
 
 // Slots 0 (the base), 1 and 2 in turn.
 api::Batch make_batch(const std::deque<api::Datum>& data, const StagedCase& c, bool adapters) {
-  api::Batch batch = {.mtp_weight = c.mtp ? 0.3f : 0.0f};
+  api::Batch batch = {.mtp_weight = c.mtp ? 0.3f : 0.0f, .indexer_weight = c.indexer_weight};
   int32_t slot = 0;
   for (const api::Datum& datum : data) {
     batch.sequences.push_back({.datum = &datum, .slot = api::AdapterSlot{slot}});
@@ -160,6 +160,8 @@ void put_losses(const api::BatchResult& result, const std::string& what, Outcome
     for (const float value : sequence.logprobs) out[what + " logprobs"].push_back(value);
     for (const float value : sequence.losses) out[what + " losses"].push_back(value);
     for (const float value : sequence.mtp_losses) out[what + " mtp losses"].push_back(value);
+    for (const float value : sequence.indexer_losses)
+      out[what + " indexer losses"].push_back(value);
   }
   put_double(result.loss_sum, out[what + " sum"]);
   put_double(result.mtp_loss_sum, out[what + " mtp sum"]);

@@ -39,6 +39,7 @@ struct StagedCase {
   bool mtp = false;  // multi-token prediction as well
   bool tied = false;
   double router_bias_rate = 0.0;
+  float indexer_weight = 0.0f;  // of indexers' loss, where the model is not in stages
 };
 
 void PrintTo(const StagedCase& c, std::ostream* out);
