@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "data/input_file.h"
 #include "model/weights/load.h"
+#include "schedule/generate.h"
 
 namespace strata::apps {
 namespace {
@@ -92,6 +93,29 @@ void check_started_alone() {
       fmt::format("mpirun has started {} of this command; give --ranks pipeline={}, or start "
                   "it once, without mpirun",
                   count, count));
+}
+
+StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout& layout) {
+  if (given.stages > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--ranks and --stages {}: a rank has one thread of stages; --chunks "
+                            "says how many stages it has",
+                            given.stages));
+  }
+  StageOptions stages = given;
+  stages.stages = layout.pipeline;
+  stages.data = layout.data;
+  return stages;
+}
+
+void add_schedule(const StageOptions& stages, RankFacts& facts) {
+  schedule::Kind kind = {};
+  const std::string& file = stages.schedule;
+  if (schedule::parse_kind(file, kind)) return;
+  facts.emplace_back("--pipeline-schedule (hash)",
+                     file_exists(file)
+                         ? fmt::format("{:016x}", data::content_hash(data::InputFile(file)))
+                         : "none");
 }
 
 RankFacts facts_of(const std::string& model, const std::string& dtype, const OptionTable& table) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/setup/stages.h"
 #include "backend/comm.h"
 #include "base/function_ref.h"
 #include "base/option_table.h"
@@ -26,11 +27,17 @@ int run_as_rank(const std::string& ranks, RankBody body);
 // each other and would write the same files.
 void check_started_alone();
 
+// How these ranks divide a model: as the options say and the layout adds. An Error for stages that
+// are threads besides.
+StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout& layout);
+
 // What ranks must have in common: {what, value} in an order that is the same everywhere.
 using RankFacts = std::vector<std::pair<std::string, std::string>>;
 // The program, the CPU path, the base model by its content and its dtype, and every option of the
 // table but those that say where something of one machine is.
 RankFacts facts_of(const std::string& model, const std::string& dtype, const OptionTable& table);
+// And of a schedule in a file.
+void add_schedule(const StageOptions& stages, RankFacts& facts);
 // An Error that names both ranks where one differs from rank 0. Collective.
 void check_alike(Comm& comm, const RankFacts& facts);
 

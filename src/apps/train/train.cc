@@ -27,11 +27,9 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "base/trace.h"
-#include "data/input_file.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "report/trace_file.h"
-#include "schedule/generate.h"
 
 namespace strata::apps {
 namespace {
@@ -209,12 +207,6 @@ void check_over_ranks(const TrainOptions& o) {
   const auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::kUnsupported, "--ranks and " + what);
   };
-  if (o.stages.stages > 1) {
-    refuse(
-        fmt::format("--stages {}: a rank has one thread of stages; --chunks says how many stages "
-                    "it has",
-                    o.stages.stages));
-  }
   if (!o.memory.empty()) {
     refuse(
         fmt::format("--memory {}: what processes take together is not planned yet; say with "
@@ -229,22 +221,15 @@ RankFacts facts_of_run(TrainOptions options) {
   RankFacts facts = facts_of(options.model, options.dtype, options_of(options));
   facts.emplace_back("--adapter (hash)",
                      options.adapter.empty() ? "none" : identity_of(options.adapter));
-  schedule::Kind kind = {};
-  if (const std::string& file = options.stages.schedule; !schedule::parse_kind(file, kind)) {
-    const bool is_there = file_exists(file);
-    facts.emplace_back(
-        "--pipeline-schedule (hash)",
-        is_there ? fmt::format("{:016x}", data::content_hash(data::InputFile(file))) : "none");
-  }
+  add_schedule(options.stages, facts);
   return facts;
 }
 
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
-  check_over_ranks(given);
   TrainOptions options = given;
-  options.stages.stages = layout.pipeline;
-  options.stages.data = layout.data;
+  options.stages = stages_of(given.stages, layout);
+  check_over_ranks(given);
   check_alike(comm, facts_of_run(options));
   const bool is_first = comm.rank() == 0;
   report::TraceFile trace(is_first ? options.trace : "");
