@@ -424,6 +424,7 @@ OptionTable options_of(ProbeOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
+  ranks_row(t, o.stages.ranks);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iterator>
 
+#include "apps/probe/probe.h"
 #include "tests/apps/train_fixture.h"
 #include "tests/base/sanitizer.h"
 
@@ -323,6 +324,36 @@ TEST_F(RanksTest, AStoppedRankIsNamed) {
     const Ended resumed = run_ranks(3, o);
     EXPECT_EQ(resumed.code, 0) << resumed.text;
     expect_the_files_of(one, name, "model.safetensors");
+  }
+}
+
+// Gradients, steps and samples of two adapters, and of all parameters, as the file of one process.
+TEST_F(RanksTest, ChangeNoByteOfAProbe) {
+  const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
+  ProbeOptions one;
+  one.model = golden + "model";
+  one.adapters = {golden + "a", golden + "b"};
+  one.threads = 1;
+  for (const std::string request : {"main", "params", "train_adapters", "sample"}) {
+    SCOPED_TRACE(request);
+    one.request = golden + request + ".json";
+    one.out = root_ + "/one.safetensors";
+    ASSERT_EQ(run_probe(one), 0);
+    for (const int ranks : {2, 4}) {
+      if (!runs_all() && (ranks == 2) != (request == "train_adapters")) continue;
+      std::vector<std::string> words = {STRATA_BINARY,
+                                        "probe",
+                                        one.model,
+                                        "--request",
+                                        one.request,
+                                        "--out",
+                                        root_ + "/divided.safetensors"};
+      for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
+      words.insert(words.end(), {"--ranks", ranks == 2 ? "data=2" : "data=2,pipeline=2"});
+      const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, ranks, quoted(words)));
+      ASSERT_EQ(ended.code, 0) << ended.text;
+      EXPECT_EQ(content(root_ + "/divided.safetensors"), content(one.out)) << ranks;
+    }
   }
 }
 

@@ -5,8 +5,11 @@
 
 #include <map>
 
+#include "apps/options.h"
 #include "apps/probe/probe_request.h"
 #include "apps/probe/stats.h"
+#include "apps/setup/ranks.h"
+#include "apps/train/state.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -274,10 +277,13 @@ void write(const ProbeOptions& options, const api::TensorSink& results, const Pr
 
 }  // namespace
 
-int run_probe(const ProbeOptions& options) {
-  const ProbeRequest request =
-      parse_probe_request(read_file(options.request, kMaxRequestBytes), options.request,
-                          static_cast<int64_t>(options.adapters.size()));
+namespace {
+
+ProbeRequest parse(const std::string& json, const ProbeOptions& options) {
+  return parse_probe_request(json, options.request, static_cast<int64_t>(options.adapters.size()));
+}
+
+engine::PipelinePlan plan_request(const ProbeOptions& options, const ProbeRequest& request) {
   const engine::PipelinePlan plan = plan_stages(options, options.stages);
   const int num_microbatches = plan.table.num_microbatches;
   if (num_microbatches > std::ssize(request.sequences)) {
@@ -290,6 +296,47 @@ int run_probe(const ProbeOptions& options) {
         ErrorCode::kUnsupported,
         "indexer_loss and --stages: losses of layers in several stages are not added up yet");
   }
+  const bool parameters = request.param_grads || (request.train && request.train->parameters);
+  if (parameters) check_sums(plan, options.stages);
+  return plan;
+}
+
+// As one of ranks that are processes.
+int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& given) {
+  ProbeOptions options = given;
+  options.stages = stages_of(given.stages, layout);
+  if (!given.stats.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                "--ranks and --stats: what processes took is not gathered yet; leave out --stats");
+  }
+  RankFacts facts = facts_of(options.model, options.dtype, options_of(options));
+  add_schedule(options.stages, facts);
+  for (const std::string& dir : options.adapters)
+    facts.emplace_back("--adapter (hash)", identity_of(dir));
+  check_alike(comm, facts);
+  std::string json;
+  if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
+  share(comm, json);
+  const ProbeRequest request = parse(json, options);
+  const engine::PipelinePlan plan = plan_request(options, request);
+  api::TensorSink results;
+  Probe(options, request, nullptr).run(comm, plan, results);
+  if (comm.rank() == 0) write(options, results, nullptr);
+  return 0;
+}
+
+}  // namespace
+
+int run_probe(const ProbeOptions& options) {
+  if (!options.stages.ranks.empty()) {
+    return run_as_rank(options.stages.ranks,
+                       [&](Comm& comm, const schedule::ParallelLayout& layout) {
+                         return probe_as_rank(comm, layout, options);
+                       });
+  }
+  check_started_alone();
+  const ProbeRequest request = parse(read_file(options.request, kMaxRequestBytes), options);
+  const engine::PipelinePlan plan = plan_request(options, request);
   ProbeStats stats(plan);
   ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
   api::TensorSink results;

@@ -31,9 +31,9 @@ constexpr int64_t kTag = 0;
 constexpr int64_t kPiece = 1 << 20;
 
 // What differs between machines, and rank 0 alone reads or writes.
-constexpr std::array<std::string_view, 12> kOfOne = {
-    "model",       "adapter", "data",    "eval",  "out",  "config",
-    "save-config", "threads", "offload", "trace", "json", "tensorboard"};
+constexpr std::array<std::string_view, 13> kOfOne = {
+    "model",   "adapter", "data",  "eval", "out",         "config", "save-config",
+    "threads", "offload", "trace", "json", "tensorboard", "request"};
 
 const char* const kProgram = "/proc/self/exe";
 
@@ -106,6 +106,18 @@ StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout
   stages.stages = layout.pipeline;
   stages.data = layout.data;
   return stages;
+}
+
+// A backward's products that come later would have turns of their own.
+void check_sums(const engine::PipelinePlan& plan, const StageOptions& options) {
+  bool defers = false;
+  for (int stage = 0; stage < plan.num_stages(); ++stage) defers = defers || plan.defers(stage);
+  if (plan.data == 1 || !defers) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--ranks data={} and --pipeline-schedule {}: gradients of all parameters "
+                          "that come behind a backward are not summed over data ranks yet; give "
+                          "1f1b, or train an adapter",
+                          plan.data, options.schedule));
 }
 
 void add_schedule(const StageOptions& stages, RankFacts& facts) {

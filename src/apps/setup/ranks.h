@@ -31,6 +31,10 @@ void check_started_alone();
 // are threads besides.
 StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout& layout);
 
+// Where all parameters take gradients: an Error for a schedule whose weight gradients come behind
+// its backwards on several data ranks.
+void check_sums(const engine::PipelinePlan& plan, const StageOptions& options);
+
 // What ranks must have in common: {what, value} in an order that is the same everywhere.
 using RankFacts = std::vector<std::pair<std::string, std::string>>;
 // The program, the CPU path, the base model by its content and its dtype, and every option of the

@@ -10,6 +10,7 @@
 
 #include "apps/options.h"
 #include "apps/setup/example_files.h"
+#include "apps/setup/ranks.h"
 #include "apps/setup/text_stack.h"
 #include "apps/train/job.h"
 #include "apps/train/plan.h"
@@ -68,18 +69,6 @@ void check_divided(const TrainOptions& o) {
                 "--indexer-loss and --stages: losses of layers in several stages are not added "
                 "up yet; give one");
   }
-}
-
-// A backward's products that come later would have turns of their own.
-void check_data_ranks(const TrainOptions& o, const engine::PipelinePlan& stages) {
-  bool defers = false;
-  for (int stage = 0; stage < stages.num_stages(); ++stage) defers = defers || stages.defers(stage);
-  if (stages.data == 1 || o.method != "full" || !defers) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("--ranks data={} and --pipeline-schedule {}: gradients of all parameters "
-                          "that come behind a backward are not summed over data ranks yet; give "
-                          "1f1b, or --method lora",
-                          stages.data, o.stages.schedule));
 }
 
 void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
@@ -194,7 +183,7 @@ TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
     own.offload.clear();
   }
   TrainRun run = {.stages = plan_stages(own, own.stages)};
-  check_data_ranks(options, run.stages);
+  if (options.method == "full") check_sums(run.stages, own.stages);
   if (run.stages.is_whole()) return run;
   check_divided(options);
   own.mtp = uses_mtp(own) ? model::UseMtp::kAlways : model::UseMtp::kNever;
