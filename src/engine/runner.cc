@@ -108,7 +108,9 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
   for (const auto& runner : runners_) runner->prepare(batch, result, sink);
-  round_ = {};
+  round_.clear();
+  round_.dealt = 0;
+  round_.num_dealt = 1;
   if (data_) deal(batch);
   size_t num_backwards = 0;
   while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
