@@ -35,7 +35,7 @@ void StoreMutex::lock() {
 void StoreMutex::unlock() {
   if (is_hurried()) {
     const double now = now_seconds();
-    left_ -= now - begun_at_;
+    left_ -= std::max(0.0, now - begun_at_ - kUsual);
     counted_at_ = now;
   }
   mutex_.unlock();

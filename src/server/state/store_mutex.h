@@ -2,7 +2,8 @@
 // StoreMutex: the lock over the state store's one connection. A database elsewhere may hang: the
 // thread that serves everybody says so once (hurry_this_thread()), and from then on all its waits
 // for the store together, for the lock and for answers, take at most kPatience seconds and
-// kPatienceShare of what follows. Beyond that its calls are an Error{kIo} at once, so that whatever
+// kPatienceShare of what follows; what a database takes that is well (kUsual a call) is no wait.
+// Beyond that its calls are an Error{kIo} at once, so that whatever
 // stands behind them in its queue waits for less than a second. Other threads wait as long as the
 // database's own time limits say. For a database in a file it is a mutex.
 #pragma once
@@ -26,6 +27,7 @@ class STRATA_THREAD_ATTRIBUTE(capability("mutex")) StoreMutex {
 
   static constexpr double kPatience = 0.4;  // seconds
   static constexpr double kPatienceShare = 0.5;
+  static constexpr double kUsual = 0.005;
   static constexpr double kLeast = 0.2;  // with less left nothing is begun: it would be cut off
 
  private:

@@ -94,6 +94,14 @@ TEST_F(StoreMutexTest, ManySlowStatementsTakeNoLongerTogether) {
   EXPECT_EQ(delays->cut, 0);
 }
 
+// However many ask: a database that is well is not slow.
+TEST_F(StoreMutexTest, ManyStatementsOfADatabaseThatIsWellAreNoWait) {
+  store.hurry_this_thread();
+  delays->seconds = 0.001;
+  calls(1500);
+  EXPECT_EQ(failed, 0);
+}
+
 TEST_F(StoreMutexTest, OthersThatWaitForTheDatabaseHoldItUpForAMomentAlone) {
   store.hurry_this_thread();
   delays->seconds = 3;
