@@ -27,26 +27,31 @@ class ConnectionLimit {
   // that forbids it, and nothing is counted.
   std::string_view open(const std::string& address) {
     if (all_ >= most_) return "--max-connections";
-    if (!enter(address)) return "--max-connections-per-address";
-    ++all_;
-    return {};
+    const std::string_view option = enter(address);
+    if (option.empty()) ++all_;
+    return option;
   }
   void close(const std::string& address) {
     --all_;
     leave(address);
   }
 
-  // The same of its address alone; false, and nothing is counted, beyond its limit.
-  bool enter(const std::string& address) {
-    if (address.empty()) return true;
+  // The same of its address alone, with `bytes` that are counted in all already; or the option that
+  // forbids it.
+  std::string_view enter(const std::string& address, int64_t bytes = 0) {
+    if (address.empty()) return {};
     Use& use = of_address_[address];
-    if (use.count >= most_per_address_) return false;
+    if (use.count >= most_per_address_) return "--max-connections-per-address";
+    if (use.bytes + bytes > bytes_.limit() / 2) return "--max-connection-bytes";
     ++use.count;
-    return true;
+    use.bytes += bytes;
+    return {};
   }
-  void leave(const std::string& address) {
+  void leave(const std::string& address, int64_t bytes = 0) {
     const auto found = of_address_.find(address);
-    if (found != of_address_.end() && --found->second.count == 0) of_address_.erase(found);
+    if (found == of_address_.end()) return;
+    found->second.bytes -= bytes;
+    if (--found->second.count == 0) of_address_.erase(found);
   }
 
   // Of a connection that is open: it `held` so many bytes and now takes `bytes`. False, and no
@@ -78,23 +83,29 @@ class ConnectionLimit {
   std::map<std::string, Use> of_address_;  // with connections or requests
 };
 
-// A request that a trusted proxy brought, counted at its client's address as long as it lives.
+// A request that a trusted proxy brought, counted at its client's address as long as it lives, with
+// what the proxy's connection takes meanwhile.
 class ProxiedRequest {
  public:
   // "": nothing is counted.
-  ProxiedRequest(ConnectionLimit& limit, std::string address)
-      : limit_(limit), address_(std::move(address)), is_within_(limit.enter(address_)) {}
+  ProxiedRequest(ConnectionLimit& limit, std::string address, int64_t bytes)
+      : limit_(limit),
+        address_(std::move(address)),
+        bytes_(bytes),
+        refused_by_(limit.enter(address_, bytes)) {}
   ~ProxiedRequest() {
-    if (is_within_) limit_.leave(address_);
+    if (refused_by_.empty()) limit_.leave(address_, bytes_);
   }
   ProxiedRequest(const ProxiedRequest&) = delete;
   ProxiedRequest& operator=(const ProxiedRequest&) = delete;
-  [[nodiscard]] bool is_within() const { return is_within_; }
+  // The option that forbids it; empty: it is within them.
+  [[nodiscard]] std::string_view refused_by() const { return refused_by_; }
 
  private:
   ConnectionLimit& limit_;
   std::string address_;
-  bool is_within_;
+  int64_t bytes_;
+  std::string_view refused_by_;
 };
 
 }  // namespace strata::server

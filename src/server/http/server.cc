@@ -376,10 +376,11 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     request.address = options.proxies.client(request.headers, connection.address);
   }
   const ProxiedRequest proxied(places.limit(),
-                               connection.is_proxied ? counted_network(request.address) : "");
-  if (!refusal && !proxied.is_within()) {
+                               connection.is_proxied ? counted_network(request.address) : "",
+                               connection.held);
+  if (!refusal && !proxied.refused_by().empty()) {
     refusal = busy_response(
-        503, "too many requests of this client at once (--max-connections-per-address)");
+        503, fmt::format("too many requests of this client at once ({})", proxied.refused_by()));
   }
   if (refusal) {
     co_await refuse(connection, std::move(*refusal), request);

@@ -47,6 +47,19 @@ TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
   EXPECT_EQ(bytes.used(), 0);
 }
 
+// A proxy's connections are nobody's: while they carry a client's requests they are that client's.
+TEST(ConnectionLimit, AClientBehindAProxyHasHalfOfTheBytes) {
+  ConnectionLimit limit(100, 100, SharedLimit(1000));
+  std::vector<std::unique_ptr<ProxiedRequest>> held;
+  for (int i = 0; i < 5; ++i)
+    held.push_back(std::make_unique<ProxiedRequest>(limit, "10.0.0.1", 100));
+  for (const auto& one : held) EXPECT_EQ(one->refused_by(), "");
+  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).refused_by(), "--max-connection-bytes");
+  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.2", 100).refused_by(), "");
+  held.pop_back();
+  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).refused_by(), "");
+}
+
 struct Idle {
   uint64_t idle_order = 0;
   bool has_asked = true;
