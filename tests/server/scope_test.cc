@@ -33,6 +33,7 @@ TEST(Scope, OfEveryRoute) {
              worker,
              worker,
              worker,
+             worker,
              house.usage(),
              worker,
              names,

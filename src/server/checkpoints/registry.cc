@@ -380,10 +380,11 @@ void CheckpointRegistry::sweep(double now, double steady) {
     }
     expired_ = std::move(still_expired);  // a clock that was put right begins anew
   });
-  step([&] { store_.prune(now); });
+  const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
+  step([&] { store_.prune(trusted); });
   step([&] {
     // Between two of them others get at the store.
-    while (store_.prune_history(now, options_.max_history))
+    while (store_.prune_history(trusted, options_.max_history))
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   step([&] { archive_budget_.remove_idle(steady, kOldArchive); });  // packed anew when asked for

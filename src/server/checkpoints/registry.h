@@ -21,6 +21,7 @@
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/model_merger.h"
 #include "server/checkpoints/tinker_path.h"
+#include "server/checkpoints/trusted_time.h"
 #include "server/state/store.h"
 
 namespace strata::server {
@@ -139,7 +140,9 @@ class CheckpointRegistry {
     Mutex mutex;
     std::map<std::string, int> counts GUARDED_BY(mutex);
   };
-  std::map<std::string, double> expired_;  // since when, steady; of the sweeping thread
+  // Of the sweeping thread.
+  std::map<std::string, double> expired_;  // since when, steady
+  TrustedTime trusted_time_;
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   Mutex archive_mutex_;  // one archive is packed at a time
   Mutex merge_mutex_;    // likewise

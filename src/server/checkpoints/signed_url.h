@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signed URLs of checkpoint files: the URL is the key. The token is HMAC-SHA256 over tenant, path,
-// file and expiry, so it serves one tenant, one checkpoint, one file, for a while.
+// Signed URLs of checkpoint files: the URL is the key. The token is HMAC-SHA256 over what else the
+// URL says, so it serves one tenant, one checkpoint, one file, for a while, and one that is wrong
+// costs no query. A name that is saved again has another checkpoint id.
 //   <base>/api/v1/files/<checkpoint id>/<file>?expires=<s>&tenant=<number>&token=<base64url>
 #pragma once
 #include <cstdint>
@@ -43,7 +44,7 @@ class UrlSigner {
                               std::string& whose) const;
 
  private:
-  [[nodiscard]] std::string token(const std::string& tenant, const CheckpointRow& row,
+  [[nodiscard]] std::string token(int64_t tenant_number, const std::string& checkpoint_id,
                                   const std::string& file, int64_t expires) const;
 
   std::string secret_;

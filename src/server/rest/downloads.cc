@@ -137,22 +137,25 @@ Response merge_fault(const std::exception& fault, const std::string& data_path) 
 
 }  // namespace
 
-Response Rest::external_urls(const Request& request) {
+void Rest::external_urls(const Request& request, const Respond& respond) {
   const CheckpointRow row = checkpoint_of(request, true);
   if (row.kind != CheckpointKind::kExternal) {
-    return error_response(400, fmt::format("{}: only external_weights have such URLs; save with "
-                                           "save_weights_external",
-                                           path_of(row).text()));
+    return respond(
+        error_response(400, fmt::format("{}: only external_weights have such URLs; save with "
+                                        "save_weights_external",
+                                        path_of(row).text())));
   }
-  const double now = wall_seconds();
-  const int64_t expires = parts_.signer.expiry(row, now);
-  JsonObject urls;
-  for (const CheckpointFile& file : parts_.registry.files(row)) {
-    urls.add(file.name,
-             parts_.signer.sign(request.base_url, row, file.name, request.tenant, expires, now));
-  }
-  return json_response(
-      200, JsonObject{{"urls", urls}, {"expires", rfc3339(static_cast<double>(expires))}}.text());
+  const auto urls_of = [this, row, base_url = request.base_url, tenant = request.tenant] {
+    const double now = wall_seconds();
+    const int64_t expires = parts_.signer.expiry(row, now);
+    JsonObject urls;
+    for (const CheckpointFile& file : parts_.registry.files(row)) {
+      urls.add(file.name, parts_.signer.sign(base_url, row, file.name, tenant, expires, now));
+    }
+    return json_response(
+        200, JsonObject{{"urls", urls}, {"expires", rfc3339(static_cast<double>(expires))}}.text());
+  };
+  answer_aside(request, respond, urls_of);
 }
 
 void Rest::archive(const Request& request, const Respond& respond) {
@@ -280,7 +283,7 @@ Response Rest::archive_file(const CheckpointRow& row, const UrlSigner::Claim& cl
   return busy_response(503, "the archive is being packed");
 }
 
-Response Rest::file(const Request& request) {
+void Rest::file(const Request& request, const Respond& respond) {
   const auto parameter = [&](const char* name) { return request.parameter(name).value_or(""); };
   const UrlSigner::Claim claim{request.parts.at(0), request.parts.at(1), parameter("expires"),
                                parameter("tenant"), parameter("token")};
@@ -288,21 +291,27 @@ Response Rest::file(const Request& request) {
   std::string tenant;
   switch (parts_.signer.check(claim, wall_seconds(), row, tenant)) {
     case UrlSigner::Verdict::kWrong:
-      return error_response(404, "no such file, or its token is wrong");
+      return respond(error_response(404, "no such file, or its token is wrong"));
     case UrlSigner::Verdict::kGone:
-      return error_response(410, "this URL has expired, or its checkpoint was deleted");
+      return respond(error_response(410, "this URL has expired, or its checkpoint was deleted"));
     case UrlSigner::Verdict::kGood:
       break;
   }
   // No validator is ever sent, so If-Range names another file than this one.
-  const std::string_view range =
-      request.header("if-range").empty() ? request.header("range") : std::string_view();
+  std::string range =
+      request.header("if-range").empty() ? std::string(request.header("range")) : "";
+  const auto answer = std::make_shared<Answer>(respond);
   // Only names that were signed come here, so the name is one of ours.
-  if (claim.file == kArchive || claim.file == kMergedArchive) {
-    return archive_file(*row, claim, tenant, range);
-  }
-  return file_response(parts_.registry.folder(*row) + "/" + claim.file, claim.file, range,
-                       claim.tenant_number);
+  const auto find_file = [this, claim, row = *row, tenant, range = std::move(range)] {
+    if (claim.file == kArchive || claim.file == kMergedArchive) {
+      return archive_file(row, claim, tenant, range);
+    }
+    return file_response(parts_.registry.folder(row) + "/" + claim.file, claim.file, range,
+                         claim.tenant_number);
+  };
+  const bool is_taken =
+      parts_.reads.try_post(tenant, [answer, find_file] { answer->give(answer_of(find_file)); });
+  if (!is_taken) answer->give(busy_response(429, "too many downloads of this tenant wait", 5));
 }
 
 }  // namespace strata::server

@@ -169,13 +169,13 @@ void Rest::add_routes(Router& router) {
                 .effect = Effect::kReads});
   };
   get(checkpoint + "/external_weights_urls",
-      at_once([this](const Request& r) { return external_urls(r); }));
+      [this](Request&& r, const Respond& respond) { external_urls(r, respond); });
   get(checkpoint + "/archive",
       [this](const Request& r, const Respond& respond) { archive(r, respond); });
   add_lists(router);
   router.add({.method = "GET",
               .pattern = "/api/v1/files/{}/{}",
-              .handler = at_once([this](const Request& r) { return file(r); }),
+              .handler = [this](Request&& r, const Respond& respond) { file(r, respond); },
               .needs_key = false,
               .scope = Scope::kRead,
               .effect = Effect::kReads});

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rest: runs, checkpoints, sessions, projects and downloads: what clients read and change of the
 // state store and the checkpoint registry, without an engine. A foreign thing answers like one that
-// never was. I/O thread only, but for what is listed: that is read on a thread of its own.
+// never was. I/O thread only, but for what is listed or waits for a disk: workers
+// do that.
 //   Rest rest({store, registry, signer, worker, lists, ...});  rest.add_routes(router);
 #pragma once
 #include <functional>
@@ -36,6 +37,7 @@ struct RestParts {
   Worker& worker;    // copies and deletes
   Worker& lists;     // reads lists
   Worker& archives;  // packs archives
+  Worker& reads;     // looks for files that are downloaded
   Usage& usage;
   Worker& merges;  // makes merged models
   const BaseNames& names;
@@ -70,11 +72,11 @@ class Rest {
   void publish(const Request& request, const Respond& respond, bool is_public);
   void copy_weights(const Request& request, const Respond& respond);
   // Downloads (downloads.cc)
-  Response external_urls(const Request& request);
+  void external_urls(const Request& request, const Respond& respond);
   void archive(const Request& request, const Respond& respond);
   void merged_archive(const std::string& tenant, const CheckpointRow& row, const std::string& reply,
                       const Respond& respond);
-  Response file(const Request& request);
+  void file(const Request& request, const Respond& respond);
   Response archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
                         const std::string& tenant, std::string_view range);
   void pack_again(const CheckpointRow& row, const std::string& tenant,

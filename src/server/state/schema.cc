@@ -87,13 +87,13 @@ constexpr const char* kVersion4[] = {
     "ALTER TABLE usage_by_key ADD COLUMN prompt_tokens BIGINT NOT NULL DEFAULT 0",
 };
 
+}  // namespace
+
 int64_t schema_version(Sql& sql) {
   sql.run("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", {});
   const SqlResult found = sql.run("SELECT value FROM meta WHERE name = 'schema_version'", {});
   return found.rows.empty() ? 0 : std::get<int64_t>(found.rows[0][0]);
 }
-
-}  // namespace
 
 namespace {
 

@@ -9,6 +9,9 @@ namespace strata::server {
 
 constexpr int64_t kSchemaVersion = 4;
 
+// The database's; 0 of a new one, which gets the table that tells it.
+int64_t schema_version(Sql& sql);
+
 // Brings the database to kSchemaVersion in one transaction; a newer one is refused, untouched.
 void migrate(Sql& sql);
 

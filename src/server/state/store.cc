@@ -45,6 +45,25 @@ std::string rfc3339(double seconds) {
                      total % 1000);
 }
 
+namespace {
+
+void check_bound(Sql& sql, int64_t fingerprint) {
+  const SqlResult bound = sql.run("SELECT value FROM meta WHERE name = 'data_directory'", {});
+  if (bound.rows.empty() || std::get<int64_t>(bound.rows[0][0]) == fingerprint) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--data: the state store belongs to another data directory; give that one, or an "
+              "empty database (--db)");
+}
+
+// In a transaction that is rolled back: a new database has no table to look into.
+void check_data_directory(Sql& sql, int64_t fingerprint) {
+  const Transaction looked(sql);
+  schema_version(sql);
+  check_bound(sql, fingerprint);
+}
+
+}  // namespace
+
 std::string_view kind_name(CheckpointKind kind) {
   switch (kind) {
     case CheckpointKind::kWeights:
@@ -87,8 +106,9 @@ api::LoraConfig lora_of(std::string_view text) {
   return lora;
 }
 
-StateStore::StateStore(std::unique_ptr<Sql> sql, double now)
+StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64_t> data_directory)
     : sql_(std::move(sql)), boot_time_(now) {
+  if (data_directory) check_data_directory(*sql_, *data_directory);
   migrate(*sql_);
   Transaction transaction(*sql_, Durability::kFull);
   run("UPDATE meta SET value = value + 1 WHERE name = 'boot'", {});
@@ -125,11 +145,7 @@ void StateStore::bind_data_directory(int64_t fingerprint) {
   run("INSERT INTO meta (name, value) VALUES ('data_directory', ?) "
       "ON CONFLICT (name) DO NOTHING",
       {fingerprint});
-  const SqlResult bound = run("SELECT value FROM meta WHERE name = 'data_directory'", {});
-  if (std::get<int64_t>(bound.rows[0][0]) == fingerprint) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "--data: the state store belongs to another data directory; give that one, or an "
-              "empty database (--db)");
+  check_bound(*sql_, fingerprint);
 }
 
 bool StateStore::checkpoints_marked() {

@@ -106,8 +106,11 @@ struct Idempotency {
 
 class StateStore {
  public:
-  // Opens, migrates, counts this boot, and marks the models of the last one as lost.
-  StateStore(std::unique_ptr<Sql> sql, double now);
+  // Opens, migrates, counts this boot, and marks the models of the last one as lost. Throws Error
+  // and changes nothing where the store belongs to another data directory than that (its
+  // fingerprint): a server that still uses it may just have lost its connection.
+  StateStore(std::unique_ptr<Sql> sql, double now,
+             std::optional<int64_t> data_directory = std::nullopt);
   ~StateStore();
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;

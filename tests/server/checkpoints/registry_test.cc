@@ -39,7 +39,8 @@ class Registry : public ::testing::Test {
     store_.reset();
     data_.reset();
     data_ = std::make_unique<DataDir>(dir_.path() + "/data");
-    store_ = std::make_unique<StateStore>(open_sqlite(data_->database()), now);
+    store_ = std::make_unique<StateStore>(
+        std::make_unique<FaultySql>(open_sqlite(data_->database()), faults_), now);
     registry_ = std::make_unique<CheckpointRegistry>(
         *data_, *store_, RegistryOptions{.max_disk = max_disk, .accept_loss = accept_loss});
   }
@@ -63,6 +64,7 @@ class Registry : public ::testing::Test {
   }
 
   TempDir dir_;
+  std::shared_ptr<SqlFaults> faults_ = std::make_shared<SqlFaults>();
   std::unique_ptr<DataDir> data_;
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<CheckpointRegistry> registry_;
@@ -167,6 +169,25 @@ TEST_F(Registry, AnOlderFolderOpens) {
   open(2000);
   EXPECT_EQ(adapter(row), "weights");
   EXPECT_TRUE(fs::exists(data_->checkpoints() + "/fingerprint"));
+}
+
+// What is kept for a day alone is there when a clock that jumped ahead is put right.
+TEST_F(Registry, AClockThatJumpsForgetsNoKeyOfARequest) {
+  const Idempotency key{"k", 7};
+  SessionRow session;
+  session.id = "s2";
+  session.tenant = "alice";
+  session.created_at = 1000;
+  const auto is_known = [&] { return store_->recall("alice", "session", key).has_value(); };
+  registry_->sweep(1000, 0);
+  store_->add_session(session, key);
+  ASSERT_TRUE(is_known());
+  for (int i = 1; i < 600; ++i) registry_->sweep(1e9, 5.0 * i);
+  EXPECT_TRUE(is_known());
+  registry_->sweep(4000, 3000);
+  EXPECT_TRUE(is_known());
+  registry_->sweep(1000 + 86'402, 86'402);
+  EXPECT_FALSE(is_known());
 }
 
 // The wall clock jumps ahead and back: what looked expired meanwhile is all there.
@@ -378,6 +399,24 @@ TEST_F(Registry, RefusesTheStateOfAnotherDataDirectory) {
   EXPECT_EQ(checkpoints_of(data_->database(), "s:train:0", 1000).size(), 1u);
 }
 
+// A second server that got the lock of a database for a moment: the first one's runs go on.
+TEST_F(Registry, AStoreOfAnotherDataDirectoryIsNotTouched) {
+  RunRow run;
+  run.id = "s:train:0";
+  run.tenant = "alice";
+  store_->add_run(run);
+  const int64_t boot = store_->boot();
+  registry_.reset();
+  store_.reset();
+  const DataDir other(dir_.path() + "/other");
+  EXPECT_THAT(
+      error_of([&] { StateStore(open_sqlite(data_->database()), 2000, other.fingerprint()); }),
+      HasSubstr("another data directory"));
+  const auto sql = open_sqlite(data_->database());
+  EXPECT_EQ(sql->run("SELECT value FROM meta WHERE name = 'boot'", {}).rows[0][0], SqlValue(boot));
+  EXPECT_EQ(sql->run("SELECT state FROM runs", {}).rows[0][0], SqlValue(std::string("live")));
+}
+
 UrlSigner::Claim claim_of(const std::string& url) {
   const auto field = [&](const std::string& name) {
     const size_t begin = url.find(name + "=") + name.size() + 1;
@@ -413,9 +452,11 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   wrong[3].tenant_number = std::to_string(store_->tenant_number("bob", 1000));
   wrong[4].token[3] = wrong[4].token[3] == 'a' ? 'b' : 'a';
   wrong[5].token.clear();
+  faults_->away = true;  // one that is wrong asks the store for nothing
   for (const UrlSigner::Claim& claim : wrong) {
     EXPECT_EQ(signer.check(claim, 1100, found, whose), Verdict::kWrong);
   }
+  faults_->away = false;
   const UrlSigner::Claim bob =
       claim_of(signer.sign("http://h:1", row, "adapter_config.json", "bob", expires, 1000));
   EXPECT_EQ(signer.check(bob, 1100, found, whose), Verdict::kWrong);

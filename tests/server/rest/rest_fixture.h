@@ -41,6 +41,7 @@ class RestTest : public ::testing::Test {
                worker_,
                lists_,
                archives_,
+               reads_,
                usage_,
                merges_,
                names_,
@@ -133,6 +134,7 @@ class RestTest : public ::testing::Test {
   Worker lists_{{.name = "list", .most_waiting = 2, .drops_at_stop = true}};
   SharedLimit responses_ = SharedLimit(64 << 20);
   Worker archives_{{.name = "archive", .most_waiting = 2, .drops_at_stop = true}};
+  Worker reads_{{.name = "download", .drops_at_stop = true}};
   Worker merges_{{.name = "merge", .most_waiting = 1, .drops_at_stop = true}};
   BaseNames names_;
   std::function<bool(const std::string& from, const std::string& to)> merge_ =
