@@ -30,7 +30,7 @@ class TrustedTime {
 
   bool is_set_ = false;
   bool is_ahead_ = false;
-  double offset_ = 0;  // of the wall clock to the steady one
+  double offset_ = 0;       // of the wall clock to the steady one
   double ahead_since_ = 0;  // steady
 };
 
