@@ -28,13 +28,13 @@ struct Scored {
   SlotScore score;
 };
 
-EngineSetup setup_of(const EvalOptions& o) {
-  EngineSetup setup = o;
-  const model::ModelConfig config = model::load_config(o.model, o.strict_config).config;
+LoadSpec spec_of(const EvalOptions& o) {
+  LoadSpec spec = read_spec(o);
   for (const std::string& adapter : o.adapters) {
-    if (model::adapts_mtp(config, adapter)) setup.mtp = model::UseMtp::kAlways;  // loaded whole
+    if (model::adapts_mtp(spec.parsed.config, adapter))
+      spec.mtp = model::UseMtp::kAlways;  // loaded whole
   }
-  return setup;
+  return spec;
 }
 
 void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
@@ -46,12 +46,12 @@ void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
                           highest, vocab_size));
 }
 
-std::vector<Scored> score_all(const EvalOptions& o, const data::Dataset& dataset) {
-  const EngineSetup setup = setup_of(o);
-  const engine::PipelinePlan plan = plan_stages(setup, {});
+std::vector<Scored> score_all(const EvalOptions& o, const LoadSpec& spec,
+                              const data::Dataset& dataset) {
+  const engine::PipelinePlan plan = plan_stages(spec, {});
   std::vector<Scored> scored = {{"base", {}}};
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline = make_runner(comm, plan, setup, {.pass_tokens = o.micro_tokens});
+    const auto pipeline = make_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
     check_vocabulary(dataset, pipeline->engine().config().vocab_size);
     std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
     for (const std::string& adapter : o.adapters) {
@@ -142,11 +142,12 @@ int run_eval(const EvalOptions& o) {
   check_device(o.device);
   const std::vector<data::Source> sources =
       data::find_sources("data", o.data, data::Weights::kNone);
-  const TextStack text(o.model);
+  const LoadSpec spec = spec_of(o);
+  const TextStack text(spec.texts);
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .overlong = o.overlong});
-  const std::vector<Scored> scored = score_all(o, dataset);
+  const std::vector<Scored> scored = score_all(o, spec, dataset);
   if (o.json) {
     print_json(o, dataset, scored);
   } else {

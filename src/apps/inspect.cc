@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "model/cache_layout.h"
-#include "model/weights/load.h"
+#include "model/weights/load_configured.h"
 #include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 #include "ops/cpu/cpu_backend.h"
@@ -84,9 +84,9 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
   f.narrow = narrow_text(kept, f.checkpoint.get());
 }
 
-void look_at_text(const InspectOptions& options, Findings& f) {
-  if (!open_texts(options.model).find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return;
-  const TextStack text(options.model);
+void look_at_text(const ModelTexts& texts, Findings& f) {
+  if (!texts.find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return;
+  const TextStack text(texts);
   const auto name = [&](int32_t id) {
     return text.tokenizer().id_to_token(id).value_or(fmt::format("{}", id));
   };
@@ -219,13 +219,15 @@ void print_json(const InspectOptions& options, const Findings& f) {
 int run_inspect(const InspectOptions& options) {
   if (is_adapter_directory(options.model)) return inspect_adapter(options);
   Findings findings;
+  std::optional<ModelTexts> texts;
   look(findings, [&] {
-    model::ParsedConfig parsed = model::load_config(options.model, options.strict_config);
+    texts = open_texts(options.model);
+    model::ParsedConfig parsed = model::read_config(*texts, options.strict_config);
     findings.config = parsed.config;
     findings.warnings = std::move(parsed.warnings);
   });
   look(findings, [&] { look_at_weights(options, findings); });
-  look(findings, [&] { look_at_text(options, findings); });
+  look(findings, [&] { look_at_text(texts ? *texts : open_texts(options.model), findings); });
   if (options.json) {
     print_json(options, findings);
   } else {

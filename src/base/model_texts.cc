@@ -3,24 +3,55 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/mutex.h"
 
 namespace strata {
+namespace {
 
-ModelTexts::ModelTexts(std::string dir) : where_(std::move(dir)) {}
+constexpr int64_t kKeptBytes = 64 << 10;  // of a text: a config, not a tokenizer
+
+// The files of a directory, of which each small one is read once.
+class Directory {
+ public:
+  std::optional<std::string> find(const std::string& path, int64_t max_bytes) const {
+    const MutexLock lock(known_->mutex);
+    const auto known = known_->texts.find(path);
+    if (known != known_->texts.end() && std::ssize(known->second) <= max_bytes)
+      return known->second;
+    if (!file_exists(path)) return std::nullopt;
+    std::string text = read_file(path, max_bytes);
+    if (std::ssize(text) <= kKeptBytes) known_->texts[path] = text;
+    return text;
+  }
+  // As a Reader: the limit is find()'s.
+  std::optional<std::string> operator()(std::string_view path) const {
+    return find(std::string(path), INT64_MAX);
+  }
+
+ private:
+  struct Known {
+    Mutex mutex;
+    std::map<std::string, std::string> texts GUARDED_BY(mutex);  // by path
+  };
+  std::shared_ptr<Known> known_ = std::make_shared<Known>();
+};
+
+}  // namespace
+
+ModelTexts::ModelTexts(std::string dir) : where_(std::move(dir)), reader_(Directory()) {}
 
 ModelTexts::ModelTexts(std::string where, Reader reader)
     : where_(std::move(where)), reader_(std::move(reader)) {}
 
 std::optional<std::string> ModelTexts::find(std::string_view name, int64_t max_bytes) const {
-  if (!reader_) {
-    const std::string path = where(name);
-    if (!file_exists(path)) return std::nullopt;
-    return read_file(path, max_bytes);
-  }
+  if (const auto* files = reader_.target<Directory>()) return files->find(where(name), max_bytes);
   std::optional<std::string> text = reader_(name);
   if (text && std::ssize(*text) > max_bytes) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -31,14 +62,15 @@ std::optional<std::string> ModelTexts::find(std::string_view name, int64_t max_b
 }
 
 std::string ModelTexts::read(std::string_view name, int64_t max_bytes) const {
-  if (!reader_) return read_file(where(name), max_bytes);
   std::optional<std::string> text = find(name, max_bytes);
-  if (!text) throw Error(ErrorCode::kNotFound, fmt::format("{}: there is none", where(name)));
-  return std::move(*text);
+  if (text) return std::move(*text);
+  if (reader_.target<Directory>() != nullptr) return read_file(where(name), max_bytes);  // says why
+  throw Error(ErrorCode::kNotFound, fmt::format("{}: there is none", where(name)));
 }
 
 std::string ModelTexts::where(std::string_view name) const {
-  return fmt::format("{}{}{}", where_, reader_ ? ": " : "/", name);
+  const bool is_directory = reader_.target<Directory>() != nullptr;
+  return fmt::format("{}{}{}", where_, is_directory ? "/" : ": ", name);
 }
 
 }  // namespace strata

@@ -59,7 +59,7 @@ TEST(PlanMemory, StaysWithinTheMemory) {
       EXPECT_LE(flops, last) << model << ": more memory, more work";
       last = flops;
       const auto layers = static_cast<size_t>(
-          make_planning_engine({.model = options.model})->config().num_layers());
+          make_planning_engine(read_plan_spec({.model = options.model}))->config().num_layers());
       for (const auto& [tag, decision] : line.at("decisions").as_object()) {
         if (!decision.is_array()) continue;
         any_list = true;
@@ -146,7 +146,7 @@ TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
 
 // What the system has no room for is planned in memory where it fits there.
 TEST(PlanMemory, KeepsToTheRoomForFiles) {
-  const auto engine = make_planning_engine({.model = path_of("deepseek_v4")});
+  const auto engine = make_planning_engine(read_plan_spec({.model = path_of("deepseek_v4")}));
   RunShape shape;
   shape.lengths = {256};
   shape.longest = shape.step_tokens = 256;

@@ -35,7 +35,8 @@ struct Loaded {
 
   Loaded(const std::string& model, bool is_lora, model::UseMtp mtp = model::UseMtp::kNever,
          model::WithIndexers indexers = model::WithIndexers::kNo)
-      : engine(make_engine({.model = path_of(model), .dtype = "bf16", .threads = 2, .mtp = mtp})) {
+      : engine(make_engine(
+            read_spec({.model = path_of(model), .dtype = "bf16", .threads = 2, .mtp = mtp}))) {
     shape.pass.mtp = engine->config().use_mtp;
     if (!is_lora) {
       shape.pass.train_base = true;
@@ -57,8 +58,8 @@ TEST(Plan, OfTheConfigIsThatOfTheModel) {
         options.recompute = policy;
         const boost::json::object line = plan(options);
         Loaded loaded(model, options.method == "lora");
-        const TrainPlan wanted =
-            plan_train(*loaded.engine, loaded.shape, options.micro_tokens, parse_recompute(policy));
+        const TrainPlan wanted = plan_train(*loaded.engine, loaded.shape, options.micro_tokens,
+                                            parse_recompute(policy).policy);
         const std::string where = fmt::format("{} {} {}", model, method, policy);
         EXPECT_EQ(line.at("planned_bytes").as_int64(), wanted.memory.total()) << where;
         EXPECT_EQ(line.at("microbatch_tokens").as_int64(), 120) << where;
@@ -128,7 +129,7 @@ TEST(Plan, HasTheLossOfIndexersWhereItIsAskedFor) {
 TEST(Plan, CountsTheProductsThatPassesRun) {
   for (const char* model :
        {"qwen3", "gemma3", "qwen2", "qwen3_moe", "qwen3_5_moe", "deepseek_v4"}) {
-    const auto engine = make_planning_engine({.model = path_of(model)});
+    const auto engine = make_planning_engine(read_plan_spec({.model = path_of(model)}));
     const model::ModelConfig& config = engine->config();
     const int64_t weights = engine::layer_weights(config) + config.vocab_size * config.hidden_size;
     EXPECT_EQ(engine::plan_pass(*engine, {.pass_tokens = 32}).flops,
@@ -211,7 +212,8 @@ std::vector<PlanRow> rows_of_requests() {
 TEST(Plan, OfServingIsThatOfAServer) {
   PlanOptions options = options_of_serving("qwen3");
   const boost::json::object line = plan(options);
-  const auto engine = make_engine({.model = options.model, .dtype = "bf16", .threads = 2});
+  const auto engine =
+      make_engine(read_spec({.model = options.model, .dtype = "bf16", .threads = 2}));
   engine::Engine* const engines[] = {engine.get()};
   const ServePlan wanted = plan_serve(engines, kServerMemory, options.max_rank,
                                       /*max_sample_rows=*/256, rows_of_requests());
@@ -359,8 +361,8 @@ TEST(Plan, ChoosesWhatStagesKeepWithinAMemory) {
 
 // A layer, and logits of its own, beside the head's.
 TEST(Plan, CountsMultiTokenPredictionWhereItsLayerIs) {
-  const auto engine =
-      make_planning_engine({.model = path_of("deepseek_v4_mtp"), .mtp = model::UseMtp::kAlways});
+  const auto engine = make_planning_engine(
+      read_plan_spec({.model = path_of("deepseek_v4_mtp"), .mtp = model::UseMtp::kAlways}));
   model::ModelConfig config = engine->config();
   const engine::LayerCosts with = engine::layer_costs(config);
   config.use_mtp = false;
@@ -373,7 +375,7 @@ TEST(Plan, CountsMultiTokenPredictionWhereItsLayerIs) {
 TEST(Plan, CountsTheLossOfIndexers) {
   const std::vector<int64_t> lengths = {512};
   for (const char* model : {"deepseek-v4-tiny", "qwen3-0.6b"}) {
-    const auto engine = make_planning_engine({.model = model});
+    const auto engine = make_planning_engine(read_plan_spec({.model = model}));
     const bool any = engine->model().weights->layers().num_indexers() > 0;
     const double without = engine::step_flops(engine->config(), {.lengths = lengths});
     const double with =

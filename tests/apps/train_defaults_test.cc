@@ -34,7 +34,8 @@ class TrainDefaultsTest : public TrainTest {
     return o;
   }
   [[nodiscard]] TrainOptions settled(const TrainOptions& o) const {
-    return settle(o, read_train_data(o));
+    const LoadSpec spec = read_train_spec(o);
+    return settle(o, spec, read_train_data(o, spec));
   }
   static std::string said(const TrainOptions& o) {
     testing::internal::CaptureStderr();

@@ -230,9 +230,10 @@ class TrainTest : public ::testing::Test {
   // Calls body with the job of a run on one rank.
   template <typename Body>
   void with_job(const TrainOptions& given, Body body) const {
-    const TrainData data = read_train_data(given);
-    const TrainOptions o = settle(given, data);
-    const TrainRun run = plan_run(o, data);
+    const LoadSpec spec = read_train_spec(given);
+    const TrainData data = read_train_data(given, spec);
+    const TrainOptions o = settle(given, spec, data);
+    const TrainRun run = plan_run(spec, o, data);
     run_ranks(run.stages.num_ranks(),
               [&](Comm& comm) { body(*make_train_job(comm, run, o, data)); });
   }

@@ -237,8 +237,9 @@ std::optional<StagedPlan> staged_plan(const TrainOptions& o, int64_t memory) {
   TrainOptions within = o;
   within.memory = memory > 0 ? std::to_string(memory) : "";
   try {
-    const TrainData data = read_train_data(within);
-    return *plan_run(settle(within, data), data).staged;
+    const LoadSpec spec = read_train_spec(within);
+    const TrainData data = read_train_data(within, spec);
+    return *plan_run(spec, settle(within, spec, data), data).staged;
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("--memory " + within.memory), std::string::npos);
   }

@@ -160,17 +160,17 @@ class Bench {
   void load() {
     engine::EngineOptions engine_options;
     check_options();
-    engine_options.recompute = parse_recompute(recompute());
+    engine_options.recompute = parse_recompute(recompute()).policy;
     engine_options.offload = options_.offload;
     engine_options.threads = options_.threads;
     engine_options.pass_tokens = std::max<int64_t>(2048, work_.length);
     if (!options_.model.empty()) {
-      engine_ = make_engine({.model = options_.model,
-                             .dtype = options_.dtype,
-                             .weights = options_.weights,
-                             .recompute = recompute(),
-                             .offload = options_.offload,
-                             .threads = options_.threads},
+      engine_ = make_engine(read_spec({.model = options_.model,
+                                       .dtype = options_.dtype,
+                                       .weights = options_.weights,
+                                       .recompute = recompute(),
+                                       .offload = options_.offload,
+                                       .threads = options_.threads}),
                             engine_options);
     } else {
       auto backend = make_backend(options_.threads);

@@ -31,10 +31,9 @@ class StagesBench {
   StagesBench(const StagedWork& work, const BenchOptions& options)
       : work_(work),
         options_(options),
-        config_(options.model.empty() ? bench_config(work.shape)
-                                      : model::load_config(options.model, false).config),
-        plan_(plan_stages(config_, options.stages, work.recompute, options.offload)),
-        dtype_(parse_dtype(options.dtype, config_)) {}
+        spec_(spec_of(work, options)),
+        config_(spec_.parsed.config),
+        plan_(plan_stages(config_, options.stages, spec_.recompute, options.offload)) {}
 
   int run() {
     run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });
@@ -43,19 +42,27 @@ class StagesBench {
   }
 
  private:
+  // Without a model of a shape of its own, whose weights are no file's.
+  static LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
+    if (!options.model.empty()) {
+      return read_spec({.model = options.model,
+                        .dtype = options.dtype,
+                        .weights = options.weights,
+                        .recompute = work.recompute,
+                        .threads = options.threads});
+    }
+    LoadSpec spec;
+    spec.parsed.config = bench_config(work.shape);
+    spec.dtype = parse_dtype(options.dtype, spec.parsed.config);
+    spec.recompute = parse_recompute(work.recompute);
+    return spec;
+  }
+
   std::unique_ptr<engine::Runner> load(Comm& comm) const {
     const engine::EngineOptions engine_options = {
-        .recompute = plan_.regions.any() ? parse_recompute(work_.recompute) : model::Recompute(),
+        .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
         .regions = plan_.regions};
-    if (!options_.model.empty()) {
-      return make_runner(comm, plan_,
-                         {.model = options_.model,
-                          .dtype = options_.dtype,
-                          .weights = options_.weights,
-                          .recompute = work_.recompute,
-                          .threads = options_.threads},
-                         engine_options);
-    }
+    if (!options_.model.empty()) return make_runner(comm, plan_, spec_, engine_options);
     std::vector<std::unique_ptr<engine::Engine>> engines;
     for (const int stage : plan_.stages_of(comm.rank())) {
       auto backend = engines.empty() ? make_backend(threads_on(comm.rank()))
@@ -63,8 +70,8 @@ class StagesBench {
       model::LoadedModel made;
       made.config = config_;
       made.weights = std::make_unique<model::ModelWeights>(
-          *backend, config_, dtype_, nullptr, plan_.layers[static_cast<size_t>(stage)],
-          random_forms(*backend, config_, dtype_, options_.weights));
+          *backend, config_, spec_.dtype, nullptr, plan_.layers[static_cast<size_t>(stage)],
+          random_forms(*backend, config_, spec_.dtype, options_.weights));
       fill_random(*backend, *made.weights);
       engines.push_back(
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options));
@@ -129,7 +136,7 @@ class StagesBench {
   double matrix_flops(Comm& comm) {
     if (comm.rank() != 0) return 0.0;
     if (!whole_) whole_ = make_backend(num_threads());
-    return ops::LimitProbe(*whole_).matrix_flops(dtype_);
+    return ops::LimitProbe(*whole_).matrix_flops(spec_.dtype);
   }
   [[nodiscard]] int num_threads() const {
     int threads = 0;
@@ -194,9 +201,9 @@ class StagesBench {
 
   const StagedWork& work_;
   const BenchOptions& options_;
-  const model::ModelConfig config_;
+  const LoadSpec spec_;
+  const model::ModelConfig& config_;
   const engine::PipelinePlan plan_;
-  const DType dtype_;
   std::vector<Figures> runs_;  // what the first rank has seen
   int64_t peak_live_ = 0;
   std::unique_ptr<Backend> whole_;  // of the limit's probe

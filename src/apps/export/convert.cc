@@ -112,11 +112,11 @@ int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
 int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   const std::filesystem::path source(model.names().dir);
   const std::string name = source.has_filename() ? source.stem() : source.parent_path().filename();
-  const auto errors = model::write_gguf(
-      model.backend(), model.source(), model.names(), open_texts(model.names().dir), o.out,
-      {.type = o.type == "keep" ? own_type(model.names()) : o.type,
-       .name = name,
-       .unties = model.merged() != nullptr && model.merged()->unties()});
+  const auto errors =
+      model::write_gguf(model.backend(), model.source(), model.names(), model.texts(), o.out,
+                        {.type = o.type == "keep" ? own_type(model.names()) : o.type,
+                         .name = name,
+                         .unties = model.merged() != nullptr && model.merged()->unties()});
   if (!errors) return StopSignals::exit_code();
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
   fmt::print("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes));
@@ -133,7 +133,7 @@ int convert_adapter(const ConvertOptions& o) {
   }
   check_new("out", o.out);
   make_folder_for("out", o.out);
-  ExportModel model(o.model, {}, o.threads);
+  ExportModel model(open_texts(o.model), {}, o.threads);
   const int64_t count =
       model::write_gguf_lora(model.backend(), model.names(), o.parts.front().dir, o.out);
   fmt::print("{}: an adapter of {} tensors\n", o.out, count);
@@ -147,18 +147,20 @@ std::string only_adapter(const ConvertOptions& o) {
   refuse("--data: takes one adapter without a weight; measure others with strata train --eval");
 }
 
-void compare_perplexity(const ConvertOptions& o, const std::string& adapter,
-                        const data::Dataset& data) {
+void compare_perplexity(const ConvertOptions& o, const ModelTexts& texts,
+                        const std::string& adapter, const data::Dataset& data) {
+  const LoadSpec spec = read_spec({.model = o.model, .threads = o.threads}, texts);
   // What is computed in is not what changed.
-  const DType dtype = parse_dtype("auto", model::load_config(o.model, false).config);
-  const double before = perplexity(o.model, adapter, data, o.threads, dtype);
-  const double after = perplexity(o.out, {}, data, o.threads, dtype);
+  const char* const dtype = spec.dtype == DType::kF32 ? "f32" : "bf16";
+  const double before = perplexity(spec, adapter, data);
+  const double after =
+      perplexity(read_spec({.model = o.out, .dtype = dtype, .threads = o.threads}), {}, data);
   fmt::print("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
              data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0));
 }
 
-int convert(const ConvertOptions& o) {
-  ExportModel model(o.model, o.parts, o.threads);
+int convert(const ConvertOptions& o, const ModelTexts& texts) {
+  ExportModel model(texts, o.parts, o.threads);
   return o.to == "gguf" ? convert_to_gguf(o, model) : convert_to_safetensors(o, model);
 }
 
@@ -170,19 +172,20 @@ int run_convert(const ConvertOptions& options) {
   check_new("out", options.out);
   if (options.to == "gguf") make_folder_for("out", options.out);
   if (!options.report.empty()) make_folder_for("report", options.report);
+  const ModelTexts texts = open_texts(options.model);
   std::optional<data::Dataset> data;
   std::string adapter;
   if (!options.data.empty()) {
     adapter = only_adapter(options);
     data = read_examples("data", data::find_sources("data", {options.data}, data::Weights::kNone),
-                         TextStack(options.model), {.max_length = kMaxLength});
+                         TextStack(texts), {.max_length = kMaxLength});
   }
   {
     const StopSignals signals("strata: stopping; nothing is written");
-    const int code = convert(options);
+    const int code = convert(options, texts);
     if (code != 0) return code;
   }
-  if (data) compare_perplexity(options, adapter, *data);
+  if (data) compare_perplexity(options, texts, adapter, *data);
   return 0;
 }
 

@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/json.h"
+#include "model/weights/load_configured.h"
 #include "model/weights/no_layers.h"
 #include "report/table.h"
 
@@ -68,13 +69,14 @@ model::AdapterPart find_adapter_part(const std::string& typed, Archives& archive
   return part;
 }
 
-ExportModel::ExportModel(const std::string& model, const std::vector<model::AdapterPart>& adapters,
+ExportModel::ExportModel(const ModelTexts& texts, const std::vector<model::AdapterPart>& adapters,
                          int threads)
-    : backend_(make_backend(threads)),
-      names_(model::load_model(*backend_, model,
-                               {.compute_dtype = DType::kF32,
-                                .mtp = model::UseMtp::kIfThere,
-                                .part = model::kNoLayers})) {
+    : texts_(texts),
+      backend_(make_backend(threads)),
+      names_(model::load_configured(*backend_, texts.where(), model::read_config(texts, false),
+                                    {.compute_dtype = DType::kF32,
+                                     .mtp = model::UseMtp::kIfThere,
+                                     .part = model::kNoLayers})) {
   for (const std::string& warning : names_.warnings) log(LogLevel::kWarning, warning);
   if (adapters.empty()) return;
   merged_ = std::make_unique<model::MergedSource>(*backend_, names_, adapters);
@@ -86,9 +88,8 @@ const CheckpointSource& ExportModel::source() const {
 }
 
 std::string ExportModel::config_text(std::string_view dtype) const {
-  const ModelTexts texts = open_texts(names_.dir);
-  const std::string where = texts.where(kConfig);
-  std::string text = without_quantization(texts.read(kConfig, kMaxConfigBytes), where);
+  const std::string where = texts_.where(kConfig);
+  std::string text = without_quantization(texts_.read(kConfig, kMaxConfigBytes), where);
   std::vector<std::pair<std::string, std::string>> members;
   if (merged_ != nullptr && merged_->unties()) members.emplace_back("tie_word_embeddings", "false");
   if (!dtype.empty()) {
@@ -99,7 +100,7 @@ std::string ExportModel::config_text(std::string_view dtype) const {
 }
 
 void ExportModel::write_small_files(const std::string& dir, std::string_view dtype) const {
-  copy_model_files(names_.dir, dir);
+  copy_model_files(texts_, dir);
   write_file_atomic(fmt::format("{}/{}", dir, kConfig), config_text(dtype));
   for (const std::string_view name : kOtherFiles) {
     const std::string from = fmt::format("{}/{}", names_.dir, name);

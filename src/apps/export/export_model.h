@@ -27,7 +27,8 @@ model::AdapterPart find_adapter_part(const std::string& typed, Archives& archive
 
 class ExportModel {
  public:
-  ExportModel(const std::string& model, const std::vector<model::AdapterPart>& adapters,
+  // Of the model of these texts.
+  ExportModel(const ModelTexts& texts, const std::vector<model::AdapterPart>& adapters,
               int threads);
 
   [[nodiscard]] Backend& backend() { return *backend_; }
@@ -35,6 +36,7 @@ class ExportModel {
   [[nodiscard]] const model::LoadedModel& names() const { return names_; }
   // With the adapters' changes.
   [[nodiscard]] const CheckpointSource& source() const;
+  [[nodiscard]] const ModelTexts& texts() const { return texts_; }
   // Null without adapters.
   [[nodiscard]] const model::MergedSource* merged() const { return merged_.get(); }
   // config.json as the model is now: tied no more, in another type, without a quantization.
@@ -43,6 +45,7 @@ class ExportModel {
   void write_small_files(const std::string& dir, std::string_view dtype) const;
 
  private:
+  ModelTexts texts_;
   std::unique_ptr<Backend> backend_;
   model::LoadedModel names_;
   std::unique_ptr<model::MergedSource> merged_;

@@ -15,7 +15,7 @@ int run_merge(const MergeOptions& options) {
   const StopSignals signals("strata: stopping; nothing is written");
   check_new("out", options.out);
   if (!options.report.empty()) make_folder_for("report", options.report);
-  ExportModel model(options.model, options.parts, options.threads);
+  ExportModel model(open_texts(options.model), options.parts, options.threads);
   AtomicDir dir(options.out);
   const auto errors = model::write_checkpoint(model.backend(), model.source(), model.names(),
                                               dir.file("."), model::WriteOptions());

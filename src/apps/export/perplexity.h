@@ -3,13 +3,12 @@
 #pragma once
 #include <string>
 
+#include "apps/setup/load_spec.h"
 #include "data/dataset.h"
-#include "tensor/dtype.h"
 
 namespace strata::apps {
 
 // `adapter` may be empty. Loads the model, and lets it go.
-double perplexity(const std::string& model, const std::string& adapter, const data::Dataset& data,
-                  int threads, DType dtype);
+double perplexity(const LoadSpec& spec, const std::string& adapter, const data::Dataset& data);
 
 }  // namespace strata::apps

@@ -23,6 +23,16 @@ void check_stops(const std::vector<std::string>& stops) {
   }
 }
 
+LoadSpec spec_of(const GenerationOptions& options) {
+  LoadSpec spec = read_spec(options);
+  // An adapter is loaded whole.
+  const bool adapts_mtp =
+      !options.adapter.empty() && model::adapts_mtp(spec.parsed.config, options.adapter);
+  if (adapts_mtp || draft_tokens(options.speculate, options.draft_tokens) > 0)
+    spec.mtp = model::UseMtp::kAlways;
+  return spec;
+}
+
 }  // namespace
 
 uint64_t draw_seed() {
@@ -32,24 +42,18 @@ uint64_t draw_seed() {
 
 Generator::Generator(const GenerationOptions& options, Comm* comm)
     : options_(options),
-      text_(options.model),
+      spec_(spec_of(options)),
+      text_(spec_.texts),
       end_tokens_(text_.end_tokens().stop),
       sampling_(sampling_settings(options.model, options.sampling)) {
   check_stops(options.stop);
-  EngineSetup setup = options;
   const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
-  // An adapter is loaded whole.
-  const bool adapts_mtp =
-      !options.adapter.empty() &&
-      model::adapts_mtp(model::load_config(options.model, options.strict_config).config,
-                        options.adapter);
-  if (drafts > 0 || adapts_mtp) setup.mtp = model::UseMtp::kAlways;
   if (drafts > 0 && options.division.stages > 1) {
     throw Error(ErrorCode::kUnsupported,
                 "--speculate mtp and --stages: a model in stages makes no drafts yet; give one");
   }
-  plan_ = plan_stages(setup, options.division);
-  runner_ = make_runner(comm == nullptr ? alone_ : *comm, plan_, setup, {.draft_tokens = drafts});
+  plan_ = plan_stages(spec_, options.division);
+  runner_ = make_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
   if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
   if (!sampling_.taken.empty() && runner_->is_first_rank())

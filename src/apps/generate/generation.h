@@ -70,6 +70,7 @@ class Generator {
   Generator(const GenerationOptions& options, Comm* comm);
 
   GenerationOptions options_;
+  LoadSpec spec_;
   TextStack text_;
   std::vector<int32_t> end_tokens_;
   LoneComm alone_;

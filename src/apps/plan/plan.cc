@@ -22,7 +22,6 @@
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/stop.h"
-#include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 #include "model/adapter/specs.h"
 #include "report/format.h"
@@ -136,15 +135,16 @@ MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
                    options.machine, options.save_machine);
 }
 
-EngineSetup checked_setup(const PlanOptions& options) {
+// Of training.
+LoadSpec checked_spec(const PlanOptions& options) {
   if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
   if (!options.memory.empty() && options.recompute != "none") {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
   }
-  EngineSetup setup = options;
-  if (options.with_mtp) setup.mtp = model::UseMtp::kAlways;
-  setup.weights = usable_weights(options.weights, options.method);
-  return setup;
+  LoadSpec spec = read_plan_spec(options);
+  if (options.with_mtp) spec.mtp = model::UseMtp::kAlways;
+  spec.weights = usable_weights(spec.weights, options.method);
+  return spec;
 }
 
 boost::json::object json_of(const StagedPlan& plan, const MachineLimits& limits) {
@@ -171,16 +171,22 @@ boost::json::object json_of(const StagedPlan& plan, const MachineLimits& limits)
           {"stages", stages}};
 }
 
-int plan_in_stages(const PlanOptions& options) {
-  EngineSetup setup = checked_setup(options);
+// Some numbers are options of schedules too.
+StageOptions stages_of(const PlanOptions& options) {
   StageOptions stages = options.stages;
   stages.microbatches = std::max(1, options.schedule.microbatches);
   stages.chunks = options.schedule.chunks;
   stages.forwarding_delay = options.schedule.forwarding_delay;
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
-  if (!options.memory.empty()) setup.recompute = "full";  // the most that is recomputed
-  const engine::PipelinePlan divided = plan_stages(engine->config(), stages, setup.recompute,
-                                                   options.memory.empty() ? options.offload : "");
+  return stages;
+}
+
+int plan_in_stages(const PlanOptions& options) {
+  const LoadSpec asked = checked_spec(options);
+  const StageOptions stages = stages_of(options);
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(asked);
+  const LoadSpec spec = options.memory.empty() ? asked : within_memory(asked);
+  const engine::PipelinePlan divided =
+      plan_stages(engine->config(), stages, spec.recompute, spec.offload);
   if (divided.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
   RunShape shape = shape_of(options, *engine);
   shape.longest_passes.clear();
@@ -188,7 +194,7 @@ int plan_in_stages(const PlanOptions& options) {
   const MachineLimits limits = machine_of(options, *engine);
   // As in plan_training().
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  const StagedPlan plan = plan_staged(setup, stages, shape, options.memory);
+  const StagedPlan plan = plan_staged(spec, stages, shape, options.memory);
   if (options.json) {
     fmt::print("{}\n", boost::json::serialize(json_of(plan, limits)));
     return 0;
@@ -200,8 +206,8 @@ int plan_in_stages(const PlanOptions& options) {
 }
 
 int plan_training(const PlanOptions& options) {
-  const EngineSetup setup = checked_setup(options);
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup);
+  const LoadSpec spec = checked_spec(options);
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
     refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
   }
@@ -213,7 +219,7 @@ int plan_training(const PlanOptions& options) {
       !options.memory.empty() && needs_files(*engine, shape, options.micro_tokens, options.memory);
   const TrainPlan plan =
       options.memory.empty()
-          ? plan_train(*engine, shape, options.micro_tokens, parse_recompute(options.recompute))
+          ? plan_train(*engine, shape, options.micro_tokens, spec.recompute.policy)
           : fit_train(*engine, shape, options.micro_tokens, options.memory);
   const model::ModelWeights& weights = *engine->model().weights;
   if (!options.svg.empty()) {
@@ -230,8 +236,7 @@ int plan_training(const PlanOptions& options) {
       {"model", fmt::format("{}, {} parameters, {}", engine->config().family,
                             report::format_count(static_cast<double>(weights.num_parameters())),
                             dtype_name(weights.compute_dtype()))});
-  const std::string& where = has_gguf(options.model) ? options.model : engine->model().dir;
-  if (const auto source = find_weights(where)) add_weights_row(weights, source.get(), table);
+  if (const auto source = find_weights(spec.dir)) add_weights_row(weights, source.get(), table);
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   table.add_row({"memory", memory_text(plan.memory)});
@@ -243,11 +248,11 @@ int plan_training(const PlanOptions& options) {
 }
 
 int plan_serving(const PlanOptions& options) {
-  EngineSetup setup = options;
-  setup.offload = usable_offload_folder(options.offload);
+  LoadSpec spec = read_plan_spec(options);
+  spec.offload = usable_offload_folder(options.offload);
   const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
-  if (drafts > 0) setup.mtp = model::UseMtp::kAlways;
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(setup, drafts);
+  if (drafts > 0) spec.mtp = model::UseMtp::kAlways;
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec, drafts);
   const int64_t memory = options.memory.empty() ? usable_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
   engine::Engine* const engines[] = {engine.get()};

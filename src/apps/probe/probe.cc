@@ -25,17 +25,13 @@ constexpr int64_t kMaxRequestBytes = int64_t{1} << 30;
 // On one rank. Each runs all of it; rank 0 has the results.
 class Probe {
  public:
-  Probe(const ProbeOptions& options, const ProbeRequest& request, ProbeStats* stats)
-      : options_(options), request_(request), stats_(stats) {}
+  Probe(const ProbeOptions& options, const LoadSpec& spec, const ProbeRequest& request,
+        ProbeStats* stats)
+      : options_(options), spec_(spec), request_(request), stats_(stats) {}
 
   // Rank 0 fills `results`.
   void run(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
-    EngineSetup setup = options_;
-    setup.mtp = use_mtp();
-    // Parameters train in what they are dequantised to.
-    if (request_.train && request_.train->parameters && setup.weights == "auto")
-      setup.weights = "bf16";
-    pipeline_ = make_runner(comm, plan, setup);
+    pipeline_ = make_runner(comm, plan, spec_);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_request();
     forward();
@@ -48,12 +44,6 @@ class Probe {
   }
 
  private:
-  // Without a weight it is there for the modules that adapters may have of it.
-  [[nodiscard]] model::UseMtp use_mtp() const {
-    if (request_.mtp_weight > 0.0f) return model::UseMtp::kAlways;
-    return options_.adapters.empty() ? model::UseMtp::kNever : model::UseMtp::kIfThere;
-  }
-
   void check_request() {
     // The engine checks ids and samples; do it before any compute, with the first call that would.
     for (size_t i = 0; i < request_.samples.size(); ++i) {
@@ -200,12 +190,7 @@ class Probe {
     if (pipeline_->stages().size() == 1) return put_samples(*pipeline_);
     // A sampled row has pages of one stage, so ranks of several leave it to one that has all.
     if (!pipeline_->is_first_rank()) return;
-    EngineSetup setup = options_;
-    setup.mtp = use_mtp();
-    // Parameters train in what they are dequantised to.
-    if (request_.train && request_.train->parameters && setup.weights == "auto")
-      setup.weights = "bf16";
-    const std::unique_ptr<engine::Engine> whole = make_engine(setup);
+    const std::unique_ptr<engine::Engine> whole = make_engine(spec_);
     for (const std::string& dir : options_.adapters) whole->load_adapter(dir);
     engine::Runner runner(*whole);
     put_samples(runner);
@@ -252,6 +237,7 @@ class Probe {
   }
 
   const ProbeOptions& options_;
+  const LoadSpec& spec_;
   const ProbeRequest& request_;
   ProbeStats* stats_;  // or none
   std::unique_ptr<engine::Runner> pipeline_;
@@ -275,16 +261,26 @@ void write(const ProbeOptions& options, const api::TensorSink& results, const Pr
   writer.commit();
 }
 
-}  // namespace
-
-namespace {
+// As it loads, which the plan of stages does not depend on.
+LoadSpec spec_of(const LoadSpec& asked, const ProbeOptions& options, const ProbeRequest& request) {
+  LoadSpec spec = asked;
+  // Without a weight it is there for the modules that adapters may have of it.
+  spec.mtp = request.mtp_weight > 0.0f  ? model::UseMtp::kAlways
+             : options.adapters.empty() ? model::UseMtp::kNever
+                                        : model::UseMtp::kIfThere;
+  // Parameters train in what they are dequantised to.
+  const bool params = request.train && request.train->parameters;
+  if (params && spec.weights == model::KeepWeights::kAuto) spec.weights = model::KeepWeights::kBf16;
+  return spec;
+}
 
 ProbeRequest parse(const std::string& json, const ProbeOptions& options) {
   return parse_probe_request(json, options.request, static_cast<int64_t>(options.adapters.size()));
 }
 
-engine::PipelinePlan plan_request(const ProbeOptions& options, const ProbeRequest& request) {
-  const engine::PipelinePlan plan = plan_stages(options, options.stages);
+engine::PipelinePlan plan_request(const LoadSpec& asked, const ProbeOptions& options,
+                                  const ProbeRequest& request) {
+  const engine::PipelinePlan plan = plan_stages(asked, options.stages);
   const int num_microbatches = plan.table.num_microbatches;
   if (num_microbatches > std::ssize(request.sequences)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -309,7 +305,8 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
     throw Error(ErrorCode::kUnsupported,
                 "--ranks and --stats: what processes took is not gathered yet; leave out --stats");
   }
-  RankFacts facts = facts_of(options.model, options.dtype, options_of(options));
+  const LoadSpec asked = read_spec(options);
+  RankFacts facts = facts_of(asked, options_of(options));
   add_schedule(options.stages, facts);
   for (const std::string& dir : options.adapters)
     facts.emplace_back("--adapter (hash)", identity_of(dir));
@@ -318,9 +315,10 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
   share(comm, json);
   const ProbeRequest request = parse(json, options);
-  const engine::PipelinePlan plan = plan_request(options, request);
+  const engine::PipelinePlan plan = plan_request(asked, options, request);
+  const LoadSpec spec = spec_of(asked, options, request);
   api::TensorSink results;
-  Probe(options, request, nullptr).run(comm, plan, results);
+  Probe(options, spec, request, nullptr).run(comm, plan, results);
   if (comm.rank() == 0) write(options, results, nullptr);
   return 0;
 }
@@ -336,12 +334,14 @@ int run_probe(const ProbeOptions& options) {
   }
   check_started_alone();
   const ProbeRequest request = parse(read_file(options.request, kMaxRequestBytes), options);
-  const engine::PipelinePlan plan = plan_request(options, request);
+  const LoadSpec asked = read_spec(options);
+  const engine::PipelinePlan plan = plan_request(asked, options, request);
+  const LoadSpec spec = spec_of(asked, options, request);
   ProbeStats stats(plan);
   ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
   api::TensorSink results;
   run_ranks(plan.num_ranks(),
-            [&](Comm& comm) { Probe(options, request, wanted).run(comm, plan, results); });
+            [&](Comm& comm) { Probe(options, spec, request, wanted).run(comm, plan, results); });
   write(options, results, wanted);
   return 0;
 }

@@ -27,18 +27,18 @@ constexpr int kMicroBatches = 2;       // of a training pass, each stage
 constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
 
 // Of a model's config alone; passes of a training pass run while others of it wait.
-engine::PipelinePlan plan_of(const EngineSetup& setup, int stages) {
+engine::PipelinePlan plan_of(const LoadSpec& spec, int stages) {
   engine::PipelinePlan plan = plan_stages(
-      setup, {.stages = stages, .schedule = "1f1b", .microbatches = kMicroBatches * stages});
+      spec, {.stages = stages, .schedule = "1f1b", .microbatches = kMicroBatches * stages});
   plan.any_length = true;
   return plan;
 }
 
-std::unique_ptr<engine::Stages> load_stages(const EngineSetup& setup, int stages,
+std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, int stages,
                                             int64_t draft_tokens) {
   if (stages == 1) {
     std::vector<std::unique_ptr<engine::Engine>> whole;
-    whole.push_back(make_engine(setup, {.draft_tokens = draft_tokens}));
+    whole.push_back(make_engine(spec, {.draft_tokens = draft_tokens}));
     const int64_t num_layers = whole[0]->config().num_layers();
     return std::make_unique<engine::Stages>(engine::make_whole_plan(num_layers), std::move(whole));
   }
@@ -48,8 +48,8 @@ std::unique_ptr<engine::Stages> load_stages(const EngineSetup& setup, int stages
                             "leave one of them out",
                             stages));
   }
-  engine::PipelinePlan plan = plan_of(setup, stages);
-  auto engines = make_stages(plan, setup);
+  engine::PipelinePlan plan = plan_of(spec, stages);
+  auto engines = make_stages(plan, spec);
   return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
 }
 
@@ -107,15 +107,16 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
 EngineHost::~EngineHost() { stop(); }
 
 void EngineHost::load(const std::string& dir, const HostOptions& options) {
-  Base base;
-  base.stages = load_stages(
-      {.model = dir,
-       .dtype = options.dtype,
-       .weights = options.weights,
-       .offload = options.offload,
-       .threads = options.threads,
-       .mtp = options.draft_tokens > 0 ? model::UseMtp::kIfThere : model::UseMtp::kNever},
-      options.stages, options.draft_tokens);
+  Base base{.texts = open_texts(dir)};
+  const LoadSpec spec =
+      read_spec({.model = dir,
+                 .dtype = options.dtype,
+                 .weights = options.weights,
+                 .offload = options.offload,
+                 .threads = options.threads,
+                 .mtp = options.draft_tokens > 0 ? model::UseMtp::kIfThere : model::UseMtp::kNever},
+                base.texts);
+  base.stages = load_stages(spec, options.stages, options.draft_tokens);
   const engine::Engine& engine = base.stages->engine();
   const model::ModelConfig& config = engine.config();
   if (options.draft_tokens > 0 && engine.options().draft_tokens == 0) {
@@ -131,11 +132,10 @@ void EngineHost::load(const std::string& dir, const HostOptions& options) {
   info.vocab_size = config.vocab_size;
   info.max_context = config.max_position_embeddings;
   info.tied_head = config.tie_word_embeddings;
-  const ModelTexts texts = open_texts(dir);
   constexpr std::string_view kTokenizer = "tokenizer.json";
-  if (const auto json = texts.find(kTokenizer, text::Tokenizer::kMaxFileBytes)) {
-    base.tokenizer = text::Tokenizer::parse(*json, texts.where(kTokenizer));
-    info.end_tokens = data::load_all_end_tokens(texts, *base.tokenizer);
+  if (const auto json = base.texts.find(kTokenizer, text::Tokenizer::kMaxFileBytes)) {
+    base.tokenizer = text::Tokenizer::parse(*json, base.texts.where(kTokenizer));
+    info.end_tokens = data::load_all_end_tokens(base.texts, *base.tokenizer);
   } else {
     log(LogLevel::kWarning, fmt::format("{}: no tokenizer.json: samples end at max_tokens or at "
                                         "stop ids only, and stop texts are refused",

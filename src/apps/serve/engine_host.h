@@ -59,6 +59,9 @@ class EngineHost {
     const auto index = static_cast<size_t>(base);
     return (plan_.max_pages[index] - 1) * engines_[index].stages->engine().kv_pool().page_size();
   }
+  [[nodiscard]] const ModelTexts& texts(api::BaseId base) const {
+    return engines_.at(static_cast<size_t>(base)).texts;
+  }
   // Null: the model has none.
   [[nodiscard]] const text::Tokenizer* tokenizer(api::BaseId base) const {
     const Base& of = engines_.at(static_cast<size_t>(base));
@@ -97,9 +100,10 @@ class EngineHost {
 
  private:
   struct Base {
-    std::unique_ptr<engine::Stages> stages;
-    std::optional<text::Tokenizer> tokenizer;
-    std::unique_ptr<engine::WorkRunner> runner;
+    ModelTexts texts;
+    std::unique_ptr<engine::Stages> stages = nullptr;
+    std::optional<text::Tokenizer> tokenizer = {};
+    std::unique_ptr<engine::WorkRunner> runner = nullptr;
   };
   void load(const std::string& dir, const HostOptions& options);
   void loop();

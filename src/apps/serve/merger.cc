@@ -17,7 +17,7 @@ constexpr int kYielding = 19;               // the nicest
 
 bool write_merged(const std::string& model, const std::string& adapter, const std::string& to) {
   ::setpriority(PRIO_PROCESS, 0, kYielding);  // on Linux of this thread alone
-  ExportModel exported(model, {{.dir = adapter}}, /*threads=*/1);
+  ExportModel exported(open_texts(model), {{.dir = adapter}}, /*threads=*/1);
   const auto errors = model::write_checkpoint(exported.backend(), exported.source(),
                                               exported.names(), to, {.shard_bytes = kShardBytes});
   if (!errors) return false;
@@ -64,7 +64,7 @@ Merging make_merging(const std::vector<std::string>& directories, int64_t max_ra
                      model::ExpertRank expert_rank) {
   Merging merging;
   for (const std::string& dir : directories) {
-    const ExportModel model(dir, {}, /*threads=*/1);
+    const ExportModel model(open_texts(dir), {}, /*threads=*/1);
     merging.merger.bytes.push_back(merged_bytes(model.names()));
     merging.bytes = std::max(merging.bytes, factor_bytes(model.names(), max_rank, expert_rank));
   }

@@ -33,8 +33,8 @@ void take_defaults(const data::SamplingDefaults& file, api::SampleRequest& defau
   }
 }
 
-server::ServedText served_text(const std::string& dir, const text::Tokenizer& tokenizer) {
-  const ModelTexts texts = open_texts(dir);
+server::ServedText served_text(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
+  const std::string& dir = texts.where();
   server::ServedText out{.tokenizer = tokenizer};
   out.build = fmt::format("{} {} {}", kVersion, kCommit, kBuild);
   try_to(dir, "its chats are refused", [&] { out.chat = text::ChatTemplate::load(texts); });
@@ -57,7 +57,7 @@ std::vector<std::optional<server::ServedText>> served_texts(const EngineHost& ho
       out.emplace_back();
       continue;
     }
-    out.emplace_back(served_text(base.dir, *tokenizer));
+    out.emplace_back(served_text(host.texts(base.id), *tokenizer));
     out.back()->longest_sample = host.longest_sample(base.id);
   }
   return out;

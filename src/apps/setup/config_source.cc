@@ -91,7 +91,7 @@ ConfigSource find_config(const std::string& option, const std::string& config) {
   }
   if (std::filesystem::is_directory(config) || has_gguf(config)) {
     const ModelTexts texts = open_texts(config);
-    return {texts.read("config.json", kMaxConfigBytes), texts.where("config.json"), config};
+    return {texts.read("config.json", kMaxConfigBytes), texts.where("config.json"), config, texts};
   }
   if (!file_exists(config)) {
     throw Error(

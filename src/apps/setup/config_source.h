@@ -4,12 +4,15 @@
 #pragma once
 #include <string>
 
+#include "base/model_texts.h"
+
 namespace strata::apps {
 
 struct ConfigSource {
   std::string json;
   std::string where;  // for messages
-  std::string dir;    // the model, for its small files; empty when there is none
+  std::string dir;    // the model, for its weights; empty when there is none
+  ModelTexts texts = ModelTexts(std::string());  // and its small files
 };
 
 // Error{kNotFound}, which names the option, where there is no such thing.

@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every command that runs a model shares: option texts to values, a backend, a loaded engine.
+// What every command that runs a model shares: folders of files, a loaded engine, one that plans.
 #pragma once
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/setup/load_spec.h"
 #include "engine/engine.h"
 
 namespace strata::apps {
 
-// "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
-DType parse_dtype(const std::string& text, const model::ModelConfig& config);
-// "auto", "narrow" or "bf16": what becomes of weights that a model has in 4 or 8 bits.
-model::KeepWeights parse_weights(const std::string& text);
-// Of a run that trains by `method`: all parameters do not train in 4 or 8 bits, so that with "full"
-// "auto" is bf16 and "narrow" an Error.
-std::string usable_weights(const std::string& weights, const std::string& method);
-// "none", "full", a preset's name, or "custom:" and TAG=keep (or TAG alone), TAG=offload and
-// TAG=recompute with commas; tags that it does not name are recomputed.
-model::Recompute parse_recompute(const std::string& text);
-// Whether the policy keeps the layers' inputs where a stage is recomputed as one: all do but a
-// custom one that does not name decoder_layer_input.
-bool keeps_layer_inputs(const std::string& recompute);
 // The folder of files without names: the one that was named, else that of temporary files.
 std::string offload_folder(const std::string& named);
 // Error{kInvalidArgument} where nothing can be offloaded to it.
@@ -40,37 +28,30 @@ std::string usable_offload_folder(const std::string& named);
 int64_t file_space(const std::string& named, const std::string& memory);
 // The parts of a list with commas that are not empty.
 std::vector<std::string> split_commas(const std::string& list);
-// Only "cpu" is built; anything else is an Error{kUnsupported}.
-void check_device(const std::string& device);
-
-// What the options of every command that runs a model hold of it.
-struct EngineSetup {
-  std::string model;               // Hugging Face directory
-  std::string dtype = "auto";      // auto, bf16, f32
-  std::string weights = "auto";    // auto, narrow, bf16: of those in 4 or 8 bits
-  std::string recompute = "none";  // none, full, a preset or custom:TAG=keep,...
-  std::string device = "cpu";
-  std::string offload = {};       // folder of what is in files; empty: that of temporary files
-  bool weights_in_files = false;  // the frozen weights are
-  int threads = 0;                // 0: all cores
-  bool strict_config = false;
-  model::UseMtp mtp = model::UseMtp::kNever;  // of the layer of multi-token prediction
-};
-
-// Of a model's config alone (apps/setup/config_source.h): an engine that can plan and cannot run,
-// since its weights are zeroes that take no memory. With `draft_tokens` one that samples with
-// drafts, for which the setup has the layer of multi-token prediction. With `part` of a stage.
-std::unique_ptr<engine::Engine> make_planning_engine(const EngineSetup& setup,
-                                                     int64_t draft_tokens = 0,
-                                                     std::optional<model::LayerRange> part = {});
+// Of a model's config alone: an engine that can plan and cannot run, since its weights are zeroes
+// that take no memory. With `draft_tokens` one that samples with drafts, for which the spec has the
+// layer of multi-token prediction. With `part` of a stage, which has so many threads.
+std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64_t draft_tokens = 0,
+                                                     std::optional<model::LayerRange> part = {},
+                                                     int threads = 0);
 // EngineOptions::draft_tokens of --speculate and --draft-tokens; Error where the second is for
 // nothing.
 int64_t draft_tokens(const std::string& speculate, int64_t tokens);
 // Whether a checkpoint's layer of multi-token prediction takes part.
-bool uses_mtp(const EngineSetup& setup);
+bool uses_mtp(const LoadSpec& spec);
 
-// Loads the model; its warnings go to the log.
-std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup,
+// Whether what a model's loading warns of goes to the log.
+enum class Warnings : uint8_t { kNone, kTold };
+
+// Loads the model, or a stage of it, as the options say.
+std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, const LoadSpec& spec,
+                                            engine::EngineOptions options,
+                                            std::optional<model::LayerRange> part = {},
+                                            Warnings tell = Warnings::kTold);
+// Loads the model, whose recompute (or that given), folder and threads are the spec's.
+std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec,
                                             engine::EngineOptions options = {});
+std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::EngineOptions options,
+                                            const engine::RecomputeChoice& recompute);
 
 }  // namespace strata::apps

@@ -87,14 +87,13 @@ void add_weights_row(const model::ModelWeights& weights, const CheckpointSource*
 
 std::span<const std::string_view> model_file_names() { return kNames; }
 
-void copy_model_files(const std::string& from, const std::string& to_dir) {
+void copy_model_files(const ModelTexts& from, const std::string& to_dir) {
   std::error_code fault;
-  if (std::filesystem::equivalent(from, to_dir, fault)) return;
-  const ModelTexts texts = open_texts(from);
+  if (std::filesystem::equivalent(from.where(), to_dir, fault)) return;
   for (const std::string_view name : kNames) {
-    std::optional<std::string> text = texts.find(name, kMaxBytes);
+    std::optional<std::string> text = from.find(name, kMaxBytes);
     if (!text) continue;
-    if (name == kNames[0]) text = without_quantization(*text, texts.where(name));
+    if (name == kNames[0]) text = without_quantization(*text, from.where(name));
     write_file_atomic(fmt::format("{}/{}", to_dir, name), *text);
   }
 }

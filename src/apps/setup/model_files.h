@@ -23,9 +23,9 @@ std::span<const std::string_view> model_file_names();
 // The weights of a model's directory or file; null where there are none, as next to a config alone.
 std::unique_ptr<CheckpointSource> find_weights(const std::string& path);
 
-// Copies those that the model at `from` has, config.json without `quantization_config`; the target
+// Copies those that the model has, config.json without `quantization_config`; the target
 // folder exists. Nothing happens where both are the same folder.
-void copy_model_files(const std::string& from, const std::string& to_dir);
+void copy_model_files(const ModelTexts& from, const std::string& to_dir);
 
 // What dequantising a model that was stored in few bits takes, "94 MB in the file, 269 MB in bf16";
 // empty where it was not, or without a source.

@@ -36,14 +36,13 @@ std::string pieces_of(const CheckpointSource& checkpoint, const CheckpointTensor
 
 }  // namespace
 
-std::string model_identity(const std::string& path) {
+std::string model_identity(const ModelTexts& texts) {
   std::string all;
-  const ModelTexts texts = open_texts(path);
   for (const std::string_view name : model_file_names()) {
     const auto text = texts.find(name, kMaxBytes);
     if (text) all += fmt::format("{}={:016x};", name, hash_of(*text));
   }
-  const std::unique_ptr<CheckpointSource> checkpoint = open_checkpoint(path);
+  const std::unique_ptr<CheckpointSource> checkpoint = open_checkpoint(texts.where());
   for (const CheckpointTensor& tensor : checkpoint->tensors()) {
     all += fmt::format("{} {} {} {:016x};", tensor.info.name, tensor.info.dtype_name,
                        tensor.info.shape_text(), hash_of(pieces_of(*checkpoint, tensor)));

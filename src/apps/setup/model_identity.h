@@ -3,12 +3,14 @@
 #pragma once
 #include <string>
 
+#include "base/model_texts.h"
+
 namespace strata::apps {
 
 // A hash of all small files that results depend on (config, tokenizer, chat template, generation
 // config), and of every tensor's name, type and shape with sixteen pieces of its bytes, spread over
 // it. So another base of equal shapes differs, as does a copy that was trained on; a copy in
 // another folder does not. Reads a few pages of a tensor, not the whole. Throws Error.
-std::string model_identity(const std::string& path);
+std::string model_identity(const ModelTexts& texts);
 
 }  // namespace strata::apps

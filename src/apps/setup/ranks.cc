@@ -11,14 +11,12 @@
 
 #include "apps/exit_code.h"
 #include "apps/setup/backend.h"
-#include "apps/setup/engine_setup.h"
 #include "apps/setup/model_identity.h"
 #include "backend/mpi_comm.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "data/input_file.h"
-#include "model/weights/load.h"
 #include "schedule/generate.h"
 
 namespace strata::apps {
@@ -130,13 +128,12 @@ void add_schedule(const StageOptions& stages, RankFacts& facts) {
                          : "none");
 }
 
-RankFacts facts_of(const std::string& model, const std::string& dtype, const OptionTable& table) {
-  const model::ModelConfig config = model::load_config(model, /*strict_config=*/false).config;
+RankFacts facts_of(const LoadSpec& spec, const OptionTable& table) {
   RankFacts facts = {
       {"program (hash)", fmt::format("{:016x}", data::content_hash(data::InputFile(kProgram)))},
       {"CPU path", std::string(arithmetic_in_use())},
-      {"base model (hash)", model_identity(model)},
-      {"dtype", parse_dtype(dtype, config) == DType::kBF16 ? "bf16" : "f32"}};
+      {"base model (hash)", model_identity(spec.texts)},
+      {"dtype", spec.dtype == DType::kBF16 ? "bf16" : "f32"}};
   for (const OptionRow& row : table.rows()) {
     if (std::find(kOfOne.begin(), kOfOne.end(), row.name) != kOfOne.end()) continue;
     facts.emplace_back("--" + row.name, row.text());

@@ -39,7 +39,7 @@ void check_sums(const engine::PipelinePlan& plan, const StageOptions& options);
 using RankFacts = std::vector<std::pair<std::string, std::string>>;
 // The program, the CPU path, the base model by its content and its dtype, and every option of the
 // table but those that say where something of one machine is.
-RankFacts facts_of(const std::string& model, const std::string& dtype, const OptionTable& table);
+RankFacts facts_of(const LoadSpec& spec, const OptionTable& table);
 // And of a schedule in a file.
 void add_schedule(const StageOptions& stages, RankFacts& facts);
 // An Error that names both ranks where one differs from rank 0. Collective.

@@ -88,11 +88,11 @@ std::vector<LayerRange> divide(const StageOptions& options, const model::ModelCo
   return engine::balanced_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
 }
 
-model::RecomputeRegions regions_of(const StageOptions& options, const std::string& recompute,
-                                   bool is_whole) {
+model::RecomputeRegions regions_of(const StageOptions& options,
+                                   const engine::RecomputeChoice& recompute, bool is_whole) {
   const model::RecomputeRegions regions = {.iterations = options.recompute_iterations == "on",
                                            .layers = options.recompute_layers == "on",
-                                           .keeps_layer_inputs = keeps_layer_inputs(recompute)};
+                                           .keeps_layer_inputs = recompute.keeps_layer_inputs};
   if (regions.iterations == model::RecomputeRegions().iterations &&
       regions.layers == model::RecomputeRegions().layers) {
     return {};
@@ -102,21 +102,21 @@ model::RecomputeRegions regions_of(const StageOptions& options, const std::strin
         "--recompute-iterations and --recompute-layers: of a model in stages; give --stages or "
         "--microbatches");
   }
-  if (regions.iterations && recompute == "none") {
+  if (regions.iterations && recompute.keeps_all()) {
     refuse("--recompute-iterations on: --recompute none keeps everything; give another policy");
   }
   return regions;
 }
 
 // A pass in flight would need a file of its own for what it offloads.
-void check_offload(const std::string& recompute, const std::string& folder) {
-  if (parse_recompute(recompute).offloads_any()) {
+void check_offload(const engine::RecomputeChoice& recompute, const std::string& folder) {
+  if (recompute.policy.offloads_any()) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--recompute {} and --stages or --microbatches: stages keep "
                             "activations in memory alone, since many micro-batches are in flight "
                             "at once; name what is kept without '=offload', or give train "
                             "--memory, which lays frozen weights in a file where it must",
-                            recompute));
+                            recompute.name));
   }
   if (folder.empty()) return;
   throw Error(ErrorCode::kUnsupported,
@@ -124,25 +124,6 @@ void check_offload(const std::string& recompute, const std::string& folder) {
                           "weights lie in files, where train's --memory does not hold them; give "
                           "it, or leave out --offload",
                           folder));
-}
-
-std::unique_ptr<engine::Engine> make_stage(std::unique_ptr<Backend> backend,
-                                           const EngineSetup& setup, const LayerRange& part,
-                                           const engine::EngineOptions& options, bool tells) {
-  const DType dtype =
-      parse_dtype(setup.dtype, model::load_config(setup.model, setup.strict_config).config);
-  model::LoadedModel model =
-      model::load_model(*backend, setup.model,
-                        {.compute_dtype = dtype,
-                         .strict_config = setup.strict_config,
-                         .mtp = setup.mtp,
-                         .offload = setup.weights_in_files ? offload_folder(setup.offload) : "",
-                         .part = part,
-                         .keep = parse_weights(setup.weights)});
-  for (const std::string& warning : model.warnings) {
-    if (tells) log(LogLevel::kWarning, warning);
-  }
-  return std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
 }
 
 }  // namespace
@@ -153,14 +134,16 @@ int threads_of(int rank, int num_ranks, int threads) {
 }
 
 engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
-                                 const std::string& recompute, const std::string& offload) {
-  const schedule::Table table = find_schedule({.schedule = options.schedule,
-                                               .num_ranks = options.stages,
-                                               .ranks_option = "--stages",
-                                               .option = "--pipeline-schedule",
-                                               .num_microbatches = options.microbatches,
-                                               .num_chunks = options.chunks,
-                                               .forwarding_delay = options.forwarding_delay});
+                                 const engine::RecomputeChoice& recompute,
+                                 const std::string& offload, int64_t microbatches) {
+  const schedule::Table table = find_schedule(
+      {.schedule = options.schedule,
+       .num_ranks = options.stages,
+       .ranks_option = "--stages",
+       .option = "--pipeline-schedule",
+       .num_microbatches = microbatches > 0 ? static_cast<int>(microbatches) : options.microbatches,
+       .num_chunks = options.chunks,
+       .forwarding_delay = options.forwarding_delay});
   engine::PipelinePlan plan = engine::make_pipeline_plan(table, options.forwarding_delay,
                                                          divide(options, config, table.num_stages));
   plan.data = options.data;
@@ -169,52 +152,52 @@ engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOp
   return plan;
 }
 
-engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options) {
-  model::ModelConfig config = model::load_config(setup.model, setup.strict_config).config;
-  config.use_mtp = config.mtp_layer && uses_mtp(setup);
-  engine::PipelinePlan plan = plan_stages(config, options, setup.recompute, setup.offload);
+engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options) {
+  model::ModelConfig config = spec.parsed.config;
+  config.use_mtp = config.mtp_layer && uses_mtp(spec);
+  engine::PipelinePlan plan = plan_stages(config, options, spec.recompute, spec.offload);
   // A stage knows too little for the checks that make_engine makes.
-  if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(setup));
+  if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(spec));
   return plan;
 }
 
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
-                                            const EngineSetup& setup,
-                                            engine::EngineOptions options) {
-  EngineSetup own = setup;
-  if (!plan.regions.any()) own.recompute = "none";
-  const model::Recompute recompute = parse_recompute(own.recompute);
+                                            const LoadSpec& spec, engine::EngineOptions options) {
   std::vector<std::unique_ptr<engine::Engine>> engines;
   options.regions = plan.regions;
-  const int threads = threads_of(comm.rank_here(), comm.ranks_here(), setup.threads);
+  const engine::RecomputeChoice recompute =
+      plan.regions.any() ? spec.recompute : engine::RecomputeChoice();
+  const int threads = threads_of(comm.rank_here(), comm.ranks_here(), spec.threads);
   if (plan.num_stages() == 1) {
+    LoadSpec own = spec;
     if (plan.data > 1) own.threads = threads;
-    engines.push_back(make_engine(own, options));
+    engines.push_back(make_engine(own, options, recompute));
     return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
   }
-  options.recompute = recompute;
+  options.recompute = recompute.policy;
   options.threads = threads;
   const int rank = comm.rank() / plan.data;
   for (const int stage : plan.stages_of(rank)) {
     // A rank's stages share a team.
     auto backend =
         engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
-    engines.push_back(make_stage(std::move(backend), setup, plan.layers[static_cast<size_t>(stage)],
-                                 options, comm.rank() == 0 && stage == 0));
+    engines.push_back(
+        load_engine(std::move(backend), spec, options, plan.layers[static_cast<size_t>(stage)],
+                    comm.rank() == 0 && stage == 0 ? Warnings::kTold : Warnings::kNone));
   }
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }
 
 std::vector<std::unique_ptr<engine::Engine>> make_stages(const engine::PipelinePlan& plan,
-                                                         const EngineSetup& setup,
+                                                         const LoadSpec& spec,
                                                          engine::EngineOptions options) {
-  options.recompute = parse_recompute(setup.recompute);
+  options.recompute = spec.recompute.policy;
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (int rank = 0; rank < plan.num_ranks(); ++rank) {
     const auto stage = static_cast<size_t>(plan.stages_of(rank).at(0));
-    options.threads = threads_of(rank, plan.num_ranks(), setup.threads);
-    engines.push_back(
-        make_stage(make_backend(options.threads), setup, plan.layers[stage], options, rank == 0));
+    options.threads = threads_of(rank, plan.num_ranks(), spec.threads);
+    engines.push_back(load_engine(make_backend(options.threads), spec, options, plan.layers[stage],
+                                  rank == 0 ? Warnings::kTold : Warnings::kNone));
   }
   return engines;
 }

@@ -30,21 +30,22 @@ struct StageOptions {
 };
 
 // All checks, before anything is loaded. Errors name all numbers.
-engine::PipelinePlan plan_stages(const EngineSetup& setup, const StageOptions& options);
-// `recompute` and `offload` as the options of that name have them.
+engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options);
+// `offload` as the option of that name has it. In so many micro-batches; 0: as the options say.
 engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
-                                 const std::string& recompute, const std::string& offload);
+                                 const engine::RecomputeChoice& recompute,
+                                 const std::string& offload, int64_t microbatches = 0);
 
 // Threads of a rank, of so many (0: all cores) that are divided among the ranks.
 int threads_of(int rank, int num_ranks, int threads);
 
 // Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
-                                            const EngineSetup& setup,
+                                            const LoadSpec& spec,
                                             engine::EngineOptions options = {});
 // Loads all stages of a plan that has one a rank, each with its part of the threads.
 std::vector<std::unique_ptr<engine::Engine>> make_stages(const engine::PipelinePlan& plan,
-                                                         const EngineSetup& setup,
+                                                         const LoadSpec& spec,
                                                          engine::EngineOptions options = {});
 
 }  // namespace strata::apps

@@ -11,10 +11,10 @@
 
 namespace strata::apps {
 
-TextStack::TextStack(const std::string& model) : TextStack(model, open_texts(model)) {}
+TextStack::TextStack(const std::string& model) : TextStack(open_texts(model)) {}
 
-TextStack::TextStack(const std::string& model, const ModelTexts& texts)
-    : model_(model),
+TextStack::TextStack(const ModelTexts& texts)
+    : model_(texts.where()),
       tokenizer_(text::Tokenizer::load(texts)),
       end_tokens_(data::load_end_tokens(texts, tokenizer_)),
       template_(text::ChatTemplate::load(texts)) {}

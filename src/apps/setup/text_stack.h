@@ -20,6 +20,7 @@ std::optional<int32_t> turn_end(const text::ChatTemplate& chat, const text::Toke
 class TextStack {
  public:
   explicit TextStack(const std::string& model);
+  explicit TextStack(const ModelTexts& texts);
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const data::EndTokens& end_tokens() const { return end_tokens_; }
@@ -31,8 +32,6 @@ class TextStack {
   [[nodiscard]] std::optional<int32_t> turn_end(const std::string& vars) const;
 
  private:
-  TextStack(const std::string& model, const ModelTexts& texts);
-
   [[nodiscard]] const text::ChatTemplate& chat() const;
 
   std::string model_;

@@ -67,10 +67,13 @@ class TrainJob {
  public:
   // Borrows the data. Jobs of one pipeline, which is not divided, take turns step by step; each has
   // an adapter of its own, with the gradients of the first one's, `turns_with`.
-  TrainJob(const TrainOptions& options, std::shared_ptr<engine::Runner> pipeline,
-           const TrainData& data, const TrainJob* turns_with = nullptr);
+  TrainJob(const TrainOptions& options, const ModelTexts& texts,
+           std::shared_ptr<engine::Runner> pipeline, const TrainData& data,
+           const TrainJob* turns_with = nullptr);
 
   [[nodiscard]] const TrainOptions& options() const { return options_; }
+  // The small files of the base model.
+  [[nodiscard]] const ModelTexts& texts() const { return texts_; }
   // The rank's first stage; the whole model where it is not divided.
   [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
   [[nodiscard]] const engine::PipelinePlan& stages() const { return pipeline_->plan(); }
@@ -135,6 +138,7 @@ class TrainJob {
   [[nodiscard]] std::vector<size_t> router_biases();
 
   TrainOptions options_;
+  ModelTexts texts_;
   std::shared_ptr<engine::Runner> pipeline_;
   const TrainData& data_;
   data::BatchPlan plan_;
@@ -150,16 +154,21 @@ class TrainJob {
 
 struct StagedPlan;
 
-// How a run is divided, and of stages what they take and keep.
+// What loads, how it is divided, and of stages what they take and keep.
 struct TrainRun {
+  LoadSpec spec;
   engine::PipelinePlan stages;
   std::shared_ptr<const StagedPlan> staged = nullptr;  // null where nothing is divided
 };
 
-// Checks the options and reads the data. Throws Error on any fault. Prints what it does to stderr.
-TrainData read_train_data(const TrainOptions& options);
+// Checks what the options say together, and says it as values. Throws Error.
+LoadSpec read_train_spec(const TrainOptions& options);
+// Reads the data. Throws Error on any fault. Prints what it does to stderr.
+TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec);
+// What --memory may make of it: all is recomputed, and it has a use for the folder of files.
+LoadSpec within_memory(LoadSpec spec);
 // All checks of how a run is divided, and what --memory makes of it.
-TrainRun plan_run(const TrainOptions& options, const TrainData& data);
+TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const TrainData& data);
 // Loads what this rank has of the model. Borrows all it is given.
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
                                                  const TrainOptions& options,

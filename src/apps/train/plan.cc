@@ -320,10 +320,10 @@ TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro
                   report::format_bytes(in_files.least())));
 }
 
-bool needs_files(const TrainOptions& options, const data::Dataset& train,
+bool needs_files(const LoadSpec& spec, const TrainOptions& options, const data::Dataset& train,
                  const data::Dataset& eval) {
   if (options.memory.empty()) return false;
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(options);
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   const RunShape shape = train_shape(options, engine->config(), train, eval);
   return needs_files(*engine, shape, options.micro_tokens, options.memory);
 }

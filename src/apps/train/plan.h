@@ -91,7 +91,7 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
 bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
                  const std::string& memory);
 // The same of a run of `strata train`, before the model is loaded.
-bool needs_files(const TrainOptions& options, const data::Dataset& train,
+bool needs_files(const LoadSpec& spec, const TrainOptions& options, const data::Dataset& train,
                  const data::Dataset& eval);
 
 // What the job's engine is set to.

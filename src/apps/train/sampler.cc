@@ -16,7 +16,7 @@ constexpr int64_t kPage = 64;  // positions that are taken at once
 
 }  // namespace
 
-TrainSampler::TrainSampler(const std::string& model, const std::vector<std::string>& prompts)
+TrainSampler::TrainSampler(const ModelTexts& model, const std::vector<std::string>& prompts)
     : text_(model), prompts_(prompts), stop_(text_.end_tokens().stop) {
   const bool is_chat = text_.has_template();
   for (const std::string& prompt : prompts) {

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "data/batch_defaults.h"
 #include "model/adapter/io.h"
-#include "model/weights/load.h"
 
 namespace strata::apps {
 namespace {
@@ -68,7 +67,7 @@ double default_learning_rate(const std::string& method, int64_t hidden_size, int
   return rate * std::sqrt(static_cast<double>(batch_size) / kWholeRateBatch);
 }
 
-TrainOptions settle(const TrainOptions& options, const TrainData& data,
+TrainOptions settle(const TrainOptions& options, const LoadSpec& spec, const TrainData& data,
                     const std::string& recorded) {
   check_batch(options);
   TrainOptions o = options;
@@ -83,14 +82,15 @@ TrainOptions settle(const TrainOptions& options, const TrainData& data,
   o.batch_tokens = batch.batch_tokens;
   o.epochs = batch.epochs;
   if (!o.samples.empty()) {
-    o.sample_positions = TrainSampler(o.model, o.samples).num_positions();
+    o.sample_positions = TrainSampler(spec.texts, o.samples).num_positions();
   }
   if (!o.adapter.empty()) {
-    o.adapter_modules = model::specs_of_adapter(make_planning_engine(o)->model(), o.adapter);
+    LoadSpec base = spec;
+    base.mtp = model::UseMtp::kNever;
+    o.adapter_modules = model::specs_of_adapter(make_planning_engine(base)->model(), o.adapter);
   }
   if (!o.lr) {
-    const auto config = model::load_config(o.model, o.strict_config).config;
-    o.lr = default_learning_rate(o.method, config.hidden_size, *o.batch_size);
+    o.lr = default_learning_rate(o.method, spec.parsed.config.hidden_size, *o.batch_size);
   }
   if (!o.warmup_steps) {
     const double share = o.warmup_ratio.value_or(kWarmupRatio);

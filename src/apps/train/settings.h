@@ -11,7 +11,7 @@ namespace strata::apps {
 
 // The options with all of them set. `recorded`: options of the saved state (state.h), empty of a
 // new run. Throws Error where two of the options exclude each other.
-TrainOptions settle(const TrainOptions& options, const TrainData& data,
+TrainOptions settle(const TrainOptions& options, const LoadSpec& spec, const TrainData& data,
                     const std::string& recorded = {});
 
 // What to do about a run of so few steps that it learns little; empty of any other.

@@ -149,13 +149,20 @@ data::Dataset weighted(const data::Dataset& train, const std::vector<int64_t>& k
 
 }  // namespace
 
-TrainData read_train_data(const TrainOptions& options) {
+LoadSpec read_train_spec(const TrainOptions& options) {
   check_options(options);
   check_together(options);
+  LoadSpec spec = read_spec(options);
+  spec.mtp = use_mtp(options);
+  spec.weights = usable_weights(spec.weights, options.method);
+  return spec;
+}
+
+TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   const std::vector<data::Source> sources = data::find_sources("data", options.data);
   const std::vector<data::Source> of_eval =
       data::find_sources("eval", options.eval, data::Weights::kNone);
-  const TextStack text(options.model);
+  const TextStack text(spec.texts);
   const ReadChoice choice = {
       .train_on = options.train_on, .max_length = options.max_length, .overlong = options.overlong};
   const data::Dataset all = read_examples("data", sources, text, choice);
@@ -174,21 +181,26 @@ TrainData read_train_data(const TrainOptions& options) {
   return {.train = weighted(all, kept, options.seed), .eval = std::move(eval)};
 }
 
-TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
-  TrainOptions own = options;
-  own.mtp = use_mtp(options);
-  own.weights = usable_weights(options.weights, options.method);
-  if (!options.memory.empty()) {  // it chooses what is kept, and has a use for the folder
-    own.recompute = "full";
-    own.offload.clear();
+LoadSpec within_memory(LoadSpec spec) {
+  spec.recompute = parse_recompute("full");
+  spec.offload.clear();
+  return spec;
+}
+
+TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const TrainData& data) {
+  LoadSpec planned = options.memory.empty() ? spec : within_memory(spec);
+  TrainRun run = {.spec = spec, .stages = plan_stages(planned, options.stages)};
+  if (options.method == "full") check_sums(run.stages, options.stages);
+  if (run.stages.is_whole()) {
+    run.spec.weights_in_files = needs_files(spec, options, data.train, data.eval);
+    return run;
   }
-  TrainRun run = {.stages = plan_stages(own, own.stages)};
-  if (options.method == "full") check_sums(run.stages, own.stages);
-  if (run.stages.is_whole()) return run;
   check_divided(options);
-  own.mtp = uses_mtp(own) ? model::UseMtp::kAlways : model::UseMtp::kNever;
-  run.staged = std::make_shared<const StagedPlan>(plan_staged(own, data.train, data.eval));
+  planned.mtp = uses_mtp(planned) ? model::UseMtp::kAlways : model::UseMtp::kNever;
+  run.staged =
+      std::make_shared<const StagedPlan>(plan_staged(planned, options, data.train, data.eval));
   if (run.staged->weights_in_files) check_offload_folder(options.offload);
+  run.spec.weights_in_files = run.staged->weights_in_files;
   run.stages = run.staged->stages;
   return run;
 }
@@ -196,16 +208,8 @@ TrainRun plan_run(const TrainOptions& options, const TrainData& data) {
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
                                                  const TrainOptions& options,
                                                  const TrainData& data) {
-  EngineSetup setup = options;
-  setup.mtp = use_mtp(options);
-  setup.weights = usable_weights(options.weights, options.method);
-  TrainOptions planned = options;
-  planned.weights = setup.weights;
-  planned.mtp = setup.mtp;
-  setup.weights_in_files =
-      run.staged ? run.staged->weights_in_files : needs_files(planned, data.train, data.eval);
   std::shared_ptr<engine::Runner> pipeline =
-      make_runner(comm, run.stages, setup, {.pass_tokens = options.micro_tokens});
+      make_runner(comm, run.stages, run.spec, {.pass_tokens = options.micro_tokens});
   for (const auto& stage : pipeline->stages()) {
     if (!run.staged) break;
     stage->engine().set_pass(options.micro_tokens, run.staged->choice.recompute);
@@ -221,7 +225,8 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
 
 std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
                                          const TrainOptions& options, const TrainData& data) {
-  return std::make_unique<TrainJob>(options, load_train_model(comm, run, options, data), data);
+  return std::make_unique<TrainJob>(options, run.spec.texts,
+                                    load_train_model(comm, run, options, data), data);
 }
 
 }  // namespace strata::apps

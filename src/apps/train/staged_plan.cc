@@ -55,15 +55,14 @@ double sum(const std::vector<double>& values) {
 // Plans on engines of the stages and of the whole.
 class StagedPlanner {
  public:
-  StagedPlanner(const EngineSetup& setup, const StageOptions& options, const RunShape& shape)
-      : setup_(setup), options_(options), shape_(shape), whole_(make_planning_engine(setup)) {
+  StagedPlanner(const LoadSpec& spec, const StageOptions& options, const RunShape& shape)
+      : spec_(spec), options_(options), shape_(shape), whole_(make_planning_engine(spec)) {
     const engine::PipelinePlan stages = stages_of(options.microbatches);
     for (const model::LayerRange& range : stages.layers) {
-      EngineSetup own = setup;
-      own.threads = threads_of(stages.ranks[engines_.size()], stages.num_ranks(), setup.threads);
       const bool whole = stages.num_stages() == 1;
       engines_.push_back(make_planning_engine(
-          own, false, whole ? std::nullopt : std::optional<model::LayerRange>(range)));
+          spec, /*draft_tokens=*/0, whole ? std::nullopt : std::optional<model::LayerRange>(range),
+          threads_of(stages.ranks[engines_.size()], stages.num_ranks(), spec.threads)));
     }
     for (const auto& engine : engines_) borrowed_.push_back(engine.get());
     const engine::LayerCosts costs = engine::layer_costs(whole_->config());
@@ -79,8 +78,7 @@ class StagedPlanner {
     const Try one = at(shape_.longest_passes.front());
     engine::StageFitter fitter(one.stages, borrowed_, one.pass, shape_.price);
     const StepWork work = work_of_step(one, fitter, /*in_files=*/false);
-    return finish(one, fitter, work,
-                  fitter.count(one.stages.regions, parse_recompute(setup_.recompute)));
+    return finish(one, fitter, work, fitter.count(one.stages.regions, spec_.recompute.policy));
   }
 
   // Whatever is tried is tried for any memory, so that more of it never plans more time.
@@ -141,9 +139,7 @@ class StagedPlanner {
   };
 
   [[nodiscard]] engine::PipelinePlan stages_of(int64_t microbatches) const {
-    StageOptions own = options_;
-    own.microbatches = static_cast<int>(microbatches);
-    return plan_stages(whole_->config(), own, setup_.recompute, "");
+    return plan_stages(whole_->config(), options_, spec_.recompute, "", microbatches);
   }
 
   // Of micro-batches that are worth trying, each of which has a sequence: a file's schedule has the
@@ -278,7 +274,7 @@ class StagedPlanner {
     return plan;
   }
 
-  const EngineSetup& setup_;
+  const LoadSpec& spec_;
   const StageOptions& options_;
   const RunShape& shape_;
   std::unique_ptr<engine::Engine> whole_;
@@ -339,17 +335,17 @@ RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& con
   return shape;
 }
 
-StagedPlan plan_staged(const EngineSetup& setup, const StageOptions& options, const RunShape& shape,
+StagedPlan plan_staged(const LoadSpec& spec, const StageOptions& options, const RunShape& shape,
                        const std::string& memory) {
-  StagedPlanner planner(setup, options, shape);
+  StagedPlanner planner(spec, options, shape);
   return memory.empty() ? planner.as_told() : planner.within(memory);
 }
 
-StagedPlan plan_staged(const TrainOptions& options, const data::Dataset& train,
-                       const data::Dataset& eval) {
-  model::ModelConfig config = model::load_config(options.model, options.strict_config).config;
-  config.use_mtp = options.mtp == model::UseMtp::kAlways;
-  return plan_staged(options, options.stages, staged_shape(options, config, train, eval),
+StagedPlan plan_staged(const LoadSpec& spec, const TrainOptions& options,
+                       const data::Dataset& train, const data::Dataset& eval) {
+  model::ModelConfig config = spec.parsed.config;
+  config.use_mtp = spec.mtp == model::UseMtp::kAlways;
+  return plan_staged(spec, options.stages, staged_shape(options, config, train, eval),
                      options.memory);
 }
 

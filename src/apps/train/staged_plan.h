@@ -34,11 +34,11 @@ void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, boo
                        int microbatches, int data = 1);
 
 // `memory` empty: as the options have it. Error{kInvalidArgument} where nothing fits.
-StagedPlan plan_staged(const EngineSetup& setup, const StageOptions& options, const RunShape& shape,
+StagedPlan plan_staged(const LoadSpec& spec, const StageOptions& options, const RunShape& shape,
                        const std::string& memory);
 // The same of a run, of which all else was checked.
-StagedPlan plan_staged(const TrainOptions& options, const data::Dataset& train,
-                       const data::Dataset& eval);
+StagedPlan plan_staged(const LoadSpec& spec, const TrainOptions& options,
+                       const data::Dataset& train, const data::Dataset& eval);
 
 // Rows of the printed plan: stages, memory, files, time. `limits` of all ranks' threads together.
 void add_rows(const StagedPlan& plan, const StageOptions& options, const MachineLimits& limits,

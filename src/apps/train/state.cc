@@ -121,7 +121,7 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
 }  // namespace
 
 std::string identity_of(const std::string& path) {
-  if (!is_adapter_directory(path)) return model_identity(path);
+  if (!is_adapter_directory(path)) return model_identity(open_texts(path));
   std::string all;
   for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
     all += fmt::format("{:016x}", data::content_hash(data::InputFile(path + name)));
@@ -129,8 +129,8 @@ std::string identity_of(const std::string& path) {
   return all;
 }
 
-std::string train_fingerprint(const TrainOptions& options, const FilesOfRun& files,
-                              const std::string& cpu_path) {
+std::string train_fingerprint(const TrainOptions& options, const ModelTexts& model,
+                              const FilesOfRun& files, const std::string& cpu_path) {
   TrainOptions o = effective(options);
   boost::json::object values = {{"cpu path", cpu_path}};
   const OptionTable table = options_of(o);
@@ -148,7 +148,9 @@ std::string train_fingerprint(const TrainOptions& options, const FilesOfRun& fil
                                                   : hash_of(files.eval);
         break;
       case ResultsBy::kModel:
-        values[row.name] = row.text().empty() ? "" : identity_of(row.text());
+        values[row.name] = row.name == "model"  ? model_identity(model)
+                           : row.text().empty() ? ""
+                                                : identity_of(row.text());
         break;
     }
   }

@@ -15,10 +15,10 @@ struct FilesOfRun {
   const std::vector<data::DataFile>& train;
   const std::vector<data::DataFile>& eval;  // read where --eval named them
 };
-// Of the content of a model, or of an adapter by its two files.
+// Of the content of an adapter, by its two files; of a folder without them as of a model.
 std::string identity_of(const std::string& path);
-std::string train_fingerprint(const TrainOptions& options, const FilesOfRun& files,
-                              const std::string& cpu_path);
+std::string train_fingerprint(const TrainOptions& options, const ModelTexts& model,
+                              const FilesOfRun& files, const std::string& cpu_path);
 
 bool has_train_state(const std::string& out);
 // The fingerprint that the last save has, in the names that this version gives options.

@@ -46,7 +46,8 @@ void check_sweep(const TrainOptions& o) {
   }
 }
 
-std::vector<Member> members_of(const TrainOptions& options, const TrainData& data) {
+std::vector<Member> members_of(const TrainOptions& options, const LoadSpec& spec,
+                               const TrainData& data) {
   std::vector<Member> members;
   for (const std::string& rate : options.sweep) {
     TrainOptions own = options;
@@ -58,7 +59,7 @@ std::vector<Member> members_of(const TrainOptions& options, const TrainData& dat
     const bool found = find_state(own);
     members.push_back(
         {.rate = rate,
-         .options = settle(own, data, found ? recorded_options(own.out) : std::string()),
+         .options = settle(own, spec, data, found ? recorded_options(own.out) : std::string()),
          .resumes = found});
   }
   return members;
@@ -197,8 +198,8 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   const TrainOptions& planned = members.front().options;
   const auto pipeline = load_train_model(comm, run, planned, data);
   for (Member& member : members) {
-    member.job =
-        std::make_unique<TrainJob>(member.options, pipeline, data, members.front().job.get());
+    member.job = std::make_unique<TrainJob>(member.options, run.spec.texts, pipeline, data,
+                                            members.front().job.get());
   }
   fit_memory(*members.front().job);
   const std::string few = few_steps_text(planned, members.front().job->num_steps());
@@ -211,7 +212,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   const std::optional<Predicted> predicted = print_plan(*members.front().job, nullptr);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(options.model, options.samples);
+  if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.samples);
   for (size_t i = 0; i < members.size(); ++i) {
     members[i].loop = std::make_unique<TrainLoop>(*members[i].job, fingerprints[i], predicted,
                                                   sampler ? &*sampler : nullptr, /*shows=*/false);
@@ -225,9 +226,10 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
 
 int run_sweep(const TrainOptions& options) {
   check_sweep(options);
-  const TrainData data = read_train_data(options);
-  std::vector<Member> members = members_of(options, data);
-  const TrainRun run = plan_run(members.front().options, data);
+  const LoadSpec spec = read_train_spec(options);
+  const TrainData data = read_train_data(options, spec);
+  std::vector<Member> members = members_of(options, spec, data);
+  const TrainRun run = plan_run(spec, members.front().options, data);
   int code = 0;
   run_ranks(1, [&](Comm& comm) {
     if (!run_members(comm, run, options, members, data)) code = StopSignals::exit_code();

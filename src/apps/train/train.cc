@@ -126,7 +126,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
 
 std::string fingerprint_of(TrainJob& job) {
   if (!job.is_first_rank()) return {};  // which read the data
-  return train_fingerprint(job.options(),
+  return train_fingerprint(job.options(), job.texts(),
                            {.train = job.train_data().files, .eval = job.eval_data().files},
                            std::string(job.engine().backend().arithmetic()));
 }
@@ -187,7 +187,7 @@ bool train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const std::optional<Predicted> predicted = print_plan(job, staged);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(options.model, options.samples);
+  if (!options.samples.empty()) sampler.emplace(job.texts(), options.samples);
   TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
   // Before this there is nothing to save.
   std::optional<StopSignals> signals;
@@ -217,8 +217,8 @@ void check_over_ranks(const TrainOptions& o) {
 }
 
 // And an adapter to start from, and a schedule in a file.
-RankFacts facts_of_run(TrainOptions options) {
-  RankFacts facts = facts_of(options.model, options.dtype, options_of(options));
+RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
+  RankFacts facts = facts_of(spec, options_of(options));
   facts.emplace_back("--adapter (hash)",
                      options.adapter.empty() ? "none" : identity_of(options.adapter));
   add_schedule(options.stages, facts);
@@ -230,7 +230,8 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   TrainOptions options = given;
   options.stages = stages_of(given.stages, layout);
   check_over_ranks(given);
-  check_alike(comm, facts_of_run(options));
+  const LoadSpec spec = read_train_spec(options);
+  check_alike(comm, facts_of_run(spec, options));
   const bool is_first = comm.rank() == 0;
   report::TraceFile trace(is_first ? options.trace : "");
   TrainData data;
@@ -239,14 +240,14 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   if (is_first) {
     if (!given.save_config.empty()) save_recipe(given);
     found = find_state(options);
-    data = read_train_data(options);
+    data = read_train_data(options, spec);
     if (found) recorded = recorded_options(options.out);
   }
   share(comm, found);
   share(comm, recorded);
   share_data(comm, data);
-  const TrainOptions settled = settle(options, data, recorded);
-  const TrainRun run = plan_run(settled, data);
+  const TrainOptions settled = settle(options, spec, data, recorded);
+  const TrainRun run = plan_run(spec, settled, data);
   const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
   const bool ended = train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
   trace.finish();
@@ -272,9 +273,11 @@ int run_train(const TrainOptions& options) {
     return code;
   }
   const bool found = find_state(options);
-  const TrainData data = read_train_data(options);
-  const TrainOptions settled = settle(options, data, found ? recorded_options(options.out) : "");
-  const TrainRun run = plan_run(settled, data);
+  const LoadSpec spec = read_train_spec(options);
+  const TrainData data = read_train_data(options, spec);
+  const TrainOptions settled =
+      settle(options, spec, data, found ? recorded_options(options.out) : "");
+  const TrainRun run = plan_run(spec, settled, data);
   int code = 0;
   run_ranks(run.stages.num_ranks(), [&](Comm& comm) {
     const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "checkpoint/checkpoint_dir.h"
 #include "model/families/family.h"
+#include "model/weights/load_configured.h"
 #include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 #include "ops/elementwise.h"
@@ -22,8 +23,6 @@
 namespace strata::model {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
-constexpr std::string_view kConfigName = "config.json";
 // Small enough to stay in the shadow of the model, large enough for full read speed.
 constexpr int64_t kSliceBytes = 32 << 20;
 
@@ -235,12 +234,6 @@ CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
 
 }  // namespace
 
-ParsedConfig load_config(const std::string& path, bool strict_config) {
-  const ModelTexts texts = open_texts(path);
-  return parse_config(texts.read(kConfigName, kMaxConfigBytes), texts.where(kConfigName),
-                      strict_config);
-}
-
 void fail_faults(const std::string& dir, const std::vector<std::string>& faults) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {} fault(s):\n  {}", dir,
                                                        faults.size(), fmt::join(faults, "\n  ")));
@@ -309,13 +302,17 @@ bool uses_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, Use
 }
 
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options) {
+  return load_configured(backend, dir, load_config(dir, options.strict_config), options);
+}
+
+LoadedModel load_configured(Backend& backend, const std::string& dir, ParsedConfig config,
+                            const LoadOptions& options) {
   LoadedModel model;
   model.dir = dir;
-  ParsedConfig parsed = load_config(dir, options.strict_config);
   model.checkpoint = open_checkpoint(dir);
-  untie_stored_head(*model.checkpoint, parsed);
-  model.config = std::move(parsed.config);
-  model.warnings = std::move(parsed.warnings);
+  untie_stored_head(*model.checkpoint, config);
+  model.config = std::move(config.config);
+  model.warnings = std::move(config.warnings);
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
   std::unique_ptr<FileAllocator> files;
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/setup/load_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/setup/config_source.h"
+#include "base/error.h"
+#include "model/weights/load_configured.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr std::string_view kCustom = "custom:";
+
+[[noreturn]] void refuse_recompute(const std::string& text) {
+  std::string names = "none, full";
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    names += fmt::format(", {}", preset.name);
+  }
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--recompute: got '{}', want {}, or custom:TAG=keep|offload|recompute,... "
+                  "(TAG alone keeps)",
+                  text, names));
+}
+
+struct CustomTags {
+  std::vector<std::string> memory, files, recomputed;
+};
+
+CustomTags custom_tags(const std::string& text) {
+  CustomTags tags;
+  for (size_t begin = kCustom.size(); begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string tag = text.substr(begin, end - begin), where = "keep";
+    if (const size_t sign = tag.find('='); sign != std::string::npos) {
+      where = tag.substr(sign + 1);
+      tag.resize(sign);
+    }
+    if (where != "keep" && where != "offload" && where != "recompute") {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--recompute: {}={}: want keep, offload or recompute", tag, where));
+    }
+    for (const auto* others : {&tags.memory, &tags.files, &tags.recomputed}) {
+      if (std::find(others->begin(), others->end(), tag) == others->end()) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--recompute: the tag '{}' is named twice", tag));
+    }
+    (where == "keep"      ? tags.memory
+     : where == "offload" ? tags.files
+                          : tags.recomputed)
+        .push_back(std::move(tag));
+    begin = end + 1;
+  }
+  return tags;
+}
+
+// All but what the config says.
+LoadSpec spec_of(const EngineSetup& setup) {
+  check_device(setup.device);
+  LoadSpec spec;
+  spec.recompute = parse_recompute(setup.recompute);
+  spec.mtp = setup.mtp;
+  spec.offload = setup.offload;
+  spec.threads = setup.threads;
+  return spec;
+}
+
+LoadSpec with_config(LoadSpec spec, const EngineSetup& setup, model::ParsedConfig parsed) {
+  spec.dtype = parse_dtype(setup.dtype, parsed.config);
+  spec.weights = parse_weights(setup.weights);
+  spec.parsed = std::move(parsed);
+  return spec;
+}
+
+}  // namespace
+
+LoadSpec read_spec(const EngineSetup& setup) { return read_spec(setup, open_texts(setup.model)); }
+
+LoadSpec read_spec(const EngineSetup& setup, const ModelTexts& texts) {
+  LoadSpec spec = spec_of(setup);
+  spec.dir = setup.model;
+  spec.where = texts.where("config.json");
+  spec.texts = texts;
+  return with_config(std::move(spec), setup, model::read_config(texts, setup.strict_config));
+}
+
+LoadSpec read_plan_spec(const EngineSetup& setup) {
+  LoadSpec spec = spec_of(setup);
+  ConfigSource source = find_config("model", setup.model);
+  model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
+  spec.dir = std::move(source.dir);
+  spec.where = std::move(source.where);
+  spec.texts = std::move(source.texts);
+  return with_config(std::move(spec), setup, std::move(parsed));
+}
+
+DType parse_dtype(const std::string& text, const model::ModelConfig& config) {
+  if (text == "f32") return DType::kF32;
+  if (text == "bf16") return DType::kBF16;
+  if (text == "auto") {
+    return config.dtype.value_or(DType::kF32) == DType::kF32 ? DType::kF32 : DType::kBF16;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--dtype: got '{}', want f32, bf16 or auto", text));
+}
+
+model::KeepWeights parse_weights(const std::string& text) {
+  if (text == "auto") return model::KeepWeights::kAuto;
+  if (text == "narrow") return model::KeepWeights::kNarrow;
+  if (text == "bf16") return model::KeepWeights::kBf16;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--weights: got '{}', want auto, narrow or bf16", text));
+}
+
+model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method) {
+  if (method != "full" || weights == model::KeepWeights::kBf16) return weights;
+  if (weights == model::KeepWeights::kAuto) return model::KeepWeights::kBf16;
+  throw Error(ErrorCode::kUnsupported,
+              "--weights narrow and --method full: weights in 4 or 8 bits stay as they are; train "
+              "an adapter over them (--method lora), or dequantise them (--weights bf16)");
+}
+
+engine::RecomputeChoice parse_recompute(const std::string& text) {
+  if (text == "none") return {};
+  if (text == "full") return {.name = text, .policy = model::Recompute::kFull};
+  for (const model::RecomputePreset& preset : model::recompute_presets()) {
+    if (preset.name == text) return {.name = text, .policy = preset.value()};
+  }
+  if (!text.starts_with(kCustom)) refuse_recompute(text);
+  CustomTags tags = custom_tags(text);
+  engine::RecomputeChoice choice = {
+      .name = text,
+      .policy = model::Recompute::keeping_in(tags.memory, tags.files),
+      .keeps_layer_inputs = std::find(tags.memory.begin(), tags.memory.end(),
+                                      model::kLayerInputTag) != tags.memory.end()};
+  for (auto* named : {&tags.memory, &tags.files, &tags.recomputed})
+    choice.tags.insert(choice.tags.end(), named->begin(), named->end());
+  return choice;
+}
+
+void check_device(const std::string& device) {
+  if (device == "cpu") return;
+  if (device == "cuda") {
+    throw Error(ErrorCode::kUnsupported,
+                "--device cuda: this build has no CUDA backend; use --device cpu");
+  }
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("--device: got '{}', want cpu", device));
+}
+
+}  // namespace strata::apps

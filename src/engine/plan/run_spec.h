@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// RunSpec: what a command was asked to run a model as, in values: read once of options and
+// config.json, and nobody writes to it afterwards. A plan, and what runs, are made from it.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/pass/recompute.h"
+#include "model/weights/load.h"
+
+namespace strata::engine {
+
+// What becomes of a training pass's activations, where no number of bytes decides it.
+struct RecomputeChoice {
+  std::string name = "none";  // as it was asked for
+  model::Recompute policy = model::Recompute::kNone;
+  std::vector<std::string> tags = {};  // that it names one by one
+  // Of the layers, where a stage is recomputed as one.
+  bool keeps_layer_inputs = true;
+
+  [[nodiscard]] bool keeps_all() const { return name == "none"; }
+};
+
+struct RunSpec {
+  model::ParsedConfig parsed;  // as its config.json has it
+  DType dtype = DType::kF32;   // that is computed in
+  model::KeepWeights weights = model::KeepWeights::kAuto;
+  model::UseMtp mtp = model::UseMtp::kNever;
+  RecomputeChoice recompute = {};
+  std::string offload = {};       // folder of what is in files; empty: that of temporary files
+  bool weights_in_files = false;  // the frozen weights are
+  int threads = 0;                // 0: all cores
+};
+
+}  // namespace strata::engine
