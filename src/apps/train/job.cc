@@ -57,11 +57,11 @@ std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
                               with_indexers(options));
 }
 
-TrainJob::TrainJob(const TrainOptions& options, const ModelTexts& texts,
+TrainJob::TrainJob(const TrainOptions& options, const LoadSpec& spec,
                    std::shared_ptr<engine::Runner> pipeline, const TrainData& data,
                    const TrainJob* turns_with)
     : options_(options),
-      texts_(texts),
+      spec_(spec),
       pipeline_(std::move(pipeline)),
       data_(data),
       plan_(data.train.examples.lengths(), batch_plan_options(options)),
@@ -360,7 +360,7 @@ void TrainJob::export_to(const std::string& dir) {
   };
   const model::RowSource source(masters);
   model::save_model(engine().backend(), engine().model(), dir, &source);
-  copy_model_files(texts_, dir);
+  copy_model_files(spec_.texts, dir);
 }
 
 }  // namespace strata::apps

@@ -67,13 +67,12 @@ class TrainJob {
  public:
   // Borrows the data. Jobs of one pipeline, which is not divided, take turns step by step; each has
   // an adapter of its own, with the gradients of the first one's, `turns_with`.
-  TrainJob(const TrainOptions& options, const ModelTexts& texts,
+  TrainJob(const TrainOptions& options, const LoadSpec& spec,
            std::shared_ptr<engine::Runner> pipeline, const TrainData& data,
            const TrainJob* turns_with = nullptr);
 
   [[nodiscard]] const TrainOptions& options() const { return options_; }
-  // The small files of the base model.
-  [[nodiscard]] const ModelTexts& texts() const { return texts_; }
+  [[nodiscard]] const LoadSpec& spec() const { return spec_; }
   // The rank's first stage; the whole model where it is not divided.
   [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
   [[nodiscard]] const engine::PipelinePlan& stages() const { return pipeline_->plan(); }
@@ -138,7 +137,7 @@ class TrainJob {
   [[nodiscard]] std::vector<size_t> router_biases();
 
   TrainOptions options_;
-  ModelTexts texts_;
+  LoadSpec spec_;
   std::shared_ptr<engine::Runner> pipeline_;
   const TrainData& data_;
   data::BatchPlan plan_;

@@ -225,8 +225,8 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
 
 std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
                                          const TrainOptions& options, const TrainData& data) {
-  return std::make_unique<TrainJob>(options, run.spec.texts,
-                                    load_train_model(comm, run, options, data), data);
+  return std::make_unique<TrainJob>(options, run.spec, load_train_model(comm, run, options, data),
+                                    data);
 }
 
 }  // namespace strata::apps

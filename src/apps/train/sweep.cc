@@ -198,7 +198,8 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   const TrainOptions& planned = members.front().options;
   const auto pipeline = load_train_model(comm, run, planned, data);
   for (Member& member : members) {
-    member.job = std::make_unique<TrainJob>(member.options, run.spec.texts, pipeline, data,
+    member.job =
+        std::make_unique<TrainJob>(member.options, run.spec, pipeline, data,
                                             members.front().job.get());
   }
   fit_memory(*members.front().job);

@@ -126,7 +126,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
 
 std::string fingerprint_of(TrainJob& job) {
   if (!job.is_first_rank()) return {};  // which read the data
-  return train_fingerprint(job.options(), job.texts(),
+  return train_fingerprint(job.options(), job.spec().texts,
                            {.train = job.train_data().files, .eval = job.eval_data().files},
                            std::string(job.engine().backend().arithmetic()));
 }
@@ -187,7 +187,7 @@ bool train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
   const std::optional<Predicted> predicted = print_plan(job, staged);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(job.texts(), options.samples);
+  if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.samples);
   TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
   // Before this there is nothing to save.
   std::optional<StopSignals> signals;
