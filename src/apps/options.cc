@@ -59,6 +59,11 @@ void strict_row(OptionTable& t, bool& field) {
   t.flag("strict-config", field, "unknown keys of config.json are errors");
 }
 
+void machine_row(OptionTable& t, std::string& field) {
+  t.text("machine", field,
+         "file of the machine's limits, in place of probing them now, so that plans of different "
+         "times can be compared");
+}
 void trace_row(OptionTable& t, std::string& field) {
   t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)");
 }
@@ -295,6 +300,7 @@ OptionTable options_of(TrainOptions& o) {
   threads_row(t, o.threads);
   device_row(t, o.device);
   strict_row(t, o.strict_config);
+  machine_row(t, o.machine);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   trace_row(t, o.trace);
   t.common({"model",   "data",       "out",    "train-on", "method",  "rank",       "alpha",
@@ -339,9 +345,7 @@ OptionTable options_of(PlanOptions& o) {
   device_row(t, o.device);
   strict_row(t, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
-  t.text("machine", o.machine,
-         "file of the machine's limits, in place of probing them now, so that plans of different "
-         "times can be compared");
+  machine_row(t, o.machine);
   t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine");
   schedule_rows(t, o.schedule);
   division_rows(t, o.stages);  // of train in stages

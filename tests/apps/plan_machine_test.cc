@@ -9,6 +9,7 @@
 #include "apps/setup/machine_file.h"
 #include "base/files.h"
 #include "tests/apps/plan_run.h"
+#include "tests/apps/train_fixture.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::apps {
@@ -83,6 +84,33 @@ TEST_F(PlanMachine, AFileThatWillNotDoIsRefusedByField) {
   o.purpose = "serve";
   o.machine = root_ + "/machine.json";
   EXPECT_THAT(fault(o), HasSubstr("--machine: has no effect with --for serve"));
+}
+
+// The row of the printed table that says how long a step is.
+std::string step_row(const TrainOptions& options) {
+  ::testing::internal::CaptureStderr();
+  const int code = run_train(options);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, 0);
+  const size_t begin = text.find("\na step");
+  return begin == std::string::npos ? text : text.substr(begin, text.find('\n', begin + 1) - begin);
+}
+
+TEST_F(TrainTest, AStepIsPredictedByTheFileOfLimits) {
+  TrainOptions o = options("whole");
+  o.model = deep_model();
+  o.steps = 1;
+  o.machine = root_ + "/machine.json";
+  EXPECT_THAT(fault(o), HasSubstr("No such file"));
+  write_file_atomic(o.machine, kSlow);
+  const auto of_file = ::testing::AllOf(HasSubstr(o.machine), HasSubstr(" 1.00 G FLOP/s"));
+  EXPECT_THAT(step_row(o), of_file);
+  o.out = root_ + "/within";
+  o.memory = "1GiB";
+  EXPECT_THAT(step_row(o), of_file);
+  o.out = root_ + "/divided";
+  o.stages.stages = 2;  // the file's are the whole machine's
+  EXPECT_THAT(step_row(o), of_file);
 }
 
 }  // namespace

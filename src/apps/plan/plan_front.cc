@@ -135,7 +135,7 @@ void draw_front(const std::string& path, const PlannedRun& run, const TrainPlan&
   const auto presets = plans_of_presets(run);
   const report::CurveChart chart = {
       .title = fmt::format("training {} tokens a step", run.shape.step_tokens),
-      .x_label = "memory, GiB",
+      .x_label = fmt::format("memory, GiB (limits of the machine: {})", run.limits.source),
       .y_label = "predicted seconds a step",
       .series = {steps("fastest that fits", front_of(run, presets)),
                  dots("presets", points_of(presets, run.limits)),

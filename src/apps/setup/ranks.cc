@@ -29,9 +29,9 @@ constexpr int64_t kTag = 0;
 constexpr int64_t kPiece = 1 << 20;
 
 // What differs between machines, and rank 0 alone reads or writes.
-constexpr std::array<std::string_view, 13> kOfOne = {
-    "model",   "adapter", "data",  "eval", "out",         "config", "save-config",
-    "threads", "offload", "trace", "json", "tensorboard", "request"};
+constexpr std::array<std::string_view, 14> kOfOne = {
+    "model",   "adapter", "data",  "eval", "out",         "config",  "save-config",
+    "threads", "offload", "trace", "json", "tensorboard", "request", "machine"};
 
 const char* const kProgram = "/proc/self/exe";
 

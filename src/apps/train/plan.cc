@@ -58,7 +58,7 @@ void add_passes_of_run(RunShape& shape, const TrainOptions& options,
 }
 
 RunShape shape_of(TrainJob& job) {
-  return train_shape(job.options(), job.engine().config(), job.train_data(), job.eval_data());
+  return train_shape(job.spec(), job.options(), job.engine().config(), job.train_data(), job.eval_data());
 }
 
 engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
@@ -124,8 +124,9 @@ FileSpace space_for_files(const std::string& named) {
   return {.most = file_space(named, ""), .memory = named.empty() ? usable_memory() : INT64_MAX};
 }
 
-RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
-                     const data::Dataset& train, const data::Dataset& eval) {
+RunShape train_shape(const LoadSpec& spec, const TrainOptions& options,
+                     const model::ModelConfig& config, const data::Dataset& train,
+                     const data::Dataset& eval) {
   const bool is_lora = options.method == "lora";
   const std::vector<int64_t> lengths = train.examples.lengths();
   const std::vector<int64_t> evaluated = eval.examples.lengths();
@@ -137,7 +138,8 @@ RunShape train_shape(const TrainOptions& options, const model::ModelConfig& conf
       .lengths = lengths,
       .longest = std::max(longest_of(lengths), longest_of(evaluated)),
       .step_tokens = std::min(batch_plan_options(options).batch_tokens, train.num_tokens),
-      .file_space = space_for_files(options.offload)};
+      .file_space = space_for_files(options.offload),
+      .price = spec.limits ? engine::price_of(*spec.limits) : engine::Price()};
   add_passes_of_run(shape, options, lengths, evaluated);
   shape.pass.kv_positions = options.sample_positions;
   shape.pass.num_sampled = std::ssize(options.samples);
@@ -324,7 +326,7 @@ bool needs_files(const LoadSpec& spec, const TrainOptions& options, const data::
                  const data::Dataset& eval) {
   if (options.memory.empty()) return false;
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
-  const RunShape shape = train_shape(options, engine->config(), train, eval);
+  const RunShape shape = train_shape(spec, options, engine->config(), train, eval);
   return needs_files(*engine, shape, options.micro_tokens, options.memory);
 }
 

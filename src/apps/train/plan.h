@@ -83,7 +83,7 @@ TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro
                     const std::string& memory);
 
 // Of a run of `strata train`.
-RunShape train_shape(const TrainOptions& options, const model::ModelConfig& config,
+RunShape train_shape(const LoadSpec& spec, const TrainOptions& options, const model::ModelConfig& config,
                      const data::Dataset& train, const data::Dataset& eval);
 
 // Whether the frozen weights had best lie in a file: the memory holds the run only so, or costs

@@ -10,6 +10,7 @@
 
 #include "apps/options.h"
 #include "apps/setup/example_files.h"
+#include "apps/setup/machine_file.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/text_stack.h"
 #include "apps/train/job.h"
@@ -155,6 +156,7 @@ LoadSpec read_train_spec(const TrainOptions& options) {
   LoadSpec spec = read_spec(options);
   spec.mtp = use_mtp(options);
   spec.weights = usable_weights(spec.weights, options.method);
+  if (!options.machine.empty()) spec.limits = read_machine_file(options.machine, spec.dtype);
   return spec;
 }
 

@@ -309,9 +309,9 @@ void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, boo
   }
 }
 
-RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& config,
+RunShape staged_shape(const LoadSpec& spec, const TrainOptions& options, const model::ModelConfig& config,
                       const data::Dataset& train, const data::Dataset& eval) {
-  RunShape shape = train_shape(options, config, train, eval);
+  RunShape shape = train_shape(spec, options, config, train, eval);
   shape.longest_passes.clear();
   const StageOptions& stages = options.stages;
   shape.step_tokens = (shape.step_tokens + stages.data - 1) / stages.data;
@@ -345,7 +345,7 @@ StagedPlan plan_staged(const LoadSpec& spec, const TrainOptions& options,
                        const data::Dataset& train, const data::Dataset& eval) {
   model::ModelConfig config = spec.parsed.config;
   config.use_mtp = spec.mtp == model::UseMtp::kAlways;
-  return plan_staged(spec, options.stages, staged_shape(options, config, train, eval),
+  return plan_staged(spec, options.stages, staged_shape(spec, options, config, train, eval),
                      options.memory);
 }
 

@@ -26,7 +26,7 @@ struct StagedPlan {
 };
 
 // Of a run of `strata train`: with the largest micro-batch by their number, from --microbatches on.
-RunShape staged_shape(const TrainOptions& options, const model::ModelConfig& config,
+RunShape staged_shape(const LoadSpec& spec, const TrainOptions& options, const model::ModelConfig& config,
                       const data::Dataset& train, const data::Dataset& eval);
 // Batches of so many sequences as there are lengths, cut into each number that may be tried for
 // each of so many ranks that deal them out.

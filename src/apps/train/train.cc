@@ -71,6 +71,16 @@ void add_data_row(TrainJob& job, report::Table& table) {
                                      data)});
 }
 
+// Those that were given, else those of this rank now, in so much memory.
+MachineLimits limits_of(TrainJob& job, int64_t most_bytes) {
+  if (job.spec().limits) return *job.spec().limits;
+  engine::Engine& engine = job.engine();
+  MachineLimits limits =
+      probe_limits(engine.backend(), engine.model().weights->compute_dtype(), most_bytes);
+  limits.flops *= job.stages().num_ranks();
+  return limits;
+}
+
 }  // namespace
 
 std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
@@ -101,9 +111,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   const std::string machine = fmt::format("CPU path {}, {} threads", engine.backend().arithmetic(),
                                           engine.backend().parallelism());
   if (staged != nullptr) {
-    MachineLimits limits = probe_limits(engine.backend(), engine.model().weights->compute_dtype(),
-                                        staged->choice.stages.front().pass_bytes);
-    limits.flops *= job.stages().num_ranks();
+    const MachineLimits limits = limits_of(job, staged->choice.stages.front().pass_bytes);
     add_data_row(job, table);
     add_rows(*staged, job.options().stages, limits, offload_folder(job.options().offload), table);
     table.add_row({"machine", machine + " a rank"});
@@ -116,8 +124,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   const std::string files = file_text(plan, offload_folder(job.options().offload));
   if (!files.empty()) table.add_row({"files", files});
   // Before the pass takes its memory: the probe borrows that much.
-  const MachineLimits limits =
-      probe_limits(engine.backend(), engine.model().weights->compute_dtype(), plan.recompute.bytes);
+  const MachineLimits limits = limits_of(job, plan.recompute.bytes);
   table.add_row({"a step", time_text(plan, limits)});
   table.add_row({"machine", machine});
   fmt::print(stderr, "{}{}", table.text(), activations_text(plan));

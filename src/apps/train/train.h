@@ -24,6 +24,7 @@ struct TrainOptions : EngineSetup {
   std::string expert_rank = "divided";  // of routed experts: max(1, rank / experts); full: rank
   std::string targets = "all-linear";   // or module names, comma-separated
   std::string memory;                   // bytes of the whole run; chooses what is recomputed
+  std::string machine;                  // file of the machine's limits; empty: they are probed
   std::string train_on = "last";        // last, all
   int64_t max_length = 2048;
   std::string overlong = "drop";  // or cut, split: what is longer than max_length

@@ -2,9 +2,11 @@
 // RunSpec: what a command was asked to run a model as, in values: read once of options and
 // config.json, and nobody writes to it afterwards. A plan, and what runs, are made from it.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/plan/cost.h"
 #include "model/pass/recompute.h"
 #include "model/weights/load.h"
 
@@ -30,6 +32,8 @@ struct RunSpec {
   std::string offload = {};       // folder of what is in files; empty: that of temporary files
   bool weights_in_files = false;  // the frozen weights are
   int threads = 0;                // 0: all cores
+  // Of the machine, where they were given: what plans weigh work by and predict times with.
+  std::optional<MachineLimits> limits = {};
 };
 
 }  // namespace strata::engine
