@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/options.h"
+#include "apps/train/cadence.h"
 #include "base/error.h"
 
 namespace strata::apps {
@@ -83,11 +84,28 @@ void recipe_file_rows(OptionTable& t, TrainOptions& o) {
   t.text("save-config", o.save_config, "TOML file to write: these options, for --config");
 }
 
-void watch_rows(OptionTable& t, TrainOptions& o) {
+void evaluation_rows(OptionTable& t, TrainOptions& o) {
+  t.group("Evaluation and saving");
+  t.texts("eval", o.eval, "evaluation examples, which are not trained on; forms as of --data")
+      .results(ResultsBy::kFile);
+  t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
+           "else: share of --data to evaluate on and not to train on")
+      .results();
+  t.integer("eval-every", o.eval_every, {1, kMost, "1 or more"},
+            "steps between evaluations [ten evaluations in a run]");
+  t.text("save-every", o.save_every, "steps (100) or time (30s, 10m, 2h); 0: at the end only")
+      .check = [&o] { parse_save_every(o.save_every); };
+  t.integer("keep", o.keep, {0, kMost, "0 or more"},
+            "newest saves that stay as folders of adapter or model in --out, step-100; 0: the "
+            "newest, in --out itself");
+  t.flag("keep-best", o.keep_best, "keep what has the lowest evaluation loss, in best/ of --out");
+  t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
+            "end after so many evaluations without a new lowest loss; 0: off");
   t.texts("sample", o.samples,
           "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
           "repeated");
   t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard");
+  t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
 }
 
 OptionTable options_of(DataOptions& o) {

@@ -12,9 +12,10 @@ namespace strata::apps {
 
 // --data, which is required.
 OptionRow& data_row(OptionTable& t, std::vector<std::string>& field);
-// --config and --save-config; --sample and --tensorboard.
+// --config and --save-config.
 void recipe_file_rows(OptionTable& t, TrainOptions& o);
-void watch_rows(OptionTable& t, TrainOptions& o);
+// When a run looks at itself, and what it keeps.
+void evaluation_rows(OptionTable& t, TrainOptions& o);
 // --weights of files in few bits.
 OptionRow& weights_row(OptionTable& t, std::string& field);
 // --lr: one value, or several with commas for a sweep.

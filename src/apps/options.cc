@@ -8,7 +8,6 @@
 #include "apps/bench/inputs.h"
 #include "apps/data_options.h"
 #include "apps/setup/config_source.h"
-#include "apps/train/cadence.h"
 #include "base/error.h"
 #include "server/options/options.h"
 
@@ -269,24 +268,7 @@ OptionTable options_of(TrainOptions& o) {
   t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns")
       .results();
   recipe_rows(t, o);
-  t.group("Evaluation and saving");
-  t.texts("eval", o.eval, "evaluation examples, which are not trained on; forms as of --data")
-      .results(ResultsBy::kFile);
-  t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
-           "else: share of --data to evaluate on and not to train on")
-      .results();
-  t.integer("eval-every", o.eval_every, {1, kMost, "1 or more"},
-            "steps between evaluations [ten evaluations in a run]");
-  t.text("save-every", o.save_every, "steps (100) or time (30s, 10m, 2h); 0: at the end only")
-      .check = [&o] { parse_save_every(o.save_every); };
-  t.integer("keep", o.keep, {0, kMost, "0 or more"},
-            "newest saves that stay as folders of adapter or model in --out, step-100; 0: the "
-            "newest, in --out itself");
-  t.flag("keep-best", o.keep_best, "keep what has the lowest evaluation loss, in best/ of --out");
-  t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
-            "end after so many evaluations without a new lowest loss; 0: off");
-  watch_rows(t, o);
-  t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
+  evaluation_rows(t, o);
   t.group("Memory");
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
   weights_row(t, o.weights);

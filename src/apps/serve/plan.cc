@@ -168,6 +168,161 @@ int64_t sample_bytes(const ServedModel& model) {
                   report::format_bytes(needed), report::format_bytes(budget)));
 }
 
+// Divides what a server may have: first what is there whatever is asked of it, then passes that
+// leave enough for the rest, then longer data, then shares of what is left.
+class ServePlanner {
+ public:
+  ServePlanner(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
+               int64_t max_sample_rows, const std::vector<PlanRow>& requests,
+               model::ExpertRank expert_rank)
+      : models_(models), max_sample_rows_(max_sample_rows), expert_rank_(expert_rank) {
+    CHECK(!models.empty());
+    plan_.budget = budget;
+    plan_.process = kProcessBytes;
+    plan_.requests = requests;
+    plan_.max_rank = max_rank;
+  }
+
+  [[nodiscard]] ServePlan plan() {
+    count_fixed();
+    choose_passes();
+    int64_t rest = plan_.budget - taken();
+    if (rest < 2 * least_) too_little(taken() + 2 * least_, plan_.budget);
+    rest = give_long_data(rest);
+    share(rest);
+    count_examples();
+    return std::move(plan_);
+  }
+
+ private:
+  // Of weights, of what requests hold, and of the least that each model can work with.
+  void count_fixed() {
+    for (const ServedModel& model : models_) {
+      for (const engine::Engine* stage : model.stages)
+        plan_.weights += stage->model().weights->num_bytes();
+      const model::LoadedModel& loaded = model.stages[0]->model();
+      const bool dequantises = loaded.weights->forms().empty();
+      plan_.keeps = plan_.keeps || !dequantises;
+      if (loaded.checkpoint != nullptr && dequantises)
+        plan_.narrow += narrow_bytes(*loaded.checkpoint).stored;
+      // A request of several samples keeps its prompt's state too.
+      least_ += sample_bytes(model) + state_bytes(model) + slot_bytes(model, 8, expert_rank_);
+    }
+    fixed_ = plan_.weights + plan_.process;
+    for (const PlanRow& row : plan_.requests) fixed_ += row.bytes;
+    // With an adapter of a usual rank.
+    const int64_t one =
+        slot_bytes(models_[0], std::min(kUsualRank, plan_.max_rank), expert_rank_);
+    comfortable_ = std::max(2 * least_, one * 100 / kAdaptersPercent + 1);
+  }
+
+  // Shorter passes rather than no adapter of a usual rank, but where none ever fits.
+  void choose_passes() {
+    plan_.pass_tokens = longest_passes(comfortable_);
+    if (plan_.pass_tokens == 0) plan_.pass_tokens = longest_passes(2 * least_);
+    if (plan_.pass_tokens == 0) plan_.pass_tokens = kLeastPassTokens;
+    plan_.passes = all_passes(plan_.pass_tokens);
+    plan_.steps = all_steps(plan_.pass_tokens);
+  }
+
+  // The longest passes that take half of it, at most, and leave so much; 0: none do.
+  [[nodiscard]] int64_t longest_passes(int64_t wanted_rest) const {
+    const int64_t free = plan_.budget - fixed_;
+    for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
+      const int64_t passes = all_passes(tokens);
+      if (passes <= free / 2 && free - passes - all_steps(tokens) >= wanted_rest) return tokens;
+    }
+    return 0;
+  }
+
+  [[nodiscard]] int64_t all_passes(int64_t tokens) const {
+    int64_t bytes = 0;
+    for (const ServedModel& model : models_)
+      bytes += pass_bytes(model, tokens, plan_.max_rank, expert_rank_);
+    return bytes;
+  }
+
+  [[nodiscard]] int64_t all_steps(int64_t tokens) const {
+    int64_t bytes = 0;
+    for (const ServedModel& model : models_) {
+      for (engine::Engine* stage : model.stages) {
+        bytes += step_bytes(*stage, model.plan != nullptr, tokens, max_sample_rows_,
+                            plan_.max_rank, expert_rank_);
+      }
+    }
+    return bytes;
+  }
+
+  [[nodiscard]] int64_t taken() const { return fixed_ + plan_.passes + plan_.steps; }
+
+  // Longer data may have more than the passes that they are alone in, as far as the context goes.
+  // Returns what they leave.
+  [[nodiscard]] int64_t give_long_data(int64_t rest) {
+    const int64_t spare = std::max<int64_t>(0, rest - comfortable_);
+    const int64_t share = spare * kLongDataPercent / 100 / std::ssize(models_);
+    for (const ServedModel& model : models_) {
+      LongestDatum of_model = {.tokens = INT64_MAX};
+      for (size_t i = 0; i < model.stages.size(); ++i) {
+        // As many passes may be there as a stage has in flight, and each may be a longer one.
+        const int64_t count =
+            model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(i));
+        const int64_t own_share = share / std::ssize(model.stages) / count;
+        const int64_t bytes =
+            stage_passes(model, i, plan_.pass_tokens, plan_.max_rank, expert_rank_).one;
+        const LongestDatum longest =
+            longest_datum(*model.stages[i], model.plan != nullptr, plan_.pass_tokens,
+                          bytes + own_share, plan_.max_rank, expert_rank_);
+        of_model.tokens = std::min(of_model.tokens, longest.tokens);
+        of_model.file_bytes = std::max(of_model.file_bytes, longest.file_bytes);
+        const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
+        plan_.pass_bytes.push_back(bytes + more);
+        plan_.passes += more * count;
+        rest -= more * count;
+      }
+      plan_.longest_data.push_back(of_model.tokens);
+      plan_.file_bytes.push_back(of_model.file_bytes);
+    }
+    return rest;
+  }
+
+  // Sampler weights, adapters, and for the models alike pages and states.
+  void share(int64_t rest) {
+    plan_.snapshots = rest * 15 / 100;
+    plan_.adapters = rest * kAdaptersPercent / 100;
+    const int64_t kv_share = (rest - plan_.snapshots - plan_.adapters) / std::ssize(models_);
+    for (const ServedModel& model : models_) {
+      const int64_t state = state_bytes(model);
+      const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(model));
+      plan_.max_states.push_back(states);
+      plan_.states += states * state;
+      const int64_t pages =
+          std::max((kv_share - states * state) / page_bytes(model), sample_pages(*model.stages[0]));
+      plan_.max_pages.push_back(pages);
+      plan_.kv += pages * page_bytes(model);
+    }
+  }
+
+  // Of the first model, for people.
+  void count_examples() {
+    const ServedModel& first = models_[0];
+    plan_.slot_rank_8 = slot_bytes(first, 8, expert_rank_);
+    plan_.slot_rank_32 = slot_bytes(first, 32, expert_rank_);
+    plan_.slot_max_rank = slot_bytes(first, plan_.max_rank, expert_rank_);
+    plan_.token_bytes = (pass_bytes(first, plan_.pass_tokens, plan_.max_rank, expert_rank_) -
+                         pass_bytes(first, plan_.pass_tokens / 2, plan_.max_rank, expert_rank_)) /
+                        (plan_.pass_tokens / 2);
+    plan_.sample_bytes = sample_bytes(first);
+  }
+
+  const std::vector<ServedModel>& models_;
+  const int64_t max_sample_rows_;
+  const model::ExpertRank expert_rank_;
+  ServePlan plan_;
+  int64_t fixed_ = 0;        // that nothing changes
+  int64_t least_ = 0;        // an adapter of rank 8 and a sample, of each model
+  int64_t comfortable_ = 0;  // what passes leave where they can
+};
+
 }  // namespace
 
 void check_weights_fit(std::span<const std::string> directories, int64_t budget,
@@ -200,108 +355,7 @@ std::vector<PlanRow> request_rows(const server::Budget& budget) {
 ServePlan plan_serve(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
                      int64_t max_sample_rows, const std::vector<PlanRow>& requests,
                      model::ExpertRank expert_rank) {
-  CHECK(!models.empty());
-  ServePlan plan;
-  plan.budget = budget;
-  plan.process = kProcessBytes;
-  plan.requests = requests;
-  plan.max_rank = max_rank;
-  int64_t least = 0;
-  for (const ServedModel& model : models) {
-    for (const engine::Engine* stage : model.stages)
-      plan.weights += stage->model().weights->num_bytes();
-    const model::LoadedModel& loaded = model.stages[0]->model();
-    const bool dequantises = loaded.weights->forms().empty();
-    plan.keeps = plan.keeps || !dequantises;
-    if (loaded.checkpoint != nullptr && dequantises)
-      plan.narrow += narrow_bytes(*loaded.checkpoint).stored;
-    // A request of several samples keeps its prompt's state too.
-    least += sample_bytes(model) + state_bytes(model) + slot_bytes(model, 8, expert_rank);
-  }
-  int64_t fixed = plan.weights + plan.process;
-  for (const PlanRow& row : requests) fixed += row.bytes;
-  const auto all_passes = [&](int64_t tokens) {
-    int64_t bytes = 0;
-    for (const ServedModel& model : models)
-      bytes += pass_bytes(model, tokens, max_rank, expert_rank);
-    return bytes;
-  };
-  const auto all_steps = [&](int64_t tokens) {
-    int64_t bytes = 0;
-    for (const ServedModel& model : models) {
-      for (engine::Engine* stage : model.stages) {
-        bytes += step_bytes(*stage, model.plan != nullptr, tokens, max_sample_rows, max_rank,
-                            expert_rank);
-      }
-    }
-    return bytes;
-  };
-  const int64_t one_adapter = slot_bytes(models[0], std::min(kUsualRank, max_rank), expert_rank);
-  // The longest passes that take half of it, at most, and leave so much.
-  const auto longest_passes = [&](int64_t wanted_rest) {
-    for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
-      const int64_t passes = all_passes(tokens);
-      const int64_t rest = budget - fixed - passes - all_steps(tokens);
-      if (passes <= (budget - fixed) / 2 && rest >= wanted_rest) return tokens;
-    }
-    return int64_t{0};
-  };
-  // Shorter passes rather than no adapter of a usual rank, but where none ever fits.
-  plan.pass_tokens = longest_passes(std::max(2 * least, one_adapter * 100 / kAdaptersPercent + 1));
-  if (plan.pass_tokens == 0) plan.pass_tokens = longest_passes(2 * least);
-  if (plan.pass_tokens == 0) plan.pass_tokens = kLeastPassTokens;
-  plan.passes = all_passes(plan.pass_tokens);
-  plan.steps = all_steps(plan.pass_tokens);
-  const int64_t taken = fixed + plan.passes + plan.steps;
-  int64_t rest = budget - taken;
-  if (rest < 2 * least) too_little(taken + 2 * least, budget);
-  // Longer data may have more than the passes that they are alone in, as far as the context goes.
-  const int64_t spare = rest - std::max(2 * least, one_adapter * 100 / kAdaptersPercent + 1);
-  const int64_t share = std::max<int64_t>(0, spare) * kLongDataPercent / 100 / std::ssize(models);
-  for (const ServedModel& model : models) {
-    LongestDatum of_model = {.tokens = INT64_MAX};
-    for (size_t i = 0; i < model.stages.size(); ++i) {
-      // As many passes may be there as a stage has in flight, and each may be a longer one.
-      const int64_t count =
-          model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(i));
-      const int64_t own_share = share / std::ssize(model.stages) / count;
-      int64_t bytes = stage_passes(model, i, plan.pass_tokens, max_rank, expert_rank).one;
-      const LongestDatum longest =
-          longest_datum(*model.stages[i], model.plan != nullptr, plan.pass_tokens,
-                        bytes + own_share, max_rank, expert_rank);
-      of_model.tokens = std::min(of_model.tokens, longest.tokens);
-      of_model.file_bytes = std::max(of_model.file_bytes, longest.file_bytes);
-      const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
-      plan.pass_bytes.push_back(bytes + more);
-      plan.passes += more * count;
-      rest -= more * count;
-    }
-    plan.longest_data.push_back(of_model.tokens);
-    plan.file_bytes.push_back(of_model.file_bytes);
-  }
-  plan.snapshots = rest * 15 / 100;
-  plan.adapters = rest * kAdaptersPercent / 100;
-  const int64_t kv_share =
-      (rest - plan.snapshots - plan.adapters) / static_cast<int64_t>(models.size());
-  for (const ServedModel& model : models) {
-    const int64_t state = state_bytes(model);
-    const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(model));
-    plan.max_states.push_back(states);
-    plan.states += states * state;
-    const int64_t pages =
-        std::max((kv_share - states * state) / page_bytes(model), sample_pages(*model.stages[0]));
-    plan.max_pages.push_back(pages);
-    plan.kv += pages * page_bytes(model);
-  }
-  const ServedModel& first = models[0];
-  plan.slot_rank_8 = slot_bytes(first, 8, expert_rank);
-  plan.slot_rank_32 = slot_bytes(first, 32, expert_rank);
-  plan.slot_max_rank = slot_bytes(first, max_rank, expert_rank);
-  plan.token_bytes = (pass_bytes(first, plan.pass_tokens, max_rank, expert_rank) -
-                      pass_bytes(first, plan.pass_tokens / 2, max_rank, expert_rank)) /
-                     (plan.pass_tokens / 2);
-  plan.sample_bytes = sample_bytes(first);
-  return plan;
+  return ServePlanner(models, budget, max_rank, max_sample_rows, requests, expert_rank).plan();
 }
 
 ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
