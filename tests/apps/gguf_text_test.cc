@@ -9,7 +9,7 @@
 #include <fstream>
 #include <map>
 
-#include "apps/serve/plan.h"
+#include "apps/serve/memory.h"
 #include "apps/setup/model_files.h"
 #include "apps/setup/text_stack.h"
 #include "base/files.h"

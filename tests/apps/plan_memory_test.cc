@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "apps/setup/engine_setup.h"
-#include "apps/train/plan.h"
+#include "apps/train/run_plan.h"
 #include "backend/file_memory.h"
 #include "base/files.h"
 #include "base/process_memory.h"
@@ -147,7 +147,7 @@ TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
 // What the system has no room for is planned in memory where it fits there.
 TEST(PlanMemory, KeepsToTheRoomForFiles) {
   const auto engine = make_planning_engine(read_plan_spec({.model = path_of("deepseek_v4")}));
-  RunShape shape;
+  planner::RunShape shape;
   shape.lengths = {256};
   shape.longest = shape.step_tokens = 256;
   shape.pass.backward = true;
@@ -160,7 +160,7 @@ TEST(PlanMemory, KeepsToTheRoomForFiles) {
   const int64_t least = bytes_of(model::Recompute::kFull);
   int64_t compared = 0;
   for (int64_t bytes = least; bytes < most; bytes += (most - least) / 6) {
-    const std::string memory = std::to_string(bytes);
+    const planner::Budget memory = {.bytes = bytes, .text = std::to_string(bytes)};
     shape.file_space.most = INT64_MAX;
     const int64_t in_files = fit_train(*engine, shape, 256, memory).recompute.file_bytes;
     if (in_files == 0) continue;

@@ -11,10 +11,10 @@
 
 #include "apps/bench/shapes.h"
 #include "apps/serve/engine_host.h"
-#include "apps/serve/plan.h"
+#include "apps/serve/memory.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/stages.h"
-#include "apps/train/plan.h"
+#include "apps/train/run_plan.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/plan/cost.h"
@@ -30,7 +30,7 @@ constexpr const char* kModels[] = {"qwen3",        "gemma3",    "qwen2",       "
 // An engine with its weights and an adapter or optimizer, and the shape of the options' step.
 struct Loaded {
   std::unique_ptr<engine::Engine> engine;
-  RunShape shape = {
+  planner::RunShape shape = {
       .pass = {.backward = true}, .lengths = {40, 40, 40}, .longest = 40, .step_tokens = 120};
 
   Loaded(const std::string& model, bool is_lora, model::UseMtp mtp = model::UseMtp::kNever,
@@ -58,8 +58,8 @@ TEST(Plan, OfTheConfigIsThatOfTheModel) {
         options.recompute = policy;
         const boost::json::object line = plan(options);
         Loaded loaded(model, options.method == "lora");
-        const TrainPlan wanted = plan_train(*loaded.engine, loaded.shape, options.micro_tokens,
-                                            parse_recompute(policy).policy);
+        const planner::TrainPlan wanted = plan_train(
+            *loaded.engine, loaded.shape, options.micro_tokens, parse_recompute(policy).policy);
         const std::string where = fmt::format("{} {} {}", model, method, policy);
         EXPECT_EQ(line.at("planned_bytes").as_int64(), wanted.memory.total()) << where;
         EXPECT_EQ(line.at("microbatch_tokens").as_int64(), 120) << where;
@@ -92,7 +92,7 @@ TEST(Plan, HasMultiTokenPredictionWhereItIsAskedFor) {
     options.with_mtp = true;
     const boost::json::object line = plan(options);
     Loaded loaded("deepseek_v4_mtp", options.method == "lora", model::UseMtp::kAlways);
-    const TrainPlan wanted =
+    const planner::TrainPlan wanted =
         plan_train(*loaded.engine, loaded.shape, options.micro_tokens, model::Recompute::kNone);
     EXPECT_EQ(line.at("planned_bytes").as_int64(), wanted.memory.total()) << method;
     EXPECT_GT(wanted.memory.total(), without) << method;
@@ -115,7 +115,7 @@ TEST(Plan, HasTheLossOfIndexersWhereItIsAskedFor) {
     Loaded loaded("deepseek_v4_mtp", options.method == "lora", model::UseMtp::kNever,
                   model::WithIndexers::kYes);
     loaded.shape.pass.indexer_loss = true;
-    const TrainPlan wanted =
+    const planner::TrainPlan wanted =
         plan_train(*loaded.engine, loaded.shape, options.micro_tokens, model::Recompute::kNone);
     EXPECT_EQ(with, wanted.memory.total()) << method;
   }
@@ -162,7 +162,7 @@ TEST(Plan, CountsDeepSeekV4AsItsFormula) {
 // What is made again takes time, and so does every pass.
 TEST(Plan, PredictsMoreTimeForMoreWork) {
   const Loaded loaded("qwen3", true);
-  const MachineLimits limits = {.flops = 1e9, .bytes = 1e9};
+  const engine::MachineLimits limits = {.flops = 1e9, .bytes = 1e9};
   const auto seconds = [&](int64_t micro_tokens, const model::Recompute& recompute) {
     return engine::seconds_of(
         plan_train(*loaded.engine, loaded.shape, micro_tokens, recompute).work, limits);
@@ -203,7 +203,7 @@ PlanOptions options_of_serving(const std::string& model) {
   return options;
 }
 
-std::vector<PlanRow> rows_of_requests() {
+std::vector<planner::PlanRow> rows_of_requests() {
   server::ServeOptions requests;
   server::share_memory(requests, kServerMemory);
   return request_rows(server::Budget(requests));
@@ -215,8 +215,9 @@ TEST(Plan, OfServingIsThatOfAServer) {
   const auto engine =
       make_engine(read_spec({.model = options.model, .dtype = "bf16", .threads = 2}));
   engine::Engine* const engines[] = {engine.get()};
-  const ServePlan wanted = plan_serve(engines, kServerMemory, options.max_rank,
-                                      /*max_sample_rows=*/256, rows_of_requests());
+  const planner::ServePlan wanted =
+      planner::plan_serve(engines, kServerMemory, options.max_rank,
+                          /*max_sample_rows=*/256, rows_of_requests());
   EXPECT_EQ(line.at("longest_datum").as_int64(), wanted.longest_data[0]);
   EXPECT_EQ(line.at("adapters_of_rank_32").as_int64(), wanted.adapters / wanted.slot_rank_32);
   EXPECT_EQ(line.at("samples_of_2048").as_int64(), wanted.kv / wanted.sample_bytes);
@@ -239,7 +240,7 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
                                             .requests = rows_of_requests(),
                                             .adapters = {.max_rank = options.max_rank},
                                             .draft_tokens = draft_tokens(speculate, drafts)});
-    const ServePlan& booked = host.plan();
+    const planner::ServePlan& booked = host.plan();
     const auto& bytes = line.at("bytes").as_object();
     EXPECT_EQ(bytes.at("weights").as_int64(), booked.weights);
     EXPECT_EQ(bytes.at("passes").as_int64(), booked.passes);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a server divides its memory: the longest datum is the longest that fits a pass.
+#include "planner/serve_plan.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "apps/serve/plan.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/work_runner.h"
@@ -32,9 +33,11 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
     engine::Engine* with_files[] = {&offloading};
     int64_t with_less = 0;
     for (const int64_t budget : {int64_t{320} << 20, int64_t{512} << 20, int64_t{4} << 30}) {
-      const ServePlan plan = plan_serve(engines, budget, kRank, /*max_sample_rows=*/256, {});
+      const planner::ServePlan plan =
+          planner::plan_serve(engines, budget, kRank, /*max_sample_rows=*/256, {});
       const int64_t longest = plan.longest_data[0];
-      const ServePlan longer = plan_serve(with_files, budget, kRank, /*max_sample_rows=*/256, {});
+      const planner::ServePlan longer =
+          planner::plan_serve(with_files, budget, kRank, /*max_sample_rows=*/256, {});
       EXPECT_EQ(plan.file_bytes[0], 0);
       EXPECT_EQ(longer.longest_data[0] > longest, longest < kContext) << name << ' ' << budget;
       const int64_t inputs = longer.longest_data[0] * config.num_layers() * config.state_width() *
@@ -77,7 +80,8 @@ TEST_P(ServePlanOfDrafts, AStepFits) {
       {.compute_dtype = DType::kBF16, .mtp = model::UseMtp::kAlways});
   engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = GetParam()});
   engine::Engine* engines[] = {&engine};
-  const ServePlan plan = plan_serve(engines, int64_t{512} << 20, kRank, kRows, {});
+  const planner::ServePlan plan =
+      planner::plan_serve(engines, int64_t{512} << 20, kRank, kRows, {});
   engine.set_limits(plan.pass_tokens, plan.max_pages[0], plan.max_states[0], plan.pass_bytes[0]);
   engine::SamplingLoop loop(engine);
   int64_t steps = 0, most = 0, most_tokens = 0;
@@ -115,7 +119,7 @@ TEST(ServePlanOfManyDrafts, AStepFits) {
   auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
   engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = kDrafts});
   engine::Engine* engines[] = {&engine};
-  const ServePlan plan = plan_serve(engines, int64_t{3} << 30, kRank, kRows, {});
+  const planner::ServePlan plan = planner::plan_serve(engines, int64_t{3} << 30, kRank, kRows, {});
   engine.set_limits(plan.pass_tokens, plan.max_pages[0], plan.max_states[0], plan.pass_bytes[0]);
   engine::SamplingLoop loop(engine);
   for (int64_t row = 0; row < kRows; ++row) {

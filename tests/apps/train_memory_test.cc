@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "apps/train/plan.h"
+#include "apps/train/run_plan.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/apps/train_fixture.h"
 

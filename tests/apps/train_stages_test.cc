@@ -5,7 +5,6 @@
 #include <boost/json.hpp>
 #include <map>
 
-#include "apps/train/staged_plan.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
@@ -233,7 +232,7 @@ boost::json::object line_of_run(const TrainOptions& o) {
 }
 
 // Of a run with so much memory, where it can be.
-std::optional<StagedPlan> staged_plan(const TrainOptions& o, int64_t memory) {
+std::optional<planner::StagedPlan> staged_plan(const TrainOptions& o, int64_t memory) {
   TrainOptions within = o;
   within.memory = memory > 0 ? std::to_string(memory) : "";
   try {
@@ -261,14 +260,14 @@ TEST_F(TrainTest, StagesStayWithinAMemoryAndChangeNoBit) {
   for (const StageOptions& division : divisions) {
     TrainOptions divided = one;
     divided.stages = division;
-    const std::optional<StagedPlan> all = staged_plan(divided, 0);
+    const std::optional<planner::StagedPlan> all = staged_plan(divided, 0);
     ASSERT_TRUE(all);
     EXPECT_TRUE(all->choice.recompute.keeps_all());
     // The frozen weights are more than half of it.
     for (const double share : {0.9, 0.5}) {
       const auto memory = static_cast<int64_t>(share * static_cast<double>(all->memory.total()));
       SCOPED_TRACE(fmt::format("{} {} bytes", division.schedule, memory));
-      const std::optional<StagedPlan> plan = staged_plan(divided, memory);
+      const std::optional<planner::StagedPlan> plan = staged_plan(divided, memory);
       ASSERT_TRUE(plan);
       EXPECT_LE(plan->memory.total(), memory);
       EXPECT_TRUE(plan->weights_in_files || share > 0.5);

@@ -20,7 +20,7 @@
 #include "apps/bench/stages.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/engine_setup.h"
-#include "apps/train/plan.h"
+#include "apps/train/run_plan.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
@@ -31,6 +31,7 @@
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/mla.h"
 #include "ops/limits.h"
+#include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/trace_file.h"
 
@@ -147,14 +148,15 @@ class Bench {
   }
 
   // Of the work; passes may be shorter than its batch, and not than a sequence.
-  [[nodiscard]] TrainPlan plan_of_memory() const {
-    RunShape shape = {.lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
-                      .longest = work_.length,
-                      .step_tokens = work_.batch * work_.length,
-                      .file_space = space_for_files(options_.offload)};
+  [[nodiscard]] planner::TrainPlan plan_of_memory() const {
+    planner::RunShape shape = {
+        .lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
+        .longest = work_.length,
+        .step_tokens = work_.batch * work_.length,
+        .file_space = space_for_files(options_.offload)};
     shape.pass.backward = true;
     shape.pass.modules = modules();
-    return fit_train(*engine_, shape, engine_->options().pass_tokens, options_.memory);
+    return fit_train(*engine_, shape, engine_->options().pass_tokens, *budget_of(options_.memory));
   }
 
   void load() {
@@ -438,7 +440,7 @@ class Bench {
   std::unique_ptr<engine::Runner> runner_;
   std::vector<api::AdapterSlot> slots_;
   std::vector<Figures> runs_;
-  std::optional<TrainPlan> plan_;  // where --memory chose
+  std::optional<planner::TrainPlan> plan_;  // where --memory chose
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
   std::optional<double> context_ratio_;

@@ -33,7 +33,7 @@ class StagesBench {
         options_(options),
         spec_(spec_of(work, options)),
         config_(spec_.parsed.config),
-        plan_(plan_stages(config_, options.stages, spec_.recompute, options.offload)) {}
+        plan_(division_of(config_, options.stages, spec_.recompute, options.offload).told) {}
 
   int run() {
     run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });

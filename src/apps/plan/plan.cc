@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -13,17 +14,17 @@
 #include "apps/options.h"
 #include "apps/plan/plan_front.h"
 #include "apps/serve/engine_host.h"
-#include "apps/serve/plan.h"
+#include "apps/serve/memory.h"
 #include "apps/setup/machine_file.h"
 #include "apps/setup/model_files.h"
-#include "apps/train/plan.h"
-#include "apps/train/staged_plan.h"
+#include "apps/train/run_plan.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/stop.h"
 #include "checkpoint/source.h"
 #include "model/adapter/specs.h"
+#include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "server/budget.h"
@@ -62,14 +63,14 @@ StepTokens parse_tokens(const std::string& text) {
                   text, kMostTokens));
 }
 
-RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
+planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
   const StepTokens tokens = parse_tokens(options.tokens);
   const int64_t context = engine.config().max_position_embeddings;
   if (tokens.length > context) {
     refuse(fmt::format("--tokens {}: sequences of {} tokens, the model's context is {}",
                        options.tokens, tokens.length, context));
   }
-  RunShape shape = {
+  planner::RunShape shape = {
       .pass = {.backward = true,
                .train_base = options.method == "full",
                .mtp = engine.config().use_mtp,
@@ -90,7 +91,8 @@ RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
 
 // One word for a tag that is treated alike everywhere, else one for each layer of the model; null
 // where a layer has no such activation.
-boost::json::value decisions_of(const TrainPlan& plan, ScratchTag tag, int64_t num_layers) {
+boost::json::value decisions_of(const planner::TrainPlan& plan, ScratchTag tag,
+                                int64_t num_layers) {
   const model::Recompute& recompute = plan.recompute.recompute;
   boost::json::array by_layer(static_cast<size_t>(num_layers), nullptr);
   boost::json::value word;
@@ -109,8 +111,8 @@ boost::json::value decisions_of(const TrainPlan& plan, ScratchTag tag, int64_t n
   return alike ? word : boost::json::value(by_layer);
 }
 
-boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double seconds,
-                            const MachineLimits& limits) {
+boost::json::object json_of(const planner::TrainPlan& plan, int64_t num_layers, double seconds,
+                            const engine::MachineLimits& limits) {
   boost::json::object decisions, items;
   for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
     decisions[row.tag] = decisions_of(plan, row.tag, num_layers);
@@ -130,7 +132,7 @@ boost::json::object json_of(const TrainPlan& plan, int64_t num_layers, double se
           {"limits", limits.source}};
 }
 
-MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
+engine::MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
   return limits_of(engine.backend(), engine.model().weights->compute_dtype(), kProbeBytes,
                    options.machine, options.save_machine);
 }
@@ -147,7 +149,7 @@ LoadSpec checked_spec(const PlanOptions& options) {
   return spec;
 }
 
-boost::json::object json_of(const StagedPlan& plan, const MachineLimits& limits) {
+boost::json::object json_of(const planner::StagedPlan& plan, const engine::MachineLimits& limits) {
   boost::json::object items;
   for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
   boost::json::array stages;
@@ -185,42 +187,42 @@ int plan_in_stages(const PlanOptions& options) {
   const StageOptions stages = stages_of(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(asked);
   const LoadSpec spec = options.memory.empty() ? asked : within_memory(asked);
-  const engine::PipelinePlan divided =
-      plan_stages(engine->config(), stages, spec.recompute, spec.offload);
-  if (divided.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
-  RunShape shape = shape_of(options, *engine);
+  const planner::Division divided =
+      division_of(engine->config(), stages, spec.recompute, spec.offload);
+  if (divided.told.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
+  planner::RunShape shape = shape_of(options, *engine);
   shape.longest_passes.clear();
   add_micro_batches(shape, shape.lengths, /*trained=*/true, stages.microbatches);
-  const MachineLimits limits = machine_of(options, *engine);
+  const engine::MachineLimits limits = machine_of(options, *engine);
   // As in plan_training().
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  const StagedPlan plan = plan_staged(spec, stages, shape, options.memory);
+  const planner::StagedPlan plan = plan_staged(spec, stages, shape, options.memory);
   if (options.json) {
     fmt::print("{}\n", boost::json::serialize(json_of(plan, limits)));
     return 0;
   }
   report::Table table({{""}, {""}});
-  add_rows(plan, stages, limits, offload_folder(options.offload), table);
+  add_rows(plan, limits, offload_folder(options.offload), table);
   fmt::print("{}{}", table.text(), stages_table(plan));
   return 0;
 }
 
 int plan_training(const PlanOptions& options) {
   const LoadSpec spec = checked_spec(options);
+  const std::optional<planner::Budget> memory = budget_of(options.memory);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
     refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
   }
-  const MachineLimits limits = machine_of(options, *engine);
-  RunShape shape = shape_of(options, *engine);
+  const engine::MachineLimits limits = machine_of(options, *engine);
+  planner::RunShape shape = shape_of(options, *engine);
   // What is probed now would make another plan a minute later.
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
   shape.pass.weights_in_files =
-      !options.memory.empty() && needs_files(*engine, shape, options.micro_tokens, options.memory);
-  const TrainPlan plan =
-      options.memory.empty()
-          ? plan_train(*engine, shape, options.micro_tokens, spec.recompute.policy)
-          : fit_train(*engine, shape, options.micro_tokens, options.memory);
+      memory && needs_files(*engine, shape, options.micro_tokens, *memory);
+  const planner::TrainPlan plan =
+      memory ? fit_train(*engine, shape, options.micro_tokens, *memory)
+             : plan_train(*engine, shape, options.micro_tokens, spec.recompute.policy);
   const model::ModelWeights& weights = *engine->model().weights;
   if (!options.svg.empty()) {
     draw_front(options.svg, {*engine, shape, options.micro_tokens, limits}, plan);
@@ -239,7 +241,7 @@ int plan_training(const PlanOptions& options) {
   if (const auto source = find_weights(spec.dir)) add_weights_row(weights, source.get(), table);
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
-  table.add_row({"memory", memory_text(plan.memory)});
+  table.add_row({"memory", planner::memory_text(plan.memory)});
   const std::string files = file_text(plan, offload_folder(options.offload));
   if (!files.empty()) table.add_row({"files", files});
   table.add_row({"a step", time_text(plan, limits)});
@@ -258,7 +260,7 @@ int plan_serving(const PlanOptions& options) {
   engine::Engine* const engines[] = {engine.get()};
   server::ServeOptions requests;
   server::share_memory(requests, memory);
-  const ServePlan plan = plan_serve(
+  const planner::ServePlan plan = planner::plan_serve(
       engines, memory, options.max_rank, HostOptions().max_sample_rows,
       request_rows(server::Budget(requests)), model::parse_expert_rank(options.expert_rank));
   if (!options.json) {
@@ -266,7 +268,7 @@ int plan_serving(const PlanOptions& options) {
     return 0;
   }
   int64_t requests_bytes = 0;
-  for (const PlanRow& row : plan.requests) requests_bytes += row.bytes;
+  for (const planner::PlanRow& row : plan.requests) requests_bytes += row.bytes;
   const boost::json::object line = {
       {"planned_bytes", plan.budget},
       {"bytes",

@@ -25,16 +25,16 @@ struct FrontPoint {
   std::string name = {};  // of a preset
 };
 
-FrontPoint point_of(const TrainPlan& plan, const MachineLimits& limits) {
+FrontPoint point_of(const planner::TrainPlan& plan, const engine::MachineLimits& limits) {
   return {.gib = static_cast<double>(plan.memory.total()) / kGiB,
           .seconds = engine::seconds_of(plan.work, limits)};
 }
 
 // Policies by their names, as far as there is space for their files.
-std::vector<std::pair<std::string, TrainPlan>> plans_of_presets(const PlannedRun& run) {
-  std::vector<std::pair<std::string, TrainPlan>> plans;
+std::vector<std::pair<std::string, planner::TrainPlan>> plans_of_presets(const PlannedRun& run) {
+  std::vector<std::pair<std::string, planner::TrainPlan>> plans;
   const auto add = [&](std::string_view name, const model::Recompute& policy) {
-    TrainPlan plan = plan_train(run.engine, run.shape, run.micro_tokens, policy);
+    planner::TrainPlan plan = plan_train(run.engine, run.shape, run.micro_tokens, policy);
     if (!run.shape.file_space.holds(plan.recompute.file_bytes, plan.memory.total())) return;
     plans.emplace_back(name, std::move(plan));
   };
@@ -48,8 +48,8 @@ std::vector<std::pair<std::string, TrainPlan>> plans_of_presets(const PlannedRun
 
 // The best plans for budgets from the least that training takes to all that it can use, and for
 // those of the presets; none takes more than another and is slower.
-std::vector<FrontPoint> front_of(const PlannedRun& run,
-                                 std::span<const std::pair<std::string, TrainPlan>> presets) {
+std::vector<FrontPoint> front_of(
+    const PlannedRun& run, std::span<const std::pair<std::string, planner::TrainPlan>> presets) {
   std::vector<FrontPoint> points;
   for (const int64_t limit : pass_limits(run.shape, run.micro_tokens)) {
     engine::PlanShape pass = run.shape.pass;
@@ -108,8 +108,9 @@ report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& point
   return series;
 }
 
-std::vector<FrontPoint> points_of(std::span<const std::pair<std::string, TrainPlan>> presets,
-                                  const MachineLimits& limits) {
+std::vector<FrontPoint> points_of(
+    std::span<const std::pair<std::string, planner::TrainPlan>> presets,
+    const engine::MachineLimits& limits) {
   std::vector<FrontPoint> points;
   for (const auto& [name, plan] : presets) {
     points.push_back(point_of(plan, limits));
@@ -131,7 +132,7 @@ std::vector<FrontPoint> points_of(std::span<const std::pair<std::string, TrainPl
 
 }  // namespace
 
-void draw_front(const std::string& path, const PlannedRun& run, const TrainPlan& plan) {
+void draw_front(const std::string& path, const PlannedRun& run, const planner::TrainPlan& plan) {
   const auto presets = plans_of_presets(run);
   const report::CurveChart chart = {
       .title = fmt::format("training {} tokens a step", run.shape.step_tokens),

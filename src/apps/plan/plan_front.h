@@ -5,17 +5,17 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/train/plan.h"
+#include "planner/train_plan.h"
 
 namespace strata::apps {
 
 struct PlannedRun {
   engine::Engine& engine;
-  const RunShape& shape;
+  const planner::RunShape& shape;
   int64_t micro_tokens = 0;
-  const MachineLimits& limits;
+  const engine::MachineLimits& limits;
 };
 
-void draw_front(const std::string& path, const PlannedRun& run, const TrainPlan& plan);
+void draw_front(const std::string& path, const PlannedRun& run, const planner::TrainPlan& plan);
 
 }  // namespace strata::apps

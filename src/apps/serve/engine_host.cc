@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "apps/serve/memory.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/stages.h"
 #include "base/clock.h"
@@ -60,10 +61,10 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   check_weights_fit(directories, options.memory,
                     options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
   for (const std::string& dir : directories) load(dir, options);
-  std::vector<ServedModel> models;
+  std::vector<planner::ServedModel> models;
   bool has_drafts = false;
   for (const Base& base : engines_) {
-    ServedModel& model = models.emplace_back();
+    planner::ServedModel& model = models.emplace_back();
     engine::Stages& stages = *base.stages;
     for (size_t i = 0; i < stages.size(); ++i) model.stages.push_back(&stages.engine(i));
     if (stages.size() > 1) model.plan = &stages.plan();
@@ -75,8 +76,8 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
                 "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
                 "leave the option out");
   }
-  plan_ = plan_serve(models, options.memory, options.adapters.max_rank, options.max_sample_rows,
-                     options.requests, options.expert_rank);
+  plan_ = planner::plan_serve(models, options.memory, options.adapters.max_rank,
+                              options.max_sample_rows, options.requests, options.expert_rank);
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.adapters;

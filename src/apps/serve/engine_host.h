@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "api/event.h"
-#include "apps/serve/plan.h"
 #include "engine/work_runner.h"
+#include "planner/serve_plan.h"
 #include "scheduler/scheduler.h"
 #include "server/service/dispatch.h"
 
@@ -31,11 +31,11 @@ struct HostOptions {
   std::string dtype = "auto";
   std::string weights = "auto";
   int threads = 0;
-  int stages = 1;                  // that each model is divided into, each with its part of threads
-  std::string offload;             // folder for activations of long data; empty: none is offloaded
-  int64_t memory = 0;              // bytes
-  std::vector<PlanRow> requests;   // of them
-  engine::AdapterLimits adapters;  // max_bytes is the plan's
+  int stages = 1;       // that each model is divided into, each with its part of threads
+  std::string offload;  // folder for activations of long data; empty: none is offloaded
+  int64_t memory = 0;   // bytes
+  std::vector<planner::PlanRow> requests;  // of them
+  engine::AdapterLimits adapters;          // max_bytes is the plan's
   std::vector<ServedAdapter> served = {};  // that nobody trains
   int64_t max_sample_rows = 256;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
@@ -53,7 +53,7 @@ class EngineHost {
   EngineHost& operator=(const EngineHost&) = delete;
 
   [[nodiscard]] const std::vector<api::BaseInfo>& bases() const { return bases_; }
-  [[nodiscard]] const ServePlan& plan() const { return plan_; }
+  [[nodiscard]] const planner::ServePlan& plan() const { return plan_; }
   // Positions that the cache has for one sample: a prompt that several share keeps one more page.
   [[nodiscard]] int64_t longest_sample(api::BaseId base) const {
     const auto index = static_cast<size_t>(base);
@@ -119,7 +119,7 @@ class EngineHost {
 
   std::vector<Base> engines_;
   std::vector<api::BaseInfo> bases_;
-  ServePlan plan_;
+  planner::ServePlan plan_;
   model::ExpertRank expert_rank_ = model::ExpertRank::kDivided;
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "apps/serve/engine_host.h"
+#include "apps/serve/memory.h"
 #include "apps/serve/merger.h"
 #include "apps/serve/notify.h"
 #include "apps/serve/served_texts.h"
@@ -41,7 +42,7 @@ constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the 
 server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler& scheduler) {
   const EngineHost::Counts counts = host.counts();
   const scheduler::SchedulerStats queues = scheduler.stats();
-  const ServePlan& plan = host.plan();
+  const planner::ServePlan& plan = host.plan();
   return {.trained_tokens = counts.trained_tokens,
           .sampled_tokens = counts.sampled_tokens,
           .drafts_read = counts.drafts_read,

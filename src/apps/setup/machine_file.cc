@@ -38,8 +38,8 @@ double field_of(const std::string& path, const json::object& object, std::string
 }
 
 void write_machine_file(const std::string& path, Backend& backend, int64_t most_bytes) {
-  const MachineLimits bf16 = probe_limits(backend, DType::kBF16, most_bytes);
-  const MachineLimits f32 = probe_limits(backend, DType::kF32, most_bytes);
+  const engine::MachineLimits bf16 = planner::probe_limits(backend, DType::kBF16, most_bytes);
+  const engine::MachineLimits f32 = planner::probe_limits(backend, DType::kF32, most_bytes);
   const json::object object = {{kFields[0], bf16.flops},
                                {kFields[1], f32.flops},
                                {kFields[2], std::max(bf16.bytes, f32.bytes)},
@@ -49,7 +49,7 @@ void write_machine_file(const std::string& path, Backend& backend, int64_t most_
 
 }  // namespace
 
-MachineLimits read_machine_file(const std::string& path, DType dtype) {
+engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
   boost::system::error_code fault;
   const json::value value = json::parse(read_file(path, kMostBytes), fault);
   if (fault.failed() || !value.is_object()) refuse(path, "want a JSON object");
@@ -65,8 +65,8 @@ MachineLimits read_machine_file(const std::string& path, DType dtype) {
           .source = path};
 }
 
-MachineLimits limits_of(Backend& backend, DType dtype, int64_t most_bytes, const std::string& file,
-                        const std::string& save) {
+engine::MachineLimits limits_of(Backend& backend, DType dtype, int64_t most_bytes,
+                                const std::string& file, const std::string& save) {
   if (!save.empty()) {
     if (!file.empty()) {
       throw Error(ErrorCode::kInvalidArgument,
@@ -75,7 +75,8 @@ MachineLimits limits_of(Backend& backend, DType dtype, int64_t most_bytes, const
     write_machine_file(save, backend, most_bytes);
     return read_machine_file(save, dtype);
   }
-  return file.empty() ? probe_limits(backend, dtype, most_bytes) : read_machine_file(file, dtype);
+  return file.empty() ? planner::probe_limits(backend, dtype, most_bytes)
+                      : read_machine_file(file, dtype);
 }
 
 }  // namespace strata::apps

@@ -5,16 +5,16 @@
 #pragma once
 #include <string>
 
-#include "apps/setup/step_time.h"
+#include "planner/limits.h"
 
 namespace strata::apps {
 
 // Limits for planning: the file's, or probed now where `file` is empty. `save`: a file to write the
 // probed ones to, or empty.
-MachineLimits limits_of(Backend& backend, DType dtype, int64_t most_bytes, const std::string& file,
-                        const std::string& save);
+engine::MachineLimits limits_of(Backend& backend, DType dtype, int64_t most_bytes,
+                                const std::string& file, const std::string& save);
 
 // Throws Error that names file and field.
-MachineLimits read_machine_file(const std::string& path, DType dtype);
+engine::MachineLimits read_machine_file(const std::string& path, DType dtype);
 
 }  // namespace strata::apps

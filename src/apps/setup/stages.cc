@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
 #include "apps/setup/backend.h"
 #include "apps/setup/schedule_source.h"
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/plan/cost.h"
+#include "schedule/generate.h"
 
 namespace strata::apps {
 namespace {
@@ -126,6 +128,26 @@ void check_offload(const engine::RecomputeChoice& recompute, const std::string& 
                           folder));
 }
 
+// What is recomputed where the options say nothing else: --memory chooses of these.
+std::vector<model::RecomputeRegions> regions_allowed(const StageOptions& options) {
+  const StageOptions defaults;
+  std::vector<model::RecomputeRegions> allowed;
+  for (const model::RecomputeRegions& regions :
+       {model::RecomputeRegions{.iterations = false, .layers = true},
+        model::RecomputeRegions{.iterations = false, .layers = false},
+        model::RecomputeRegions{.iterations = true, .layers = false},
+        model::RecomputeRegions{.iterations = true, .layers = true},
+        model::RecomputeRegions{.iterations = true, .layers = false, .keeps_layer_inputs = false},
+        model::RecomputeRegions{.iterations = true, .layers = true, .keeps_layer_inputs = false}}) {
+    if (options.recompute_iterations != defaults.recompute_iterations && !regions.iterations) {
+      continue;
+    }
+    if (options.recompute_layers != defaults.recompute_layers && regions.layers) continue;
+    allowed.push_back(regions);
+  }
+  return allowed;
+}
+
 }  // namespace
 
 int threads_of(int rank, int num_ranks, int threads) {
@@ -133,32 +155,54 @@ int threads_of(int rank, int num_ranks, int threads) {
   return std::max(1, all / num_ranks + (rank < all % num_ranks ? 1 : 0));
 }
 
-engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
-                                 const engine::RecomputeChoice& recompute,
-                                 const std::string& offload, int64_t microbatches) {
-  const schedule::Table table = find_schedule(
-      {.schedule = options.schedule,
-       .num_ranks = options.stages,
-       .ranks_option = "--stages",
-       .option = "--pipeline-schedule",
-       .num_microbatches = microbatches > 0 ? static_cast<int>(microbatches) : options.microbatches,
-       .num_chunks = options.chunks,
-       .forwarding_delay = options.forwarding_delay});
-  engine::PipelinePlan plan = engine::make_pipeline_plan(table, options.forwarding_delay,
-                                                         divide(options, config, table.num_stages));
-  plan.data = options.data;
-  plan.regions = regions_of(options, recompute, plan.is_whole());
-  if (!plan.is_whole()) check_offload(recompute, offload);
-  return plan;
+planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
+                              const engine::RecomputeChoice& recompute,
+                              const std::string& offload) {
+  const schedule::Table table = find_schedule({.schedule = options.schedule,
+                                               .num_ranks = options.stages,
+                                               .ranks_option = "--stages",
+                                               .option = "--pipeline-schedule",
+                                               .num_microbatches = options.microbatches,
+                                               .num_chunks = options.chunks,
+                                               .forwarding_delay = options.forwarding_delay});
+  planner::Division division = {
+      .told = engine::make_pipeline_plan(table, options.forwarding_delay,
+                                         divide(options, config, table.num_stages)),
+      .schedule = options.schedule,
+      .regions = regions_allowed(options)};
+  division.told.data = options.data;
+  division.told.regions = regions_of(options, recompute, division.told.is_whole());
+  if (!division.told.is_whole()) check_offload(recompute, offload);
+  if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind)) {
+    division.spec = {.kind = kind,
+                     .num_ranks = options.stages,
+                     .num_microbatches = options.microbatches,
+                     .num_chunks = std::max(1, options.chunks),
+                     .forwarding_delay = options.forwarding_delay};
+  }
+  if (!options.ranks.empty()) division.num_processes = division.told.num_ranks();
+  return division;
 }
 
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options) {
   model::ModelConfig config = spec.parsed.config;
   config.use_mtp = config.mtp_layer && uses_mtp(spec);
-  engine::PipelinePlan plan = plan_stages(config, options, spec.recompute, spec.offload);
+  engine::PipelinePlan plan = division_of(config, options, spec.recompute, spec.offload).told;
   // A stage knows too little for the checks that make_engine makes.
   if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(spec));
   return plan;
+}
+
+std::vector<std::unique_ptr<engine::Engine>> make_planning_stages(
+    const LoadSpec& spec, const engine::PipelinePlan& plan) {
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (size_t stage = 0; stage < plan.layers.size(); ++stage) {
+    engines.push_back(make_planning_engine(
+        spec, /*draft_tokens=*/0,
+        plan.num_stages() == 1 ? std::nullopt : std::optional<LayerRange>(plan.layers[stage]),
+        threads_of(plan.ranks[stage], plan.num_ranks(), spec.threads)));
+  }
+  return engines;
 }
 
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,

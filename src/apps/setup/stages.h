@@ -8,6 +8,7 @@
 
 #include "apps/setup/engine_setup.h"
 #include "engine/runner.h"
+#include "planner/staged_plan.h"
 
 namespace strata::apps {
 
@@ -31,13 +32,16 @@ struct StageOptions {
 
 // All checks, before anything is loaded. Errors name all numbers.
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options);
-// `offload` as the option of that name has it. In so many micro-batches; 0: as the options say.
-engine::PipelinePlan plan_stages(const model::ModelConfig& config, const StageOptions& options,
-                                 const engine::RecomputeChoice& recompute,
-                                 const std::string& offload, int64_t microbatches = 0);
+// The same, and what --memory may choose. `offload` as the option of that name has it.
+planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
+                              const engine::RecomputeChoice& recompute, const std::string& offload);
 
 // Threads of a rank, of so many (0: all cores) that are divided among the ranks.
 int threads_of(int rank, int num_ranks, int threads);
+
+// Engines of each stage that can plan and cannot run.
+std::vector<std::unique_ptr<engine::Engine>> make_planning_stages(const LoadSpec& spec,
+                                                                  const engine::PipelinePlan& plan);
 
 // Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,

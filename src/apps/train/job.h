@@ -151,13 +151,11 @@ class TrainJob {
   std::map<size_t, std::vector<float>> gathered_biases_;
 };
 
-struct StagedPlan;
-
 // What loads, how it is divided, and of stages what they take and keep.
 struct TrainRun {
   LoadSpec spec;
   engine::PipelinePlan stages;
-  std::shared_ptr<const StagedPlan> staged = nullptr;  // null where nothing is divided
+  std::shared_ptr<const planner::StagedPlan> staged = nullptr;  // null where nothing is divided
 };
 
 // Checks what the options say together, and says it as values. Throws Error.

@@ -14,8 +14,7 @@
 #include "apps/setup/ranks.h"
 #include "apps/setup/text_stack.h"
 #include "apps/train/job.h"
-#include "apps/train/plan.h"
-#include "apps/train/staged_plan.h"
+#include "apps/train/run_plan.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -199,8 +198,8 @@ TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const Train
   }
   check_divided(options);
   planned.mtp = uses_mtp(planned) ? model::UseMtp::kAlways : model::UseMtp::kNever;
-  run.staged =
-      std::make_shared<const StagedPlan>(plan_staged(planned, options, data.train, data.eval));
+  run.staged = std::make_shared<const planner::StagedPlan>(
+      plan_staged(planned, options, data.train, data.eval));
   if (run.staged->weights_in_files) check_offload_folder(options.offload);
   run.spec.weights_in_files = run.staged->weights_in_files;
   run.stages = run.staged->stages;

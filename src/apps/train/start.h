@@ -9,8 +9,6 @@
 
 namespace strata::apps {
 
-struct StagedPlan;
-
 // Whether --out has a state, to be resumed; an Error where it has one and is not. Says so where
 // there is none to resume.
 bool find_state(const TrainOptions& options);
@@ -18,7 +16,7 @@ std::string fingerprint_of(TrainJob& job);
 // Makes --out, and loads its state or removes what a run that never saved left there.
 void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes);
 // What will run, and what it will take: the first rank prints it. `staged` may be null.
-std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged);
+std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* staged);
 // To the system.
 void return_free_memory();
 

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <memory>
 
-#include "apps/train/plan.h"
+#include "apps/train/run_plan.h"
 #include "apps/train/settings.h"
 #include "apps/train/start.h"
 #include "apps/train/state.h"
@@ -198,8 +198,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   const TrainOptions& planned = members.front().options;
   const auto pipeline = load_train_model(comm, run, planned, data);
   for (Member& member : members) {
-    member.job =
-        std::make_unique<TrainJob>(member.options, run.spec, pipeline, data,
+    member.job = std::make_unique<TrainJob>(member.options, run.spec, pipeline, data,
                                             members.front().job.get());
   }
   fit_memory(*members.front().job);

@@ -13,11 +13,10 @@
 #include "apps/setup/ranks.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
-#include "apps/train/plan.h"
+#include "apps/train/run_plan.h"
 #include "apps/train/sampler.h"
 #include "apps/train/settings.h"
 #include "apps/train/shared_data.h"
-#include "apps/train/staged_plan.h"
 #include "apps/train/start.h"
 #include "apps/train/state.h"
 #include "apps/train/sweep.h"
@@ -27,6 +26,8 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "base/trace.h"
+#include "planner/limits.h"
+#include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "report/trace_file.h"
@@ -72,18 +73,18 @@ void add_data_row(TrainJob& job, report::Table& table) {
 }
 
 // Those that were given, else those of this rank now, in so much memory.
-MachineLimits limits_of(TrainJob& job, int64_t most_bytes) {
+engine::MachineLimits limits_of(TrainJob& job, int64_t most_bytes) {
   if (job.spec().limits) return *job.spec().limits;
   engine::Engine& engine = job.engine();
-  MachineLimits limits =
-      probe_limits(engine.backend(), engine.model().weights->compute_dtype(), most_bytes);
+  engine::MachineLimits limits =
+      planner::probe_limits(engine.backend(), engine.model().weights->compute_dtype(), most_bytes);
   limits.flops *= job.stages().num_ranks();
   return limits;
 }
 
 }  // namespace
 
-std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
+std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* staged) {
   if (!job.is_first_rank()) return {};
   engine::Engine& engine = job.engine();
   const auto dataset = [](const data::Dataset& d) {
@@ -111,20 +112,20 @@ std::optional<Predicted> print_plan(TrainJob& job, const StagedPlan* staged) {
   const std::string machine = fmt::format("CPU path {}, {} threads", engine.backend().arithmetic(),
                                           engine.backend().parallelism());
   if (staged != nullptr) {
-    const MachineLimits limits = limits_of(job, staged->choice.stages.front().pass_bytes);
+    const engine::MachineLimits limits = limits_of(job, staged->choice.stages.front().pass_bytes);
     add_data_row(job, table);
-    add_rows(*staged, job.options().stages, limits, offload_folder(job.options().offload), table);
+    add_rows(*staged, limits, offload_folder(job.options().offload), table);
     table.add_row({"machine", machine + " a rank"});
     fmt::print(stderr, "{}{}", table.text(), stages_table(*staged));
     return Predicted{job.stages().data * staged->memory.total(), step_seconds(*staged, limits)};
   }
-  const TrainPlan plan = plan_of(job);
+  const planner::TrainPlan plan = plan_of(job);
   add_data_row(job, table);
-  table.add_row({"memory", memory_text(plan.memory)});
+  table.add_row({"memory", planner::memory_text(plan.memory)});
   const std::string files = file_text(plan, offload_folder(job.options().offload));
   if (!files.empty()) table.add_row({"files", files});
   // Before the pass takes its memory: the probe borrows that much.
-  const MachineLimits limits = limits_of(job, plan.recompute.bytes);
+  const engine::MachineLimits limits = limits_of(job, plan.recompute.bytes);
   table.add_row({"a step", time_text(plan, limits)});
   table.add_row({"machine", machine});
   fmt::print(stderr, "{}{}", table.text(), activations_text(plan));
@@ -182,7 +183,7 @@ void return_free_memory() {
 namespace {
 
 // False where a signal stopped it.
-bool train_on_rank(TrainJob& job, const StagedPlan* staged, bool resumes) {
+bool train_on_rank(TrainJob& job, const planner::StagedPlan* staged, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint = fingerprint_of(job);
   if (staged == nullptr) fit_memory(job);

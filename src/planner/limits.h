@@ -7,12 +7,10 @@
 #include "backend/backend.h"
 #include "engine/plan/cost.h"
 
-namespace strata::apps {
-
-using engine::MachineLimits;
+namespace strata::planner {
 
 // The best of a few short probes of about 0.1 s together, which take no more memory than
 // `most_bytes` and give it back.
-MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes);
+engine::MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes);
 
-}  // namespace strata::apps
+}  // namespace strata::planner

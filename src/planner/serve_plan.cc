@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/serve/plan.h"
+#include "planner/serve_plan.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
-#include "apps/setup/model_files.h"
 #include "base/error.h"
-#include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 #include "engine/adapter_state.h"
 #include "engine/pipeline/stage_plan.h"
@@ -17,7 +14,7 @@
 #include "report/format.h"
 #include "report/table.h"
 
-namespace strata::apps {
+namespace strata::planner {
 namespace {
 
 constexpr int64_t kMostPassTokens = 2048;
@@ -160,14 +157,6 @@ int64_t sample_bytes(const ServedModel& model) {
   return sample_pages(*model.stages[0]) * page_bytes(model) + state_bytes(model);
 }
 
-[[noreturn]] void too_little(int64_t needed, int64_t budget) {
-  throw Error(
-      ErrorCode::kResourceExhausted,
-      fmt::format("memory: at least {} are needed and {} may be used; raise --memory, serve "
-                  "fewer models or use --dtype bf16",
-                  report::format_bytes(needed), report::format_bytes(budget)));
-}
-
 // Divides what a server may have: first what is there whatever is asked of it, then passes that
 // leave enough for the rest, then longer data, then shares of what is left.
 class ServePlanner {
@@ -187,7 +176,7 @@ class ServePlanner {
     count_fixed();
     choose_passes();
     int64_t rest = plan_.budget - taken();
-    if (rest < 2 * least_) too_little(taken() + 2 * least_, plan_.budget);
+    if (rest < 2 * least_) refuse_memory(taken() + 2 * least_, plan_.budget);
     rest = give_long_data(rest);
     share(rest);
     count_examples();
@@ -211,8 +200,7 @@ class ServePlanner {
     fixed_ = plan_.weights + plan_.process;
     for (const PlanRow& row : plan_.requests) fixed_ += row.bytes;
     // With an adapter of a usual rank.
-    const int64_t one =
-        slot_bytes(models_[0], std::min(kUsualRank, plan_.max_rank), expert_rank_);
+    const int64_t one = slot_bytes(models_[0], std::min(kUsualRank, plan_.max_rank), expert_rank_);
     comfortable_ = std::max(2 * least_, one * 100 / kAdaptersPercent + 1);
   }
 
@@ -246,8 +234,8 @@ class ServePlanner {
     int64_t bytes = 0;
     for (const ServedModel& model : models_) {
       for (engine::Engine* stage : model.stages) {
-        bytes += step_bytes(*stage, model.plan != nullptr, tokens, max_sample_rows_,
-                            plan_.max_rank, expert_rank_);
+        bytes += step_bytes(*stage, model.plan != nullptr, tokens, max_sample_rows_, plan_.max_rank,
+                            expert_rank_);
       }
     }
     return bytes;
@@ -325,31 +313,12 @@ class ServePlanner {
 
 }  // namespace
 
-void check_weights_fit(std::span<const std::string> directories, int64_t budget,
-                       model::KeepWeights keep) {
-  int64_t bytes = 0;
-  for (const std::string& dir : directories) {
-    std::error_code ignored;
-    const auto source = find_weights(dir);
-    const NarrowBytes narrow = source == nullptr ? NarrowBytes() : narrow_bytes(*source);
-    const bool keeps = keep != model::KeepWeights::kBf16;
-    if (has_gguf(dir)) {
-      bytes += keeps ? narrow.stored : narrow.dequantised;
-    } else if (!keeps) {
-      bytes += narrow.dequantised - narrow.stored;
-    }
-    for (const auto& file : std::filesystem::directory_iterator(dir, ignored)) {
-      if (file.path().extension() == ".safetensors")
-        bytes += static_cast<int64_t>(file.file_size(ignored));
-    }
-  }
-  if (bytes > budget) too_little(bytes, budget);
-}
-
-std::vector<PlanRow> request_rows(const server::Budget& budget) {
-  std::vector<PlanRow> rows;
-  for (const server::Budget::Row& row : budget.rows()) rows.push_back({row.name, row.limit});
-  return rows;
+void refuse_memory(int64_t needed, int64_t budget) {
+  throw Error(
+      ErrorCode::kResourceExhausted,
+      fmt::format("memory: at least {} are needed and {} may be used; raise --memory, serve "
+                  "fewer models or use --dtype bf16",
+                  report::format_bytes(needed), report::format_bytes(budget)));
 }
 
 ServePlan plan_serve(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
@@ -398,4 +367,4 @@ std::string ServePlan::text() const {
                             (kv + states) / sample_bytes);
 }
 
-}  // namespace strata::apps
+}  // namespace strata::planner

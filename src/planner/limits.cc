@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/setup/step_time.h"
+#include "planner/limits.h"
 
 #include <algorithm>
 
 #include "ops/limits.h"
 
-namespace strata::apps {
+namespace strata::planner {
 namespace {
 
 constexpr int kProbes = 3;
@@ -13,9 +13,9 @@ constexpr double kProbeSeconds = 0.01;
 
 }  // namespace
 
-MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes) {
+engine::MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes) {
   ops::LimitProbe probe(backend, std::min(most_bytes, ops::LimitProbe::kReadBytes));
-  MachineLimits limits = {.flops = 0.0, .bytes = 0.0, .source = "probed now"};
+  engine::MachineLimits limits = {.flops = 0.0, .bytes = 0.0, .source = "probed now"};
   for (int i = 0; i < kProbes; ++i) {
     limits.flops = std::max(limits.flops, probe.matrix_flops(dtype, kProbeSeconds));
     limits.bytes = std::max(limits.bytes, probe.read_bandwidth());
@@ -23,4 +23,4 @@ MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes) {
   return limits;
 }
 
-}  // namespace strata::apps
+}  // namespace strata::planner

@@ -10,9 +10,8 @@
 
 #include "engine/engine.h"
 #include "engine/pipeline/plan.h"
-#include "server/budget.h"
 
-namespace strata::apps {
+namespace strata::planner {
 
 struct PlanRow {
   std::string name;
@@ -56,9 +55,6 @@ struct ServePlan {
   [[nodiscard]] std::string text() const;
 };
 
-// What requests may make a server hold, as rows of a plan.
-std::vector<PlanRow> request_rows(const server::Budget& budget);
-
 // Error{kResourceExhausted} when not even one adapter of rank 8 and one sample of 2,048 positions
 // fit: what is needed, what there is, and what to change.
 ServePlan plan_serve(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
@@ -69,8 +65,7 @@ ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, i
                      int64_t max_sample_rows, const std::vector<PlanRow>& requests,
                      model::ExpertRank expert_rank = model::ExpertRank::kDivided);
 
-// Before anything is loaded: the checkpoints' files against the budget.
-void check_weights_fit(std::span<const std::string> directories, int64_t budget,
-                       model::KeepWeights keep = model::KeepWeights::kBf16);
+// That Error.
+[[noreturn]] void refuse_memory(int64_t needed, int64_t budget);
 
-}  // namespace strata::apps
+}  // namespace strata::planner

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/run_shape.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/pipeline/stage_runner.h"
+
+namespace strata::planner {
+namespace {
+
+constexpr int kMostMicrobatches = 65536;
+
+}  // namespace
+
+bool FileSpace::holds(int64_t file_bytes, int64_t planned) const {
+  // Who has changed more of files than a fifth of the memory waits until it is written
+  // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
+  constexpr int64_t kChangedShare = 5;
+  if (file_bytes == 0) return true;
+  const bool is_kept = memory == INT64_MAX || file_bytes <= (memory - planned) / kChangedShare;
+  return file_bytes <= most && is_kept;
+}
+
+void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained,
+                int64_t micro_tokens) {
+  if (shape.longest_passes.empty()) {
+    for (int64_t limit = micro_tokens; limit >= 1; limit /= 2) {
+      shape.longest_passes.push_back({.limit = limit});
+    }
+  }
+  for (LongestPass& longest : shape.longest_passes) {
+    int64_t& most = trained ? longest.trained : longest.evaluated;
+    int64_t tokens = 0;
+    for (const int64_t length : lengths) {
+      if (tokens > 0 && tokens + length > longest.limit) tokens = 0;
+      tokens += length;
+      most = std::max(most, tokens);
+    }
+  }
+}
+
+int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
+  for (const LongestPass& longest : shape.longest_passes) {
+    if (longest.limit == micro_tokens && longest.trained > 0) return longest.trained;
+  }
+  return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
+}
+
+std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens) {
+  std::vector<int64_t> limits = {micro_tokens};
+  while (limits.back() / 2 >= kLeastPassTokens &&
+         pass_tokens(shape, limits.back()) <= limits.back())
+    limits.push_back(limits.back() / 2);
+  return limits;
+}
+
+void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, bool trained,
+                       int microbatches, int data) {
+  if (shape.longest_passes.empty()) {
+    for (int number = microbatches; number <= kMostMicrobatches; number *= 2) {
+      shape.longest_passes.push_back({.limit = number});
+    }
+  }
+  for (LongestPass& longest : shape.longest_passes) {
+    int64_t& most = trained ? longest.trained : longest.evaluated;
+    const std::vector<size_t> firsts =
+        engine::cut_lengths(lengths, static_cast<int>(longest.limit) * data);
+    const auto ranks = static_cast<size_t>(data);
+    std::vector<int64_t>& each = longest.of_microbatches;
+    each.resize(std::max(each.size(), (firsts.size() + ranks - 2) / ranks));
+    for (size_t m = 0; m + 1 < firsts.size(); ++m) {
+      const int64_t tokens =
+          std::accumulate(lengths.data() + firsts[m], lengths.data() + firsts[m + 1], int64_t{0});
+      most = std::max(most, tokens);
+      each[m / ranks] = std::max(each[m / ranks], tokens);
+    }
+  }
+}
+
+}  // namespace strata::planner
