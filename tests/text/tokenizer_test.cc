@@ -227,5 +227,27 @@ TEST(IncrementalDetokenizer, HoldsHalfACharacter) {
   EXPECT_EQ(stream.flush(), "\xEF\xBF\xBD");
 }
 
+// A lower bound, for real texts and the longest tokens of the vocabulary.
+TEST(Tokenizer, TellsHowManyTokensThereAreAtLeast) {
+  const Tokenizer tokenizer = Tokenizer::load(STRATA_SOURCE_DIR "/models/tiny-qwen3");
+  std::vector<std::string> texts = {"",
+                                    "a",
+                                    "Hello, world!",
+                                    "e\u0301e\u0301e\u0301",
+                                    std::string(5000, ' '),
+                                    std::string(5000, 'a'),
+                                    std::string(5000, '\n')};
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string token = tokenizer.decode({&id, 1});
+    std::string many;
+    for (int i = 0; i < 8; ++i) many += token;
+    texts.push_back(many);
+  }
+  for (const std::string& text : texts) {
+    EXPECT_LE(tokenizer.least_tokens(text), std::ssize(tokenizer.encode(text))) << text;
+  }
+  EXPECT_GT(tokenizer.least_tokens(std::string(100'000, ' ')), 100);
+}
+
 }  // namespace
 }  // namespace strata::text

@@ -241,6 +241,7 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   order.in_reasoning = ends_in_reasoning(order.form, prompt);
   if (!request.tools.empty()) order.types = std::make_shared<const ToolTypes>(request.tools);
   if (!body.boolean_or("parallel_tool_calls", true)) order.most_calls = 1;
+  check_prompt_bytes(text, base, prompt, "messages");
   sample.prompt = text.tokenizer.encode(prompt);
   if (sample.prompt.empty()) body.fail("messages", "the prompt is empty");
   sample.topk_sample_logprobs = order.telling.top_logprobs;

@@ -46,6 +46,7 @@ class PromptReader {
     if (value.is_array()) return read_ids(value.get_array());
     if (!value.is_string()) body_.fail("prompt", "wanted a string, a list of them, or token ids");
     const json::string& text = value.get_string();
+    check_prompt_bytes(text_, base_, {text.data(), text.size()}, "prompt");
     return checked(text_.tokenizer.encode({text.data(), text.size()}, /*add_special=*/true));
   }
   std::vector<int32_t> read_ids(const json::array& items) {

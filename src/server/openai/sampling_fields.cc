@@ -109,6 +109,18 @@ void read_sampling(const Fields& body, const ServedText& text, const api::BaseIn
   read_stop(body, sample);
 }
 
+void check_prompt_bytes(const ServedText& text, const api::BaseInfo& base, std::string_view prompt,
+                        std::string_view param) {
+  const int64_t least = text.tokenizer.least_tokens(prompt);
+  if (least < base.max_context) return;
+  throw OpenAiFault(
+      ErrorCode::kInvalidArgument,
+      fmt::format("This model's maximum context length is {} tokens. However, your {} has {} "
+                  "bytes, which are at least {} tokens. Please reduce its length.",
+                  base.max_context, param, prompt.size(), least),
+      std::string(param), "context_length_exceeded");
+}
+
 void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
                     std::optional<int64_t> max_tokens, std::string_view param,
                     api::Sample& sample) {

@@ -24,6 +24,10 @@ Telling read_telling(const Fields& body);
 void read_sampling(const Fields& body, const ServedText& text, const api::BaseInfo& base,
                    uint64_t fallback_seed, api::Sample& sample);
 
+// Throws where a prompt is so long that it needs no encoding to know: that takes many times its
+// bytes, and seconds of a core.
+void check_prompt_bytes(const ServedText& text, const api::BaseInfo& base, std::string_view prompt,
+                        std::string_view param);
 // Sets max_tokens, which a request leaves out (nothing) or says. Throws where the context would
 // become too long; `param` is what the prompt came in.
 void set_max_tokens(const ServedText& text, const api::BaseInfo& base,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -17,6 +18,20 @@ namespace {
 bool is_byte_level(const TokenizerSpec& spec) {
   return !spec.pre_tokenizer.empty() &&
          spec.pre_tokenizer.back().kind == PreTokenizerStep::Kind::kByteLevel;
+}
+
+// Whether each byte of a text, as the normalizer leaves it, is in a token's.
+bool keeps_all(const TokenizerSpec& spec) {
+  const auto is_nfc = [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::kNfc;
+  };
+  const auto removes = [](const PreTokenizerStep& step) {
+    return step.behavior == PreTokenizerStep::Behavior::kRemoved;
+  };
+  const auto takes_spaces = [](const AddedToken& token) { return token.lstrip || token.rstrip; };
+  return is_byte_level(spec) && std::ranges::all_of(spec.normalizer, is_nfc) &&
+         std::ranges::none_of(spec.pre_tokenizer, removes) &&
+         std::ranges::none_of(spec.added_tokens, takes_spaces);
 }
 
 // What an added token decodes to: a normalized one is kept, and printed, as the normalizer leaves
@@ -74,6 +89,9 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     tokens[id] = decoded_text(spec, token);
     added_ids.insert(token.content, token.id);
     if (token.special) special_texts.insert(token.content, token.id);
+  }
+  if (keeps_all(spec)) {
+    for (const auto& token : tokens) longest = std::max(longest, token ? token->size() : 0);
   }
   special.resize(tokens.size());
   skipped.resize(tokens.size());
@@ -235,6 +253,13 @@ std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
 bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && static_cast<size_t>(id) < impl_->special.size() &&
          impl_->special[static_cast<size_t>(id)];
+}
+
+int64_t Tokenizer::least_tokens(std::string_view text) const {
+  if (impl_->longest == 0) return 0;
+  // NFC makes one character of several that have at most three times its bytes; ASCII has none.
+  const bool is_ascii = std::ranges::all_of(text, [](char c) { return (c & 0x80) == 0; });
+  return static_cast<int64_t>(text.size() / ((is_ascii ? 1 : 3) * impl_->longest));
 }
 
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->tokens.size()); }

@@ -53,6 +53,10 @@ class Tokenizer {
                                             EncodeStats* stats = nullptr) const;
   [[nodiscard]] Encoding encode_with_spans(std::string_view text, bool add_special = false) const;
 
+  // A number of tokens that the text has at least, told without encoding it: its bytes divided by
+  // those of the longest token. 0 where characters can go without a token of their own.
+  [[nodiscard]] int64_t least_tokens(std::string_view text) const;
+
   // Ids without a token are left out.
   [[nodiscard]] std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 

@@ -24,6 +24,7 @@ struct Tokenizer::Impl {
   std::vector<std::optional<std::string>> tokens;  // by id, added ones included
   std::vector<bool> special;
   std::vector<bool> skipped;  // by skip_special
+  size_t longest = 0;         // bytes of a token; 0: text may go without tokens
 
  private:
   void encode_segment(AlignedText text, bool at_start, BpeScratch& scratch, Encoding& out) const;

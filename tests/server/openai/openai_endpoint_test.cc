@@ -140,7 +140,7 @@ TEST(OpenAiEndpoint, MaxTokensOfZeroTellsThePromptAlone) {
 }
 
 struct Refusal {
-  const char* more;
+  std::string more;
   const char* param;
   const char* words;
 };
@@ -170,6 +170,8 @@ TEST(OpenAiEndpoint, RefusesByName) {
       {R"("stop":[1])", "stop", "a string"},
       {R"("max_tokens":0)", "max_tokens", "wanted 1"},
       {R"("max_tokens":100000)", "messages", "maximum context length is 600"},
+      {R"("messages":[{"role":"user","content":")" + std::string(1 << 20, 'a') + R"("}])",
+       "messages", "bytes, which are at least"},
       {R"("max_tokens":9223372036854775807)", "messages", "maximum context length is 600"},
       {R"("max_tokens":3,"max_completion_tokens":4)", "max_completion_tokens", "another"},
       {R"("logit_bias":{"x":1})", "logit_bias", "no token id"},
@@ -206,7 +208,7 @@ TEST(OpenAiEndpoint, RefusesByName) {
   };
   for (const Refusal& refusal : kRefusals) {
     OpenAiHouse house;
-    const bool has_messages = std::string(refusal.more).starts_with("\"messages\"");
+    const bool has_messages = refusal.more.starts_with("\"messages\"");
     const auto answer = house.chat(has_messages ? refusal.more : kHello + "," + refusal.more);
     ASSERT_EQ(answer->response.status, 400) << refusal.more << answer->response.bytes();
     EXPECT_EQ(answer->error("param"), refusal.param) << refusal.more;
