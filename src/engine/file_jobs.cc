@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/file_jobs.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 
 namespace strata::engine {
@@ -56,6 +58,8 @@ void FileJobs::run(FileJob& job) const {
       job.states = read_adapter_parts(stages_, job.specs, job.dir, job.optimizer);
       return;
     case FileJob::What::kWriteWeights:
+      // What fails here fails when the files are opened.
+      (void)::mkdir(job.dir.c_str(), 0700);
       write_adapter_state({.weights = job.weights}, job.dir, stages_[0]->model().dir, metadata_);
       return;
     case FileJob::What::kRemove: {

@@ -80,7 +80,8 @@ bool SnapshotCache::is_behind() const {
 // On a full disk they stay in memory: who asked for other weights must not pay for that.
 void SnapshotCache::finish_write(FileJob job) {
   const auto found = entries_.find(api::SnapshotId{job.name});
-  if (found == entries_.end()) {  // released meanwhile, and its folder perhaps before it was there
+  // Released meanwhile, and its folder perhaps before it was there.
+  if (found == entries_.end() || found->second.dir != job.dir) {
     files_.ask({.what = FileJob::What::kRemove, .name = job.name, .dir = job.dir});
     return;
   }
