@@ -440,7 +440,10 @@ void TinkerServer::stop() {
   state_->metrics->stop(0.0);
   state_->stop_threads();
   // Twice: results that were posted before may post their answers once more.
-  state_->http->post([this] { state_->http->post([this] { state_->service.fail_pending(); }); });
+  state_->http->post([this] {
+    state_->service.settle_rest();
+    state_->http->post([this] { state_->service.fail_pending(); });
+  });
   state_->http->stop(kLastResponses);
   try {
     state_->service.keep_usage();

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/crypto.h"
@@ -357,20 +360,33 @@ Response Service::answer(const PendingCommand& pending, const api::Result& resul
 }
 
 void Service::post(std::vector<api::Event> events) {
+  const bool is_under_way = !posted_.empty();  // its next turn is posted
+  std::move(events.begin(), events.end(), std::back_inserter(posted_));
+  if (!is_under_way) settle_posted(kEventsAtOnce);
+}
+
+void Service::settle_posted(size_t most) {
   const double now = now_seconds();
-  for (api::Event& event : events) {
-    const api::RequestId request = event.request;
-    auto* outcome = std::get_if<api::Outcome>(&event.what);
-    if (outcome == nullptr) {
-      guarded("tell", [&] { tell(event); });
-      continue;
-    }
-    api::Result result = {request, std::move(*outcome)};
-    const std::string fault = guarded("settle", [&] { settle(result, now); });
-    if (fault.empty()) continue;
-    futures_.fail(request, api::FaultCategory::kServer,
-                  "the server failed on this request; its log says why", now);
+  for (; most > 0 && !posted_.empty(); --most) {
+    settle_event(posted_.front(), now);
+    posted_.pop_front();
   }
+  if (posted_.empty()) return;
+  if (!parts_.back) return settle_posted(posted_.size());
+  parts_.back([this] { settle_posted(kEventsAtOnce); });
+}
+
+void Service::settle_event(api::Event& event, double now) {
+  auto* outcome = std::get_if<api::Outcome>(&event.what);
+  if (outcome == nullptr) {
+    guarded("tell", [&] { tell(event); });
+    return;
+  }
+  api::Result result = {event.request, std::move(*outcome)};
+  const std::string fault = guarded("settle", [&] { settle(result, now); });
+  if (fault.empty()) return;
+  futures_.fail(event.request, api::FaultCategory::kServer,
+                "the server failed on this request; its log says why", now);
 }
 
 Service::Sampling Service::sample(const Request& request, const LiveSampler& weights,

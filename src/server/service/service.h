@@ -78,7 +78,10 @@ class Service {
 
   Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch);
 
-  // What happens to requests, as the engines and the scheduler tell it: in order for each.
+  static constexpr size_t kEventsAtOnce = 256;
+
+  // What happens to requests, as the engines and the scheduler tell it: in order, some at a turn of
+  // the I/O thread, so that the end of thousands keeps nobody else waiting.
   void post(std::vector<api::Event> events);
   // Ends held polls and silent sessions, drops old results. About ten times a second, with
   // now_seconds(). Time in which it was not called is no silence of anybody's: while this thread,
@@ -99,6 +102,8 @@ class Service {
   std::optional<Response> admit(const Request& request);
   // Writes what keys have used since it was written last. Throws Error.
   void keep_usage();
+  // Settles what was told so far, however much it is.
+  void settle_rest() { settle_posted(posted_.size()); }
   // Fails what is still pending; every poll gets its answer.
   void fail_pending();
 
@@ -188,6 +193,8 @@ class Service {
 
   void undo(const PendingCommand& pending);
   void tell(const api::Event& event);
+  void settle_event(api::Event& event, double now);
+  void settle_posted(size_t most);
   void settle(api::Result& result, double now);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
@@ -211,6 +218,7 @@ class Service {
   SamplerTable samplers_;
   Remembered remembered_;  // every number of a model or a sampler
   Clock clock_;
+  std::deque<api::Event> posted_;  // what was told and is not settled
   bool stopping_ = false;
   double last_sweep_ = 0;
   std::deque<std::string> ended_;      // sessions whose samplers are being dropped

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Service over SQLite and real files, called through its routes, with a dispatch that writes down
 // what it is given and answers when told to. One thread: jobs for the worker run when run_aside()
-// is called, or at once.
+// is called, or at once, and what they post back when turn() is, or at once.
 #pragma once
 #include <algorithm>
 #include <boost/json.hpp>
@@ -113,6 +113,14 @@ class House {
     for (; !aside_.empty(); aside_.pop_front()) aside_.front()();
   }
 
+  // One more turn of the I/O thread, and how many wait.
+  size_t turn() {
+    const auto job = std::move(turns_.front());
+    turns_.pop_front();
+    job();
+    return turns_.size();
+  }
+
   // Of the last call.
   [[nodiscard]] const std::string& about() const { return *about_; }
 
@@ -129,8 +137,9 @@ class House {
   std::vector<int64_t> consumed;                         // numbers
   api::Admission admission = api::Admission::kAccepted;  // of what is submitted from now on
   double excused = 0.0;
-  int num_parsed = 0;       // jobs for the threads that read large bodies and write large results
-  bool holds_jobs = false;  // of the worker, until run_aside()
+  int num_parsed = 0;        // jobs for the threads that read large bodies and write large results
+  bool holds_jobs = false;   // of the worker, until run_aside()
+  bool holds_turns = false;  // what is posted back, until turn()
 
  private:
   ServiceParts parts() {
@@ -149,7 +158,11 @@ class House {
                   if (!holds_jobs) return job();
                   aside_.push_back(std::move(job));
                 },
-            .back = [](const std::function<void()>& job) { job(); },
+            .back =
+                [this](std::function<void()> job) {
+                  if (!holds_turns) return job();
+                  turns_.push_back(std::move(job));
+                },
             .parse =
                 [this](const std::string&, const std::function<void()>& job) {
                   ++num_parsed;
@@ -194,7 +207,7 @@ class House {
   bool is_admin_ = false;
   Watch watch_;
   Router router_;
-  std::deque<std::function<void()>> aside_;
+  std::deque<std::function<void()>> aside_, turns_;
   std::unique_ptr<Service> service_;
 };
 

@@ -162,6 +162,48 @@ TEST(Service, AFullDiskIsSweptAllTheSame) {
   EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
 }
 
+// The end of a session with thousands of steps in line keeps nobody else waiting.
+TEST(Service, ThousandsOfResultsAreSettledSomeAtATurn) {
+  House house;
+  house.holds_turns = true;
+  const std::string model = house.model(house.session());
+  std::vector<std::string> requests;
+  std::vector<api::Event> events;
+  for (int i = 1; i <= 600; ++i) {
+    const Response step = house.post(
+        "optim_step", R"({"model_id":")" + model + R"(","seq_id":)" + std::to_string(i) + "}");
+    requests.push_back(House::text(step, "request_id"));
+    events.emplace_back(api::RequestId{requests.back()},
+                        api::Failure{api::FaultCategory::kUser, "first"});
+  }
+  const auto settled = [&] { return 600 - house.service().futures().num_pending(); };
+  ASSERT_EQ(settled(), 0u);
+  house.service().post(std::move(events));
+  EXPECT_EQ(settled(), 256u);
+  house.settle(requests.back(), api::Failure{api::FaultCategory::kUser, "second"});
+  EXPECT_EQ(settled(), 256u) << "it is behind those that came before";
+  EXPECT_EQ(house.turn(), 1u);
+  EXPECT_EQ(settled(), 512u);
+  EXPECT_EQ(house.turn(), 0u);
+  EXPECT_EQ(settled(), 600u);
+  EXPECT_THAT(house.poll(requests.back()).body, HasSubstr("first"));
+}
+
+TEST(Service, AShutdownSettlesWhatWasTold) {
+  House house;
+  house.holds_turns = true;
+  const std::string model = house.model(house.session());
+  std::vector<api::Event> events;
+  for (int i = 0; i < 300; ++i)
+    events.emplace_back(api::RequestId{"none"}, api::Failure{api::FaultCategory::kUser, ""});
+  const std::string request = house.step(model);
+  events.emplace_back(api::RequestId{request}, api::Failure{api::FaultCategory::kUser, "told"});
+  house.service().post(std::move(events));
+  house.service().settle_rest();
+  house.service().fail_pending();
+  EXPECT_THAT(house.poll(request).body, HasSubstr("told"));
+}
+
 // The store fails while failures are noted: each result of the batch reaches its future.
 TEST(Service, OneFaultLosesNoOtherResult) {
   House house;
