@@ -89,6 +89,10 @@ void make_folders_durable(const std::string& path) {
   make_folders_durable(path);
 }
 
+void make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0) fail(path, "create");
+}
+
 void remove_tree(const std::string& path) {
   std::error_code fault;
   std::filesystem::remove_all(path, fault);
@@ -144,10 +148,8 @@ int64_t fingerprint_of_secret(const std::string& secret) {
   return static_cast<int64_t>(value >> 1);
 }
 
-std::string DataDir::make_temporary() const {
-  const std::string path = fmt::format("{}/{}", temporary(), random_id());
-  if (::mkdir(path.c_str(), 0700) != 0) fail(path, "create");
-  return path;
+std::string DataDir::temporary_name() const {
+  return fmt::format("{}/{}", temporary(), random_id());
 }
 
 }  // namespace strata::server

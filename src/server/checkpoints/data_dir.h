@@ -27,8 +27,8 @@ class DataDir {
   // Tells one data directory from another; any thread may show it.
   [[nodiscard]] int64_t fingerprint() const;
 
-  // A new empty folder below tmp.
-  [[nodiscard]] std::string make_temporary() const;
+  // A name below tmp that nothing has.
+  [[nodiscard]] std::string temporary_name() const;
 
  private:
   void load_secret();
@@ -42,6 +42,8 @@ class DataDir {
 int64_t fingerprint_of_secret(const std::string& secret);
 // Creates `path` and its parents so that they survive a power failure.
 void make_folders_durable(const std::string& path);
+// Of mode 0700; Error where it is there.
+void make_folder(const std::string& path);
 // Removes a folder with all it holds; nothing happens when it is not there.
 void remove_tree(const std::string& path);
 

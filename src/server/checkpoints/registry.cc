@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <set>
 #include <thread>
 #include <utility>
@@ -85,6 +86,7 @@ CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
   store_.bind_data_directory(data.fingerprint());
   check_mark();
   reconcile();
+  look_at_disk();
 }
 
 // A file in the folder itself says that this is the folder which the store knows: an empty mount
@@ -199,20 +201,31 @@ void CheckpointRegistry::check_disk(int64_t more) const {
 
 std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
   check_disk(bytes + *reserved_);
-  std::error_code fault;
-  const fs::space_info disk = fs::space(data_.temporary(), fault);
-  if (!fault && std::cmp_less(disk.available, bytes + *reserved_)) {
+  const int64_t available = available_;
+  if (available < bytes + *reserved_) {
     throw Error(
         ErrorCode::kIo,
         fmt::format("the disk has {} bytes left, and this save takes about {} besides {} of "
                     "others in line",
-                    disk.available, bytes, reserved_->load()));
+                    available, bytes, reserved_->load()));
   }
   *reserved_ += bytes;
   return {nullptr, [reserved = reserved_, bytes](void*) { *reserved -= bytes; }};
 }
 
-std::string CheckpointRegistry::begin() { return data_.make_temporary(); }
+void CheckpointRegistry::look_at_disk() {
+  std::error_code fault;
+  const fs::space_info disk = fs::space(data_.temporary(), fault);
+  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  const bool is_known = !fault && std::cmp_less(disk.available, kMost);
+  available_ = is_known ? static_cast<int64_t>(disk.available) : kMost;
+}
+
+std::string CheckpointRegistry::begin() {
+  std::string dir = name_folder();
+  make_folder(dir);
+  return dir;
+}
 
 CheckpointRow CheckpointRegistry::finish(const std::string& dir, const CheckpointSave& save,
                                          double now) {
@@ -248,6 +261,7 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
     throw;
   }
   commit(row, [&] { store_.add_checkpoint(row); });
+  look_at_disk();
   return row;
 }
 
@@ -388,6 +402,7 @@ void CheckpointRegistry::sweep(double now, double steady) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   step([&] { archive_budget_.remove_idle(steady, kOldArchive); });  // packed anew when asked for
+  look_at_disk();
   if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);
 }
 

@@ -3,12 +3,13 @@
 // tmp, synced, renamed to DATA/checkpoints/<tenant>/<run>/<kind>/<random id>/, and made visible by
 // one durable transaction; so a checkpoint is there whole or not at all. Replacing is a new folder
 // and a switch of the row. Files go when their row is dead and nobody reads them. Any thread.
-//   const std::string dir = registry.begin();   // the engine writes its files there
+//   const std::string dir = registry.begin();   // its files are written there
 //   const CheckpointRow row = registry.finish(dir, save, wall_seconds());
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,10 +58,12 @@ class CheckpointRegistry {
   // tenth of them is missing.
   CheckpointRegistry(const DataDir& data, StateStore& store, const RegistryOptions& options);
 
-  // A folder to write a save into.
+  // A folder to write a save into; or its name alone, which touches no disk: whoever writes into it
+  // makes it.
   std::string begin();
+  [[nodiscard]] std::string name_folder() const { return data_.temporary_name(); }
   // Space for a save of about so many bytes, while the answer lives. Error{kIo} when --max-disk or
-  // the disk has none left besides what is reserved already.
+  // the disk had none left, as it was last seen, besides what is reserved. Touches no disk.
   std::shared_ptr<void> reserve(int64_t bytes);
   // Error{kIo} when the disk or its limit (max_disk) is full; then nothing is left of the save.
   CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
@@ -114,6 +117,7 @@ class CheckpointRegistry {
   void move_strays(const std::set<std::string>& known);
   void commit(const CheckpointRow& row, const std::function<void()>& add);
   void check_disk(int64_t more) const;
+  void look_at_disk();
   void place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
   void collect(const CheckpointRow& row);
@@ -135,6 +139,8 @@ class CheckpointRegistry {
   StateStore& store_;
   const RegistryOptions options_;
   std::shared_ptr<std::atomic<int64_t>> reserved_ = std::make_shared<std::atomic<int64_t>>(0);
+  // Bytes of the disk: at the start, behind a save or a sweep. Where it does not say, no limit.
+  std::atomic<int64_t> available_ = std::numeric_limits<int64_t>::max();
 
   struct Leases {
     Mutex mutex;

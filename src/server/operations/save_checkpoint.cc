@@ -14,7 +14,7 @@
 namespace strata::server {
 namespace {
 
-// A checkpoint in its folder, whose files are whole when the command ends.
+// A checkpoint in its folder, which is there when its files are written: what is queued has none.
 struct CheckpointSaved : Completion {
   CheckpointSaved(CheckpointRegistry& of, const Dispatch& engines, const char* reply_type)
       : registry(of), dispatch(engines), type(reply_type) {}
@@ -26,9 +26,13 @@ struct CheckpointSaved : Completion {
     if (save.path.kind == CheckpointKind::kExternal) reply.add("size_bytes", row.size_bytes);
     return json_response(200, reply.text());
   }
+  void make_folder() override {
+    server::make_folder(dir);
+    is_made = true;
+  }
   void undo() override {
     release();
-    registry.abandon(dir);
+    if (is_made) registry.abandon(dir);
   }
   [[nodiscard]] bool writes_files() const override { return true; }
 
@@ -41,6 +45,7 @@ struct CheckpointSaved : Completion {
   const Dispatch& dispatch;
   const char* const type;  // of the reply
   std::string dir = {};
+  bool is_made = false;
   CheckpointSave save = {};
   api::BaseId base = {};
   api::SnapshotId snapshot = {};
@@ -94,7 +99,7 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
     if (error.code != ErrorCode::kIo) throw;
     return refuse_later(service, call, error.what(), api::FaultCategory::kServer);
   }
-  saved->dir = parts.registry.begin();
+  saved->dir = parts.registry.name_folder();
   api::Command command = training_command(service, call);
   saved->snapshot = {command.request.text};
   command.op = save_of(kind, saved->dir, model.base_name, saved->snapshot);

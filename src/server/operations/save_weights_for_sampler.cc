@@ -35,10 +35,10 @@ struct EphemeralSaved : Completion {
         200,
         JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
   }
-  // Until it is saved, its snapshot is another's of that name: sent again, it is refused.
+  // Until it is saved, its snapshot is another's of that name (sent again, it is refused), and no
+  // folder of its own is there.
   void undo() override {
-    if (is_saved) service.dispatch().release(sampler.base, sampler.snapshot);
-    service.parts().registry.abandon(sampler.dir);
+    if (is_saved) service.let_go(sampler);
   }
 
   Service& service;
@@ -65,13 +65,12 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
                          .model_path = {},
                          .base = model.base,
                          .snapshot = {row.id},
-                         .dir = service.parts().registry.begin(),
+                         .dir = service.parts().registry.name_folder(),
                          .is_ephemeral = true,
                          .lease = {}};
   api::Command command = training_command(service, call);
   SharedLimit::Share bytes = service.samplers().take_bytes(row.id, sampler);
   if (!bytes && !service.samplers().leaves_bytes(row.id, model.session)) {
-    service.parts().registry.abandon(sampler.dir);
     std::optional<Response> known =
         service.known_number(call.model_id, call.seq_id, command.fingerprint);
     return known ? std::move(*known) : too_many_samplers_response();

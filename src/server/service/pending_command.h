@@ -23,9 +23,12 @@ class Completion {
 
   // Of a success; throws Error for a fault in what follows it.
   virtual Response finish(const api::Outcome& outcome) = 0;
-  // The command was refused or failed, or finish() threw.
+  // Before the files of a save are written, on the thread that writes them; throws Error.
+  virtual void make_folder() {}
+  // The command was refused or failed, or make_folder() or finish() threw.
   virtual void undo() {}
-  // finish() and undo() work on files alone, and may run on another thread.
+  // finish() works on files alone, and runs on another thread, and undo() behind it: when nothing
+  // is made yet it is called on the I/O thread, thousands of times in a row.
   [[nodiscard]] virtual bool writes_files() const { return false; }
 };
 

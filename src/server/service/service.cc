@@ -342,11 +342,20 @@ std::string Service::for_clients(const std::string& message) const {
   return "the server could not read or write its files; its log says why";
 }
 
+void Service::write_files(const PendingCommand& pending) const {
+  bool is_made = false;
+  const std::shared_ptr<void> goes(nullptr, [&](void*) {  // else what was copied stays for good
+    if (!is_made) dispatch_.drop_saved(pending.request);
+  });
+  pending.completion->make_folder();
+  is_made = true;
+  dispatch_.write_saved(pending.request);
+}
+
 Response Service::answer(const PendingCommand& pending, const api::Result& result) const {
   try {
     const auto* saved = std::get_if<api::Saved>(&result.outcome);
-    if (saved != nullptr && saved->what != api::SavedAs::kNothing)
-      dispatch_.write_saved(result.request);
+    if (saved != nullptr && saved->what != api::SavedAs::kNothing) write_files(pending);
     return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
     pending.completion->undo();

@@ -136,6 +136,8 @@ class Service {
   // Of a session that is alive, for --max-samplers-per-session.
   int64_t count_samplers(const std::string& session);
   void drop_model(const std::string& id);
+  // The files and the engine's copy of one whose row was taken, or never was.
+  void let_go(const LiveSampler& sampler);
   // With its models and samplers, and its requests, which fail.
   void end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail);
@@ -177,8 +179,6 @@ class Service {
   std::string guarded(const char* step, const std::function<void()>& body);
 
  private:
-  // The files and the engine's copy of one whose row was taken.
-  void let_go(const LiveSampler& sampler);
   void remove_files(const LiveSampler& sampler);
   // Some of what ended sessions leave.
   void drop_ended();
@@ -198,6 +198,7 @@ class Service {
   void settle(api::Result& result, double now);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
+  void write_files(const PendingCommand& pending) const;
   // The response of a success; of a fault in making it, its failure. Any thread.
   Response answer(const PendingCommand& pending, const api::Result& result) const;
   [[nodiscard]] std::string for_clients(const std::string& message) const;

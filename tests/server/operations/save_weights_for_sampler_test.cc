@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <iterator>
 
 #include "tests/server/service/house.h"
 
@@ -59,10 +58,14 @@ TEST(SaveWeightsForSampler, OneThatReplacesAnotherRemovesItsFolder) {
     const Response saved = house.post("save_weights_for_sampler",
                                       R"({"model_id":")" + model + R"(","seq_id":)" +
                                           std::to_string(i) + R"(,"sampling_session_seq_id":0})");
+    EXPECT_EQ(house.num_temporary(), i > 1 ? 1 : 0);
+    // As an engine that is short of memory makes it.
+    const auto* save = std::get_if<api::SaveForSampler>(&house.submitted.back().op);
+    ASSERT_NE(save, nullptr);
+    std::filesystem::create_directory(save->dir);
     house.settle(House::text(saved, "request_id"), api::Saved{});
   }
-  const std::filesystem::directory_iterator folders(house.data().temporary());
-  EXPECT_EQ(std::distance(begin(folders), end(folders)), 1);
+  EXPECT_EQ(house.num_temporary(), 1);
 }
 
 }  // namespace

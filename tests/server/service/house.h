@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <deque>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -109,6 +111,11 @@ class House {
     events.emplace_back(api::RequestId{request}, std::move(outcome));
     service_->post(std::move(events));
   }
+  [[nodiscard]] int64_t num_temporary() const {
+    const std::filesystem::directory_iterator folders(data_.temporary());
+    return std::distance(begin(folders), end(folders));
+  }
+  [[nodiscard]] size_t num_aside() const { return aside_.size(); }
   void run_aside() {
     for (; !aside_.empty(); aside_.pop_front()) aside_.front()();
   }
