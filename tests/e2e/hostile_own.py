@@ -105,7 +105,7 @@ def hanging_disk(w):
     return f"{changed}, {read}"
 
 
-@attack("2,000 sampling sessions of a sample-only key where some 80 have space, the first of them again, and then unsaved ones",
+@attack("300 sampling sessions of a sample-only key where some 80 have space, the first of them again, and then unsaved ones",
         "200, the same bits, 429")
 def crowd_of_samplers(w):
     with tempfile.TemporaryDirectory() as folder, server(
@@ -117,7 +117,7 @@ def crowd_of_samplers(w):
         asked = {"prompt": [5, 9, 17], "params": {"seed": 7}, "max_tokens": 8}
         before = player.sampled(first, 1, **asked)
         codes = {player.post("create_sampling_session", {"session_id": session, "sampling_session_seq_id": i,
-                                                         "base_model": "tiny"}).status_code for i in range(1, 2000)}
+                                                         "base_model": "tiny"}).status_code for i in range(1, 300)}
         with httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/metrics")) as metrics:
             text = metrics.get("http://localhost/metrics").text
         held = [line for line in text.splitlines() if 'samplers"' in line and not line.startswith("#")]
