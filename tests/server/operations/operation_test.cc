@@ -115,7 +115,7 @@ TEST(Operations, ACheckpointIsLoadedIntoAModelLikeItsOwnOrANewOne) {
   const std::string session = house.session();
   const std::string model = house.model(session);
   const Response saved = house.post("save_weights", number(model, 1, R"(,"path":"a")"));
-  house.settle(House::text(saved, "request_id"), api::Saved{});
+  house.settle(House::text(saved, "request_id"), api::Saved{api::SavedAs::kState, "d"});
   const std::string path = "tinker://" + model + "/weights/a";
   ASSERT_EQ(House::text(house.poll(House::text(saved, "request_id")), "path"), path);
   house.post("load_weights", number(model, 2, R"(,"path":")" + path + R"(","optimizer":true)"));
