@@ -36,8 +36,8 @@ TEST(RankThreads, RunOnePieceOfWorkAfterTheOther) {
         const std::thread::id own = std::this_thread::get_id();
         EXPECT_TRUE(i == 0 || ids[static_cast<size_t>(rank)] == own);
         ids[static_cast<size_t>(rank)] = own;
-        const int got =
-            round_trip(i % 2 == 0 ? ranks.comm(rank) : ranks.breaking_comm(rank), value);
+        const int got = round_trip(i % 2 == 0 ? ranks.comm(rank) : ranks.breaking_comm(rank),
+                                   rank == 0 ? value : 0);
         if (rank == 0) value = got;
       });
     }
@@ -114,7 +114,7 @@ TEST(RankThreads, BreaksComeToAllRanks) {
           for (int i = 0; i < kRounds; ++i) {
             const Interruption& own = *ranks.breaks(rank);
             if (own.is_due()) own.run();
-            const int got = round_trip(ranks.comm(rank), value);
+            const int got = round_trip(ranks.comm(rank), rank == 0 ? value : 0);
             if (rank == 0) value = got;
           }
         },
