@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/clock.h"
 #include "server/crypto.h"
 #include "server/json.h"
 #include "server/protocol/json_body.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 namespace {
@@ -17,10 +16,7 @@ constexpr size_t kMostDetail = 4096;  // bytes
 
 // The beginning of valid UTF-8, of so many bytes at most.
 std::string whole_characters(const std::string& text, size_t most) {
-  size_t end = std::min(most, text.size());
-  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
-    --end;
-  return text.substr(0, end);
+  return text.size() <= most ? text : text.substr(0, text::previous_start(text, most + 1));
 }
 
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could
