@@ -252,6 +252,14 @@ class RunningRanks {
   pid_t pid_ = -1;
 };
 
+// A rank that is killed in the midst of a run ends it, and is named.
+void kill_and_expect_its_name(const RunningRanks& ranks, int killed) {
+  ranks.signal_after(15, killed, SIGKILL);
+  const Ended ended = ranks.wait();
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.text, HasSubstr(fmt::format("rank {} with PID", killed)));
+}
+
 // A run is one run, whoever continues it: after a rank was killed by as many, by another number, or
 // by one process.
 TEST_F(RanksTest, AKilledRankEndsAllAndAnyNumberContinues) {
@@ -263,11 +271,7 @@ TEST_F(RanksTest, AKilledRankEndsAllAndAnyNumberContinues) {
     const std::string name = fmt::format("killed{}", killed);
     SCOPED_TRACE(name);
     TrainOptions o = divided(one, name, stages, 2);
-    const RunningRanks ranks(start_of(2, o), o);
-    ranks.signal_after(15, killed, SIGKILL);
-    const Ended ended = ranks.wait();
-    EXPECT_NE(ended.code, 0);
-    EXPECT_THAT(ended.text, HasSubstr(fmt::format("rank {} with PID", killed)));
+    kill_and_expect_its_name(RunningRanks(start_of(2, o), o), killed);
     o.resume = true;
     if (killed == 0) {
       o.stages = {};
@@ -290,11 +294,7 @@ TEST_F(RanksTest, AKilledDataRankEndsAllAndAnyDivisionContinues) {
     const std::string name = fmt::format("killed{}", killed);
     SCOPED_TRACE(name);
     TrainOptions o = dealt(one, name, "data=2");
-    const RunningRanks ranks(start_of(2, o), o);
-    ranks.signal_after(15, killed, SIGKILL);
-    const Ended ended = ranks.wait();
-    EXPECT_NE(ended.code, 0);
-    EXPECT_THAT(ended.text, HasSubstr(fmt::format("rank {} with PID", killed)));
+    kill_and_expect_its_name(RunningRanks(start_of(2, o), o), killed);
     o.resume = true;
     o.stages.ranks = killed == 1 ? "pipeline=2" : "data=3";
     const Ended resumed = run_ranks(killed == 1 ? 2 : 3, o);
