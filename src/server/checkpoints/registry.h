@@ -146,13 +146,13 @@ class CheckpointRegistry {
     Mutex mutex;
     std::map<std::string, int> counts GUARDED_BY(mutex);
   };
-  // Of the sweeping thread.
-  std::map<std::string, double> expired_;  // since when, steady
-  TrustedTime trusted_time_;
   std::shared_ptr<Leases> leases_ = std::make_shared<Leases>();
   Mutex archive_mutex_;  // one archive is packed at a time
   Mutex merge_mutex_;    // likewise
   ArchiveBudget archive_budget_;
+  // Of the sweeping thread.
+  std::map<std::string, double> expired_;  // since when, steady
+  TrustedTime trusted_time_;
 };
 
 }  // namespace strata::server
