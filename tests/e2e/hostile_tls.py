@@ -91,6 +91,23 @@ def slow(w):
     return "open"
 
 
+def key_share_hello(group, size):
+    """A ClientHello of TLS 1.3 with one key share, of `group`, that nobody computed."""
+    def field(data, width):
+        return len(data).to_bytes(width, "big") + data
+    share = group.to_bytes(2, "big") + field(b"\x42" * size, 2)
+    extensions = b"".join(number.to_bytes(2, "big") + field(data, 2) for number, data in (
+        (43, field(b"\x03\x04", 1)), (10, field(group.to_bytes(2, "big"), 2)),
+        (13, field(b"\x04\x03\x08\x04\x04\x01", 2)), (51, field(share, 2))))
+    body = b"\x03\x03" + os.urandom(32) + field(os.urandom(32), 1) + field(b"\x13\x01", 2) + b"\x01\x00" + field(extensions, 2)
+    return b"\x16\x03\x01" + field(b"\x01" + field(body, 3), 2)
+
+
+@attack("20 hellos whose key share is of ffdhe8192", "closed")
+def costly_group(w):
+    return next((code for code in (tell(w, key_share_hello(0x0104, 1024)) for _ in range(20)) if code != "closed"), "closed")
+
+
 @attack("200 handshakes that are never finished, and another tenant's request", 200)
 def many(w):
     peers = [socket.create_connection(("127.0.0.1", w.port)) for _ in range(200)]

@@ -24,6 +24,10 @@ namespace ssl = boost::asio::ssl;
 using boost::system::error_code;
 
 constexpr int64_t kMaxPem = 1 << 20;
+// The client chooses among these, and with ffdhe8192 a hello would cost 120 ms (CVE-2022-40735).
+constexpr const char* kGroups = "X25519:P-256:P-384";
+// Of a connection: keys are changed after 2^24 records, and each change costs its reader 8 us.
+constexpr intptr_t kMostControls = 32;
 constexpr int kMostRounds = 100;  // of a handshake; a long chain takes some twenty
 
 std::string read_pem(const char* option, const std::string& file) {
@@ -40,6 +44,23 @@ std::string last_reason() {
   const char* text = code == 0 ? nullptr : ERR_reason_error_string(code);
   ERR_clear_error();
   return text == nullptr ? "no reason given" : text;
+}
+
+int controls_index() {
+  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
+  return index;
+}
+
+// Counts what TLS says beside data: changes of keys, alerts (each refused renegotiation is one). Of
+// too many the connection reads no more, as if its peer had ended it.
+void count_controls(int /*written*/, int /*version*/, int type, const void* bytes, size_t size,
+                    SSL* ssl, void* /*unused*/) {
+  const bool is_key_update = type == SSL3_RT_HANDSHAKE && size > 0 &&
+                             *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE;
+  if (!is_key_update && type != SSL3_RT_ALERT) return;
+  const auto count = reinterpret_cast<intptr_t>(SSL_get_ex_data(ssl, controls_index())) + 1;
+  SSL_set_ex_data(ssl, controls_index(), reinterpret_cast<void*>(count));
+  if (count > kMostControls) SSL_set_shutdown(ssl, SSL_RECEIVED_SHUTDOWN);
 }
 
 // A handshake with a client that accepts anybody, in memory; what fails here fails for everyone.
@@ -123,6 +144,8 @@ TlsContext load_tls(const TlsFiles& files) {
   SSL_CTX_set_session_cache_mode(context->native_handle(), SSL_SESS_CACHE_OFF);
   CHECK(SSL_CTX_set_cipher_list(context->native_handle(), "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL") ==
         1);
+  CHECK(SSL_CTX_set1_groups_list(context->native_handle(), kGroups) == 1);
+  SSL_CTX_set_msg_callback(context->native_handle(), count_controls);
   // Else OpenSSL would ask for a passphrase at the terminal.
   context->set_password_callback([](size_t, auto) { return std::string(); }, fault);
   const std::string certificate = read_pem("--tls-cert", files.certificate);

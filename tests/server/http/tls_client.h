@@ -47,13 +47,17 @@ inline TlsFiles make_files(const std::string& dir, const std::string& name,
 
 class TlsClient {
  public:
-  explicit TlsClient(int port, int max_version = TLS1_3_VERSION, const char* ciphers = nullptr)
+  explicit TlsClient(int port, int max_version = TLS1_3_VERSION, const char* ciphers = nullptr,
+                     const char* groups = nullptr)
       : context_(SSL_CTX_new(TLS_client_method())), socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
     SSL_CTX_set_security_level(context_, 0);  // TLS 1.1 is to fail at the server, not here
     SSL_CTX_set_min_proto_version(context_, TLS1_VERSION);
     SSL_CTX_set_max_proto_version(context_, max_version);
     if (ciphers != nullptr) {
       EXPECT_EQ(SSL_CTX_set_cipher_list(context_, ciphers), 1);
+    }
+    if (groups != nullptr) {
+      EXPECT_EQ(SSL_CTX_set1_groups_list(context_, groups), 1);
     }
     sockaddr_in address = {};
     address.sin_family = AF_INET;
@@ -89,6 +93,14 @@ class TlsClient {
   void send(std::string_view text) const {
     EXPECT_EQ(SSL_write(ssl_, text.data(), static_cast<int>(text.size())),
               static_cast<int>(text.size()));
+  }
+  // Of TLS 1.3: `count` new keys, each in a record of its own. Whether all went out.
+  [[nodiscard]] bool change_keys(int count) const {
+    for (int i = 0; i < count; ++i) {
+      if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1 || SSL_do_handshake(ssl_) != 1)
+        return false;
+    }
+    return true;
   }
   // A whole response.
   [[nodiscard]] std::string read() {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <filesystem>
 
 #include "base/error.h"
@@ -104,6 +105,27 @@ TEST_F(TlsTest, ClosesOnHandshakesThatAreNone) {
   other.read(5);
   TlsClient good(server->port());
   EXPECT_TRUE(good.is_open());
+}
+
+// CVE-2022-40735: the server's answer to such a hello costs it 120 ms, and its maker nothing.
+TEST_F(TlsTest, TakesNoGroupsThatCostItMuch) {
+  EXPECT_FALSE(TlsClient(server->port(), TLS1_3_VERSION, nullptr, "ffdhe8192").is_open());
+  EXPECT_FALSE(TlsClient(server->port(), TLS1_3_VERSION, nullptr, "ffdhe2048:P-521").is_open());
+  for (const char* const groups : {"X25519", "P-256", "P-384"})
+    EXPECT_TRUE(TlsClient(server->port(), TLS1_3_VERSION, nullptr, groups).is_open());
+}
+
+TEST_F(TlsTest, KeysThatChangeAllTheTimeEndTheConnection) {
+  ::signal(SIGPIPE, SIG_IGN);
+  TlsClient honest(server->port());
+  ASSERT_TRUE(honest.change_keys(20));
+  honest.send(head("GET /api/v1/where"));
+  EXPECT_EQ(status(honest.read()), "200");
+
+  TlsClient client(server->port());
+  static_cast<void>(client.change_keys(1000));
+  client.send(head("GET /api/v1/where"));
+  EXPECT_EQ(client.receive(), "");
 }
 
 TEST_F(TlsTest, ANewCertificateIsForNewConnections) {
