@@ -18,8 +18,8 @@ namespace strata::server {
 // Who of which address waits for a request, until its header is whole, oldest first. Where no
 // connection is left, the address that holds the most gives up its oldest idle one for a newcomer
 // from an address that holds fewer, so that a few clients that hold all cannot keep others out. Of
-// those that hold no fewer than the newcomer's, its own too, the oldest goes that never asked for
-// anything.
+// those that hold no fewer than the newcomer's, its own too, the oldest goes that never showed a
+// key: a host has as many addresses of IPv6 as it likes.
 template <typename Connection>
 class IdleConnections {
  public:
@@ -31,13 +31,13 @@ class IdleConnections {
     one.idle_order = ++last_;
     Held& held = of_address_[address];
     held.idle.emplace(one.idle_order, &one);
-    if (!one.has_asked) held.silent.emplace(one.idle_order, &one);
+    if (!one.is_known) held.strange.emplace(one.idle_order, &one);
   }
   void end(const std::string& address, Connection& one) {
     const auto found = of_address_.find(address);
     if (found == of_address_.end()) return;
     found->second.idle.erase(one.idle_order);
-    found->second.silent.erase(one.idle_order);
+    found->second.strange.erase(one.idle_order);
   }
 
   // Which to close for one more of this address; null: none that may be.
@@ -46,7 +46,7 @@ class IdleConnections {
     const int64_t held = own == of_address_.end() ? 0 : own->second.count;
     for (auto at = by_count_.rbegin(); at != by_count_.rend() && at->first >= held; ++at) {
       const Held& of = of_address_.at(at->second);
-      const auto& may_go = at->first > held + 1 ? of.idle : of.silent;
+      const auto& may_go = at->first > held + 1 ? of.idle : of.strange;
       if (!may_go.empty()) return may_go.begin()->second;
     }
     return nullptr;
@@ -56,7 +56,7 @@ class IdleConnections {
   struct Held {
     int64_t count = 0;
     std::map<uint64_t, Connection*> idle;
-    std::map<uint64_t, Connection*> silent;  // those of them that never asked for anything
+    std::map<uint64_t, Connection*> strange;  // those of them that never showed a key
   };
   void count(const std::string& address, int64_t more) {
     Held& held = of_address_[address];
@@ -75,7 +75,7 @@ class IdleConnections {
 };
 
 // A Connection has a stream, a buffer, `counted` (its address here), `held` (its bytes here),
-// `idle_order`, `has_asked` and `is_evicted`: it counts no longer, and is about to end.
+// `idle_order`, `is_known` and `is_evicted`: it counts no longer, and is about to end.
 template <typename Connection>
 class Places {
  public:

@@ -104,7 +104,7 @@ struct HttpServer::State {
     std::string counted;      // where it counts, as far as that is known before a request
     int64_t held = 0;         // bytes that it counts with
     uint64_t idle_order = 0;
-    bool has_asked = false;   // a whole header has arrived
+    bool is_known = false;    // a request with a key that holds has come
     bool is_evicted = false;  // ends, and has no place any more
   };
 
@@ -356,7 +356,6 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const Incoming from = {connection.stream, connection.buffer, parser};
   const error_code fault = co_await read_header(from, has_place);
   places.end_idle(connection);
-  connection.has_asked |= !fault;
   Request request;
   request.address = connection.address;
   if (is_gone(fault)) co_return false;
@@ -368,6 +367,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const double begin = now_seconds();
   std::optional<Response> refusal =
       check_request({options, router, *rules, identify, admit_request}, parser, request);
+  connection.is_known |= !request.tenant.empty();
   const bool keep_alive = parser.keep_alive();
   const bool is_http10 = parser.get().version() < 11;
   const bool expects = wants_continue(parser);

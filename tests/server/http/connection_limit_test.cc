@@ -62,7 +62,7 @@ TEST(ConnectionLimit, AClientBehindAProxyHasHalfOfTheBytes) {
 
 struct Idle {
   uint64_t idle_order = 0;
-  bool has_asked = true;
+  bool is_known = true;
 };
 
 TEST(IdleConnections, TheAddressWithTheMostGivesItsOldest) {
@@ -90,26 +90,26 @@ TEST(IdleConnections, TheAddressWithTheMostGivesItsOldest) {
   EXPECT_EQ(idles.victim(""), &many[3]);
 }
 
-// Who says nothing makes way for its own address too, and for who holds no more.
-TEST(IdleConnections, OneThatNeverAskedMakesWayForItsOwnAddress) {
+// Who showed no key makes way for its own address too, and for who holds no more.
+TEST(IdleConnections, OneWithoutAKeyMakesWayForItsOwnAddress) {
   IdleConnections<Idle> idles;
-  Idle asked, silent = {.has_asked = false}, younger = silent;
-  for (Idle* one : {&asked, &silent, &younger}) {
+  Idle known, strange = {.is_known = false}, younger = strange;
+  for (Idle* one : {&known, &strange, &younger}) {
     idles.opened("a");
     idles.begin("a", *one);
   }
-  EXPECT_EQ(idles.victim("a"), &silent);
-  idles.end("a", silent);
+  EXPECT_EQ(idles.victim("a"), &strange);
+  idles.end("a", strange);
   EXPECT_EQ(idles.victim("a"), &younger);
   idles.end("a", younger);
   EXPECT_EQ(idles.victim("a"), nullptr);
-  idles.begin("a", silent);
+  idles.begin("a", strange);
   for (int i = 0; i < 4; ++i) idles.opened("b");
   EXPECT_EQ(idles.victim("b"), nullptr) << "it holds more";
   IdleConnections<Idle> alone;
   alone.opened("c");
-  alone.begin("c", silent);
-  EXPECT_EQ(alone.victim("d"), &silent);
+  alone.begin("c", strange);
+  EXPECT_EQ(alone.victim("d"), &strange);
 }
 
 TEST_F(HttpServerTest, SilentConnectionsShutNobodyOut) {
@@ -125,6 +125,23 @@ TEST_F(HttpServerTest, SilentConnectionsShutNobodyOut) {
     EXPECT_EQ(status(client.read()), "200") << i;
   }
   EXPECT_TRUE(silent[0].closes(5));
+}
+
+// Nor do those that ask for what needs no key, and stay.
+TEST_F(HttpServerTest, ConnectionsWithoutAKeyShutNobodyOut) {
+  options.max_connections = 2;
+  serve();
+  std::vector<std::unique_ptr<Client>> open;
+  const auto ask_on_a_new_one = [&](const char* line) {
+    open.push_back(std::make_unique<Client>(server->port()));
+    open.back()->send(line == std::string_view("healthz")
+                          ? "GET /api/v1/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                          : head("GET /api/v1/parked"));
+    return status(open.back()->read());
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask_on_a_new_one("healthz"), "200") << i;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(ask_on_a_new_one("parked"), "200") << i;
+  EXPECT_EQ(ask_on_a_new_one("parked"), "503") << "those with a key stay";
 }
 
 // Of this machine, other than loopback; 0: it has none.
