@@ -51,7 +51,7 @@ int controls_index() {
   return index;
 }
 
-// Counts what TLS says beside data: changes of keys, alerts (each refused renegotiation is one). Of
+// Counts what TLS says other than data: changes of keys, alerts (each refused renegotiation is one). Of
 // too many the connection reads no more, as if its peer had ended it.
 void count_controls(int /*written*/, int /*version*/, int type, const void* bytes, size_t size,
                     SSL* ssl, void* /*unused*/) {
