@@ -51,8 +51,8 @@ int controls_index() {
   return index;
 }
 
-// Counts what TLS says other than data: changes of keys, alerts (each refused renegotiation is one). Of
-// too many the connection reads no more, as if its peer had ended it.
+// Counts what TLS says other than data: changes of keys, alerts (each refused renegotiation is
+// one). Of too many the connection reads no more, as if its peer had ended it.
 void count_controls(int /*written*/, int /*version*/, int type, const void* bytes, size_t size,
                     SSL* ssl, void* /*unused*/) {
   const bool is_key_update = type == SSL3_RT_HANDSHAKE && size > 0 &&
