@@ -20,6 +20,18 @@ bool is_of_forward(schedule::Op op) {
 // Of messages between ranks that deal micro-batches out; those of pipelines are far below.
 constexpr int64_t kDataTag = 1 << 22;
 
+// Behind the pipeline's tags of what it gathers: those of samples, and of what two stages hold of
+// one matrix.
+constexpr int64_t kStateTag = 2, kNewsTag = 3, kFirstSwapTag = 5, kLastSwapTag = 6;
+
+std::function<Sent(int64_t)> kinds_of(const PipelinePlan& plan) {
+  return [end = plan.gather_tag()](int64_t tag) {
+    if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
+    if (tag - end == kStateTag) return Sent::kActivations;
+    return tag - end >= kFirstSwapTag ? Sent::kGradients : Sent::kResults;
+  };
+}
+
 std::optional<GroupComm> pipeline_group(Comm& all, const PipelinePlan& plan) {
   if (plan.data == 1) return {};
   return std::optional<GroupComm>(
@@ -33,6 +45,13 @@ std::optional<GroupComm> data_group(Comm& all, const PipelinePlan& plan) {
       std::in_place, all,
       RankGroup{
           .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = kDataTag});
+}
+
+std::optional<CountedComm> counted(std::optional<GroupComm>& group) {
+  if (!group) return {};
+  return std::optional<CountedComm>(std::in_place, *group, [](int64_t tag) {
+    return tag == kLossTag ? Sent::kResults : Sent::kGradients;
+  });
 }
 
 // Nothing is in flight behind a batch, however it ended.
@@ -49,7 +68,7 @@ Runner::Runner(Engine& whole)
     : own_plan_(make_whole_plan(whole.config().num_layers())),
       all_(alone_),
       plan_(own_plan_),
-      comm_(alone_) {
+      comm_(alone_, kinds_of(plan_)) {
   add_stage(0, whole);
 }
 
@@ -57,8 +76,9 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
     : all_(comm),
       plan_(plan),
       pipeline_(pipeline_group(comm, plan)),
-      data_(data_group(comm, plan)),
-      comm_(pipeline_ ? *pipeline_ : comm),
+      data_group_(data_group(comm, plan)),
+      comm_(pipeline_ ? *pipeline_ : comm, kinds_of(plan)),
+      data_(counted(data_group_)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
   const std::vector<int> stages = plan.stages_of(comm_.rank());
@@ -67,7 +87,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
 }
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
-    : all_(comm), plan_(plan), comm_(comm) {
+    : all_(comm), plan_(plan), comm_(comm, kinds_of(plan)) {
   CHECK(plan.data == 1, plan.data);
   const std::vector<int> stages = plan.stages_of(comm.rank());
   CHECK(stages.size() == 1, stages.size());
@@ -85,6 +105,12 @@ StageRunner* Runner::stage_here(int stage) {
   const auto found = std::find_if(runners_.begin(), runners_.end(),
                                   [&](const auto& runner) { return runner->stage() == stage; });
   return found == runners_.end() ? nullptr : found->get();
+}
+
+SentBytes Runner::sent() const {
+  SentBytes sent = comm_.sent();
+  if (data_) sent += data_->sent();
+  return sent;
 }
 
 api::AdapterSlot Runner::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
@@ -288,17 +314,18 @@ void Runner::receive_state(TensorView state) {
   const int stage = runners_.front()->stage();
   if (stage == 0) return;
   const TraceSpan span("receive");
-  comm_.receive(rank_of(stage - 1), plan_.gather_tag() + 2, state);
+  comm_.receive(rank_of(stage - 1), plan_.gather_tag() + kStateTag, state);
 }
 
 void Runner::send_state(TensorView state) {
   const int stage = runners_.front()->stage();
-  if (stage + 1 < plan_.num_stages()) comm_.send(rank_of(stage + 1), plan_.gather_tag() + 2, state);
+  if (stage + 1 < plan_.num_stages())
+    comm_.send(rank_of(stage + 1), plan_.gather_tag() + kStateTag, state);
 }
 
 void Runner::share(std::string& bytes) {
   const int owner = rank_of(plan_.num_stages() - 1);
-  const int64_t tag = plan_.gather_tag() + 3;
+  const int64_t tag = plan_.gather_tag() + kNewsTag;
   auto size = std::ssize(bytes);
   if (comm_.rank() != owner) {
     comm_.receive_bytes(owner, tag, &size, sizeof(size));
@@ -335,13 +362,13 @@ void Runner::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
       if (!view.empty()) comm_.receive(rank_of(stage), plan_.gather_tag() + tag, view);
     }
   };
-  if (first != nullptr) send(last_stage, 0, shared(first->engine()).of_first);
+  if (first != nullptr) send(last_stage, kFirstSwapTag, shared(first->engine()).of_first);
   if (last != nullptr) {
     const SharedGradients views = shared(last->engine());
-    send(0, 1, views.of_last);
-    receive(0, 0, views.of_first);
+    send(0, kLastSwapTag, views.of_last);
+    receive(0, kFirstSwapTag, views.of_first);
   }
-  if (first != nullptr) receive(last_stage, 1, shared(first->engine()).of_last);
+  if (first != nullptr) receive(last_stage, kLastSwapTag, shared(first->engine()).of_last);
 }
 
 // The last stage reads the embedding for multi-token prediction.

@@ -23,6 +23,7 @@
 
 #include "backend/group_comm.h"
 #include "base/function_ref.h"
+#include "engine/pipeline/counted_comm.h"
 #include "engine/pipeline/stage_runner.h"
 
 namespace strata::engine {
@@ -69,6 +70,8 @@ class Runner {
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
   // kBase: the base parameters.
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
+  // All that this rank has sent to others for batches, steps and samples, and to gather.
+  [[nodiscard]] SentBytes sent() const;
   // Before gradients are read: what two stages hold of one matrix is added up on both.
   void finish_adapter_gradients(api::AdapterSlot slot);
 
@@ -131,8 +134,9 @@ class Runner {
   Comm& all_;
   const PipelinePlan& plan_;
   // Of one pipeline, and of the ranks with this one's stages; none where there is one pipeline.
-  std::optional<GroupComm> pipeline_, data_;
-  Comm& comm_;                                          // of the pipeline
+  std::optional<GroupComm> pipeline_, data_group_;
+  CountedComm comm_;  // of the pipeline
+  std::optional<CountedComm> data_;
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;  // of each stage here, likewise
   std::vector<std::unique_ptr<StageRunner>> runners_;

@@ -9,8 +9,6 @@
 namespace strata::engine {
 namespace {
 
-constexpr int64_t kTag = 0;  // chains have the others
-
 // Each list that a pass gives of a sequence, and how many values it has.
 template <typename Body>
 void for_each_list(const api::Batch& batch, size_t s, api::SequenceResult& of, Body body) {
@@ -62,14 +60,14 @@ void Runner::exchange_losses(const api::Batch& batch, api::BatchResult& result) 
     shared_.insert(shared_.end(), values.begin(), values.end());
   });
   for (int rank = 0; rank < data_->size(); ++rank) {
-    if (rank != data_->rank()) data_->send_bytes(rank, kTag, shared_.data(), bytes());
+    if (rank != data_->rank()) data_->send_bytes(rank, kLossTag, shared_.data(), bytes());
   }
   for (int rank = 0; rank < data_->size(); ++rank) {
     if (rank == data_->rank()) continue;
     size_t total = 0;
     of_rank(rank, [&](const std::vector<float>&, size_t count) { total += count; });
     shared_.resize(total);
-    data_->receive_bytes(rank, kTag, shared_.data(), bytes());
+    data_->receive_bytes(rank, kLossTag, shared_.data(), bytes());
     auto next = shared_.begin();
     of_rank(rank, [&](std::vector<float>& values, size_t count) {
       values.assign(next, next + static_cast<int64_t>(count));

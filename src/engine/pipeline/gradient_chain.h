@@ -17,10 +17,14 @@
 
 namespace strata::engine {
 
+// Among ranks that have a stage: of what they tell each other besides gradients. Chains' tags come
+// behind it.
+constexpr int64_t kLossTag = 0;
+
 class GradientChain {
  public:
   // Of the ranks that have the stage, and this one's engine of it. Borrows both. Its messages have
-  // tags from 1 on, those of no two stages the same.
+  // tags behind kLossTag, those of no two stages the same.
   GradientChain(Comm& comm, Engine& engine) : comm_(comm), engine_(engine) {}
 
   // A micro-batch's turns with its gradients. Borrows the chain.
@@ -51,7 +55,7 @@ class GradientChain {
   [[nodiscard]] Views& views_of(int64_t part) {
     return parts_[static_cast<size_t>(index_of(part))];
   }
-  [[nodiscard]] static int64_t tag_of(int64_t part) { return 1 + index_of(part); }
+  [[nodiscard]] static int64_t tag_of(int64_t part) { return kLossTag + 1 + index_of(part); }
   void add(int64_t part, TensorView gradient);
   [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
   void add_parameters();

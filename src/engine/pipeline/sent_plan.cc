@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/pipeline/sent_plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "engine/pipeline/stage_runner.h"
+
+namespace strata::engine {
+namespace {
+
+constexpr auto kF32Bytes = dtype_bytes(DType::kF32);
+
+class SentPlanner {
+ public:
+  SentPlanner(const PipelinePlan& plan, Engine& engine, const api::Batch& batch)
+      : plan_(plan),
+        engine_(engine),
+        weights_(*engine.model().weights),
+        batch_(batch),
+        sent_(static_cast<size_t>(plan.num_ranks_in_all())) {}
+
+  void add_batch() {
+    Round round;
+    round.num_dealt = plan_.data;
+    const int64_t width = engine_.config().state_width();
+    const auto state = width * dtype_bytes(weights_.compute_dtype());
+    std::vector<int> backwards;  // the data rank of each that has one
+    of_sequences_.clear();
+    while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
+      const bool backward = batch_.want_loss && round.backward;
+      for (int m = 0; m < round.num_microbatches(); ++m) {
+        const auto at = static_cast<size_t>(m);
+        const int data = m % plan_.data;
+        int64_t tokens = 0;
+        for (size_t s = round.firsts[at]; s < round.firsts[at + 1]; ++s) tokens += tokens_of(s);
+        add_crossings(data, Sent::kActivations, tokens * state, /*step=*/1);
+        if (backward) {
+          add_crossings(data, Sent::kActivationGradients, tokens * width * kF32Bytes, /*step=*/-1);
+          backwards.push_back(data);
+        }
+        of_sequences_.resize(round.firsts[at + 1], data);
+      }
+    }
+    if (plan_.data > 1) add_chains(backwards);
+    if (batch_.want_loss) add_losses();
+  }
+
+  void add_step(api::AdapterSlot slot) {
+    if (slot == api::AdapterSlot::kBase) {
+      add_base_step();
+    } else {
+      add_adapter_step(engine_.adapter(slot));
+    }
+  }
+
+  [[nodiscard]] std::vector<SentBytes> take() { return std::move(sent_); }
+
+ private:
+  [[nodiscard]] int last_stage() const { return plan_.num_stages() - 1; }
+  [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
+  // Of a pipeline's rank, among the ranks of that stage.
+  SentBytes& of(int rank, int data) { return sent_[static_cast<size_t>(rank * plan_.data + data)]; }
+  [[nodiscard]] int64_t tokens_of(size_t s) const {
+    return std::ssize(batch_.sequences[s].datum->tokens);
+  }
+  [[nodiscard]] int64_t targets_of(size_t s) const {
+    return tokens_of(s) * batch_.sequences[s].datum->targets_per_token();
+  }
+  [[nodiscard]] bool trains_parameters() const {
+    return batch_.gradients == api::Gradients::kParameters;
+  }
+  // Of adapters that take gradients.
+  [[nodiscard]] std::vector<const model::LoraAdapter*> adapters() const {
+    std::vector<const model::LoraAdapter*> all;
+    if (batch_.gradients != api::Gradients::kAdapters) return all;
+    for (const api::Sequence& sequence : batch_.sequences) {
+      const model::LoraAdapter* adapter = engine_.adapter_or_base(sequence.slot);
+      const bool is_new = std::find(all.begin(), all.end(), adapter) == all.end();
+      if (sequence.gradients && adapter != nullptr && is_new) all.push_back(adapter);
+    }
+    return all;
+  }
+
+  // Over every border between ranks.
+  void add_crossings(int data, Sent kind, int64_t bytes, int step) {
+    for (int stage = 0; stage <= last_stage(); ++stage) {
+      const int to = stage + step;
+      if (to < 0 || to > last_stage() || rank_of(to) == rank_of(stage)) continue;
+      of(rank_of(stage), data)[kind] += bytes;
+    }
+  }
+
+  [[nodiscard]] int stage_of(int64_t layer, bool is_embedding) const {
+    if (layer >= 0) return plan_.stage_of_layer(layer);
+    return is_embedding ? 0 : last_stage();
+  }
+
+  // What a micro-batch's backward adds to, of each stage.
+  [[nodiscard]] std::vector<int64_t> gradient_values() const {
+    std::vector<int64_t> values(static_cast<size_t>(plan_.num_stages()), 0);
+    const std::optional<int64_t> mtp_layer = weights_.layers().mtp_layer();
+    const bool mtp = batch_.mtp_weight > 0.0f;
+    const auto runs = [&](int64_t layer) { return mtp || layer != mtp_layer; };
+    for (const model::LoraAdapter* adapter : adapters()) {
+      for (const model::LoraModule& module : adapter->modules()) {
+        const int64_t count = module.a.shape.num_elements() + module.b.shape.num_elements();
+        const int stage = stage_of(module.spec.layer, module.is_embedding());
+        if (runs(module.spec.layer)) values[static_cast<size_t>(stage)] += count;
+        if (module.spec.layer < 0 && mtp && mtp_layer) values.back() += count;  // used again
+      }
+    }
+    if (!trains_parameters()) return values;
+    for (size_t index = 0; index < weights_.table().size(); ++index) {
+      const model::Parameter& parameter = weights_.table()[index];
+      if (parameter.buffer || !runs(parameter.layer)) continue;
+      const int stage = stage_of(parameter.layer, index == weights_.embedding_index());
+      values[static_cast<size_t>(stage)] += parameter.shape.num_elements();
+    }
+    const int64_t apart = (engine_.config().tie_word_embeddings ? 1 : 0) + (mtp ? 2 : 0);
+    values.back() += apart * embedding_values();
+    return values;
+  }
+  [[nodiscard]] int64_t embedding_values() const {
+    return weights_.table()[weights_.embedding_index()].shape.num_elements();
+  }
+
+  // From each micro-batch's rank to the next one's, and from the last one's to all.
+  void add_chains(const std::vector<int>& backwards) {
+    if (batch_.gradients == api::Gradients::kNone) return;
+    const std::vector<int64_t> values = gradient_values();
+    for (size_t place = 0; place < backwards.size(); ++place) {
+      const bool is_last = place + 1 == backwards.size();
+      const int data = backwards[place];
+      int64_t times = plan_.data - 1;
+      if (!is_last) times = backwards[place + 1] == data ? 0 : 1;
+      for (int stage = 0; stage <= last_stage(); ++stage) {
+        of(rank_of(stage), data)[Sent::kGradients] +=
+            times * values[static_cast<size_t>(stage)] * kF32Bytes;
+      }
+    }
+  }
+
+  // Among the ranks of the last stage, and from there to those of its pipeline.
+  void add_losses() {
+    std::vector<int64_t> of_data(static_cast<size_t>(plan_.data), 0);
+    int64_t all = 0;
+    const int lists = batch_.mtp_weight > 0.0f ? 3 : 2;
+    for (size_t s = 0; s < batch_.sequences.size(); ++s) {
+      const bool backward =
+          batch_.sequences[s].gradients && batch_.gradients != api::Gradients::kNone;
+      int64_t values = lists * targets_of(s);
+      all += values;
+      if (batch_.indexer_weight > 0.0f && backward) values += tokens_of(s);
+      if (batch_.want_top) values += tokens_of(s);
+      of_data[static_cast<size_t>(of_sequences_[s])] += values;
+    }
+    for (int data = 0; data < plan_.data; ++data) {
+      of(rank_of(last_stage()), data)[Sent::kResults] +=
+          kF32Bytes *
+          ((plan_.data - 1) * of_data[static_cast<size_t>(data)] + (plan_.num_ranks() - 1) * all);
+    }
+  }
+
+  // Of every rank.
+  void add_control(int64_t bytes) {
+    for (SentBytes& rank : sent_) rank[Sent::kControl] += bytes;
+  }
+  // What first and last stage accumulate of one matrix, to each other.
+  void add_swap(int64_t of_first, int64_t of_last) {
+    if (rank_of(0) == rank_of(last_stage())) return;
+    for (int data = 0; data < plan_.data; ++data) {
+      of(rank_of(0), data)[Sent::kGradients] += of_first * kF32Bytes;
+      of(rank_of(last_stage()), data)[Sent::kGradients] += of_last * kF32Bytes;
+    }
+  }
+
+  void add_adapter_step(const model::LoraAdapter& adapter) {
+    const auto sums = 2 * std::ssize(adapter.modules());
+    add_control(sums * static_cast<int64_t>(sizeof(double)) * (plan_.num_ranks() - 1));
+    const model::LoraModule* embedding = adapter.find(-1, model::kEmbedding);
+    if (!engine_.config().use_mtp || embedding == nullptr) return;
+    const int64_t count = embedding->a.shape.num_elements() + embedding->b.shape.num_elements();
+    add_swap(count, count);
+  }
+
+  void add_base_step() {
+    const auto sums = std::ssize(weights_.table());
+    add_control(sums * static_cast<int64_t>(sizeof(double)) * (plan_.num_ranks() - 1));
+    const model::ModelConfig& c = engine_.config();
+    const int64_t tied = c.tie_word_embeddings ? 1 : 0, mtp = c.use_mtp ? 1 : 0;
+    if (tied + mtp > 0) {
+      add_swap(embedding_values(), (tied + mtp + tied * mtp) * embedding_values());
+    }
+    for (const size_t index : engine_.base_trainer().router_biases()) {
+      const model::Parameter& bias = weights_.table()[index];
+      const int stage = stage_of(bias.layer, /*is_embedding=*/false);
+      for (int data = 0; data < plan_.data; ++data) {
+        of(rank_of(stage), data)[Sent::kControl] +=
+            bias.shape[0] * static_cast<int64_t>(sizeof(double)) * (plan_.data - 1);
+      }
+    }
+  }
+
+  const PipelinePlan& plan_;
+  Engine& engine_;
+  const model::ModelWeights& weights_;
+  const api::Batch& batch_;
+  std::vector<SentBytes> sent_;    // of each rank
+  std::vector<int> of_sequences_;  // data ranks that they are dealt to
+};
+
+}  // namespace
+
+std::vector<SentBytes> plan_sent(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
+                                 std::span<const api::AdapterSlot> stepped) {
+  CHECK(!batch.want_hidden_states && !batch.want_logits);
+  SentPlanner planner(plan, engine, batch);
+  planner.add_batch();
+  for (const api::AdapterSlot slot : stepped) planner.add_step(slot);
+  return planner.take();
+}
+
+}  // namespace strata::engine

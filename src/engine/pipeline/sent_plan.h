@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each rank of a run will send, before it does. Engine thread only.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "api/batch.h"
+#include "engine/engine.h"
+#include "engine/pipeline/plan.h"
+#include "engine/pipeline/sent_bytes.h"
+
+namespace strata::engine {
+
+// Of each rank, for a batch that wants no large results (Runner::run) and the optimizer steps of
+// these slots behind it (Runner::step), which all that the batch trains is. `engine`: any stage's,
+// which has the slots. Of the batch's sequences only the numbers of tokens and targets count.
+std::vector<SentBytes> plan_sent(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
+                                 std::span<const api::AdapterSlot> stepped);
+
+}  // namespace strata::engine
