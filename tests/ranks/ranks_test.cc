@@ -8,79 +8,12 @@
 #include <cstdlib>
 #include <iterator>
 
-#include "apps/probe/probe.h"
-#include "tests/apps/train_fixture.h"
-#include "tests/base/sanitizer.h"
+#include "tests/ranks/ranks_fixture.h"
 
 namespace strata::apps {
 namespace {
 
 using testing::HasSubstr;
-
-// How a program that mpirun started has ended, and what all its ranks printed.
-struct Ended {
-  int code = -1;
-  std::string text;
-};
-
-std::string quoted(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) line += "'" + word + "' ";
-  return line;
-}
-
-Ended run_shell(const std::string& command) {
-  Ended ended;
-  std::FILE* out = ::popen((command + " 2>&1").c_str(), "r");
-  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) ended.text += static_cast<char>(c);
-  ended.code = WEXITSTATUS(::pclose(out));
-  return ended;
-}
-
-constexpr const char* kMpirun = "mpirun --oversubscribe --allow-run-as-root --bind-to none ";
-
-class RanksTest : public TrainTest {
- protected:
-  void SetUp() override {
-#ifdef STRATA_SANITIZED
-    GTEST_SKIP() << "sanitizers tell of MPI's own leaks and orders of locks";
-#endif
-    if (std::system("command -v mpirun > /dev/null") != 0)
-      GTEST_SKIP() << "no mpirun (openmpi-bin)";
-    TrainTest::SetUp();
-  }
-
-  [[nodiscard]] static bool runs_all() {
-    const char* which = std::getenv("STRATA_RANKS");
-    return which != nullptr && std::string(which) == "all";
-  }
-  [[nodiscard]] static std::string start_of(int number, const TrainOptions& o) {
-    return fmt::format("{}-n {} {}", kMpirun, number, quoted(command_of(o)));
-  }
-  [[nodiscard]] static Ended run_ranks(int number, const TrainOptions& o) {
-    return run_shell(start_of(number, o));
-  }
-  [[nodiscard]] TrainOptions divided(const TrainOptions& one, const std::string& out,
-                                     const StageOptions& stages, int number) const {
-    TrainOptions o = one;
-    o.out = root_ + "/" + out;
-    o.stages = stages;
-    o.stages.ranks = fmt::format("pipeline={}", number);
-    return o;
-  }
-  [[nodiscard]] TrainOptions dealt(const TrainOptions& one, const std::string& out,
-                                   const std::string& ranks,
-                                   const StageOptions& stages = {}) const {
-    TrainOptions o = divided(one, out, stages, 1);
-    o.stages.ranks = ranks;
-    return o;
-  }
-  void expect_the_files_of(const TrainOptions& one, const std::string& out,
-                           const std::string& exported) const {
-    expect_same_files(fs::path(one.out).filename().string(), out,
-                      {exported, "trainer/optimizer.safetensors", "trainer/state.json"});
-  }
-};
 
 struct Division {
   int ranks;  // of a pipeline
@@ -324,36 +257,6 @@ TEST_F(RanksTest, AStoppedRankIsNamed) {
     const Ended resumed = run_ranks(3, o);
     EXPECT_EQ(resumed.code, 0) << resumed.text;
     expect_the_files_of(one, name, "model.safetensors");
-  }
-}
-
-// Gradients, steps and samples of two adapters, and of all parameters, as the file of one process.
-TEST_F(RanksTest, ChangeNoByteOfAProbe) {
-  const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
-  ProbeOptions one;
-  one.model = golden + "model";
-  one.adapters = {golden + "a", golden + "b"};
-  one.threads = 1;
-  for (const std::string request : {"main", "params", "train_adapters", "sample"}) {
-    SCOPED_TRACE(request);
-    one.request = golden + request + ".json";
-    one.out = root_ + "/one.safetensors";
-    ASSERT_EQ(run_probe(one), 0);
-    for (const int ranks : {2, 4}) {
-      if (!runs_all() && (ranks == 2) != (request == "train_adapters")) continue;
-      std::vector<std::string> words = {STRATA_BINARY,
-                                        "probe",
-                                        one.model,
-                                        "--request",
-                                        one.request,
-                                        "--out",
-                                        root_ + "/divided.safetensors"};
-      for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
-      words.insert(words.end(), {"--ranks", ranks == 2 ? "data=2" : "data=2,pipeline=2"});
-      const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, ranks, quoted(words)));
-      ASSERT_EQ(ended.code, 0) << ended.text;
-      EXPECT_EQ(content(root_ + "/divided.safetensors"), content(one.out)) << ranks;
-    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "apps/options.h"
@@ -14,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
+#include "engine/pipeline/sent_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "model/adapter/tensors.h"
 
@@ -126,7 +128,8 @@ class Probe {
       for (const api::AdapterSlot slot : slots_) pipeline_->for_adapter(slot, body);
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
-    put_indexer_losses(pipeline_->run(batch(api::Gradients::kAdapters), &sink_));
+    const api::Batch trained = batch(api::Gradients::kAdapters);
+    count_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained, &sink_)); });
     sample_memory();
     for (const api::AdapterSlot slot : slots_) pipeline_->finish_adapter_gradients(slot);
     put_adapters("adapter_grad", true);
@@ -135,7 +138,8 @@ class Probe {
   }
 
   void param_grads() {
-    put_indexer_losses(pipeline_->run(batch(api::Gradients::kParameters)));
+    const api::Batch trained = batch(api::Gradients::kParameters);
+    count_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained)); });
     sample_memory();
     pipeline_->finish_base_gradients();
     put_parameters("param_grad.", engine::Runner::BaseValues::kGradients);
@@ -149,23 +153,26 @@ class Probe {
     std::vector<float>& norms = plan.parameters
                                     ? add("train.grad_norm", {plan.steps})
                                     : add("train.grad_norm", {plan.steps, num_adapters});
+    const api::Batch trained =
+        batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters);
+    const std::vector<api::AdapterSlot> stepped =
+        plan.parameters ? std::vector{api::AdapterSlot::kBase} : used_slots();
     for (int64_t step = 0; step < plan.steps; ++step) {
-      const api::BatchResult result = pipeline_->run(
-          batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters));
-      losses[static_cast<size_t>(step)] = static_cast<float>(result.loss_sum);
-      sample_memory();
-      if (plan.parameters) {
-        norms[static_cast<size_t>(step)] =
-            static_cast<float>(pipeline_->step(api::AdapterSlot::kBase, plan.adamw).grad_norm);
-        continue;
-      }
-      for (int64_t k = 0; k < num_adapters; ++k) {
-        norms[static_cast<size_t>(step * num_adapters + k)] = static_cast<float>(
-            pipeline_->step(slots_[static_cast<size_t>(k)], plan.adamw).grad_norm);
-      }
+      const auto at = static_cast<size_t>(step);
+      count_sent(trained, stepped, [&] {
+        losses[at] = static_cast<float>(pipeline_->run(trained).loss_sum);
+        sample_memory();
+        if (plan.parameters) norms[at] = step_of(api::AdapterSlot::kBase, plan);
+        for (size_t k = 0; k < slots_.size() && !plan.parameters; ++k)
+          norms[at * slots_.size() + k] = step_of(slots_[k], plan);
+      });
     }
     if (!plan.parameters) return put_adapters("adapter_final", false);
     put_parameters("param_final.", engine::Runner::BaseValues::kMasters);
+  }
+
+  float step_of(api::AdapterSlot slot, const ProbeTrain& plan) {
+    return static_cast<float>(pipeline_->step(slot, plan.adamw).grad_norm);
   }
 
   // Every trained tensor of the checkpoint, under its name there.
@@ -221,8 +228,35 @@ class Probe {
     }
   }
 
+  // Of each process one rank does.
   void sample_memory() {
-    if (stats_ != nullptr && pipeline_->is_first_rank()) stats_->sample_memory();
+    const bool is_process = !options_.stages.ranks.empty();
+    if (stats_ != nullptr && (is_process || pipeline_->is_first_rank())) stats_->sample_memory();
+  }
+
+  // A batch that trains, and the steps behind it: what processes send for it.
+  template <typename Body>
+  void count_sent(const api::Batch& trained, const std::vector<api::AdapterSlot>& stepped,
+                  Body body) {
+    if (stats_ == nullptr || options_.stages.ranks.empty()) return body();
+    std::vector<engine::SentBytes> planned =
+        plan_sent(pipeline_->plan(), pipeline_->engine(), trained, stepped);
+    engine::SentBytes sent;
+    sent -= pipeline_->sent();
+    body();
+    sent += pipeline_->sent();
+    stats_->note_sent(sent, std::move(planned));
+  }
+
+  // Those of which a sequence takes gradients.
+  [[nodiscard]] std::vector<api::AdapterSlot> used_slots() const {
+    std::vector<api::AdapterSlot> used;
+    for (const api::AdapterSlot slot : slots_) {
+      const auto uses = [&](const api::Sequence& sequence) { return sequence.slot == slot; };
+      if (std::any_of(request_.sequences.begin(), request_.sequences.end(), uses))
+        used.push_back(slot);
+    }
+    return used;
   }
 
   // Of the training passes that ran.
@@ -301,10 +335,6 @@ engine::PipelinePlan plan_request(const LoadSpec& asked, const ProbeOptions& opt
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& given) {
   ProbeOptions options = given;
   options.stages = stages_of(given.stages, layout);
-  if (!given.stats.empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                "--ranks and --stats: what processes took is not gathered yet; leave out --stats");
-  }
   const LoadSpec asked = read_spec(options);
   RankFacts facts = facts_of(asked, options_of(options));
   add_schedule(options.stages, facts);
@@ -317,9 +347,12 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
   const ProbeRequest request = parse(json, options);
   const engine::PipelinePlan plan = plan_request(asked, options, request);
   const LoadSpec spec = spec_of(asked, options, request);
+  ProbeStats stats(plan);
+  ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
   api::TensorSink results;
-  Probe(options, spec, request, nullptr).run(comm, plan, results);
-  if (comm.rank() == 0) write(options, results, nullptr);
+  Probe(options, spec, request, wanted).run(comm, plan, results);
+  if (wanted != nullptr) stats.gather(comm);
+  if (comm.rank() == 0) write(options, results, wanted);
   return 0;
 }
 

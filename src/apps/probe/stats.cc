@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "apps/setup/ranks.h"
+#include "apps/setup/sent_text.h"
 #include "base/process_memory.h"
 #include "engine/pipeline/stage_plan.h"
 
@@ -56,6 +58,7 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
                    .plan = {},
                    .saved = {}};
   engine::Round round;
+  round.num_dealt = plan_.data;
   while (next_round(plan_, engine.options().pass_tokens, batch, round)) {
     for (size_t m = 0; m + 1 < round.firsts.size(); ++m) {
       engine::MicroBatch rows;
@@ -74,7 +77,8 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
 }
 
 void ProbeStats::record(engine::Runner& pipeline, const api::Batch& batch) {
-  for (const auto& runner : pipeline.stages()) record_stage(*runner, batch);
+  const int data = pipeline.comm().rank() % plan_.data;
+  for (const auto& runner : pipeline.stages()) record_stage(*runner, data, batch);
   if (pipeline.is_first_rank()) sample_memory();
 }
 
@@ -82,9 +86,10 @@ void ProbeStats::sample_memory() {
   peak_bytes_ = std::max(peak_bytes_, process_memory().anonymous);
 }
 
-void ProbeStats::record_stage(engine::StageRunner& runner, const api::Batch& batch) {
+void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::Batch& batch) {
   engine::Engine& engine = runner.engine();
-  Stage stage = {.rank = plan_.ranks[static_cast<size_t>(runner.stage())],
+  const int rank = plan_.ranks[static_cast<size_t>(runner.stage())] * plan_.data + data;
+  Stage stage = {.rank = rank,
                  .layers = engine.model().weights->part().size(),
                  .peak_live = runner.peak_live()};
   const Heaviest most = heaviest_pass(runner.stage(), engine, batch);
@@ -103,7 +108,7 @@ void ProbeStats::record_stage(engine::StageRunner& runner, const api::Batch& bat
       stage.saved[tag] += cost.bytes;
     }
   }
-  Stage& kept = stages_[static_cast<size_t>(runner.stage())];
+  Stage& kept = stages_[static_cast<size_t>(runner.stage() * plan_.data + data)];
   if (stage.planned_bytes >= kept.planned_bytes) kept = std::move(stage);
 }
 
@@ -125,8 +130,56 @@ int64_t ProbeStats::plan(const Heaviest& most, engine::StageRunner& runner, Stag
   return trained;
 }
 
+// What stages of this process have recorded, for rank 0 of another one.
+std::string ProbeStats::records_text() const {
+  json::array stages;
+  for (size_t at = 0; at < stages_.size(); ++at) {
+    const Stage& stage = stages_[at];
+    if (stage.rank < 0) continue;
+    stages.push_back({{"at", at},
+                      {"numbers",
+                       {stage.rank, stage.layers, stage.weight_bytes, stage.planned_bytes,
+                        stage.peak_bytes, stage.peak_live}},
+                      {"saved", object_of(stage.saved)},
+                      {"offloaded", object_of(stage.offloaded)},
+                      {"recomputed", object_of(stage.recomputed)}});
+  }
+  return json::serialize(json::object{{"peak", peak_bytes_}, {"stages", std::move(stages)}});
+}
+
+void ProbeStats::add_records(const std::string& text) {
+  const json::object records = json::parse(text).as_object();
+  peak_bytes_ += records.at("peak").as_int64();
+  for (const json::value& value : records.at("stages").as_array()) {
+    const json::object& record = value.as_object();
+    Stage& stage = stages_[static_cast<size_t>(record.at("at").as_int64())];
+    const auto number = [&](size_t i) { return record.at("numbers").at(i).as_int64(); };
+    stage = {.rank = static_cast<int>(number(0)),
+             .layers = number(1),
+             .weight_bytes = number(2),
+             .planned_bytes = number(3),
+             .peak_bytes = number(4),
+             .peak_live = number(5)};
+    for (const auto& [tag, bytes] : record.at("saved").as_object())
+      stage.saved[std::string(tag)] = bytes.as_int64();
+    for (const auto& [tag, bytes] : record.at("offloaded").as_object())
+      stage.offloaded[std::string(tag)] = bytes.as_int64();
+    for (const auto& [tag, bytes] : record.at("recomputed").as_object())
+      stage.recomputed[std::string(tag)] = bytes.as_int64();
+  }
+}
+
+void ProbeStats::gather(Comm& comm) {
+  num_processes_ = comm.size();
+  const std::vector<std::string> records = gather_texts(comm, records_text());
+  for (size_t rank = 1; rank < records.size(); ++rank) add_records(records[rank]);
+  if (sent_.empty()) sent_.resize(1);
+  planned_sent_.resize(static_cast<size_t>(comm.size()));
+  sent_ = gather_sent(comm, sent_.front());
+}
+
 std::string ProbeStats::json() const {
-  int64_t planned = engine::process_bytes();
+  int64_t planned = num_processes_ * engine::process_bytes();
   std::map<std::string, int64_t> saved, offloaded, recomputed;
   const auto add = [](const auto& from, auto& to) {
     for (const auto& [tag, value] : from) to[tag] += value;
@@ -134,22 +187,28 @@ std::string ProbeStats::json() const {
   json::array stages;
   for (const Stage& stage : stages_) {
     planned += stage.planned_bytes;
-    add(stage.saved, saved);
-    add(stage.offloaded, offloaded);
-    add(stage.recomputed, recomputed);
+    if (stage.rank % plan_.data == 0) {  // data ranks are alike
+      add(stage.saved, saved);
+      add(stage.offloaded, offloaded);
+      add(stage.recomputed, recomputed);
+    }
     stages.push_back({{"rank", stage.rank},
                       {"layers", stage.layers},
                       {"weight_bytes", stage.weight_bytes},
                       {"peak_bytes", stage.peak_bytes},
                       {"peak_live_microbatches", stage.peak_live}});
   }
-  return json::serialize(json::object{{"planned_bytes", planned},
-                                      {"peak_bytes", peak_bytes_},
-                                      {"saved_bytes", object_of(saved)},
-                                      {"offloaded_bytes", object_of(offloaded)},
-                                      {"recomputed", object_of(recomputed)},
-                                      {"stages", std::move(stages)}}) +
-         "\n";
+  json::object all = {{"planned_bytes", planned},
+                      {"peak_bytes", peak_bytes_},
+                      {"saved_bytes", object_of(saved)},
+                      {"offloaded_bytes", object_of(offloaded)},
+                      {"recomputed", object_of(recomputed)},
+                      {"stages", std::move(stages)}};
+  if (!sent_.empty()) {
+    all["sent_bytes"] = json::parse(sent_json(sent_));
+    all["ranks"] = json::parse(sent_json(sent_, planned_sent_));
+  }
+  return json::serialize(all) + "\n";
 }
 
 }  // namespace strata::apps

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/batch.h"
@@ -17,19 +18,27 @@ namespace strata::apps {
 class ProbeStats {
  public:
   explicit ProbeStats(const engine::PipelinePlan& plan)
-      : plan_(plan), stages_(plan.layers.size()) {}
+      : plan_(plan), stages_(plan.layers.size() * static_cast<size_t>(plan.data)) {}
 
   // After a batch has run, with its gradients: each rank for the stages that it has. Of several
   // batches the one that takes most counts.
   void record(engine::Runner& pipeline, const api::Batch& batch);
-  // What the process has in memory now. One rank does.
+  // What the process has in memory now. One rank of it does.
   void sample_memory();
+  // What a rank that is a process has sent for its last training pass, and the optimizer steps
+  // behind it; and what each was planned to send.
+  void note_sent(const engine::SentBytes& sent, std::vector<engine::SentBytes> planned) {
+    sent_ = {sent};
+    planned_sent_ = std::move(planned);
+  }
+  // Of ranks that are processes, on rank 0. Collective.
+  void gather(Comm& comm);
   // A JSON object, once all ranks have ended.
   [[nodiscard]] std::string json() const;
 
  private:
   struct Stage {
-    int rank = 0;
+    int rank = -1;
     int64_t layers = 0;
     int64_t weight_bytes = 0, planned_bytes = 0, peak_bytes = 0;
     int64_t peak_live = 0;
@@ -40,11 +49,16 @@ class ProbeStats {
                                        const api::Batch& batch) const;
   // Fills planned and weight bytes; returns those of what trains.
   int64_t plan(const Heaviest& most, engine::StageRunner& runner, Stage& stage);
-  void record_stage(engine::StageRunner& runner, const api::Batch& batch);
+  void record_stage(engine::StageRunner& runner, int data, const api::Batch& batch);
+
+  [[nodiscard]] std::string records_text() const;
+  void add_records(const std::string& text);
 
   const engine::PipelinePlan& plan_;
-  std::vector<Stage> stages_;  // each written by its own rank
+  std::vector<Stage> stages_;  // of each data rank, each written by its own rank
   int64_t peak_bytes_ = 0;
+  int num_processes_ = 1;
+  std::vector<engine::SentBytes> sent_, planned_sent_;  // of processes
 };
 
 }  // namespace strata::apps

@@ -29,9 +29,9 @@ constexpr int64_t kTag = 0;
 constexpr int64_t kPiece = 1 << 20;
 
 // What differs between machines, and rank 0 alone reads or writes.
-constexpr std::array<std::string_view, 14> kOfOne = {
-    "model",   "adapter", "data",  "eval", "out",         "config",  "save-config",
-    "threads", "offload", "trace", "json", "tensorboard", "request", "machine"};
+constexpr std::array<std::string_view, 15> kOfOne = {
+    "model",   "adapter", "data", "eval",        "out",     "config",  "save-config", "threads",
+    "offload", "trace",   "json", "tensorboard", "request", "machine", "stats"};
 
 const char* const kProgram = "/proc/self/exe";
 
@@ -141,11 +141,18 @@ RankFacts facts_of(const LoadSpec& spec, const OptionTable& table) {
   return facts;
 }
 
+std::vector<std::string> gather_texts(Comm& comm, const std::string& own) {
+  if (comm.rank() != 0) {
+    send_text(comm, 0, own);
+    return {};
+  }
+  std::vector<std::string> texts = {own};
+  for (int other = 1; other < comm.size(); ++other) texts.push_back(receive_text(comm, other));
+  return texts;
+}
+
 void check_alike(Comm& comm, const RankFacts& facts) {
-  std::vector<std::string> hosts = {host_name()};
-  if (comm.rank() != 0) send_text(comm, 0, hosts.front());
-  for (int other = 1; comm.rank() == 0 && other < comm.size(); ++other)
-    hosts.push_back(receive_text(comm, other));
+  const std::vector<std::string> hosts = gather_texts(comm, host_name());
   for (const auto& [what, value] : facts) {
     if (comm.rank() != 0) {
       send_text(comm, 0, value);

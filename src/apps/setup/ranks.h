@@ -45,6 +45,9 @@ void add_schedule(const StageOptions& stages, RankFacts& facts);
 // An Error that names both ranks where one differs from rank 0. Collective.
 void check_alike(Comm& comm, const RankFacts& facts);
 
+// Every rank's text, on rank 0; elsewhere nothing. Collective.
+std::vector<std::string> gather_texts(Comm& comm, const std::string& own);
+
 // Rank 0's value, on every rank. Collective, and so is what follows.
 void share_bytes(Comm& comm, void* data, int64_t bytes);
 void share(Comm& comm, std::string& text);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "apps/setup/scoring.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "engine/pipeline/sent_plan.h"
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/fused.h"
 #include "ops/elementwise.h"
@@ -101,7 +103,30 @@ api::BatchResult TrainJob::run(const data::Examples& examples, const Pass& pass,
   api::Batch batch = {.gradients = gradients, .indexer_weight = weights.indexer};
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
+  if (gradients != api::Gradients::kNone && is_divided() && is_first_rank()) {
+    const std::vector<engine::SentBytes> planned =
+        engine::plan_sent(stages(), engine(), batch, {&slot_, 1});
+    planned_.resize(planned.size());
+    for (size_t rank = 0; rank < planned.size(); ++rank) planned_[rank] += planned[rank];
+  }
   return pipeline_->run(batch);
+}
+
+std::vector<engine::SentBytes> TrainJob::plan_next_sent() {
+  std::deque<api::Datum> data;
+  api::Batch batch = {
+      .gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters,
+      .mtp_weight = static_cast<float>(mtp_weight()),
+      .indexer_weight = static_cast<float>(options_.indexer_loss)};
+  for (const Pass& pass : plan_.step(std::min(steps_done_, num_steps() - 1)).passes) {
+    for (const int64_t i : pass) {
+      const size_t tokens = data_.train.examples[static_cast<size_t>(i)].tokens.size();
+      const api::Datum& datum =
+          data.emplace_back(api::Datum{.tokens = std::vector<int32_t>(tokens)});
+      batch.sequences.push_back({.datum = &datum, .slot = slot_});
+    }
+  }
+  return engine::plan_sent(stages(), engine(), batch, {&slot_, 1});
 }
 
 TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, const Weights& weights) {
@@ -150,6 +175,7 @@ TrainStep TrainJob::step() {
   const Weights weights = {
       .trained = 1.0f / static_cast<float>(done.trained_tokens),
       .indexer = static_cast<float>(options_.indexer_loss / static_cast<double>(done.tokens))};
+  sent_ -= pipeline_->sent();
   const Losses losses = run_step(plan.passes, weights);
   done.loss = losses.decoder;
   if (mtp_weight() > 0 && mtp_tokens > 0) {
@@ -167,6 +193,7 @@ TrainStep TrainJob::step() {
                                                          .eps = options_.eps,
                                                          .weight_decay = options_.weight_decay,
                                                          .grad_clip_norm = options_.clip});
+  sent_ += pipeline_->sent();
   CHECK(result.stepped && result.step == done.step, result.step, done.step);
   done.grad_norm = result.grad_norm;
   steps_done_ = done.step;

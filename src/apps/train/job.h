@@ -92,6 +92,12 @@ class TrainJob {
   // Of what trains; kBase where all parameters do.
   [[nodiscard]] api::AdapterSlot slot() const { return slot_; }
 
+  // What this rank has sent to others in the steps that it has made; and what each was planned to
+  // send, which the first rank knows, in those and in the next one.
+  [[nodiscard]] const engine::SentBytes& sent() const { return sent_; }
+  [[nodiscard]] const std::vector<engine::SentBytes>& planned_sent() const { return planned_; }
+  [[nodiscard]] std::vector<engine::SentBytes> plan_next_sent();
+
   // One optimizer step. Collective.
   TrainStep step();
   // Nats per trained token of the evaluation examples; NaN when there are none. Collective.
@@ -145,7 +151,9 @@ class TrainJob {
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   int64_t steps_done_ = 0;
   Evaluations evaluations_;
-  std::vector<double> of_ranks_;  // reused
+  engine::SentBytes sent_;
+  std::vector<engine::SentBytes> planned_;  // of each rank
+  std::vector<double> of_ranks_;            // reused
   // Of stages: state() of all parameters, and of routers' biases by their place in the table.
   std::array<std::vector<float>, 3> gathered_;
   std::map<size_t, std::vector<float>> gathered_biases_;

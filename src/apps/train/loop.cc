@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "apps/setup/sent_text.h"
 #include "apps/train/curves.h"
 #include "apps/train/state.h"
 #include "base/clock.h"
@@ -126,7 +127,7 @@ bool TrainLoop::finish() {
   }
   // Also where a resumed run had nothing left to do: the export may be what a kill prevented.
   save(/*keeps=*/true);
-  add_peaks();
+  add_ranks();
   if (progress_) progress_->finish(note());
   return true;
 }
@@ -257,7 +258,7 @@ void TrainLoop::note_memory() {
   peak_.files = std::max(peak_.files, memory.files);
 }
 
-void TrainLoop::add_peaks() {
+void TrainLoop::add_ranks() {
   if (job_.options().stages.ranks.empty()) return;
   const std::array own = {static_cast<double>(peak_.anonymous), static_cast<double>(peak_.files)};
   std::vector<double> all;
@@ -267,6 +268,7 @@ void TrainLoop::add_peaks() {
     peak_.anonymous += static_cast<int64_t>(all[i]);
     peak_.files += static_cast<int64_t>(all[i + 1]);
   }
+  sent_ = gather_sent(job_.pipeline().comm(), job_.sent());
 }
 
 void TrainLoop::read_back() {
@@ -341,6 +343,13 @@ void TrainLoop::add_costs(report::Table& table) const {
   table.add_row({"time", time});
   table.add_row({"memory", fmt::format("{}; plus {} mapped from files", memory,
                                        report::format_bytes(peak_.files))});
+  if (sent_.empty()) return;
+  int64_t sent = 0, planned = 0;
+  for (const engine::SentBytes& of_rank : sent_) sent += of_rank.total();
+  for (const engine::SentBytes& of_rank : job_.planned_sent()) planned += of_rank.total();
+  table.add_row({"sent", fmt::format("{} a step by all ranks, {} planned",
+                                     report::format_bytes(sent / num_steps_),
+                                     report::format_bytes(planned / num_steps_))});
 }
 
 void TrainLoop::print_summary() const {
@@ -360,17 +369,21 @@ void TrainLoop::print_summary() const {
 }
 
 void TrainLoop::print_json() const {
+  const std::string sent = sent_.empty() || num_steps_ == 0
+                               ? ""
+                               : fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
+                                             sent_json(sent_, job_.planned_sent()));
   const auto number = [](const std::optional<double>& value) {
     return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");
   };
   fmt::print(
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
       "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
-      "\"predicted_step_seconds\":{}}}\n",
+      "\"predicted_step_seconds\":{}{}}}\n",
       job_.steps_done(), number(loss_), number(first_eval_), number(last_eval_),
       tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
       predicted_ ? std::to_string(predicted_->memory) : "null", step_seconds(),
-      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null");
+      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent);
 }
 
 }  // namespace strata::apps

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/train/cadence.h"
 #include "apps/train/job.h"
@@ -63,8 +64,8 @@ class TrainLoop {
   void write_card(const std::string& dir) const;
   // A pass's memory stays with the process until the run ends, so that nothing is missed between.
   void note_memory();
-  // The peak of all ranks together, where they are processes. Collective.
-  void add_peaks();
+  // Where ranks are processes, the peak of all together, and what each has sent. Collective.
+  void add_ranks();
   // What a resumed run's summary needs of the part before it.
   void read_back();
   [[nodiscard]] double step_seconds() const;
@@ -80,7 +81,8 @@ class TrainLoop {
   bool stops_ = false;
   std::optional<Predicted> predicted_;
   ProcessMemory peak_ = process_memory();
-  int64_t num_steps_ = 0;  // of this process
+  std::vector<engine::SentBytes> sent_;  // by each rank; empty where they are threads
+  int64_t num_steps_ = 0;                // of this process
   std::string fingerprint_;
   SaveEvery save_every_;
   double begin_;

@@ -5,12 +5,14 @@
 #include <fmt/ranges.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "apps/options.h"
 #include "apps/recipe.h"
 #include "apps/setup/model_files.h"
 #include "apps/setup/ranks.h"
+#include "apps/setup/sent_text.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
 #include "apps/train/run_plan.h"
@@ -82,6 +84,13 @@ engine::MachineLimits limits_of(TrainJob& job, int64_t most_bytes) {
   return limits;
 }
 
+// Of processes, which have links between them.
+std::string sent_text(TrainJob& job) {
+  if (job.options().stages.ranks.empty()) return {};
+  return sent_table(fmt::format("step {} sends", std::min(job.steps_done() + 1, job.num_steps())),
+                    job.plan_next_sent());
+}
+
 }  // namespace
 
 std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* staged) {
@@ -116,7 +125,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* st
     add_data_row(job, table);
     add_rows(*staged, limits, offload_folder(job.options().offload), table);
     table.add_row({"machine", machine + " a rank"});
-    fmt::print(stderr, "{}{}", table.text(), stages_table(*staged));
+    fmt::print(stderr, "{}{}{}", table.text(), stages_table(*staged), sent_text(job));
     return Predicted{job.stages().data * staged->memory.total(), step_seconds(*staged, limits)};
   }
   const planner::TrainPlan plan = plan_of(job);
@@ -128,7 +137,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* st
   const engine::MachineLimits limits = limits_of(job, plan.recompute.bytes);
   table.add_row({"a step", time_text(plan, limits)});
   table.add_row({"machine", machine});
-  fmt::print(stderr, "{}{}", table.text(), activations_text(plan));
+  fmt::print(stderr, "{}{}{}", table.text(), activations_text(plan), sent_text(job));
   return Predicted{job.stages().data * plan.memory.total(), engine::seconds_of(plan.work, limits)};
 }
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/setup/sent_text.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "report/format.h"
+#include "report/table.h"
+
+namespace strata::apps {
+
+using engine::kSentNames;
+using engine::SentBytes;
+
+std::string sent_table(const std::string& title, std::span<const SentBytes> of_ranks) {
+  std::vector<report::Column> columns = {{title}};
+  for (const std::string_view name : kSentNames) {
+    std::string heading(name);
+    for (char& c : heading) c = c == '_' ? ' ' : c;
+    columns.push_back({heading, report::Align::kRight});
+  }
+  report::Table table(columns);
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    std::vector<std::string> row = {fmt::format("rank {}", rank)};
+    for (const int64_t bytes : of_ranks[rank].by_kind)
+      row.push_back(bytes == 0 ? "" : report::format_bytes(bytes));
+    table.add_row(row);
+  }
+  return table.text();
+}
+
+std::string sent_json(std::span<const SentBytes> of_ranks) {
+  SentBytes all;
+  for (const SentBytes& sent : of_ranks) all += sent;
+  std::string text;
+  for (size_t i = 0; i < kSentNames.size(); ++i)
+    text += fmt::format("{}\"{}\":{}", i == 0 ? "" : ",", kSentNames[i], all.by_kind[i]);
+  return "{" + text + "}";
+}
+
+std::string sent_json(std::span<const SentBytes> of_ranks, std::span<const SentBytes> planned) {
+  CHECK(of_ranks.size() == planned.size(), of_ranks.size(), planned.size());
+  std::string text;
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    text += fmt::format("{}{{\"rank\":{},\"sent_bytes\":{},\"planned_sent_bytes\":{}}}",
+                        rank == 0 ? "" : ",", rank, sent_json(of_ranks.subspan(rank, 1)),
+                        sent_json(planned.subspan(rank, 1)));
+  }
+  return "[" + text + "]";
+}
+
+std::vector<SentBytes> gather_sent(Comm& comm, const SentBytes& own) {
+  std::vector<double> counts(own.by_kind.begin(), own.by_kind.end()), all;
+  comm.all_gather(counts, all);  // whole numbers, which a double holds
+  std::vector<SentBytes> of_ranks(static_cast<size_t>(comm.size()));
+  for (size_t i = 0; i < all.size(); ++i)
+    of_ranks[i / counts.size()].by_kind[i % counts.size()] = static_cast<int64_t>(all[i]);
+  return of_ranks;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks send to each other, as people and programs read it.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/comm.h"
+#include "engine/pipeline/sent_bytes.h"
+
+namespace strata::apps {
+
+// A row a rank.
+std::string sent_table(const std::string& title, std::span<const engine::SentBytes> of_ranks);
+// {KIND: BYTES}, of all of them together.
+std::string sent_json(std::span<const engine::SentBytes> of_ranks);
+// [{"rank", "sent_bytes": {KIND: BYTES}, "planned_sent_bytes": {KIND: BYTES}}, ...].
+std::string sent_json(std::span<const engine::SentBytes> of_ranks,
+                      std::span<const engine::SentBytes> planned);
+// Every rank's. Collective.
+std::vector<engine::SentBytes> gather_sent(Comm& comm, const engine::SentBytes& own);
+
+}  // namespace strata::apps

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// strata probe over ranks, and what ranks send.
+#include "apps/probe/probe.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <boost/json.hpp>
+#include <map>
+
+#include "tests/ranks/ranks_fixture.h"
+
+namespace strata::apps {
+namespace {
+
+namespace json = boost::json;
+using testing::HasSubstr;
+
+// Gradients, steps and samples of two adapters, and of all parameters, as the file of one process.
+TEST_F(RanksTest, ChangeNoByteOfAProbe) {
+  const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
+  ProbeOptions one;
+  one.model = golden + "model";
+  one.adapters = {golden + "a", golden + "b"};
+  one.threads = 1;
+  for (const std::string request : {"main", "params", "train_adapters", "sample"}) {
+    SCOPED_TRACE(request);
+    one.request = golden + request + ".json";
+    one.out = root_ + "/one.safetensors";
+    ASSERT_EQ(run_probe(one), 0);
+    for (const int ranks : {2, 4}) {
+      if (!runs_all() && (ranks == 2) != (request == "train_adapters")) continue;
+      std::vector<std::string> words = {STRATA_BINARY,
+                                        "probe",
+                                        one.model,
+                                        "--request",
+                                        one.request,
+                                        "--out",
+                                        root_ + "/divided.safetensors"};
+      for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
+      words.insert(words.end(), {"--ranks", ranks == 2 ? "data=2" : "data=2,pipeline=2"});
+      const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, ranks, quoted(words)));
+      ASSERT_EQ(ended.code, 0) << ended.text;
+      EXPECT_EQ(content(root_ + "/divided.safetensors"), content(one.out)) << ranks;
+    }
+  }
+}
+
+// What each sends, to the byte of what was planned, and what a probe says of it.
+TEST_F(RanksTest, SendWhatWasPlanned) {
+  TrainOptions o = options("out");
+  o.model = deep_model();
+  o.method = "full";
+  o.steps = 3;
+  o.json = true;
+  const auto expect_planned = [](const json::object& all, size_t ranks) {
+    ASSERT_EQ(all.at("ranks").as_array().size(), ranks);
+    std::map<std::string, int64_t> sums;
+    for (const json::value& rank : all.at("ranks").as_array()) {
+      EXPECT_EQ(rank.at("sent_bytes"), rank.at("planned_sent_bytes"));
+      for (const auto& [kind, bytes] : rank.at("sent_bytes").as_object())
+        sums[std::string(kind)] += bytes.as_int64();
+    }
+    for (const auto& [kind, bytes] : sums) EXPECT_EQ(all.at("sent_bytes").at(kind), bytes) << kind;
+    EXPECT_GT(sums["activations"], 0);
+    EXPECT_GT(sums["gradients"], 0);
+    EXPECT_GT(sums["results"], 0);
+  };
+  const Ended trained =
+      run_ranks(4, dealt(o, "out", "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}));
+  ASSERT_EQ(trained.code, 0) << trained.text;
+  EXPECT_THAT(trained.text, HasSubstr("step 1 sends"));
+  const size_t first = trained.text.find("{\"steps\":");
+  ASSERT_NE(first, std::string::npos) << trained.text;
+  expect_planned(
+      json::parse(trained.text.substr(first, trained.text.find('\n', first) - first)).as_object(),
+      4);
+
+  const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
+  const std::vector<std::string> words = {STRATA_BINARY,
+                                          "probe",
+                                          golden + "model",
+                                          "--adapter",
+                                          golden + "a",
+                                          "--adapter",
+                                          golden + "b",
+                                          "--request",
+                                          golden + "params.json",
+                                          "--out",
+                                          root_ + "/probe.safetensors",
+                                          "--stats",
+                                          root_ + "/stats.json",
+                                          "--ranks",
+                                          "data=2,pipeline=2"};
+  const Ended probed = run_shell(fmt::format("{}-n 4 {}", kMpirun, quoted(words)));
+  ASSERT_EQ(probed.code, 0) << probed.text;
+  const json::object stats = json::parse(content(root_ + "/stats.json")).as_object();
+  expect_planned(stats, 4);
+  ASSERT_EQ(stats.at("stages").as_array().size(), 4u);
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(stats.at("stages").at(static_cast<size_t>(i)).at("rank"), i);
+    EXPECT_GT(stats.at("stages").at(static_cast<size_t>(i)).at("weight_bytes").as_int64(), 0);
+  }
+  EXPECT_FALSE(stats.at("saved_bytes").as_object().empty());
+}
+
+}  // namespace
+}  // namespace strata::apps

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands under mpirun, and what came of them.
+#pragma once
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tests/apps/train_fixture.h"
+#include "tests/base/sanitizer.h"
+
+namespace strata::apps {
+
+// How a program that mpirun started has ended, and what all its ranks printed.
+struct Ended {
+  int code = -1;
+  std::string text;
+};
+
+inline std::string quoted(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) line += "'" + word + "' ";
+  return line;
+}
+
+inline Ended run_shell(const std::string& command) {
+  Ended ended;
+  std::FILE* out = ::popen((command + " 2>&1").c_str(), "r");
+  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) ended.text += static_cast<char>(c);
+  ended.code = WEXITSTATUS(::pclose(out));
+  return ended;
+}
+
+constexpr const char* kMpirun = "mpirun --oversubscribe --allow-run-as-root --bind-to none ";
+
+class RanksTest : public TrainTest {
+ protected:
+  void SetUp() override {
+#ifdef STRATA_SANITIZED
+    GTEST_SKIP() << "sanitizers tell of MPI's own leaks and orders of locks";
+#endif
+    if (std::system("command -v mpirun > /dev/null") != 0)
+      GTEST_SKIP() << "no mpirun (openmpi-bin)";
+    TrainTest::SetUp();
+  }
+
+  [[nodiscard]] static bool runs_all() {
+    const char* which = std::getenv("STRATA_RANKS");
+    return which != nullptr && std::string(which) == "all";
+  }
+  [[nodiscard]] static std::string start_of(int number, const TrainOptions& o) {
+    return fmt::format("{}-n {} {}", kMpirun, number, quoted(command_of(o)));
+  }
+  [[nodiscard]] static Ended run_ranks(int number, const TrainOptions& o) {
+    return run_shell(start_of(number, o));
+  }
+  [[nodiscard]] TrainOptions divided(const TrainOptions& one, const std::string& out,
+                                     const StageOptions& stages, int number) const {
+    TrainOptions o = one;
+    o.out = root_ + "/" + out;
+    o.stages = stages;
+    o.stages.ranks = fmt::format("pipeline={}", number);
+    return o;
+  }
+  [[nodiscard]] TrainOptions dealt(const TrainOptions& one, const std::string& out,
+                                   const std::string& ranks,
+                                   const StageOptions& stages = {}) const {
+    TrainOptions o = divided(one, out, stages, 1);
+    o.stages.ranks = ranks;
+    return o;
+  }
+  void expect_the_files_of(const TrainOptions& one, const std::string& out,
+                           const std::string& exported) const {
+    expect_same_files(fs::path(one.out).filename().string(), out,
+                      {exported, "trainer/optimizer.safetensors", "trainer/state.json"});
+  }
+};
+
+}  // namespace strata::apps
