@@ -7,7 +7,7 @@
 
 namespace strata::server {
 
-ParsePool::ParsePool(int num_threads) {
+ParsePool::ParsePool(int num_threads, std::string name) : name_(std::move(name)) {
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { loop(); });
 }
 
@@ -39,7 +39,7 @@ void ParsePool::post(const std::string& tenant, std::function<void()> job) {
 
 // A tenant's entry stays in jobs_ while one of its jobs runs, so that no other begins.
 void ParsePool::loop() {
-  name_thread("parser");
+  name_thread(name_.c_str());
   mutex_.lock();
   for (;;) {
     while (!stopping_ && turns_.empty()) wake_.wait(mutex_);

@@ -16,7 +16,8 @@ namespace strata::server {
 
 class ParsePool {
  public:
-  explicit ParsePool(int num_threads);
+  // `name` is what its threads are called.
+  explicit ParsePool(int num_threads, std::string name = "parser");
   ~ParsePool();  // stops
   ParsePool(const ParsePool&) = delete;
   ParsePool& operator=(const ParsePool&) = delete;
@@ -29,6 +30,7 @@ class ParsePool {
  private:
   void loop();
 
+  const std::string name_;
   Mutex mutex_;
   CondVar wake_;
   std::map<std::string, std::deque<std::function<void()>>> jobs_

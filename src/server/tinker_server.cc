@@ -35,6 +35,7 @@ namespace {
 constexpr double kTickSeconds = 0.1;
 constexpr double kQuietSeconds = 1.0;  // between two lines about refused logins
 constexpr int kParseThreads = 2;
+constexpr int kTextThreads = 2;         // of OpenAI's clients: a long chat delays no pass
 constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
 constexpr size_t kMostLists = 64;       // that wait to be read, of a tenant
 constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
@@ -103,7 +104,7 @@ struct TinkerServer::State {
                 std::move(dispatch)),
         openai({service, names, bases, std::move(texts), static_cast<int64_t>(wall_seconds()),
                 [this](const std::string& tenant, std::function<void()> job) {
-                  parsing.post(tenant, std::move(job));
+                  texts_parsing.post(tenant, std::move(job));
                 },
                 [this](std::function<void()> job) { http->post(std::move(job)); }}),
         page({service, watch, usage, budget, names, bases, stats}),
@@ -125,6 +126,7 @@ struct TinkerServer::State {
   void stop_threads() {
     if (audit) audit->forget();
     parsing.stop();
+    texts_parsing.stop();
     archives.stop();
     lists.stop();
     merges.stop();
@@ -163,6 +165,7 @@ struct TinkerServer::State {
   Worker merges{{.name = "merge", .most_waiting = kMostMerges, .drops_at_stop = true}};
   Worker reads{{.name = "download", .drops_at_stop = true}};
   ParsePool parsing{kParseThreads};
+  ParsePool texts_parsing{kTextThreads, "texts"};
   Usage usage;
   BaseNames names;
   Rest rest;
