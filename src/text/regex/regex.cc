@@ -205,6 +205,13 @@ bool Regex::matches_start(std::string_view text, int64_t& steps_left) const {
 }
 
 void Regex::find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const {
+  find_while(text, [&](size_t begin, size_t end) {
+    found(begin, end);
+    return true;
+  });
+}
+
+bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found) const {
   Matcher matcher(program_, text,
                   kStepsPerByte * (static_cast<int64_t>(text.size()) + kStepsPerByte));
   size_t last_end = kNoMatch;
@@ -215,13 +222,14 @@ void Regex::find_all(std::string_view text, FunctionRef<void(size_t, size_t)> fo
                   where_ + ": the pattern needs more than " + std::to_string(kStepsPerByte) +
                       " steps a byte on a text of " + std::to_string(text.size()) +
                       " bytes; a pattern with nested repeats?");
-    if (end != kNoMatch && (end > pos || pos != last_end)) found(pos, end);
+    if (end != kNoMatch && (end > pos || pos != last_end) && !found(pos, end)) return false;
     if (end != kNoMatch && end > pos) {
       pos = last_end = end;
     } else {
       next_code_point(text, pos);
     }
   }
+  return true;
 }
 
 }  // namespace strata::text

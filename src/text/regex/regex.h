@@ -34,6 +34,8 @@ class Regex {
   // Calls found(begin, end) for each match, leftmost first, none overlapping. An empty match is
   // reported too, except right behind another match and at the end of the text.
   void find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const;
+  // The same until `found` is false, which it then is too.
+  bool find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found) const;
 
   // Whether a match begins at the start of `text`. Takes its steps off `steps_left`; below zero
   // they were too few, and the answer is none.

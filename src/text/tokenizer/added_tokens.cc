@@ -76,8 +76,7 @@ bool AddedTokenFinder::longest_at(std::string_view text, size_t pos, size_t& tok
   return found;
 }
 
-std::vector<AddedTokenFinder::Segment> AddedTokenFinder::split(std::string_view text) const {
-  std::vector<Segment> segments;
+bool AddedTokenFinder::split(std::string_view text, FunctionRef<bool(Segment)> take) const {
   size_t done = 0;
   for (size_t pos = 0; pos < text.size();) {
     size_t t = 0;
@@ -101,12 +100,11 @@ std::vector<AddedTokenFinder::Segment> AddedTokenFinder::split(std::string_view 
       if (!is_space(next_code_point(text, next))) break;
       end = next;
     }
-    if (done < begin) segments.push_back({-1, done, begin});
-    segments.push_back({token.id, begin, end});
+    if (done < begin && !take({-1, done, begin})) return false;
+    if (!take({token.id, begin, end})) return false;
     done = end;
   }
-  if (done < text.size()) segments.push_back({-1, done, text.size()});
-  return segments;
+  return done == text.size() || take({-1, done, text.size()});
 }
 
 }  // namespace strata::text

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "text/tokenizer/spec.h"
 
 namespace strata::text {
@@ -23,8 +24,9 @@ class AddedTokenFinder {
     size_t begin = 0;
     size_t end = 0;
   };
-  // The segments of `text` in order; text between tokens only where there is some.
-  [[nodiscard]] std::vector<Segment> split(std::string_view text) const;
+  // Gives the segments of `text` in order, as they are found, until `take` is false, which it then
+  // is too; text between tokens only where there is some.
+  bool split(std::string_view text, FunctionRef<bool(Segment)> take) const;
 
  private:
   // The node reached from `node` by `byte`, or 0: node 0 is the root and no node's child.

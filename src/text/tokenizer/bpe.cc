@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kScanLimit = 32;
 constexpr uint32_t kNoRank = 0xFFFFFFFF;
 constexpr uint64_t kNoPair = ~uint64_t{0};
+constexpr std::string_view kMark = "\u2581";  // SentencePiece's for a space
 
 uint64_t pair_of(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
@@ -27,6 +28,16 @@ size_t slot_of(uint64_t pair, size_t num_slots) {
 std::string fallback_token(unsigned byte) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
+}
+
+// Whether a merge joins a mark with what comes before it, other than marks.
+bool joins_marks(const TokenizerSpec& spec) {
+  const auto text = [&](int32_t id) -> std::string_view {
+    return *spec.vocab[static_cast<size_t>(id)];
+  };
+  return std::ranges::any_of(spec.merges, [&](const Merge& merge) {
+    return text(merge.right).starts_with(kMark) && !text(merge.left).ends_with(kMark);
+  });
 }
 
 // Lowest rank first, then leftmost; counts itself.
@@ -70,6 +81,53 @@ Bpe::Bpe(const TokenizerSpec& spec, bool byte_level, const std::string& where)
   merges_.assign(num_slots, {kNoPair, 0, 0});
   for (size_t rank = 0; rank < spec.merges.size(); ++rank)
     add_merge(spec.merges[rank], static_cast<uint32_t>(rank));
+  parts_at_marks_ = !byte_level && !ignore_merges_ && vocab_.find(kMark) != StringTable::kNone &&
+                    !joins_marks(spec);
+  weigh_bytes(spec);
+}
+
+void Bpe::weigh_bytes(const TokenizerSpec& spec) {
+  const auto is_missing = [](int32_t id) { return id == StringTable::kNone; };
+  // A token of unknown bytes, or merged from <0xXX>, has other bytes than its text says.
+  const bool lacks_some = std::ranges::any_of(byte_ids_, is_missing);
+  if (lacks_some && (unk_id_ != StringTable::kNone || !byte_level_)) return;
+  std::vector<bool> is_byte(byte_level_ ? 0 : spec.vocab.size());
+  for (size_t byte = 0; byte < 256 && !byte_level_; ++byte)
+    is_byte[static_cast<size_t>(byte_ids_[byte])] = true;
+  for (const Merge& merge : spec.merges) {
+    if (byte_level_) break;
+    if (is_byte[static_cast<size_t>(merge.left)] || is_byte[static_cast<size_t>(merge.right)])
+      return;
+  }
+  size_t longest[256];
+  std::ranges::fill(longest, 1);
+  for (const auto& token : spec.vocab) {
+    if (!token) continue;
+    const auto bytes = byte_level_ ? byte_level_bytes(*token) : token;
+    if (!bytes) continue;
+    for (const char c : *bytes) {
+      size_t& most = longest[static_cast<uint8_t>(c)];
+      most = std::max(most, bytes->size());
+    }
+  }
+  for (size_t byte = 0; byte < 256; ++byte)
+    weights_[byte] = is_missing(byte_ids_[byte]) ? 0 : kWeightOfToken / longest[byte];
+}
+
+size_t Bpe::first_part(std::string_view piece) const {
+  if (!parts_at_marks_) return piece.size();
+  for (size_t pos = 0;;) {
+    const size_t mark = piece.find(kMark, pos);
+    if (mark == std::string_view::npos) return piece.size();
+    if (mark > pos) return mark;
+    pos = mark + kMark.size();
+  }
+}
+
+size_t Bpe::least_tokens(std::string_view piece) const {
+  uint64_t sum = 0;
+  for (const char c : piece) sum += weights_[static_cast<uint8_t>(c)];
+  return static_cast<size_t>(sum / kWeightOfToken);
 }
 
 // A pair that is listed twice has the later rank.
@@ -112,6 +170,7 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch) const {
 // A byte whose character the vocabulary lacks is the unknown token, or nothing without one.
 void Bpe::start_bytes(std::string_view piece, BpeScratch& scratch) const {
   bool after_unk = false;
+  scratch.symbols.reserve(piece.size());
   for (size_t i = 0; i < piece.size(); ++i) {
     const int32_t id = byte_ids_[static_cast<uint8_t>(piece[i])];
     const bool unknown = id == StringTable::kNone;
@@ -139,6 +198,7 @@ bool Bpe::start_fallback(std::string_view piece, size_t begin, size_t end,
 // piece ends; byte tokens in between go before it, as in the original.
 void Bpe::start_characters(std::string_view piece, BpeScratch& scratch) const {
   BpeSymbol unknown;
+  scratch.symbols.reserve(piece.size());
   const auto flush = [&] {
     if (unknown.size > 0) scratch.symbols.push_back(unknown);
     unknown.size = 0;
@@ -202,7 +262,9 @@ void Bpe::merge_by_heap(BpeScratch& scratch) const {
   const Worse worse{&scratch.heap_operations};
   const auto size = static_cast<int32_t>(symbols.size());
   links.clear();
+  links.reserve(symbols.size());
   heap.clear();
+  heap.reserve(2 * symbols.size());  // a merge adds two at most, and ends one
   for (int32_t i = 0; i < size; ++i) links.push_back({i - 1, i + 1 < size ? i + 1 : -1});
   const auto candidate = [&](int32_t at) {
     const int32_t next = links[static_cast<size_t>(at)].next;

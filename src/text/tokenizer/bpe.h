@@ -43,6 +43,19 @@ class Bpe {
   // byte_level: pieces are bytes whose characters (byte_level.h) are in the vocabulary.
   Bpe(const TokenizerSpec& spec, bool byte_level, const std::string& where);
 
+  // Bytes of `piece` until where nothing joins what comes before with what comes behind: parts that
+  // are encoded one by one have the tokens of the whole.
+  [[nodiscard]] size_t first_part(std::string_view piece) const;
+  // A number of tokens that a piece has at least, by its bytes: each is at best one of the longest
+  // token that has such a byte.
+  [[nodiscard]] size_t least_tokens(std::string_view piece) const;
+  static constexpr uint64_t kWeightOfToken = uint64_t{1} << 32;
+  // kWeightOfToken / the bytes of the longest token that has such a byte; 0: none is known.
+  [[nodiscard]] uint64_t weight(uint8_t byte) const { return weights_[byte]; }
+  // What encoding a piece takes at most, in bytes for each of its own.
+  static constexpr size_t kScratch =
+      sizeof(BpeSymbol) + sizeof(BpeScratch::Link) + 2 * sizeof(BpeScratch::Candidate);
+
   // Replaces scratch.symbols by the tokens of `piece`.
   void encode(std::string_view piece, BpeScratch& scratch) const;
 
@@ -56,6 +69,7 @@ class Bpe {
   };
   [[nodiscard]] const MergeSlot* find_merge(int32_t left, int32_t right) const;
   void add_merge(const Merge& merge, uint32_t rank);
+  void weigh_bytes(const TokenizerSpec& spec);
   void start_bytes(std::string_view piece, BpeScratch& scratch) const;
   void start_characters(std::string_view piece, BpeScratch& scratch) const;
   bool start_fallback(std::string_view piece, size_t begin, size_t end, BpeScratch& scratch) const;
@@ -66,10 +80,12 @@ class Bpe {
   bool fuse_unk_;
   bool byte_fallback_;
   bool ignore_merges_;
+  bool parts_at_marks_ = false;
   int32_t unk_id_ = StringTable::kNone;
   StringTable vocab_;
-  StringTable whole_;              // byte_level and ignore_merges: bytes -> id
-  int32_t byte_ids_[256];          // byte_level: of a byte's character; byte_fallback: of <0xXX>
+  StringTable whole_;      // byte_level and ignore_merges: bytes -> id
+  int32_t byte_ids_[256];  // byte_level: of a byte's character; byte_fallback: of <0xXX>
+  uint64_t weights_[256] = {};
   std::vector<MergeSlot> merges_;  // open addressing
 };
 

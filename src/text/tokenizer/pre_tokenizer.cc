@@ -2,150 +2,158 @@
 #include "text/tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace strata::text {
 namespace {
 
 using Behavior = PreTokenizerStep::Behavior;
 
-// A part of a piece, and whether it is a delimiter.
-struct Part {
-  Piece piece;
-  bool delimiter;
-};
-
-void merge_parts(const std::vector<Part>& parts, Behavior behavior, std::vector<Piece>& out) {
-  const size_t first = out.size();
-  const auto put = [&](Piece piece) {
-    if (piece.end > piece.begin) out.push_back(piece);
-  };
-  bool previous = false;
+// Whether a part becomes one piece with the part before it; of either, whether it is a delimiter.
+bool joins(Behavior behavior, bool previous, bool delimiter) {
   switch (behavior) {
     case Behavior::kIsolated:
-      for (const Part& part : parts) put(part.piece);
-      break;
     case Behavior::kRemoved:
-      for (const Part& part : parts)
-        if (!part.delimiter) put(part.piece);
-      break;
+      return false;
     case Behavior::kContiguous:
-      for (const Part& part : parts) {
-        if (out.size() > first && part.delimiter == previous) {
-          out.back().end = part.piece.end;
-        } else {
-          put(part.piece);
-        }
-        previous = part.delimiter;
-      }
-      break;
+      return delimiter == previous;
     case Behavior::kMergedWithPrevious:
-      for (const Part& part : parts) {
-        if (part.delimiter && !previous && out.size() > first) {
-          out.back().end = part.piece.end;
-        } else {
-          put(part.piece);
-        }
-        previous = part.delimiter;
-      }
-      break;
+      return delimiter && !previous;
     case Behavior::kMergedWithNext:
-      for (const Part& part : parts) {
-        if (!part.delimiter && previous) {
-          out.back().end = part.piece.end;
-        } else {
-          put(part.piece);
-        }
-        previous = part.delimiter;
-      }
-      break;
+      return !delimiter && previous;
   }
+  return false;
 }
 
-void split(const Regex& pattern, Behavior behavior, bool invert, Pieces& all) {
-  std::vector<Piece> out;
-  out.reserve(all.pieces.size() + all.text.text.size() / 4);
-  std::vector<Part> parts;
-  const bool isolated = behavior == Behavior::kIsolated;
-  for (const Piece piece : all.pieces) {
-    parts.clear();
-    size_t done = piece.begin;
-    const auto put = [&](size_t begin, size_t end, bool delimiter) {
-      if (end == begin) return;
-      if (isolated) {
-        out.push_back({begin, end});
-      } else {
-        parts.push_back({{begin, end}, delimiter != invert});
-      }
-    };
-    const std::string_view text(all.text.text.data() + piece.begin, piece.end - piece.begin);
-    pattern.find_all(text, [&](size_t begin, size_t end) {
-      put(done, piece.begin + begin, false);
-      put(piece.begin + begin, piece.begin + end, true);
-      done = piece.begin + end;
-    });
-    put(done, piece.end, false);
-    if (!isolated) merge_parts(parts, behavior, out);
+// A piece goes through all steps before the next is looked for.
+class PreTokenizer {
+ public:
+  PreTokenizer(std::span<const PreTokenizerStep> steps, bool at_start, size_t origin,
+               TakePiece take)
+      : steps_(steps), at_start_(at_start), take_(take), rebuilt_(steps.size(), {false, origin}) {}
+
+  // The steps from `step` on. `first`: nothing comes before it in its text.
+  bool run(size_t step, const AlignedText& text, Piece piece, bool first);
+
+ private:
+  // Of the texts that a step makes of its pieces, which follow each other.
+  struct Rebuilt {
+    bool begun;
+    size_t boundary;  // where the last ended in the original; that of the first begins there
+  };
+
+  bool split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
+             const AlignedText& text, Piece piece, bool first);
+  AlignedText start(size_t step, const AlignedText& text, Piece piece) const;
+  // Ends what start() began; whether it is the first of its step.
+  bool finish(size_t step, const AlignedText& out);
+  bool add_prefix_space(size_t step, const AlignedText& text, Piece piece);
+  bool metaspace(size_t step, const AlignedText& text, Piece piece, bool first);
+
+  std::span<const PreTokenizerStep> steps_;
+  bool at_start_;
+  TakePiece take_;
+  std::vector<Rebuilt> rebuilt_;  // by step
+};
+
+bool PreTokenizer::run(size_t step, const AlignedText& text, Piece piece, bool first) {
+  if (step == steps_.size()) return take_(text, piece);
+  const PreTokenizerStep& one = steps_[step];
+  switch (one.kind) {
+    case PreTokenizerStep::Kind::kSplit:
+      return split(step, *one.pattern, one.behavior, one.invert, text, piece, first);
+    case PreTokenizerStep::Kind::kMetaspace:
+      return metaspace(step, text, piece, first);
+    case PreTokenizerStep::Kind::kByteLevel:
+      return one.add_prefix_space ? add_prefix_space(step, text, piece)
+             : one.pattern
+                 ? split(step, *one.pattern, Behavior::kIsolated, false, text, piece, first)
+                 : run(step + 1, text, piece, first);
   }
-  all.pieces = std::move(out);
+  return true;
 }
 
-// The text rebuilt piece by piece; change(out, piece) appends what stands for a piece.
-template <typename Change>
-void rebuild(Pieces& all, Change change) {
-  AlignedText out = all.text.start();
-  for (Piece& piece : all.pieces) {
-    const size_t begin = out.text.size();
-    change(out, piece);
-    piece = {begin, out.text.size()};
-  }
-  all.text = std::move(out);
-}
-
-void add_prefix_space(Pieces& all) {
-  rebuild(all, [&](AlignedText& out, Piece piece) {
-    if (all.text.text[piece.begin] != ' ') out.replace(all.text, piece.begin, piece.begin, " ");
-    out.copy(all.text, piece.begin, piece.end);
-  });
-}
-
-void metaspace(const PreTokenizerStep& step, Pieces& all) {
-  const std::string& mark = step.replacement;
-  rebuild(all, [&](AlignedText& out, Piece piece) {
-    const std::string& text = all.text.text;
-    const bool marked =
-        text[piece.begin] == ' ' || std::string_view(text).substr(piece.begin).starts_with(mark);
-    const bool first = piece.begin == 0 && all.at_start;
-    if (!marked &&
-        (step.scheme == PrependScheme::kAlways || (step.scheme == PrependScheme::kFirst && first)))
-      out.replace(all.text, piece.begin, piece.begin, mark);
-    for (size_t pos = piece.begin; pos < piece.end;) {
-      const std::string_view rest(text.data() + pos, piece.end - pos);
-      const size_t space = pos + std::min(rest.find(' '), rest.size());
-      out.copy(all.text, pos, space);
-      if (space < piece.end) out.replace(all.text, space, space + 1, mark);
-      pos = space + 1;
+bool PreTokenizer::split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
+                         const AlignedText& text, Piece piece, bool first) {
+  Piece waiting = {piece.begin, piece.begin};  // may join with the next part
+  bool previous = false;
+  const auto give = [&](Piece part) {
+    return part.end == part.begin || run(step + 1, text, part, first && part.begin == piece.begin);
+  };
+  const auto put = [&](size_t begin, size_t end, bool delimiter) {
+    if (end == begin || (behavior == Behavior::kRemoved && delimiter)) return true;
+    const bool joined = waiting.end > waiting.begin && joins(behavior, previous, delimiter);
+    previous = delimiter;
+    if (joined) {
+      waiting.end = end;
+      return true;
     }
+    const Piece ready = std::exchange(waiting, {begin, end});
+    return give(ready);
+  };
+  size_t done = piece.begin;
+  const std::string_view part(text.text.data() + piece.begin, piece.end - piece.begin);
+  const bool whole = pattern.find_while(part, [&](size_t begin, size_t end) {
+    const size_t from = std::exchange(done, piece.begin + end);
+    return put(from, piece.begin + begin, invert) && put(piece.begin + begin, done, !invert);
   });
-  if (step.split) split(*step.pattern, Behavior::kMergedWithNext, false, all);
+  return whole && put(done, piece.end, invert) && give(waiting);
+}
+
+AlignedText PreTokenizer::start(size_t step, const AlignedText& text, Piece piece) const {
+  AlignedText out;
+  out.tracked = text.tracked;
+  out.text.reserve(piece.end - piece.begin + 8);
+  if (out.tracked) out.map.push_back(rebuilt_[step].boundary);
+  return out;
+}
+
+bool PreTokenizer::finish(size_t step, const AlignedText& out) {
+  Rebuilt& rebuilt = rebuilt_[step];
+  if (out.tracked) rebuilt.boundary = out.map.back();
+  return !std::exchange(rebuilt.begun, true);
+}
+
+bool PreTokenizer::add_prefix_space(size_t step, const AlignedText& text, Piece piece) {
+  const PreTokenizerStep& one = steps_[step];
+  AlignedText out = start(step, text, piece);
+  if (text.text[piece.begin] != ' ') out.replace(text, piece.begin, piece.begin, " ");
+  out.copy(text, piece.begin, piece.end);
+  const bool leads = finish(step, out);
+  const Piece whole = {0, out.text.size()};
+  return one.pattern ? split(step, *one.pattern, Behavior::kIsolated, false, out, whole, leads)
+                     : run(step + 1, out, whole, leads);
+}
+
+bool PreTokenizer::metaspace(size_t step, const AlignedText& text, Piece piece, bool first) {
+  const PreTokenizerStep& one = steps_[step];
+  const std::string& mark = one.replacement;
+  const std::string_view all(text.text);
+  AlignedText out = start(step, text, piece);
+  const bool marked = all[piece.begin] == ' ' || all.substr(piece.begin).starts_with(mark);
+  const bool wanted = one.scheme == PrependScheme::kAlways ||
+                      (one.scheme == PrependScheme::kFirst && first && at_start_);
+  if (!marked && wanted) out.replace(text, piece.begin, piece.begin, mark);
+  for (size_t pos = piece.begin; pos < piece.end;) {
+    const std::string_view rest = all.substr(pos, piece.end - pos);
+    const size_t space = pos + std::min(rest.find(' '), rest.size());
+    out.copy(text, pos, space);
+    if (space < piece.end) out.replace(text, space, space + 1, mark);
+    pos = space + 1;
+  }
+  const bool leads = finish(step, out);
+  const Piece whole = {0, out.text.size()};
+  return one.split ? split(step, *one.pattern, Behavior::kMergedWithNext, false, out, whole, leads)
+                   : run(step + 1, out, whole, leads);
 }
 
 }  // namespace
 
-void pre_tokenize(std::span<const PreTokenizerStep> steps, Pieces& all) {
-  for (const PreTokenizerStep& step : steps) {
-    switch (step.kind) {
-      case PreTokenizerStep::Kind::kSplit:
-        split(*step.pattern, step.behavior, step.invert, all);
-        break;
-      case PreTokenizerStep::Kind::kMetaspace:
-        metaspace(step, all);
-        break;
-      case PreTokenizerStep::Kind::kByteLevel:
-        if (step.add_prefix_space) add_prefix_space(all);
-        if (step.pattern) split(*step.pattern, Behavior::kIsolated, false, all);
-        break;
-    }
-  }
+bool pre_tokenize(std::span<const PreTokenizerStep> steps, const AlignedText& text, Piece part,
+                  bool at_start, TakePiece take) {
+  if (part.end == part.begin) return true;
+  const size_t origin = text.tracked ? text.map[part.begin] : 0;
+  return PreTokenizer(steps, at_start, origin, take).run(0, text, part, /*first=*/true);
 }
 
 }  // namespace strata::text

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -14,6 +15,13 @@
 
 namespace strata::text {
 namespace {
+
+// Bytes that are taken at most for each of a text's, where it is normalized or made UTF-8: by steps
+// that replace, with a text that grows; by NFC; and for each token.
+constexpr size_t kReplacedBytes = 7;
+constexpr size_t kNfcBytes = 3;
+constexpr size_t kIdBytes = 2 * sizeof(int32_t);
+constexpr size_t kLongPiece = 4096;  // bytes; shorter ones are not told of
 
 bool is_byte_level(const TokenizerSpec& spec) {
   return !spec.pre_tokenizer.empty() &&
@@ -92,6 +100,14 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
   }
   if (keeps_all(spec)) {
     for (const auto& token : tokens) longest = std::max(longest, token ? token->size() : 0);
+    for (size_t byte = 0; byte < 256; ++byte)
+      weights[byte] = bpe.weight(static_cast<uint8_t>(byte));
+    for (const AddedToken& token : spec.added_tokens) {
+      for (const char c : token.content) {
+        uint64_t& weight = weights[static_cast<uint8_t>(c)];
+        weight = std::min(weight, Bpe::kWeightOfToken / token.content.size());
+      }
+    }
   }
   special.resize(tokens.size());
   skipped.resize(tokens.size());
@@ -110,57 +126,59 @@ const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {
   return token ? &*token : nullptr;
 }
 
-void Tokenizer::Impl::encode_segment(AlignedText text, bool at_start, BpeScratch& scratch,
-                                     Encoding& out) const {
-  Pieces pieces;
-  pieces.pieces.push_back({0, text.text.size()});
-  pieces.text = std::move(text);
-  pieces.at_start = at_start;
-  pre_tokenize(spec.pre_tokenizer, pieces);
-  for (const Piece piece : pieces.pieces) {
-    bpe.encode(std::string_view(pieces.text.text).substr(piece.begin, piece.end - piece.begin),
-               scratch);
-    for (const BpeSymbol& symbol : scratch.symbols) {
-      out.ids.push_back(symbol.id);
-      if (!pieces.text.tracked) continue;
-      const size_t begin = piece.begin + symbol.begin;
-      out.spans.push_back({pieces.text.map[begin], pieces.text.map[begin + symbol.size]});
-    }
-  }
+AlignedText Tokenizer::Impl::normalized(std::string_view text, size_t origin, Run& run) const {
+  const bool replaces = std::ranges::any_of(
+      spec.normalizer, [](const auto& step) { return step.kind != NormalizerStep::Kind::kNfc; });
+  run.take(text.size() * (spec.normalizer.empty() ? 1 : replaces ? kReplacedBytes : kNfcBytes), 0);
+  return normalize(spec.normalizer, AlignedText::from(text, origin, run.tracked));
 }
 
-void Tokenizer::Impl::encode(std::string_view text, BpeScratch& scratch, Encoding& out,
-                             bool tracked) const {
-  using Segment = AddedTokenFinder::Segment;
-  for (const Segment& segment : raw_tokens.split(text)) {
-    if (segment.id >= 0) {
-      out.ids.push_back(segment.id);
-      if (tracked) out.spans.push_back({segment.begin, segment.end});
-      continue;
+bool Tokenizer::Impl::encode_piece(const AlignedText& text, Piece piece, Run& run) const {
+  std::string_view rest(text.text);
+  rest = rest.substr(piece.begin, piece.end - piece.begin);
+  for (size_t begin = piece.begin; !rest.empty();) {
+    const std::string_view part = rest.substr(0, bpe.first_part(rest));
+    if (part.size() > kLongPiece) {
+      if (run.out.ids.size() + bpe.least_tokens(part) > run.most) return false;
+      run.take(0, part.size());
     }
-    AlignedText normalized = normalize(
-        spec.normalizer, AlignedText::from(text.substr(segment.begin, segment.end - segment.begin),
-                                           segment.begin, tracked));
-    for (const Segment& inner : normalized_tokens.split(normalized.text)) {
-      if (inner.id >= 0) {
-        out.ids.push_back(inner.id);
-        if (tracked) out.spans.push_back({normalized.map[inner.begin], normalized.map[inner.end]});
-        continue;
-      }
-      const bool at_start = segment.begin == 0 && inner.begin == 0;
-      const bool whole = inner.begin == 0 && inner.end == normalized.text.size();
-      AlignedText part;
-      if (whole) {
-        part = std::move(normalized);
-      } else {
-        part.tracked = tracked;
-        if (tracked) part.map.push_back(normalized.map[inner.begin]);
-        part.copy(normalized, inner.begin, inner.end);
-      }
-      encode_segment(std::move(part), at_start, scratch, out);
-      if (whole) break;
+    bpe.encode(part, run.scratch);
+    if (run.out.ids.size() + run.scratch.symbols.size() > run.most) return false;
+    for (const BpeSymbol& symbol : run.scratch.symbols) {
+      run.out.ids.push_back(symbol.id);
+      if (!run.tracked) continue;
+      const size_t at = begin + symbol.begin;
+      run.out.spans.push_back({text.map[at], text.map[at + symbol.size]});
     }
+    begin += part.size();
+    rest.remove_prefix(part.size());
   }
+  return true;
+}
+
+bool Tokenizer::Impl::encode_normalized(const AlignedText& text, bool at_start, Run& run) const {
+  return normalized_tokens.split(text.text, [&](AddedTokenFinder::Segment part) {
+    if (part.id < 0) {
+      return pre_tokenize(
+          spec.pre_tokenizer, text, {part.begin, part.end}, at_start && part.begin == 0,
+          [&](const AlignedText& of, Piece piece) { return encode_piece(of, piece, run); });
+    }
+    run.out.ids.push_back(part.id);
+    if (run.tracked) run.out.spans.push_back({text.map[part.begin], text.map[part.end]});
+    return !run.has_more_than_wanted();
+  });
+}
+
+bool Tokenizer::Impl::encode(std::string_view text, Run& run) const {
+  return raw_tokens.split(text, [&](AddedTokenFinder::Segment part) {
+    if (part.id < 0) {
+      const std::string_view some = text.substr(part.begin, part.end - part.begin);
+      return encode_normalized(normalized(some, part.begin, run), part.begin == 0, run);
+    }
+    run.out.ids.push_back(part.id);
+    if (run.tracked) run.out.spans.push_back({part.begin, part.end});
+    return !run.has_more_than_wanted();
+  });
 }
 
 Tokenizer Tokenizer::load(const std::string& path) {
@@ -189,35 +207,53 @@ void check_size(std::string_view text) {
 
 }  // namespace
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special,
-                                       EncodeStats* stats) const {
+bool Tokenizer::Impl::encode_ids(std::string_view text, bool add_special, Run& run) const {
   check_size(text);
   std::string sanitized;
-  if (!is_valid_utf8(text)) text = sanitized = sanitize_utf8(text);
-  const Template& added = impl_->spec.post_processor;
-  BpeScratch scratch;
-  Encoding out;
-  out.ids.reserve(text.size() / 3 + 8);
-  if (add_special) out.ids = added.before;
-  impl_->encode(text, scratch, out, false);
-  if (add_special) out.ids.insert(out.ids.end(), added.after.begin(), added.after.end());
-  if (stats != nullptr) stats->heap_operations += scratch.heap_operations;
-  return std::move(out.ids);
+  if (!is_valid_utf8(text)) {
+    run.take(kReplacedBytes * text.size(), 0);
+    text = sanitized = sanitize_utf8(text);
+    run.base = std::exchange(run.texts, 0);
+  }
+  run.base += kIdBytes * std::min(text.size(), run.most);
+  const Template& added = spec.post_processor;
+  std::vector<int32_t>& ids = run.out.ids;
+  ids.reserve(std::min(text.size() / 3, run.most) + 8);
+  if (add_special) ids = added.before;
+  if (!encode(text, run)) return false;
+  if (add_special) ids.insert(ids.end(), added.after.begin(), added.after.end());
+  return !run.has_more_than_wanted();
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special,
+                                       EncodeStats* stats) const {
+  Impl::Run run;
+  impl_->encode_ids(text, add_special, run);
+  if (stats != nullptr) stats->heap_operations += run.scratch.heap_operations;
+  return std::move(run.out.ids);
+}
+
+std::optional<std::vector<int32_t>> Tokenizer::encode_within(std::string_view text,
+                                                             const EncodeBound& bound,
+                                                             bool add_special) const {
+  Impl::Run run{.most = bound.most, .hold = &bound.hold};
+  if (!impl_->encode_ids(text, add_special, run)) return std::nullopt;
+  return std::move(run.out.ids);
 }
 
 Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) const {
   check_size(text);
   const Template& added = impl_->spec.post_processor;
-  BpeScratch scratch;
-  Encoding out;
+  Impl::Run run{.tracked = true};
+  Encoding& out = run.out;
   if (add_special) out.ids = added.before;
   if (add_special) out.spans.resize(added.before.size());
   const size_t num_before = out.ids.size();
   if (is_valid_utf8(text)) {
-    impl_->encode(text, scratch, out, true);
+    impl_->encode(text, run);
   } else {
     const AlignedText valid = sanitize(text, true);
-    impl_->encode(valid.text, scratch, out, true);
+    impl_->encode(valid.text, run);
     for (size_t i = num_before; i < out.spans.size(); ++i)
       out.spans[i] = {valid.map[out.spans[i].begin], valid.map[out.spans[i].end]};
   }
@@ -225,7 +261,7 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) c
     out.ids.insert(out.ids.end(), added.after.begin(), added.after.end());
     out.spans.resize(out.ids.size(), {text.size(), text.size()});
   }
-  return out;
+  return std::move(run.out);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
@@ -257,9 +293,15 @@ bool Tokenizer::is_special(int32_t id) const {
 
 int64_t Tokenizer::least_tokens(std::string_view text) const {
   if (impl_->longest == 0) return 0;
+  uint64_t sum = 0;
+  uint8_t all = 0;
+  for (const char c : text) {
+    sum += impl_->weights[static_cast<uint8_t>(c)];
+    all |= static_cast<uint8_t>(c);
+  }
+  if (all < 0x80) return static_cast<int64_t>(sum / Bpe::kWeightOfToken);
   // NFC makes one character of several that have at most three times its bytes; ASCII has none.
-  const bool is_ascii = std::ranges::all_of(text, [](char c) { return (c & 0x80) == 0; });
-  return static_cast<int64_t>(text.size() / ((is_ascii ? 1 : 3) * impl_->longest));
+  return static_cast<int64_t>(text.size() / (3 * impl_->longest));
 }
 
 int64_t Tokenizer::vocab_size() const { return static_cast<int64_t>(impl_->tokens.size()); }

@@ -7,6 +7,7 @@
 //   const std::vector<int32_t> ids = tokenizer.encode("Hello");
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,6 +32,13 @@ struct Encoding {
   std::vector<Span> spans;
 };
 
+// How many tokens a text may have, and who is told what its encoding takes.
+struct EncodeBound {
+  size_t most = 0;
+  // Called with so many bytes in all, before they are taken; what it throws ends the encoding.
+  std::function<void(size_t bytes)> hold = {};
+};
+
 struct EncodeStats {
   uint64_t heap_operations = 0;  // comparisons made by the merge heap
 };
@@ -53,8 +61,15 @@ class Tokenizer {
                                             EncodeStats* stats = nullptr) const;
   [[nodiscard]] Encoding encode_with_spans(std::string_view text, bool add_special = false) const;
 
-  // A number of tokens that the text has at least, told without encoding it: its bytes divided by
-  // those of the longest token. 0 where characters can go without a token of their own.
+  // The same of a text that has at most bound.most tokens, else nothing: it stops where there are
+  // more.
+  [[nodiscard]] std::optional<std::vector<int32_t>> encode_within(std::string_view text,
+                                                                  const EncodeBound& bound,
+                                                                  bool add_special = false) const;
+
+  // A number of tokens that the text has at least, told without encoding it: its bytes, each
+  // divided by those of the longest token with such a one. 0 where text can go without tokens of
+  // its own.
   [[nodiscard]] int64_t least_tokens(std::string_view text) const;
 
   // Ids without a token are left out.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a Tokenizer holds; shared by tokenizer.cc and detokenizer.cc.
 #pragma once
+#include <algorithm>
+#include <functional>
+
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/aligned_text.h"
 #include "text/tokenizer/bpe.h"
+#include "text/tokenizer/pre_tokenizer.h"
 #include "text/tokenizer/spec.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -12,7 +16,30 @@ namespace strata::text {
 struct Tokenizer::Impl {
   Impl(TokenizerSpec parsed, const std::string& where);
 
-  void encode(std::string_view text, BpeScratch& scratch, Encoding& out, bool tracked) const;
+  // One text on its way to tokens.
+  struct Run {
+    bool tracked = false;
+    size_t most = SIZE_MAX;                             // tokens
+    const std::function<void(size_t)>* hold = nullptr;  // EncodeBound's
+    BpeScratch scratch = {};
+    Encoding out = {};
+    size_t base = 0;   // bytes that are taken all the while
+    size_t texts = 0;  // and by copies of a part of the text
+    size_t piece = 0;  // bytes of the longest piece
+
+    // Before more is taken than was said.
+    void take(size_t of_texts, size_t of_piece) {
+      if (hold == nullptr || !*hold || (of_texts <= texts && of_piece <= piece)) return;
+      texts = std::max(texts, of_texts);
+      piece = std::max(piece, of_piece);
+      (*hold)(base + texts + piece * Bpe::kScratch);
+    }
+    [[nodiscard]] bool has_more_than_wanted() const { return out.ids.size() > most; }
+  };
+  // False: there are more tokens than run.most.
+  bool encode(std::string_view text, Run& run) const;
+  // Likewise of bytes that may be no UTF-8, with what the post-processor adds.
+  bool encode_ids(std::string_view text, bool add_special, Run& run) const;
   // The token of `id`, or null; null too when it is to be skipped.
   [[nodiscard]] const std::string* token(int32_t id, bool skip_special) const;
 
@@ -23,11 +50,14 @@ struct Tokenizer::Impl {
   StringTable added_ids;
   std::vector<std::optional<std::string>> tokens;  // by id, added ones included
   std::vector<bool> special;
-  std::vector<bool> skipped;  // by skip_special
-  size_t longest = 0;         // bytes of a token; 0: text may go without tokens
+  std::vector<bool> skipped;   // by skip_special
+  size_t longest = 0;          // bytes of a token; 0: text may go without tokens
+  uint64_t weights[256] = {};  // as Bpe's, with added tokens
 
  private:
-  void encode_segment(AlignedText text, bool at_start, BpeScratch& scratch, Encoding& out) const;
+  [[nodiscard]] AlignedText normalized(std::string_view text, size_t origin, Run& run) const;
+  bool encode_normalized(const AlignedText& text, bool at_start, Run& run) const;
+  bool encode_piece(const AlignedText& text, Piece piece, Run& run) const;
 };
 
 }  // namespace strata::text
