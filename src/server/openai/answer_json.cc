@@ -50,8 +50,7 @@ struct Counts {
 };
 
 Json usage_json(const AnswerOrder& order, const Counts& counts) {
-  int64_t prompt = 0;
-  for (const api::Sample& sample : order.samples) prompt += std::ssize(sample.prompt);
+  const int64_t prompt = order.prompt_tokens;
   const int64_t answer = order.drops_answer ? 0 : counts.tokens;
   return JsonObject{{"prompt_tokens", prompt},
                     {"completion_tokens", answer},

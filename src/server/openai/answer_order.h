@@ -2,6 +2,7 @@
 // AnswerOrder: what a chat or a completion asks for, read and checked: the samples that answer it,
 // and how their tokens become the answer. Choices are num_samples of each sample, in turn.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -20,7 +21,11 @@ struct Telling {
 
 struct AnswerOrder {
   bool is_chat = false;
-  std::vector<api::Sample> samples = {};  // without a snapshot; a chat has one
+  // Without a snapshot; a chat has one. Once they were submitted, with their prompts where these
+  // are told again.
+  std::vector<api::Sample> samples = {};
+  int64_t prompt_tokens = 0;  // of all of them
+  size_t kept = 0;  // bytes that it keeps until it is answered: its types, prompts to tell
   Telling telling = {};
   // Of a chat.
   AnswerForm form = {};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <initializer_list>
 
 #include "server/openai/body_fields.h"
 #include "server/openai/json_text.h"
@@ -19,8 +20,49 @@ namespace json = boost::json;
 
 constexpr size_t kMostTools = 512;
 constexpr size_t kMostName = 256;  // bytes of a tool's
+// What a conversation takes on its way to a prompt, of each byte of its texts and of each value: as
+// JSON, as its text, as the template's values, and as what the template makes of them (the tests
+// measure it). And what is kept of tools, of each value.
+constexpr size_t kTextBytes = 10;
+constexpr size_t kValueBytes = 320;
+constexpr size_t kEscaped = 5;  // bytes more, of a character that JSON writes as \u001f
+constexpr size_t kTypeBytes = 512;
 
 json::string text_of(const std::string& text) { return json::string(text.data(), text.size()); }
+
+struct Weight {
+  size_t bytes = 0;
+  size_t values = 0;
+};
+
+// `in_text`: a text is that of JSON, of which more values will be made.
+void weigh(const json::value& value, bool in_text, Weight& weight) {
+  ++weight.values;
+  if (value.is_string()) {
+    const json::string& text = value.get_string();
+    const auto count = [&](auto is) {
+      return static_cast<size_t>(std::ranges::count_if(text, is));
+    };
+    weight.bytes += text.size() + kEscaped * count([](char c) { return c > 0 && c < ' '; });
+    if (in_text)
+      weight.values += count([](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
+  } else if (value.is_array()) {
+    for (const json::value& item : value.get_array()) weigh(item, in_text, weight);
+  } else if (value.is_object()) {
+    for (const auto& field : value.get_object()) {
+      weight.bytes += field.key().size();
+      ++weight.values;
+      weigh(field.value(), field.key() == "arguments", weight);
+    }
+  }
+}
+
+Weight weigh(const Fields& body, std::initializer_list<const char*> names) {
+  Weight weight;
+  for (const char* name : names)
+    if (const json::value* value = body.find(name)) weigh(*value, /*in_text=*/false, weight);
+  return weight;
+}
 
 // A string, or a list of parts of text, which stand on lines of their own.
 std::string read_content(const Fields& message) {
@@ -216,8 +258,19 @@ text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
   return request;
 }
 
+// The prompt; what is kept of the tools goes into the order.
+static std::string read_prompt(const Fields& body, const ServedText& text, AnswerOrder& order) {
+  const text::ChatRequest request = read_conversation(body, text, order.form.calls);
+  std::string prompt = rendered(text, request);
+  if (request.tools.empty()) return prompt;
+  order.types = std::make_shared<const ToolTypes>(request.tools);
+  const Weight tools = weigh(body, {"tools"});
+  order.kept = tools.bytes + tools.values * kTypeBytes;
+  return prompt;
+}
+
 AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
-                      uint64_t fallback_seed) {
+                      uint64_t fallback_seed, const TakeMemory& take) {
   if (!text.chat) {
     throw OpenAiFault(ErrorCode::kInvalidArgument,
                       "model: it has no chat template; ask /v1/completions for it", "model",
@@ -236,17 +289,20 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   api::Sample& sample = order.samples.emplace_back();
   read_sampling(body, text, base, fallback_seed, sample);
   if (text.turn_end) sample.stop.push_back(*text.turn_end);
-  const text::ChatRequest request = read_conversation(body, text, order.form.calls);
-  const std::string prompt = rendered(text, request);
+  const Weight weight = weigh(body, {"messages", "tools", "chat_template_kwargs"});
+  if (take) take(weight.bytes * kTextBytes + weight.values * kValueBytes);
+  const std::string prompt = read_prompt(body, text, order);
   order.in_reasoning = ends_in_reasoning(order.form, prompt);
-  if (!request.tools.empty()) order.types = std::make_shared<const ToolTypes>(request.tools);
   if (!body.boolean_or("parallel_tool_calls", true)) order.most_calls = 1;
-  check_prompt_bytes(text, base, prompt, "messages");
-  sample.prompt = text.tokenizer.encode(prompt);
+  sample.prompt =
+      encode_prompt(text, base, prompt, "messages", /*add_special=*/false, [&](size_t bytes) {
+        if (take) take(order.kept + prompt.capacity() + bytes);
+      });
   if (sample.prompt.empty()) body.fail("messages", "the prompt is empty");
   sample.topk_sample_logprobs = order.telling.top_logprobs;
   set_max_tokens(text, base, read_max_tokens(body), "messages", sample);
   check_answer_size(order);
+  count_prompts(order);
   return order;
 }
 

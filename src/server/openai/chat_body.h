@@ -6,13 +6,14 @@
 
 #include "api/work.h"
 #include "server/openai/answer_order.h"
+#include "server/openai/sampling_fields.h"
 #include "server/openai/served_text.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {
 
 AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
-                      uint64_t fallback_seed);
+                      uint64_t fallback_seed, const TakeMemory& take = {});
 
 // The conversation as ChatTemplate::render wants it; of a form that wants it so arguments of calls
 // stay text. Exposed for tests.

@@ -20,8 +20,9 @@ constexpr int64_t kMostEchoed = 8192;   // logprobs in a stream's first events; 
 
 class PromptReader {
  public:
-  PromptReader(const Fields& body, const ServedText& text, const api::BaseInfo& base)
-      : body_(body), text_(text), base_(base) {}
+  PromptReader(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+               const TakeMemory& take)
+      : body_(body), text_(text), base_(base), take_(take) {}
 
   // A text, a list of texts, a list of ids, or a list of such lists.
   std::vector<std::vector<int32_t>> read() {
@@ -41,16 +42,23 @@ class PromptReader {
     return prompts;
   }
 
+  // Bytes of all that were read.
+  [[nodiscard]] size_t num_bytes() const { return made_; }
+
  private:
+  void take(size_t bytes) const {
+    if (take_) take_(made_ + bytes);
+  }
   std::vector<int32_t> read_one(const json::value& value) {
     if (value.is_array()) return read_ids(value.get_array());
     if (!value.is_string()) body_.fail("prompt", "wanted a string, a list of them, or token ids");
     const json::string& text = value.get_string();
-    check_prompt_bytes(text_, base_, {text.data(), text.size()}, "prompt");
-    return checked(text_.tokenizer.encode({text.data(), text.size()}, /*add_special=*/true));
+    return checked(encode_prompt(text_, base_, {text.data(), text.size()}, "prompt",
+                                 /*add_special=*/true, [this](size_t bytes) { take(bytes); }));
   }
   std::vector<int32_t> read_ids(const json::array& items) {
     std::vector<int32_t> ids;
+    take(items.size() * sizeof(int32_t));
     ids.reserve(items.size());
     for (const json::value& item : items) {
       const int64_t id = item.is_int64() ? item.get_int64() : -1;
@@ -64,12 +72,15 @@ class PromptReader {
   }
   std::vector<int32_t> checked(std::vector<int32_t> ids) {
     if (ids.empty()) body_.fail("prompt", "the prompt is empty");
+    made_ += ids.capacity() * sizeof(int32_t);
     return ids;
   }
 
   const Fields& body_;
   const ServedText& text_;
   const api::BaseInfo& base_;
+  const TakeMemory& take_;
+  size_t made_ = 0;
 };
 
 void read_told_logprobs(const Fields& body, Telling& telling) {
@@ -93,7 +104,7 @@ void check_streamed_echo(const AnswerOrder& order) {
 }  // namespace
 
 AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
-                            uint64_t fallback_seed) {
+                            uint64_t fallback_seed, const TakeMemory& take) {
   if (body.has("suffix")) refuse_parameter("suffix", "is not supported by this server");
   check_fields(body, /*is_chat=*/false);
   refuse_unsupported(body);
@@ -111,11 +122,14 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   sample.topk_sample_logprobs = order.telling.top_logprobs;
   sample.prompt_logprobs = order.echo && order.telling.logprobs;
   sample.topk_prompt_logprobs = sample.prompt_logprobs ? order.telling.top_logprobs : 0;
-  std::vector<std::vector<int32_t>> prompts = PromptReader(body, text, base).read();
+  PromptReader reader(body, text, base, take);
+  std::vector<std::vector<int32_t>> prompts = reader.read();
   if (std::ssize(prompts) * sample.num_samples > kMostChoices) {
     body.fail("prompt", fmt::format("{} prompts and n {} are more than {} choices", prompts.size(),
                                     sample.num_samples, kMostChoices));
   }
+  if (take) take(reader.num_bytes() + prompts.size() * sizeof(api::Sample));
+  order.samples.reserve(prompts.size());
   for (std::vector<int32_t>& prompt : prompts) {
     api::Sample one = sample;
     one.prompt = std::move(prompt);
@@ -124,6 +138,8 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   }
   check_answer_size(order);
   check_streamed_echo(order);
+  count_prompts(order);
+  if (order.echo) order.kept = reader.num_bytes();
   return order;
 }
 

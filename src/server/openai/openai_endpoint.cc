@@ -15,6 +15,7 @@
 #include "server/openai/sampling_fields.h"
 #include "server/openai/stream_writer.h"
 #include "server/protocol/json_body.h"
+#include "server/protocol/parsed_budget.h"
 #include "server/service/refusals.h"
 
 namespace strata::server {
@@ -78,6 +79,21 @@ std::string fingerprint_of(const std::string& build, const LiveSampler& weights,
          to_hex(sha256(build + "\n" + base.dir + "\n" + weights.snapshot.text)).substr(0, 12);
 }
 
+size_t held_until_submitted(const AnswerOrder& order) {
+  const auto ids = static_cast<size_t>(order.prompt_tokens) * sizeof(int32_t);
+  return order.echo ? order.kept : order.kept + ids;
+}
+
+// Whoever tells prompts again keeps them.
+api::Sample to_submit(AnswerOrder& order, size_t index) {
+  api::Sample& kept = order.samples[index];
+  if (order.echo) return kept;
+  std::vector<int32_t> prompt = std::exchange(kept.prompt, {});
+  api::Sample sample = kept;
+  sample.prompt = std::move(prompt);
+  return sample;
+}
+
 }  // namespace
 
 struct OpenAiEndpoint::Call {
@@ -94,7 +110,11 @@ struct OpenAiEndpoint::Call {
   std::vector<api::RequestId> samples = {};  // that were submitted
   bool stops = false;                        // no more of them is
   bool is_answered = false;
+  std::optional<ParsedBudget> made = std::nullopt;  // what is made of the body
 
+  void hold(size_t bytes) {
+    if (made) made->hold(bytes);
+  }
   // The first response counts.
   void give(Response response) {
     if (!std::exchange(is_answered, true)) respond(std::move(response));
@@ -144,9 +164,10 @@ void OpenAiEndpoint::answer(Request&& request, const Respond& respond, bool is_c
   in_parts(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {
-        call->json = std::make_unique<JsonBody>(call->request.body,
-                                                call->is_chat ? "chat.completions" : "completions",
-                                                call->request.body_share.get());
+        const char* where = call->is_chat ? "chat.completions" : "completions";
+        const SharedLimit::Share* share = call->request.body_share.get();
+        call->json = std::make_unique<JsonBody>(call->request.body, where, share);
+        if (share != nullptr && *share) call->made.emplace(*share, where);
         call->request.free_body();
       },
       [this, call] { find_weights(call); });
@@ -182,8 +203,10 @@ void OpenAiEndpoint::find_weights(const std::shared_ptr<Call>& call) {
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {
         const auto read = call->is_chat ? read_chat : read_completion;
-        *call->order = read(call->json->root(), *call->text, *call->base, random_seed());
+        *call->order = read(call->json->root(), *call->text, *call->base, random_seed(),
+                            [call = call.get()](size_t bytes) { call->hold(bytes); });
         call->json.reset();
+        call->hold(held_until_submitted(*call->order));
       },
       [this, call] { submit(call); });
 }
@@ -217,6 +240,7 @@ void OpenAiEndpoint::begin(const std::shared_ptr<Call>& call, const Hear& hear,
     tokens += call->order->samples[i].prompt.size();
     if (!begin_one(call, i, hear)) return;
   }
+  call->hold(call->order->kept);
   then();
 }
 
@@ -226,7 +250,7 @@ bool OpenAiEndpoint::begin_one(const std::shared_ptr<Call>& call, size_t sample,
     if (call->samples.size() <= sample) stop(*call, "another prompt of the request was refused");
   });
   Service::Sampling begun =
-      parts_.service.sample(call->request, call->weights, call->order->samples[sample],
+      parts_.service.sample(call->request, call->weights, to_submit(*call->order, sample),
                             [hear, sample](const api::Event& event) { hear(sample, event); });
   if (!begun.refusal) {
     call->samples.push_back(begun.request);

@@ -109,10 +109,16 @@ void read_sampling(const Fields& body, const ServedText& text, const api::BaseIn
   read_stop(body, sample);
 }
 
-void check_prompt_bytes(const ServedText& text, const api::BaseInfo& base, std::string_view prompt,
-                        std::string_view param) {
-  const int64_t least = text.tokenizer.least_tokens(prompt);
-  if (least < base.max_context) return;
+std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& base,
+                                   std::string_view prompt, std::string_view param,
+                                   bool add_special, const TakeMemory& take) {
+  // Of a text that is too long by its bytes alone nothing is encoded.
+  const int64_t least = std::max(base.max_context, text.tokenizer.least_tokens(prompt));
+  const auto most = static_cast<size_t>(std::max<int64_t>(0, base.max_context - 1));
+  if (least == base.max_context) {
+    auto ids = text.tokenizer.encode_within(prompt, {.most = most, .hold = take}, add_special);
+    if (ids) return std::move(*ids);
+  }
   throw OpenAiFault(
       ErrorCode::kInvalidArgument,
       fmt::format("This model's maximum context length is {} tokens. However, your {} has {} "
@@ -137,6 +143,10 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
   }
   const int64_t unasked = std::min({left, text.longest_sample - prompt, kMostUnasked});
   sample.max_tokens = std::max<int64_t>(1, max_tokens.value_or(unasked));
+}
+
+void count_prompts(AnswerOrder& order) {
+  for (const api::Sample& sample : order.samples) order.prompt_tokens += std::ssize(sample.prompt);
 }
 
 double answer_bytes(const Telling& telling, double tokens) {

@@ -2,10 +2,13 @@
 // The fields that chats and completions share: how tokens are chosen, how many, when they end, and
 // what is told of them. Faults are Errors that name the field.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "api/command.h"
 #include "api/work.h"
@@ -24,10 +27,15 @@ Telling read_telling(const Fields& body);
 void read_sampling(const Fields& body, const ServedText& text, const api::BaseInfo& base,
                    uint64_t fallback_seed, api::Sample& sample);
 
-// Throws where a prompt is so long that it needs no encoding to know: that takes many times its
-// bytes, and seconds of a core.
-void check_prompt_bytes(const ServedText& text, const api::BaseInfo& base, std::string_view prompt,
-                        std::string_view param);
+// Told how many bytes reading a body takes in all, before they are taken; what it throws is the
+// answer. Empty: nobody counts.
+using TakeMemory = std::function<void(size_t bytes)>;
+
+// The tokens of a prompt that came in `param`; throws where the context has no space for them, and
+// is told what that takes.
+std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& base,
+                                   std::string_view prompt, std::string_view param,
+                                   bool add_special, const TakeMemory& take);
 // Sets max_tokens, which a request leaves out (nothing) or says. Throws where the context would
 // become too long; `param` is what the prompt came in.
 void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
@@ -36,6 +44,8 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
 double answer_bytes(const Telling& telling, double tokens);
 // Throws where the answer's JSON could become too long.
 void check_answer_size(const AnswerOrder& order);
+// Of samples with their prompts.
+void count_prompts(AnswerOrder& order);
 
 // Refuses, by name, every field that is not null and not among these.
 void refuse_others(const Fields& body, std::span<const std::string_view> known);
