@@ -496,6 +496,32 @@ def slow_loads(strata, model, data):
     assert server.stop() == 0
 
 
+def hung_file(strata, model, data):
+    """A save waits for a disk that hangs: SIGTERM ends the server all the same, and the next one has what was saved."""
+    faults = Faults(data)
+    server = start(strata, model, data, "--shutdown-timeout", "1s", env=faults.environment())
+    wire = Wire(server.url, KEY)
+    tiny = wire.model(wire.session())
+    kept = tiny.save("kept")["path"]
+    for signals in (1, 2):
+        faults.set(sync_delay_ms=600_000)
+        tiny.op("save_weights", path="hangs")
+        time.sleep(0.5)
+        begin = time.monotonic()
+        for _ in range(signals):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        code = server.process.wait(30)
+        took = time.monotonic() - begin
+        assert code == 3 and took < (15 if signals == 1 else 6), (code, took)
+        faults.set()
+        server = start(strata, model, data, "--shutdown-timeout", "1s", env=faults.environment())
+        wire = Wire(server.url, KEY)
+        assert wire.post("weights_info", {"tinker_path": kept}).status_code == 200
+        tiny = wire.model(wire.session())
+    assert server.stop() == 0
+
+
 def nobody_reads_the_log(strata, model, data):
     """The reader of its log goes away: the server goes on."""
     reader, writer = os.pipe()
@@ -509,7 +535,7 @@ def nobody_reads_the_log(strata, model, data):
 
 
 DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends, faulty_disk, jumping_clock,
-        killed_postgres, hung_postgres, slow_start, slow_loads, nobody_reads_the_log, mutated_archives, reloads]
+        killed_postgres, hung_postgres, slow_start, slow_loads, hung_file, nobody_reads_the_log, mutated_archives, reloads]
 
 
 def main():

@@ -15,6 +15,7 @@
 #include <optional>
 #include <thread>
 
+#include "apps/serve/end_watch.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
 #include "apps/serve/merger.h"
@@ -35,6 +36,8 @@ namespace strata::apps {
 namespace {
 
 constexpr int kDropped = 3;           // the exit status when accepted work was not done
+constexpr double kLastSeconds = 10;   // for threads to end and answers to leave, at a shutdown
+constexpr double kAtOnce = 1;         // the same behind a second signal
 constexpr double kStep = 0.02;        // seconds between looks at a shutdown's progress
 constexpr double kLongStep = 3600;    // where nothing is to be told between two signals
 constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the system when freed
@@ -185,13 +188,15 @@ struct StopHost {
 };
 
 // The running turn and the saves in line are done within `seconds`; a second signal ends the wait.
-void drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, double seconds) {
+// How long what is left may take then.
+double drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, double seconds) {
   const double end = now_seconds() + seconds;
   while (!scheduler.idle() && now_seconds() < end) {
     const timespec step = {.tv_sec = 0, .tv_nsec = static_cast<int64_t>(kStep * 1e9)};
     const int signal = sigtimedwait(&signals, nullptr, &step);
-    if (signal == SIGTERM || signal == SIGINT) return;
+    if (signal == SIGTERM || signal == SIGINT) return kAtOnce;
   }
+  return kLastSeconds;
 }
 
 void announce(const server::ServeOptions& options, const server::TinkerServer& server,
@@ -257,8 +262,9 @@ int run_serve(const server::ServeOptions& given) {
   StopSignals::ask(signal);  // a merge ends where it is
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
-  drain(signals, scheduler, options.shutdown_timeout);
+  const double last_seconds = drain(signals, scheduler, options.shutdown_timeout);
   const bool drained = scheduler.idle();
+  const EndWatch watch(signals, last_seconds, kDropped);
   if (drained) host.stop();
   server.stop();  // whatever is pending fails here
   trace.finish();

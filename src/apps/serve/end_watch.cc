@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/serve/end_watch.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr double kMoment = 1.0;  // for what is about to end, behind a signal that says "at once"
+
+// The first of the signals, or -1 after `seconds`.
+int wait_for_signal(const sigset_t& signals, double seconds) {
+  const double whole = std::floor(seconds);
+  const timespec wait = {.tv_sec = static_cast<time_t>(whole),
+                         .tv_nsec = static_cast<int64_t>((seconds - whole) * 1e9)};
+  return sigtimedwait(&signals, nullptr, &wait);
+}
+
+void watch(const sigset_t& signals, double seconds, int code) {
+  double end = now_seconds() + seconds;
+  while (now_seconds() < end) {
+    const int signal = wait_for_signal(signals, std::max(0.0, end - now_seconds()));
+    if (signal == SIGUSR1) return;
+    if (signal == SIGTERM || signal == SIGINT) end = std::min(end, now_seconds() + kMoment);
+  }
+  log(LogLevel::kWarning,
+      "serve: something does not end, as if a disk or a database hung; what it does is dropped");
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
+}  // namespace
+
+EndWatch::EndWatch(const sigset_t& signals, double seconds, int code)
+    : thread_([=] { watch(signals, seconds, code); }) {}
+
+EndWatch::~EndWatch() {
+  pthread_kill(thread_.native_handle(), SIGUSR1);
+  thread_.join();
+}
+
+}  // namespace strata::apps
