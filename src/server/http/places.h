@@ -16,10 +16,10 @@
 namespace strata::server {
 
 // Who of which address waits for a request, until its header is whole, oldest first. Where no
-// connection is left, the address that holds the most gives up its oldest idle one for a newcomer
-// from an address that holds fewer, so that a few clients that hold all cannot keep others out. Of
-// those that hold no fewer than the newcomer's, its own too, the oldest goes that never showed a
-// key: a host has as many addresses of IPv6 as it likes.
+// connection is left, the oldest stranger goes, one that never showed a key: a host has as many
+// addresses of IPv6 as it likes. Without strangers the address that holds the most gives up its
+// oldest idle one for a newcomer from an address that would still hold fewer, so that a few clients
+// that hold all cannot keep others out.
 template <typename Connection>
 class IdleConnections {
  public:
@@ -29,25 +29,23 @@ class IdleConnections {
   // From when one waits for its next request until something has arrived.
   void begin(const std::string& address, Connection& one) {
     one.idle_order = ++last_;
-    Held& held = of_address_[address];
-    held.idle.emplace(one.idle_order, &one);
-    if (!one.is_known) held.strange.emplace(one.idle_order, &one);
+    of_address_[address].idle.emplace(one.idle_order, &one);
+    if (!one.is_known) strangers_.emplace(one.idle_order, &one);
   }
   void end(const std::string& address, Connection& one) {
+    strangers_.erase(one.idle_order);
     const auto found = of_address_.find(address);
-    if (found == of_address_.end()) return;
-    found->second.idle.erase(one.idle_order);
-    found->second.strange.erase(one.idle_order);
+    if (found != of_address_.end()) found->second.idle.erase(one.idle_order);
   }
 
   // Which to close for one more of this address; null: none that may be.
   [[nodiscard]] Connection* victim(const std::string& newcomer) const {
+    if (!strangers_.empty()) return strangers_.begin()->second;
     const auto own = of_address_.find(newcomer);
     const int64_t held = own == of_address_.end() ? 0 : own->second.count;
-    for (auto at = by_count_.rbegin(); at != by_count_.rend() && at->first >= held; ++at) {
-      const Held& of = of_address_.at(at->second);
-      const auto& may_go = at->first > held + 1 ? of.idle : of.strange;
-      if (!may_go.empty()) return may_go.begin()->second;
+    for (auto at = by_count_.rbegin(); at != by_count_.rend() && at->first > held + 1; ++at) {
+      const auto& idle = of_address_.at(at->second).idle;
+      if (!idle.empty()) return idle.begin()->second;
     }
     return nullptr;
   }
@@ -56,7 +54,6 @@ class IdleConnections {
   struct Held {
     int64_t count = 0;
     std::map<uint64_t, Connection*> idle;
-    std::map<uint64_t, Connection*> strange;  // those of them that never showed a key
   };
   void count(const std::string& address, int64_t more) {
     Held& held = of_address_[address];
@@ -70,7 +67,8 @@ class IdleConnections {
   }
 
   uint64_t last_ = 0;
-  std::map<std::string, Held> of_address_;  // with connections
+  std::map<uint64_t, Connection*> strangers_;  // of all addresses; they stand in `idle` too
+  std::map<std::string, Held> of_address_;     // with connections
   std::set<std::pair<int64_t, std::string>> by_count_;
 };
 

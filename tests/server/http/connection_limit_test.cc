@@ -90,26 +90,25 @@ TEST(IdleConnections, TheAddressWithTheMostGivesItsOldest) {
   EXPECT_EQ(idles.victim(""), &many[3]);
 }
 
-// Who showed no key makes way for its own address too, and for who holds no more.
-TEST(IdleConnections, OneWithoutAKeyMakesWayForItsOwnAddress) {
+// Who showed no key makes way for everybody, the oldest first, however few its address holds.
+TEST(IdleConnections, StrangersMakeWay) {
   IdleConnections<Idle> idles;
-  Idle known, strange = {.is_known = false}, younger = strange;
-  for (Idle* one : {&known, &strange, &younger}) {
-    idles.opened("a");
-    idles.begin("a", *one);
+  Idle known[3], strange[2] = {{.is_known = false}, {.is_known = false}};
+  for (Idle& one : known) {
+    idles.opened("office");
+    idles.begin("office", one);
   }
-  EXPECT_EQ(idles.victim("a"), &strange);
-  idles.end("a", strange);
-  EXPECT_EQ(idles.victim("a"), &younger);
-  idles.end("a", younger);
-  EXPECT_EQ(idles.victim("a"), nullptr);
-  idles.begin("a", strange);
-  for (int i = 0; i < 4; ++i) idles.opened("b");
-  EXPECT_EQ(idles.victim("b"), nullptr) << "it holds more";
-  IdleConnections<Idle> alone;
-  alone.opened("c");
-  alone.begin("c", strange);
-  EXPECT_EQ(alone.victim("d"), &strange);
+  for (const int i : {0, 1}) {
+    idles.opened("2001:db8::/64" + std::to_string(i));
+    idles.begin("2001:db8::/64" + std::to_string(i), strange[i]);
+  }
+  for (const char* const newcomer : {"office", "new", "2001:db8::/640"})
+    EXPECT_EQ(idles.victim(newcomer), &strange[0]) << newcomer;
+  idles.end("2001:db8::/640", strange[0]);  // it asks something
+  EXPECT_EQ(idles.victim("office"), &strange[1]);
+  idles.end("2001:db8::/641", strange[1]);
+  EXPECT_EQ(idles.victim("office"), nullptr);
+  EXPECT_EQ(idles.victim("new"), &known[0]);
 }
 
 TEST_F(HttpServerTest, SilentConnectionsShutNobodyOut) {
