@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/status.hpp>
 #include <charconv>
 
@@ -140,6 +142,11 @@ std::string response_head(const Response& response, bool keep_alive, bool is_chu
   if (is_chunked) head += "Transfer-Encoding: chunked\r\n";
   head += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
   head += "X-Content-Type-Options: nosniff\r\n";
+  // A cache before this server may know nothing of X-API-Key, and give one tenant's answer to all.
+  const bool says_caching = std::any_of(
+      response.headers.begin(), response.headers.end(),
+      [](const Header& header) { return boost::beast::iequals(header.name, "cache-control"); });
+  if (!says_caching) head += "Cache-Control: no-store\r\n";
   for (const Header& header : response.headers) {
     CHECK(is_safe(header.name) && is_safe(header.value), header.name);
     head += fmt::format("{}: {}\r\n", header.name, header.value);

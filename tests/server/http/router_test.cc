@@ -91,6 +91,17 @@ TEST(Router, TurnsFaultsIntoResponses) {
   EXPECT_EQ(bug.body.find("secret"), std::string::npos);
 }
 
+// A cache before the server knows nothing of X-API-Key: what is one tenant's stays with it.
+TEST(Response, NobodyKeepsItWhoIsNotTold) {
+  Response response = json_response(200, "{}");
+  EXPECT_NE(response_head(response, true).find("\r\nCache-Control: no-store\r\n"),
+            std::string::npos);
+  response.headers.push_back({"Cache-Control", "no-cache"});
+  const std::string head = response_head(response, true);
+  EXPECT_NE(head.find("Cache-Control: no-cache\r\n"), std::string::npos);
+  EXPECT_EQ(head.find("no-store"), std::string::npos);
+}
+
 TEST(Request, ABodyThatIsFreedTakesNoMemory) {
   Request request;
   request.body = std::string(1 << 20, 'x');
