@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/checkpoints/backup.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -283,6 +285,20 @@ std::string read_archive_key(const std::string& path) {
                   path, key.size(), kLeastKey, kMostKey));
 }
 
+namespace {
+
+// Nothing is replaced: another backup to the same place may have ended meanwhile.
+void move_to(const std::string& made, const std::string& out) {
+  int done = ::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, out.c_str(), RENAME_NOREPLACE);
+  if (done != 0 && errno == EINVAL)  // a file system that knows no such flag
+    done = ::rename(made.c_str(), out.c_str());
+  if (done == 0) return;
+  if (errno == EEXIST) refuse(fmt::format("--out: '{}' is there already", out));
+  throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", out, std::strerror(errno)));
+}
+
+}  // namespace
+
 BackupCounts back_up(const std::string& data, const std::string& out, const std::string& key) {
   const NarrowMask mask;
   const std::string database = data + "/strata.db";
@@ -329,8 +345,7 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   writer.add("strata.db", ReadOnlyFile(copy));
   writer.finish(key);
   stop_if_asked();
-  if (::rename(made.c_str(), out.c_str()) != 0)
-    throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", out, std::strerror(errno)));
+  move_to(made, out);
   sync_folder(folder_of(out));
   return counts;
 }

@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <csignal>
+#include <thread>
+#include <vector>
 
 #include "base/stop.h"
 #include "tests/server/checkpoints/backup_fixture.h"
@@ -255,6 +258,26 @@ TEST_F(Backup, BackingUpRefusesWhatIsDamagedOrInTheWay) {
   fs::remove_all(folder(1));
   EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr(folder(1)));
   EXPECT_THAT(dir_.names(), ElementsAre("data")) << "nothing stays of a backup that failed";
+}
+
+// All of them have seen that nothing is there.
+TEST_F(Backup, OneOfManyAtOnceIsWritten) {
+  std::atomic<int> written = 0, refused = 0;
+  std::vector<std::thread> all;
+  for (int i = 0; i < 4; ++i) {
+    all.emplace_back([&] {
+      try {
+        back_up(data(), tar());
+        ++written;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("is there already"));
+        ++refused;
+      }
+    });
+  }
+  for (std::thread& one : all) one.join();
+  EXPECT_EQ(written, 1);
+  EXPECT_EQ(refused, 3);
 }
 
 }  // namespace
