@@ -14,17 +14,12 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/file_io.h"
 
 namespace strata {
 namespace {
 
 constexpr int kMaxTemporaries = 1000;
-
-[[noreturn]] void fail_io(const std::string& path, const char* what) {
-  const int saved = errno;
-  throw Error(saved == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-              fmt::format("{}: {}: {}", path, what, std::strerror(saved)));
-}
 
 struct Fd {
   explicit Fd(int value) : fd(value) {}
@@ -51,6 +46,22 @@ int64_t regular_size(int fd, const std::string& path) {
 }
 
 }  // namespace
+
+void fail_io(const std::string& path, const char* what) {
+  const int saved = errno;
+  throw Error(saved == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+              fmt::format("{}: {}: {}", path, what, std::strerror(saved)));
+}
+
+void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_io(path, "write");
+    done += static_cast<size_t>(put);
+  }
+}
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -178,13 +189,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 
 void AtomicFile::append(std::span<const std::byte> bytes) {
   CHECK(fd_ >= 0);
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t put = ::write(fd_, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail_io(temporary_, "write");
-    done += static_cast<size_t>(put);
-  }
+  write_all(fd_, bytes, temporary_);
 }
 
 void AtomicFile::append(std::string_view text) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/new_file.h"
 #include "base/stop.h"
 #include "server/checkpoints/check.h"
 #include "server/checkpoints/data_dir.h"
@@ -212,9 +214,19 @@ void read_text(const std::string& backup, TarReader& tar, const TarEntry& entry,
 void check_space(const std::string& backup, const std::string& target) {
   TarReader tar(backup);
   uint64_t wanted = 0;  // no more than the archive's size
+  uint64_t files = 0;
   while (const std::optional<TarEntry> entry = tar.next()) {
     stop_if_asked();
     wanted += static_cast<uint64_t>(entry->size);
+    ++files;
+  }
+  struct statvfs system = {};
+  // A file system that counts no inodes says 0 of 0.
+  if (::statvfs(target.c_str(), &system) == 0 && system.f_files > 0 && files > system.f_favail) {
+    throw Error(ErrorCode::kResourceExhausted,
+                fmt::format("{}: it has {} files, and the file system of {} takes {} more; nothing "
+                            "was written",
+                            backup, files, folder_of(target), system.f_favail));
   }
   std::error_code fault;
   const fs::space_info disk = fs::space(target, fault);
@@ -224,7 +236,7 @@ void check_space(const std::string& backup, const std::string& target) {
                           backup, wanted, disk.available, folder_of(target)));
 }
 
-// Writes everything below `target`.
+// Writes everything below `target`; nothing of it is durable yet.
 Unpacked unpack(const std::string& backup, const std::string& target) {
   check_space(backup, target);
   TarReader tar(backup);
@@ -247,15 +259,15 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
       refuse(
           fmt::format("{}: '{}' is there twice, or there are too many files", backup, entry->name));
     const std::string path = target + "/" + entry->name;
-    make_folders_durable(folder_of(path));
-    AtomicFile file(path);
+    make_folders(folder_of(path));
+    NewFile file(path);
     Sha256 hash;
     tar.read(*entry, [&](std::string_view piece) {
       stop_if_asked();
       file.append(piece);
       hash.add(piece);
     });
-    file.commit();
+    file.close();
     hashes[entry->name] = to_hex(hash.finish());
     if (!entry->name.starts_with("checkpoints/") || entry->name.ends_with("/fingerprint")) continue;
     counts.bytes += entry->size;
@@ -388,7 +400,7 @@ BackupCounts unpack_checked(const std::string& backup, const std::string& key,
   }
   if (wanted.size() != what.hashes.size() || !wanted.contains("strata.db"))
     refuse(fmt::format("{}: its list of files is not of what it holds", backup));
-  make_folders_durable(folder + "/checkpoints");
+  make_folders(folder + "/checkpoints");
   check_restored(backup, folder);
   return what.counts;
 }
@@ -415,7 +427,7 @@ BackupCounts restore(const std::string& backup, const std::string& data, const s
     database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});
     database->run("PRAGMA journal_mode=DELETE", {});
   }
-  sync_folder(temporary.path());
+  sync_file_system(temporary.path());  // once, not for each of its files
   stop_if_asked();
   if (::rename(temporary.path().c_str(), target.c_str()) != 0) {
     throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", target, std::strerror(errno)));
