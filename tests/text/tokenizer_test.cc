@@ -91,6 +91,22 @@ TEST(Tokenizer, RefusesBrokenFilesByField) {
   expect_refused(std::string(100, '['), ErrorCode::kInvalidArgument, "JSON");
 }
 
+// A file of a few bytes does not take gigabytes: as it is loaded, or with the texts of users.
+TEST(Tokenizer, RefusesFilesThatWouldTakeFarMoreThanTheyHold) {
+  const std::string good = tiny_byte_level_json();
+  expect_refused(replaced(good, ":255", ":9999999"), ErrorCode::kInvalidArgument, "integer from 0");
+  expect_refused(replaced(good, "\"added_tokens\":[{\"id\":", "\"added_tokens\":[{\"id\":9999"),
+                 ErrorCode::kInvalidArgument, "id");
+  const Tokenizer growing = Tokenizer::parse(
+      replaced(good, "\"normalizer\":null",
+               "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+               "\"content\":\"" +
+                   std::string(10'000, 'b') + "\"}"),
+      "some.json");
+  EXPECT_GT(growing.encode("ca").size(), 100U);
+  EXPECT_THROW(growing.encode(std::string(100'000, 'a')), Error);
+}
+
 TEST(Tokenizer, LoadsADirectoryOrAFile) {
   const auto dir = std::filesystem::temp_directory_path() / "strata_tokenizer_test";
   std::filesystem::create_directories(dir);

@@ -1,23 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer/normalizer.h"
 
+#include <string>
+
+#include "base/error.h"
 #include "text/unicode/nfc.h"
 
 namespace strata::text {
+namespace {
 
-AlignedText replace_all(const Regex& pattern, std::string_view content, const AlignedText& in) {
+constexpr size_t kMostGrowth = 32;
+constexpr size_t kAnyway = 64 << 10;  // bytes: of what short texts become
+
+}  // namespace
+
+AlignedText replace_all(const Regex& pattern, std::string_view content, const AlignedText& in,
+                        size_t most) {
   AlignedText out = in.start();
   size_t done = 0;
   pattern.find_all(in.text, [&](size_t begin, size_t end) {
     out.copy(in, done, begin);
     out.replace(in, begin, end, content);
     done = end;
+    if (out.text.size() <= most) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "tokenizer.json: normalizer: a Replace makes more than " + std::to_string(most) +
+                    " bytes of a text of " + std::to_string(in.text.size()));
   });
   out.copy(in, done, in.text.size());
   return out;
 }
 
 AlignedText normalize(std::span<const NormalizerStep> steps, AlignedText text) {
+  const size_t most = kAnyway + kMostGrowth * text.text.size();
   for (const NormalizerStep& step : steps) {
     switch (step.kind) {
       case NormalizerStep::Kind::kNfc:
@@ -32,7 +47,7 @@ AlignedText normalize(std::span<const NormalizerStep> steps, AlignedText text) {
         break;
       }
       case NormalizerStep::Kind::kReplace:
-        text = replace_all(*step.pattern, step.content, text);
+        text = replace_all(*step.pattern, step.content, text, most);
         break;
     }
   }

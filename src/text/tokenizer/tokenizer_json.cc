@@ -13,6 +13,9 @@ namespace strata::text {
 namespace {
 
 constexpr int64_t kMaxId = 10'000'000;
+constexpr int64_t kMaxUnused = 100'000;  // ids without tokens, beyond as many as there are tokens
+constexpr size_t kMaxReplacement = 64;   // bytes, of what a decoder puts for another text
+constexpr size_t kMaxTemplate = 64;      // ids that are put before or behind each text
 constexpr size_t kMaxAddedTokenBytes = 4096;
 // GPT-2's pattern, what ByteLevel splits by unless use_regex is false.
 constexpr std::string_view kByteLevelPattern =
@@ -164,6 +167,8 @@ void read_decoder(const JsonField& field, std::vector<DecoderStep>& out) {
     step.kind = DecoderStep::Kind::kReplace;
     step.pattern = read_pattern(field.at("pattern"));
     step.content = field.at("content").string();
+    if (step.content.size() > kMaxReplacement)
+      field.unsupported("a replacement of more than " + std::to_string(kMaxReplacement) + " bytes");
     by_part = field.at("pattern").has("String") &&
               count_code_points(field.at("pattern").at("String").string()) == 1;
   } else if (type == "Metaspace") {
@@ -203,6 +208,8 @@ void read_template(const JsonField& field, Template& out) {
   }
   if (num_sequences != 1) single.unsupported("a template without exactly one sequence");
   if (!out.before.empty() || !out.after.empty()) field.unsupported("a second template");
+  if (added.before.size() + added.after.size() > kMaxTemplate)
+    single.unsupported("a template of more than " + std::to_string(kMaxTemplate) + " tokens");
   out = std::move(added);
 }
 
@@ -223,13 +230,18 @@ void read_post_processor(const JsonField& field, Template& out) {
   }
 }
 
+// A table of ids takes as much as the largest of them says.
+int64_t max_id(size_t num_tokens) {
+  return std::min(kMaxId, 2 * static_cast<int64_t>(num_tokens) + kMaxUnused);
+}
+
 void read_vocab(const JsonField& field, TokenizerSpec& spec) {
+  const int64_t most = max_id(field.object().size());
   for (const auto& [key, value] : field.object()) {
     const std::string token(key.data(), key.size());
     const JsonField entry(value, field.path());
-    if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > kMaxId)
-      entry.fail("the id of '" + token + "' must be an integer from 0 to " +
-                 std::to_string(kMaxId));
+    if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > most)
+      entry.fail("the id of '" + token + "' must be an integer from 0 to " + std::to_string(most));
     const auto id = static_cast<size_t>(value.get_int64());
     if (spec.vocab.size() <= id) spec.vocab.resize(id + 1);
     if (spec.vocab[id])
@@ -301,11 +313,12 @@ void read_added_tokens(const JsonField& list, TokenizerSpec& spec) {
   std::unordered_map<std::string, int64_t> ids;
   for (size_t id = 0; id < spec.vocab.size(); ++id)
     if (spec.vocab[id]) ids.emplace(*spec.vocab[id], static_cast<int64_t>(id));
+  const int64_t most = max_id(spec.vocab.size() + list.array().size());
   for (size_t i = 0; i < list.array().size(); ++i) {
     const JsonField item = list.item(i);
     item.expect_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token;
-    token.id = static_cast<int32_t>(item.at("id").integer(0, kMaxId));
+    token.id = static_cast<int32_t>(item.at("id").integer(0, most));
     token.content = item.at("content").string();
     if (token.content.empty()) item.fail("an added token without text");
     if (token.content.size() > kMaxAddedTokenBytes)
