@@ -119,6 +119,7 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
         run(fmt::format("SELECT COALESCE(MAX(number), 0) FROM {}", table), {});
     number_ = std::max(number_, std::get<int64_t>(highest.rows[0][0]));
   }
+  read_stored();
   transaction.commit();
 }
 

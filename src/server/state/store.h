@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "server/state/sql.h"
 #include "server/state/store_mutex.h"
+#include "server/state/stored_bytes.h"
 
 namespace strata::server {
 
@@ -183,6 +184,8 @@ class StateStore {
   void expire(const std::string& id);
   void files_gone(const std::string& id);
   void forget_checkpoint(const std::string& id);
+  // What the checkpoints take whose files are there. Asks no database, unless it failed to say
+  // whether it had done what it was told.
   int64_t stored_bytes();
   int64_t stored_bytes(const std::string& tenant);
 
@@ -232,6 +235,12 @@ class StateStore {
   void set_for_good(const char* column, SqlValue value, const std::string& id);
   void insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
+  // What changes the bytes of a tenant's checkpoints by so many.
+  void commit_bytes(Transaction& transaction, const std::string& tenant, int64_t more)
+      REQUIRES(mutex_);
+  // Runs a statement that takes the files of a checkpoint, or its row with them.
+  void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
+  void read_stored() REQUIRES(mutex_);
 
   std::unique_ptr<Sql> sql_;  // statements under the mutex; sync() on any thread
   StoreMutex mutex_{*sql_};
@@ -241,6 +250,7 @@ class StateStore {
   Mutex touched_mutex_;  // its own: passes touch their run, whether the database hangs or not
   std::map<std::string, double> touched_ GUARDED_BY(touched_mutex_);
   std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
+  StoredBytes stored_;  // changed under the mutex
 };
 
 // Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z.

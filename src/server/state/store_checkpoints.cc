@@ -62,7 +62,7 @@ void StateStore::add_checkpoint(const CheckpointRow& row) {
         "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
         {row.created_at, row.run_id, kind_value(row.kind), row.name});
     insert_checkpoint(row);
-    transaction.commit();
+    commit_bytes(transaction, row.tenant, row.size_bytes);
   }
   sql_->sync();
 }
@@ -82,7 +82,7 @@ void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
                        checkpoint.name),
            run_row.created_at, key.fingerprint});
     }
-    transaction.commit();
+    commit_bytes(transaction, checkpoint.tenant, checkpoint.size_bytes);
   }
   sql_->sync();
 }
@@ -171,29 +171,57 @@ void StateStore::expire(const std::string& id) {
 
 void StateStore::files_gone(const std::string& id) {
   const StoreLock lock(mutex_);
-  run("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", {id});
+  run_without_files("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", id);
 }
 
 void StateStore::forget_checkpoint(const std::string& id) {
   const StoreLock lock(mutex_);
-  run("DELETE FROM checkpoints WHERE id = ?", {id});
+  run_without_files("DELETE FROM checkpoints WHERE id = ?", id);
+}
+
+void StateStore::commit_bytes(Transaction& transaction, const std::string& tenant, int64_t more) {
+  try {
+    transaction.commit();
+  } catch (...) {
+    stored_.forget();
+    throw;
+  }
+  stored_.add(tenant, more);
+}
+
+void StateStore::run_without_files(const char* statement, const std::string& id) {
+  Transaction transaction(*sql_);
+  const SqlResult found =
+      run("SELECT tenant, size_bytes FROM checkpoints WHERE id = ? AND files_gone = 0", {id});
+  run(statement, {id});
+  if (found.rows.empty()) return transaction.commit();
+  const SqlRow& row = found.rows[0];
+  commit_bytes(transaction, std::get<std::string>(row[0]), -std::get<int64_t>(row[1]));
+}
+
+void StateStore::read_stored() {
+  StoredBytes::Sums sums;
+  const SqlResult found =
+      run("SELECT tenant, CAST(SUM(size_bytes) AS BIGINT) FROM checkpoints WHERE files_gone = 0 "
+          "GROUP BY tenant",
+          {});
+  for (const SqlRow& row : found.rows)
+    sums[std::get<std::string>(row[0])] = std::get<int64_t>(row[1]);
+  stored_.set(std::move(sums));
 }
 
 int64_t StateStore::stored_bytes() {
+  if (const auto known = stored_.all()) return *known;
   const StoreLock lock(mutex_);
-  const SqlResult sum = run(
-      "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE files_gone = 0",
-      {});
-  return std::get<int64_t>(sum.rows[0][0]);
+  read_stored();
+  return stored_.all().value();
 }
 
 int64_t StateStore::stored_bytes(const std::string& tenant) {
+  if (const auto known = stored_.of(tenant)) return *known;
   const StoreLock lock(mutex_);
-  const SqlResult sum = run(
-      "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE tenant = ? AND "
-      "files_gone = 0",
-      {tenant});
-  return std::get<int64_t>(sum.rows[0][0]);
+  read_stored();
+  return stored_.of(tenant).value();
 }
 
 }  // namespace strata::server

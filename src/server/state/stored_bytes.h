@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// StoredBytes: what the checkpoints take whose files are there, by tenant and in all, as the rows
+// of the state store say it: read once, then kept along with them, so that no save adds them up.
+// Not known when a commit failed, of which nobody can say whether it was done. Any thread.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace strata::server {
+
+class StoredBytes {
+ public:
+  using Sums = std::map<std::string, int64_t>;  // by tenant
+
+  // Of all tenants, or of one; nothing where they are not known.
+  [[nodiscard]] std::optional<int64_t> all() const {
+    const MutexLock lock(mutex_);
+    return known_ ? std::optional(all_) : std::nullopt;
+  }
+  [[nodiscard]] std::optional<int64_t> of(const std::string& tenant) const {
+    const MutexLock lock(mutex_);
+    if (!known_) return std::nullopt;
+    const auto found = sums_.find(tenant);
+    return found == sums_.end() ? 0 : found->second;
+  }
+
+  void set(Sums sums) {
+    const MutexLock lock(mutex_);
+    sums_ = std::move(sums);
+    all_ = 0;
+    for (const auto& [tenant, bytes] : sums_) all_ += bytes;
+    known_ = true;
+  }
+  void add(const std::string& tenant, int64_t bytes) {
+    const MutexLock lock(mutex_);
+    sums_[tenant] += bytes;
+    all_ += bytes;
+  }
+  void forget() {
+    const MutexLock lock(mutex_);
+    known_ = false;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  bool known_ GUARDED_BY(mutex_) = false;
+  int64_t all_ GUARDED_BY(mutex_) = 0;
+  Sums sums_ GUARDED_BY(mutex_);
+};
+
+}  // namespace strata::server
