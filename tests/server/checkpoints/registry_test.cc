@@ -14,8 +14,7 @@
 #include "server/checkpoints/age.h"
 #include "server/checkpoints/signed_url.h"
 #include "server/crypto.h"
-#include "tests/base/temp_dir.h"
-#include "tests/server/state/faulty_sql.h"
+#include "tests/server/checkpoints/registry_fixture.h"
 #include "tests/server/state/read_lists.h"
 
 namespace strata::server {
@@ -24,51 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using strata::testing::checkpoints_of;
 using strata::testing::error_of;
-using strata::testing::read_bytes;
-using strata::testing::TempDir;
-using strata::testing::write_bytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class Registry : public ::testing::Test {
- protected:
-  Registry() { open(1000); }
-
-  void open(double now, int64_t max_disk = 0, bool accept_loss = false) {
-    registry_.reset();
-    store_.reset();
-    data_.reset();
-    data_ = std::make_unique<DataDir>(dir_.path() + "/data");
-    store_ = std::make_unique<StateStore>(
-        std::make_unique<FaultySql>(open_sqlite(data_->database()), faults_), now);
-    registry_ = std::make_unique<CheckpointRegistry>(
-        *data_, *store_, RegistryOptions{.max_disk = max_disk, .accept_loss = accept_loss});
-  }
-
-  CheckpointSave save(const std::string& name, CheckpointKind kind = CheckpointKind::kWeights) {
-    CheckpointSave out;
-    out.path = {"s:train:0", kind, name};
-    out.tenant = "alice";
-    out.base_model = "base";
-    return out;
-  }
-  CheckpointRow finish(const CheckpointSave& save, double now = 1000,
-                       const std::string& content = "weights") {
-    const std::string dir = registry_->begin();
-    write_bytes(dir + "/adapter_model.safetensors", content);
-    write_bytes(dir + "/adapter_config.json", "{}");
-    return registry_->finish(dir, save, now);
-  }
-  std::string adapter(const CheckpointRow& row) {
-    return read_bytes(registry_->folder(row) + "/adapter_model.safetensors");
-  }
-
-  TempDir dir_;
-  std::shared_ptr<SqlFaults> faults_ = std::make_shared<SqlFaults>();
-  std::unique_ptr<DataDir> data_;
-  std::unique_ptr<StateStore> store_;
-  std::unique_ptr<CheckpointRegistry> registry_;
-};
 
 TEST_F(Registry, TheFolderIsPrivateLockedAndKeepsItsSecret) {
   struct stat info;
@@ -404,7 +360,7 @@ TEST_F(Registry, AStoreOfAnotherDataDirectoryIsNotTouched) {
   RunRow run;
   run.id = "s:train:0";
   run.tenant = "alice";
-  store_->add_run(run);
+  EXPECT_TRUE(store_->add_run(run));
   const int64_t boot = store_->boot();
   registry_.reset();
   store_.reset();
