@@ -73,6 +73,13 @@ CheckpointRecord record_of(const std::string& dir) {
   }
 }
 
+[[noreturn]] void fail_in_use(const RunRow& run) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("copy_weights: model_seq_id: {} of session {} is in use, by a model or "
+                          "another copy; use another number",
+                          run.model_seq.value_or(0), run.session_id.value_or(run.id)));
+}
+
 [[noreturn]] void fail_unknown(const TinkerPath& path) {
   throw Error(ErrorCode::kNotFound,
               fmt::format("checkpoint '{}' does not exist or has expired", path.text()));
@@ -327,6 +334,7 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
   if (!key.name.empty()) {
     if (const auto known = store_.recall(run.tenant, "copy", key)) return *known;
   }
+  if (store_.find_run(run.id)) fail_in_use(run);
   CheckpointRow row = source;
   row.id = random_id();
   row.run_id = run.id;
@@ -359,7 +367,12 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     abandon(dir);
     throw;
   }
-  commit(row, [&] { store_.add_copy(run, row, key); });
+  bool is_added = false;
+  commit(row, [&] { is_added = store_.add_copy(run, row, key); });
+  if (!is_added) {  // a model was made of that number meanwhile
+    abandon(folder(row));
+    fail_in_use(run);
+  }
   return path_of(row).text();
 }
 

@@ -85,6 +85,7 @@ class CheckpointRegistry {
   std::shared_ptr<void> lease(const std::string& checkpoint_id);
 
   // Copies a readable checkpoint into a run of its own; idempotent by key. Returns the new path.
+  // Error{kInvalidArgument} when there is a run of that id.
   std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
                    const Idempotency& key, double now);
 

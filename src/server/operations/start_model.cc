@@ -71,6 +71,17 @@ RunRow run_row(Service& service, const Request& request, const Fields& body,
   return row;
 }
 
+// The number is that of a run which is over, or of a copy.
+[[noreturn]] void refuse_number(Service& service, const Request& request, const RunRow& row,
+                                const char* type) {
+  const std::optional<RunRow> known = service.parts().store.find_run(row.id);
+  if (!known || known->state != RunState::kCopy) service.live_model(request, row.id);  // throws
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: model_seq_id: {} of session {} is in use, by a copy "
+                          "(copy_weights); use another number",
+                          type, row.model_seq.value_or(0), row.session_id.value_or("")));
+}
+
 }  // namespace
 
 std::string session_of_model(Service& service, const Request& request, const Fields& body) {
@@ -87,7 +98,6 @@ Response start_model(Service& service, const Request& request, const Fields& bod
   const std::string id = ModelTable::id_of(start.session, number);
   request.note(id);
   const bool is_new = !service.models().contains(id);
-  if (is_new && store.find_run(id)) service.live_model(request, id);  // throws: unloaded or lost
   const auto base = api::BaseId{start.base.model};
   std::string name;
   const RunRow row = run_row(service, request, body, start, number, name);
@@ -97,7 +107,7 @@ Response start_model(Service& service, const Request& request, const Fields& bod
   command.fingerprint = fingerprint_of(request.body);
   command.op = std::move(start.create);
   // First what a restart must know, then the model: what the store refuses takes no slot.
-  if (is_new) store.add_run(row);
+  if (is_new && !store.add_run(row)) refuse_number(service, request, row, start.type);
   const auto made = std::make_shared<ModelMade>(service, id, start.type, std::move(start.lease));
   Response response = service.submit(std::move(command), {.completion = made});
   if (is_new && response.status != 200) service.guarded("undo", [&] { store.forget_run(id); });

@@ -139,9 +139,6 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
     const auto known = parts_.store.recall(request.tenant, "copy", key);
     if (known) return respond(reply(*known));
   }
-  if (parts_.store.find_run(run.id)) {
-    body.fail("model_seq_id", "this number of the session is in use");
-  }
   const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
   std::shared_ptr<void> quota;
   if (parts_.usage.has_quota(request.tenant, UsageKind::kDiskBytes)) {

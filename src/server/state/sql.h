@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sql: one connection to SQLite or PostgreSQL, the seam under StateStore. Statements are written
 // once, with ? for parameters and types that both know: BIGINT, DOUBLE PRECISION, TEXT, BYTEA. Not
-// for two threads at once: StateStore has the lock. Every fault is an Error{kIo} that names the
-// statement's first words and what the database said.
+// for two threads at once: StateStore has the lock. Every fault but NotUnique is an Error{kIo} that
+// names the statement's first words and what the database said.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -13,7 +13,14 @@
 #include <variant>
 #include <vector>
 
+#include "base/error.h"
+
 namespace strata::server {
+
+// A row that was to be added has a key that another one has: nothing was changed.
+struct NotUnique : Error {
+  explicit NotUnique(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
+};
 
 struct Blob {
   std::string bytes;
@@ -82,5 +89,6 @@ class Transaction {
 
 // The first words of a statement, for messages: no values stand in it.
 std::string statement_name(std::string_view statement);
+std::string not_unique_text(std::string_view statement);  // of NotUnique
 
 }  // namespace strata::server

@@ -26,8 +26,9 @@
   X(PQclear) X(PQcmdTuples) X(PQconnectPoll) X(PQconnectStart) X(PQconsumeInput)                 \
   X(PQerrorMessage) X(PQfinish) X(PQflush) X(PQfreemem) X(PQftype) X(PQgetResult)                \
   X(PQgetisnull) X(PQgetlength) X(PQgetvalue) X(PQisBusy) X(PQnfields) X(PQntuples)              \
-  X(PQresetPoll) X(PQresetStart) X(PQresultStatus) X(PQsendQueryParams) X(PQsetNoticeProcessor)  \
-  X(PQsetnonblocking) X(PQsocket) X(PQstatus) X(PQtransactionStatus) X(PQunescapeBytea)
+  X(PQresetPoll) X(PQresetStart) X(PQresultErrorField) X(PQresultStatus) X(PQsendQueryParams)    \
+  X(PQsetNoticeProcessor) X(PQsetnonblocking) X(PQsocket) X(PQstatus) X(PQtransactionStatus)     \
+  X(PQunescapeBytea)
 // clang-format on
 
 namespace strata::server {
@@ -77,6 +78,8 @@ constexpr double kFirstConnect = 15.0;  // s, at the start
 constexpr double kReconnect = 0.25;     // s that a call may spend on finding the database again
 constexpr double kRetry = 1.0;          // s between attempts that the database refuses
 constexpr double kStatement = 5.0;      // s
+
+constexpr std::string_view kUniqueViolation = "23505";  // of SQLSTATE
 
 constexpr Oid kBytea = 17;
 constexpr Oid kInt8 = 20;
@@ -140,7 +143,12 @@ class Postgres final : public Sql {
       }
     }
     const ExecStatusType status = libpq().PQresultStatus(reply.get());
-    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) fail(statement);
+    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
+      const char* state = libpq().PQresultErrorField(reply.get(), PG_DIAG_SQLSTATE);
+      if (state != nullptr && state == kUniqueViolation)
+        throw NotUnique(not_unique_text(statement));
+      fail(statement);
+    }
     SqlResult result;
     const int rows = libpq().PQntuples(reply.get());
     const int columns = libpq().PQnfields(reply.get());

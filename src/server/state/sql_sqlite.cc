@@ -112,6 +112,9 @@ class Sqlite final : public Sql {
   }
 
   [[noreturn]] void fail(std::string_view statement) {
+    const int code = sqlite3_extended_errcode(db_);
+    if (code == SQLITE_CONSTRAINT_UNIQUE || code == SQLITE_CONSTRAINT_PRIMARYKEY)
+      throw NotUnique(not_unique_text(statement));
     throw Error(ErrorCode::kIo,
                 fmt::format("{}: {}: {}", path_, statement_name(statement), sqlite3_errmsg(db_)));
   }
@@ -177,6 +180,11 @@ class Sqlite final : public Sql {
 std::string statement_name(std::string_view statement) {
   const size_t end = statement.find_first_of("(=?");
   return std::string(statement.substr(0, std::min<size_t>(end, 40)));
+}
+
+std::string not_unique_text(std::string_view statement) {
+  return fmt::format("state store: {}: there is one of this name already",
+                     statement_name(statement));
 }
 
 std::unique_ptr<Sql> open_sqlite(const std::string& path) {

@@ -154,7 +154,7 @@ class StateStore {
   int64_t count_samplers(const std::string& session_id);  // without ephemeral ones
 
   // Adds the run unless its id is there; true when it was added.
-  bool add_run(const RunRow& row);
+  [[nodiscard]] bool add_run(const RunRow& row);
   std::optional<RunRow> find_run(const std::string& id);
   void end_run(const std::string& id, RunState state, double now);
   void forget_run(const std::string& id);  // of a model whose creation failed
@@ -166,7 +166,8 @@ class StateStore {
   // transaction.
   void add_checkpoint(const CheckpointRow& row);
   // Adds the checkpoint with a run of its own (copy_weights), remembered under the idempotency key.
-  void add_copy(const RunRow& run, const CheckpointRow& checkpoint, const Idempotency& key);
+  // False, and nothing is added, when the run's id is there.
+  [[nodiscard]] bool add_copy(const RunRow& run, const CheckpointRow& checkpoint, const Idempotency& key);
   // Alive: neither deleted nor expired at `now`.
   std::optional<CheckpointRow> find_checkpoint(const std::string& run_id, CheckpointKind kind,
                                                const std::string& name, double now);
@@ -233,6 +234,7 @@ class StateStore {
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
   // Synced when it returns: what a client was told stays true.
   void set_for_good(const char* column, SqlValue value, const std::string& id);
+  [[nodiscard]] bool has_run(const std::string& id) REQUIRES(mutex_);
   void insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
   // What changes the bytes of a tenant's checkpoints by so many.

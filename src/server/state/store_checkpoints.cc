@@ -67,11 +67,12 @@ void StateStore::add_checkpoint(const CheckpointRow& row) {
   sql_->sync();
 }
 
-void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
+bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
                           const Idempotency& key) {
   {
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
+    if (has_run(run_row.id)) return false;
     insert_run(run_row);
     insert_checkpoint(checkpoint);
     if (!key.name.empty()) {
@@ -85,6 +86,7 @@ void StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
     commit_bytes(transaction, checkpoint.tenant, checkpoint.size_bytes);
   }
   sql_->sync();
+  return true;
 }
 
 std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_id,

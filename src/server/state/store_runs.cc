@@ -60,10 +60,14 @@ void StateStore::insert_run(const RunRow& row) {
        rows::nullable(row.ended_at)});
 }
 
+bool StateStore::has_run(const std::string& id) {
+  return !run("SELECT id FROM runs WHERE id = ?", {id}).rows.empty();
+}
+
 bool StateStore::add_run(const RunRow& row) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  if (!run("SELECT id FROM runs WHERE id = ?", {row.id}).rows.empty()) return false;
+  if (has_run(row.id)) return false;
   insert_run(row);
   transaction.commit();
   return true;

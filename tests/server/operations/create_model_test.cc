@@ -7,6 +7,7 @@
 namespace strata::server {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // What the store refuses, for a NUL or because it is away, was not submitted: no slot is taken.
@@ -30,6 +31,31 @@ TEST(CreateModel, AModelIsWrittenDownBeforeItIsSubmitted) {
   EXPECT_EQ(create("tiny").status, 200);
   EXPECT_EQ(house.submitted.size(), 1u);
   EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+// Its row is the copy's, and stays so.
+TEST(CreateModel, ANumberThatACopyHasIsRefusedByName) {
+  House house;
+  const std::string session = house.session();
+  const auto create = [&] {
+    return house.post("create_model", R"({"session_id":")" + session +
+                                          R"(","model_seq_id":3,"base_model":"tiny",)" +
+                                          R"("lora_config":{"rank":8}})");
+  };
+  RunRow run;
+  run.id = session + ":train:3";
+  run.tenant = "alice";
+  run.state = RunState::kCopy;
+  CheckpointRow row;
+  row.id = "c";
+  row.run_id = run.id;
+  row.tenant = "alice";
+  ASSERT_TRUE(house.store().add_copy(run, row, {}));
+  const Response refused = create();
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.body, HasSubstr("create_model: model_seq_id: 3 of session " + session));
+  EXPECT_THAT(house.submitted, IsEmpty());
+  EXPECT_EQ(house.store().find_run(run.id)->state, RunState::kCopy);
 }
 
 }  // namespace

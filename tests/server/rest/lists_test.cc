@@ -104,7 +104,7 @@ TEST_F(Lists, PagesEndAfterSoManyBytes) {
     run.tenant = "alice";
     run.base_model = "base";
     run.user_metadata = kLarge;
-    store_.add_run(run);
+    EXPECT_TRUE(store_.add_run(run));
     runs.insert(runs.begin(), run.id);
   }
   EXPECT_EQ(walk("training_runs?limit=1000&offset=", "training_runs", "training_run_id", 150),

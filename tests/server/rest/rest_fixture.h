@@ -71,7 +71,7 @@ class RestTest : public ::testing::Test {
     run.base_model = "base";
     run.lora.rank = 8;
     run.user_metadata = R"({"renderer_name":"role_colon"})";
-    store_.add_run(run);
+    EXPECT_TRUE(store_.add_run(run));
     return run.id;
   }
   CheckpointRow save(const std::string& name, CheckpointKind kind = CheckpointKind::kWeights,
@@ -87,9 +87,10 @@ class RestTest : public ::testing::Test {
     return registry_.finish(dir, save, wall_seconds());
   }
 
-  Response call(const std::string& method, const std::string& target,
-                const std::string& tenant = "alice", const std::string& body = "",
-                std::vector<Header> headers = {}) {
+  // The answer may be a while in coming.
+  std::future<Response> begin(const std::string& method, const std::string& target,
+                              const std::string& tenant = "alice", const std::string& body = "",
+                              std::vector<Header> headers = {}) {
     Request request;
     request.method = method;
     request.path = target.substr(0, target.find('?'));
@@ -104,7 +105,12 @@ class RestTest : public ::testing::Test {
     auto answer = std::make_shared<std::promise<Response>>();
     router_.find(request);
     router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
-    return answer->get_future().get();
+    return answer->get_future();
+  }
+  Response call(const std::string& method, const std::string& target,
+                const std::string& tenant = "alice", const std::string& body = "",
+                std::vector<Header> headers = {}) {
+    return begin(method, target, tenant, body, std::move(headers)).get();
   }
   json::value ok(const std::string& method, const std::string& target,
                  const std::string& tenant = "alice", const std::string& body = "",

@@ -160,6 +160,26 @@ TEST_F(RestTest, CopiesIntoASessionOrAProject) {
             404);
 }
 
+// All pass the checks of their handler, and then stand in line.
+TEST_F(RestTest, OfCopiesThatRaceForANumberOneIsMade) {
+  save("a");
+  std::promise<void> go;
+  worker_.post("alice", [gone = go.get_future().share()] { gone.wait(); });
+  std::vector<std::future<Response>> answers;
+  for (int i = 0; i < 3; ++i) {
+    answers.push_back(begin(
+        "POST", "/api/v1/copy_weights", "alice",
+        R"({"source_path":"tinker://s-alice:train:0/weights/a","session_id":"s-alice","model_seq_id":7})"));
+  }
+  go.set_value();
+  EXPECT_EQ(answers[0].get().status, 200);
+  for (size_t i = 1; i < 3; ++i) {
+    const Response refused = answers[i].get();
+    EXPECT_EQ(refused.status, 400) << refused.body;
+    EXPECT_THAT(refused.body, HasSubstr("model_seq_id: 7 of session s-alice is in use"));
+  }
+}
+
 TEST_F(RestTest, ACopyIsHeldAgainstItsTenantsDisk) {
   save("a");
   ok("POST", std::string(kRun) + "/checkpoints/weights/a/publish");

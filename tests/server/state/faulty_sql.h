@@ -18,6 +18,7 @@ struct SqlFaults {
   std::string statement;     // what begins like this fails; "": nothing
   bool commit_lost = false;  // COMMIT is done, and its answer is lost
   std::function<void()> slow_sync;
+  std::function<void()> before_begin;  // of the next transaction
   std::string last;  // statement that was run
 };
 
@@ -34,6 +35,7 @@ class FaultySql final : public Sql {
   }
   void begin(Durability durability) override {
     check("BEGIN");
+    if (const auto first = std::exchange(faults_->before_begin, nullptr)) first();
     sql_->begin(durability);
   }
   void commit() override {

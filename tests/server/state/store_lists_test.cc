@@ -43,7 +43,7 @@ class StoreListsTest : public ::testing::TestWithParam<const char*> {
     row.model_seq = ++count_;
     row.base_model = "base";
     row.user_metadata = "{}";
-    store_->add_run(row);
+    EXPECT_TRUE(store_->add_run(row));
     return row;
   }
   void checkpoint(const std::string& run, const std::string& name,

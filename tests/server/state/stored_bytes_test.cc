@@ -69,7 +69,7 @@ class StoredBytesTest : public Store {
     run.tenant = row.tenant;
     run.base_model = "base";
     run.state = RunState::kCopy;
-    store_->add_copy(run, row, {.name = "key" + std::to_string(count_)});
+    EXPECT_TRUE(store_->add_copy(run, row, {.name = "key" + std::to_string(count_)}));
   }
   void step() {
     const std::string tenant = kTenants[draw(2)];

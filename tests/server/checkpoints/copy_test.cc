@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of checkpoints, and what they meet.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "tests/server/checkpoints/registry_fixture.h"
+
+namespace strata::server {
+namespace {
+
+namespace fs = std::filesystem;
+using strata::testing::error_of;
+using ::testing::HasSubstr;
+
+class Copies : public Registry {
+ protected:
+  static RunRow run_of(int64_t number) {
+    RunRow run;
+    run.id = "s:train:" + std::to_string(number);
+    run.session_id = "s";
+    run.model_seq = number;
+    run.tenant = "alice";
+    return run;
+  }
+};
+
+TEST_F(Copies, AModelThatIsMadeOfTheirNumberMeanwhileKeepsIt) {
+  const CheckpointRow row = finish(save("a"));
+  faults_->before_begin = [&] {
+    open_sqlite(data_->database())
+        ->run("INSERT INTO runs (id, tenant, number, created_at, last_request_at, base_model, "
+              "lora, project_id, state) "
+              "VALUES ('s:train:7', 'alice', 99, 1, 1, 'base', '{}', 'default', 'live')",
+              {});
+  };
+  EXPECT_THAT(error_of([&] { registry_->copy(row, run_of(7), {}, {}, 1000); }),
+              HasSubstr("model_seq_id: 7 of session s is in use"));
+  EXPECT_EQ(store_->find_run("s:train:7")->state, RunState::kLive);
+  EXPECT_EQ(store_->stored_bytes(), row.size_bytes);
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
+  open(2000);
+  EXPECT_FALSE(fs::exists(data_->lost()));  // it left no folder that nobody knows
+}
+
+}  // namespace
+}  // namespace strata::server
