@@ -96,7 +96,7 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
   try {
     saved->disk = parts.registry.reserve(bytes);
   } catch (const Error& error) {
-    if (error.code != ErrorCode::kIo) throw;
+    if (error.code != ErrorCode::kIo || dynamic_cast<const StoreError*>(&error) != nullptr) throw;
     return refuse_later(service, call, error.what(), api::FaultCategory::kServer);
   }
   saved->dir = parts.registry.name_folder();

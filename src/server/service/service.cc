@@ -342,6 +342,14 @@ std::string Service::for_clients(const std::string& message) const {
   return "the server could not read or write its files; its log says why";
 }
 
+// Likewise where its database is, and as whom it is there.
+std::string Service::for_clients(const Error& error) const {
+  if (dynamic_cast<const StoreError*>(&error) == nullptr) return for_clients(error.what());
+  log(LogLevel::kError, error.what());
+  return "the server cannot write its state now (its database is away, or its disk is full); its "
+         "log says why";
+}
+
 void Service::write_files(const PendingCommand& pending) const {
   bool is_made = false;
   const std::shared_ptr<void> goes(nullptr, [&](void*) {  // else what was copied stays for good
@@ -359,7 +367,7 @@ Response Service::answer(const PendingCommand& pending, const api::Result& resul
     return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
     pending.completion->undo();
-    return failure_response(api::category_of(error.code), for_clients(error.what()));
+    return failure_response(api::category_of(error.code), for_clients(error));
   } catch (const std::exception& error) {
     pending.completion->undo();
     log(LogLevel::kError, fmt::format("request {}: {}", result.request.text, error.what()));

@@ -202,6 +202,7 @@ class Service {
   // The response of a success; of a fault in making it, its failure. Any thread.
   Response answer(const PendingCommand& pending, const api::Result& result) const;
   [[nodiscard]] std::string for_clients(const std::string& message) const;
+  [[nodiscard]] std::string for_clients(const Error& error) const;
 
   // By itself (upkeep.cc). Takes a standstill out of every time limit.
   void excuse(double now, double seconds);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sql: one connection to SQLite or PostgreSQL, the seam under StateStore. Statements are written
 // once, with ? for parameters and types that both know: BIGINT, DOUBLE PRECISION, TEXT, BYTEA. Not
-// for two threads at once: StateStore has the lock. Every fault but NotUnique is an Error{kIo} that
+// for two threads at once: StateStore has the lock. Every fault but NotUnique is a StoreError that
 // names the statement's first words and what the database said.
 #pragma once
 #include <cstdint>
@@ -17,6 +17,10 @@
 
 namespace strata::server {
 
+// What a database could not do, as it says it: with its address and user, for the log alone.
+struct StoreError : Error {
+  explicit StoreError(const std::string& message) : Error(ErrorCode::kIo, message) {}
+};
 // A row that was to be added has a key that another one has: nothing was changed.
 struct NotUnique : Error {
   explicit NotUnique(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}

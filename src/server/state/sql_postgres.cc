@@ -198,7 +198,7 @@ class Postgres final : public Sql {
 
  private:
   [[noreturn]] void fail(std::string_view statement) {
-    throw Error(ErrorCode::kIo, fmt::format("postgresql: {}: {}", statement_name(statement),
+    throw StoreError(fmt::format("postgresql: {}: {}", statement_name(statement),
                                             one_line(libpq().PQerrorMessage(connection_))));
   }
 
@@ -267,7 +267,7 @@ class Postgres final : public Sql {
       prepare_connection();
       if (!take_lock(now + kReconnect)) {
         is_connecting_ = now < give_up_;
-        throw Error(ErrorCode::kIo, "postgresql: the lock of before is not free yet");
+        throw StoreError("postgresql: the lock of before is not free yet");
       }
       is_connecting_ = false;
       is_ready_ = true;
@@ -314,7 +314,7 @@ class Postgres final : public Sql {
       while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
         if (!wait_socket(unsent == 1, deadline)) {
           is_ready_ = false;
-          throw Error(ErrorCode::kIo, "postgresql: no answer in time; the database is away");
+          throw StoreError("postgresql: no answer in time; the database is away");
         }
         if (libpq().PQconsumeInput(connection_) == 0) return Reply();
         if (unsent == 1) unsent = libpq().PQflush(connection_);

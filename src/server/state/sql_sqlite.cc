@@ -29,7 +29,7 @@ class Sqlite final : public Sql {
     if (sqlite3_open_v2(path.c_str(), &db_, flags, nullptr) != SQLITE_OK) {
       const std::string message = db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_);
       sqlite3_close(db_);
-      throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, message));
+      throw StoreError(fmt::format("{}: {}", path, message));
     }
     sqlite3_extended_result_codes(db_, 1);
     sqlite3_busy_timeout(db_, 5000);
@@ -95,7 +95,7 @@ class Sqlite final : public Sql {
     const int fault = errno;
     if (fd >= 0) ::close(fd);
     if (!done)
-      throw Error(ErrorCode::kIo, fmt::format("{}: fsync: {}", path, std::strerror(fault)));
+      throw StoreError(fmt::format("{}: fsync: {}", path, std::strerror(fault)));
   }
   void rollback() noexcept override {
     if (sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
@@ -115,8 +115,7 @@ class Sqlite final : public Sql {
     const int code = sqlite3_extended_errcode(db_);
     if (code == SQLITE_CONSTRAINT_UNIQUE || code == SQLITE_CONSTRAINT_PRIMARYKEY)
       throw NotUnique(not_unique_text(statement));
-    throw Error(ErrorCode::kIo,
-                fmt::format("{}: {}: {}", path_, statement_name(statement), sqlite3_errmsg(db_)));
+    throw StoreError(fmt::format("{}: {}: {}", path_, statement_name(statement), sqlite3_errmsg(db_)));
   }
 
   sqlite3_stmt* prepare(std::string_view statement) {

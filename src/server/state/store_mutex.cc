@@ -19,15 +19,15 @@ void StoreMutex::lock() {
     sql_.set_deadline(Sql::kNoDeadline);
     return;
   }
-  if (sql_.is_away()) throw Error(ErrorCode::kIo, "state store: its database is away");
+  if (sql_.is_away()) throw StoreError("state store: its database is away");
   const double now = now_seconds();
   left_ = std::min(kPatience, left_ + kPatienceShare * (now - counted_at_));
   counted_at_ = begun_at_ = now;
-  if (left_ < kLeast) throw Error(ErrorCode::kIo, "state store: its database is slow");
+  if (left_ < kLeast) throw StoreError("state store: its database is slow");
   if (!mutex_.try_lock_for(std::chrono::duration<double>(left_))) {
     left_ = 0;
     counted_at_ = now_seconds();
-    throw Error(ErrorCode::kIo, "state store: its database hangs, others wait for it");
+    throw StoreError("state store: its database hangs, others wait for it");
   }
   sql_.set_deadline(now + left_);
 }

@@ -3,7 +3,7 @@
 // thread that serves everybody says so once (hurry_this_thread()), and from then on all its waits
 // for the store together, for the lock and for answers, take at most kPatience seconds and
 // kPatienceShare of what follows; what a database takes that is well (kUsual a call) is no wait.
-// Beyond that its calls are an Error{kIo} at once, so that whatever
+// Beyond that its calls are a StoreError at once, so that whatever
 // stands behind them in its queue waits for less than a second. Other threads wait as long as the
 // database's own time limits say. For a database in a file it is a mutex.
 #pragma once

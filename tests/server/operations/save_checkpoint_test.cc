@@ -22,6 +22,19 @@ TEST(SaveWeights, AFaultOfTheServersFilesNamesNoPath) {
   EXPECT_THAT(told.body, ::testing::Not(HasSubstr(house.data().path())));
 }
 
+// It may name its address and its user.
+TEST(SaveWeights, WhatTheDatabaseSaysIsTheOperators) {
+  House house;
+  const std::string model = house.model(house.session());
+  const Response saved = house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":1})");
+  house.faults().statement = "INSERT INTO checkpoints";
+  house.settle(House::text(saved, "request_id"), api::Saved{api::SavedAs::kState, "d"});
+  const Response told = house.poll(House::text(saved, "request_id"));
+  EXPECT_THAT(told.body, HasSubstr("cannot write its state now"));
+  EXPECT_THAT(told.body, HasSubstr("\"server\""));
+  EXPECT_THAT(told.body, ::testing::Not(HasSubstr("injected fault")));
+}
+
 // Space on the disk is taken when a save is accepted, not when it has been written.
 TEST(SaveWeights, SavesInLineReserveTheirBytes) {
   RegistryOptions disk;

@@ -52,7 +52,7 @@ class FaultySql final : public Sql {
 
  private:
   [[noreturn]] static void fail(std::string_view statement) {
-    throw Error(ErrorCode::kIo, std::string(statement) + ": injected fault");
+    throw StoreError(std::string(statement) + ": injected fault of the database");
   }
   void check(std::string_view statement) const {
     const bool named = !faults_->statement.empty() && statement.starts_with(faults_->statement);

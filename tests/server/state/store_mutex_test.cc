@@ -35,7 +35,7 @@ class SlowSql final : public Sql {
         std::chrono::duration<double>(std::clamp(left, 0.0, delays_->seconds.load())));
     if (left < delays_->seconds) {
       ++delays_->cut;
-      throw Error(ErrorCode::kIo, "cut off");
+      throw StoreError("cut off");
     }
     return sql_->run(statement, parameters);
   }
