@@ -31,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kOldArchive = 7200;  // s without a reader
+constexpr double kExpiredToo = 0;     // in place of now: before anything expires
 
 int64_t folder_bytes(const std::string& dir) {
   int64_t bytes = 0;
@@ -248,12 +249,7 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
   row.base_model = save.base_model;
   row.lora = save.lora;
   try {
-    if (!save.overwrite && store_.find_checkpoint(row.run_id, row.kind, row.name, now)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("checkpoint '{}' already exists; save with overwrite=True or another "
-                              "name",
-                              save.path.text()));
-    }
+    if (!save.overwrite) check_name_is_free(row, now);
     if (!save.age_recipients.empty()) encrypt_folder(dir, save.age_recipients);
     write_file_atomic(dir + "/" + kRecordName,
                       record_text(row, {.path = save.path.text(),
@@ -270,6 +266,18 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
   commit(row, [&] { store_.add_checkpoint(row); });
   look_at_disk();
   return row;
+}
+
+// One that has expired is there as long as its files are: the clock may have been wrong.
+void CheckpointRegistry::check_name_is_free(const CheckpointRow& row, double now) {
+  const auto known = store_.find_checkpoint(row.run_id, row.kind, row.name, kExpiredToo);
+  if (!known) return;
+  const bool is_expired = known->expires_at && *known->expires_at <= now;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("checkpoint '{}' {}; save with overwrite=True or another name",
+                          path_of(row).text(),
+                          is_expired ? "has expired, and is kept for --expiry-grace"
+                                     : "already exists"));
 }
 
 // A commit that fails may have been done all the same: its answer was lost. The folder goes only

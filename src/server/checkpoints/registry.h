@@ -34,7 +34,9 @@ struct CheckpointSave {
   std::optional<std::string> user_metadata;
   std::string base_model;
   api::LoraConfig lora;
-  bool overwrite = true;                    // false: a used name is an Error{kInvalidArgument}
+  // False: a name that is used, or whose checkpoint's grace has not ended, is an
+  // Error{kInvalidArgument}.
+  bool overwrite = true;
   std::vector<std::string> age_recipients;  // keys as parsed; external checkpoints only
 };
 
@@ -117,6 +119,7 @@ class CheckpointRegistry {
   [[nodiscard]] std::vector<std::string> checkpoint_folders() const;
   void move_strays(const std::set<std::string>& known);
   void commit(const CheckpointRow& row, const std::function<void()>& add);
+  void check_name_is_free(const CheckpointRow& row, double now);
   void check_disk(int64_t more) const;
   void look_at_disk();
   void place(const std::string& dir, const CheckpointRow& row);

@@ -232,6 +232,20 @@ TEST_F(Registry, AnotherTenantSeesOnlyWhatIsPublic) {
   EXPECT_THAT(error_of([&] { registry_->find(path, "bob", false, 1100); }), foreign);
 }
 
+// The clock may be wrong: a save that is to replace nothing replaces nothing that may come back.
+TEST_F(Registry, ANameInItsGraceIsUsed) {
+  CheckpointSave first = save("a");
+  first.ttl_seconds = 60;
+  const CheckpointRow row = finish(first);
+  CheckpointSave again = save("a");
+  again.overwrite = false;
+  EXPECT_THAT(error_of([&] { finish(again, 2000); }), HasSubstr("--expiry-grace"));
+  EXPECT_FALSE(store_->find_checkpoint_id(row.id)->deleted_at);
+  registry_->sweep(2000, 0);
+  registry_->sweep(2000, 3600);  // the grace is over
+  EXPECT_NO_THROW(finish(again, 2000));
+}
+
 TEST_F(Registry, TheDiskLimitFailsOnlyTheSaveThatPassesIt) {
   const CheckpointRow row = finish(save("a"));
   open(2000, row.size_bytes + 10);
