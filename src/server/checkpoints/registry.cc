@@ -197,18 +197,21 @@ std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) 
   return out;
 }
 
-void CheckpointRegistry::check_disk(int64_t more) const {
+// `in_line`: of saves that come before this one.
+void CheckpointRegistry::check_disk(int64_t more, int64_t in_line, ErrorCode code) const {
   if (options_.max_disk == 0) return;
   const int64_t used = store_.stored_bytes();
-  if (used + more <= options_.max_disk) return;
-  throw Error(ErrorCode::kIo,
-              fmt::format("checkpoints take {} bytes, this one {}, and --max-disk is {}; delete "
+  if (used + in_line + more <= options_.max_disk) return;
+  const std::string others =
+      in_line == 0 ? "" : fmt::format(" besides {} of others in line", in_line);
+  throw Error(code,
+              fmt::format("checkpoints take {} bytes, this one {}{}, and --max-disk is {}; delete "
                           "some or let them expire (ttl_seconds)",
-                          used, more, options_.max_disk));
+                          used, more, others, options_.max_disk));
 }
 
 std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
-  check_disk(bytes + *reserved_);
+  check_disk(bytes, *reserved_, ErrorCode::kIo);
   const int64_t available = available_;
   if (available < bytes + *reserved_) {
     throw Error(
@@ -257,7 +260,7 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
                                         .hashes = hash_files(dir)}));
     write_file_atomic(dir + "/" + kMarkerName, "");
     row.size_bytes = folder_bytes(dir);
-    check_disk(row.size_bytes);
+    check_disk(row.size_bytes, 0, ErrorCode::kIo);
     place(dir, row);
   } catch (...) {
     abandon(dir);
@@ -356,7 +359,7 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
   const auto held = lease(source.id);
   const std::string dir = begin();
   try {
-    check_disk(source.size_bytes);
+    check_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
     const std::string from = folder(source);
     for (const auto& entry : fs::directory_iterator(from)) {
       const std::string name = entry.path().filename().string();

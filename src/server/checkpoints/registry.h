@@ -87,7 +87,8 @@ class CheckpointRegistry {
   std::shared_ptr<void> lease(const std::string& checkpoint_id);
 
   // Copies a readable checkpoint into a run of its own; idempotent by key. Returns the new path.
-  // Error{kInvalidArgument} when there is a run of that id.
+  // Error{kInvalidArgument} when there is a run of that id, Error{kResourceExhausted} when
+  // --max-disk has no space for it.
   std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
                    const Idempotency& key, double now);
 
@@ -120,7 +121,7 @@ class CheckpointRegistry {
   void move_strays(const std::set<std::string>& known);
   void commit(const CheckpointRow& row, const std::function<void()>& add);
   void check_name_is_free(const CheckpointRow& row, double now);
-  void check_disk(int64_t more) const;
+  void check_disk(int64_t more, int64_t in_line, ErrorCode code) const;
   void look_at_disk();
   void place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);

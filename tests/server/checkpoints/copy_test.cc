@@ -43,5 +43,20 @@ TEST_F(Copies, AModelThatIsMadeOfTheirNumberMeanwhileKeepsIt) {
   EXPECT_FALSE(fs::exists(data_->lost()));  // it left no folder that nobody knows
 }
 
+// Clients send again what a full disk refused; this stays refused until somebody deletes something.
+TEST_F(Copies, BeyondTheDisksLimitAreRefusedForGood) {
+  const CheckpointRow row = finish(save("a"));
+  open(2000, row.size_bytes + 10);
+  try {
+    registry_->copy(row, run_of(7), {}, {}, 2000);
+    FAIL() << "it was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, ErrorCode::kResourceExhausted);  // 400
+    EXPECT_THAT(error.what(), HasSubstr("--max-disk"));
+  }
+  EXPECT_FALSE(store_->find_run("s:train:7"));
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
+}
+
 }  // namespace
 }  // namespace strata::server

@@ -54,7 +54,8 @@ TEST(SaveWeights, SavesInLineReserveTheirBytes) {
   }
   EXPECT_EQ(house.submitted.size(), 4u);  // the model and three saves of 3,000 bytes
   const Response refused = house.poll(requests[3]);
-  EXPECT_THAT(refused.body, HasSubstr("--max-disk"));
+  EXPECT_THAT(refused.body, HasSubstr("checkpoints take 0 bytes, this one 3000 besides 9000 of "
+                                      "others in line, and --max-disk is 10000"));
   EXPECT_THAT(refused.body, HasSubstr("\"server\""));
   house.settle(requests[0], api::Failure{api::FaultCategory::kServer, "no"});
   save(5);
