@@ -42,6 +42,11 @@ constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
 constexpr size_t kMostMerges = 4;       // that wait to be made, of a tenant
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
+double start_seconds() {
+  check_clock(clock_seconds());
+  return wall_seconds();
+}
+
 std::unique_ptr<Sql> open_store(const ServeOptions& options, const DataDir& data) {
   return options.db.empty() ? open_sqlite(data.database()) : open_postgres(options.db);
 }
@@ -76,7 +81,7 @@ struct TinkerServer::State {
         budget(limits),
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data, options.allow_loose_modes),
-        store(open_store(options, data), wall_seconds(), data.fingerprint()),
+        store(open_store(options, data), start_seconds(), data.fingerprint()),
         store_lists(open_reader(options, data)),
         registry(data, store,
                  {.max_disk = options.max_disk,

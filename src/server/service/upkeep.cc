@@ -97,6 +97,8 @@ std::string Service::unready(double now) const {
   if (!clock_.has_ticked()) return "loading: the server starts";
   if (clock_.age(now) > kOldTick)
     return fmt::format("the last tick is {:.1f} s old", clock_.age(now));
+  const double clock = clock_seconds();
+  if (clock < believed_seconds(clock)) return "the machine's clock is wrong: it is before 2020";
   if (!store_fault_.empty() || parts_.store.is_away()) return "the state store or its disk is away";
   return "";
 }

@@ -255,9 +255,15 @@ class StateStore {
   StoredBytes stored_;  // changed under the mutex
 };
 
-// Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z.
+// Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z. A clock of before 2020
+// was never set, so it is believed to be later: readers of what is written then know such times.
 double wall_seconds();
+double believed_seconds(double clock);
 std::string rfc3339(double seconds);
+// Error{kInvalidArgument} for a clock that was never set.
+void check_clock(double clock);
+// As it is, whether it is believed or not.
+double clock_seconds();
 
 std::string_view kind_name(CheckpointKind kind);  // weights, sampler_weights, external_weights
 std::string lora_text(const api::LoraConfig& lora);

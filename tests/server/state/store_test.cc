@@ -408,6 +408,16 @@ TEST(Times, AreRfc3339InUtc) {
   EXPECT_EQ(rfc3339(0), "1970-01-01T00:00:00.000Z");
   EXPECT_EQ(rfc3339(1700000000.1234), "2023-11-14T22:13:20.123Z");
   EXPECT_EQ(rfc3339(1700000000.9999), "2023-11-14T22:13:21.000Z");
+  EXPECT_EQ(rfc3339(-0.25), "1969-12-31T23:59:59.750Z");
+  EXPECT_EQ(rfc3339(-97803751.447), "1966-11-26T00:17:28.553Z");
+}
+
+TEST(Times, AClockThatWasNeverSetIsNotBelieved) {
+  EXPECT_EQ(rfc3339(believed_seconds(0)), "2020-01-01T00:00:00.000Z");
+  EXPECT_EQ(believed_seconds(1'700'000'000.5), 1'700'000'000.5);
+  EXPECT_THAT(error_of([] { check_clock(0); }), HasSubstr("1970-01-01T00:00:00.000Z"));
+  EXPECT_NO_THROW(check_clock(1'700'000'000));
+  EXPECT_NO_THROW(check_clock(clock_seconds()));
 }
 
 }  // namespace
