@@ -4,18 +4,14 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "server/shown_text.h"
 
 namespace strata::server {
 namespace {
 
 constexpr size_t kMaxName = 255;
 
-// For messages: a hostile text may be long or hold control characters.
-std::string shown(std::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 100)) out += c >= ' ' && c < 127 ? c : '?';
-  return text.size() > 100 ? out + "..." : out;
-}
+constexpr size_t kShown = 100;  // bytes of a text in messages
 
 }  // namespace
 
@@ -49,7 +45,7 @@ TinkerPath parse_tinker_path(std::string_view text) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("path: got '{}', want tinker://<run>/"
                             "(weights|sampler_weights|external_weights)/<name>",
-                            shown(text)));
+                            shown_text(text, kShown)));
   };
   if (!text.starts_with(kScheme)) fail();
   const std::string_view rest = text.substr(kScheme.size());
@@ -68,7 +64,7 @@ void check_checkpoint_name(std::string_view field, std::string_view name) {
   if (is_valid_checkpoint_name(name)) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: name '{}': want [A-Za-z0-9._-]{{1,255}}, and not dots alone", field,
-                          shown(name)));
+                          shown_text(name, kShown)));
 }
 
 }  // namespace strata::server

@@ -15,6 +15,7 @@
 #include "server/busy.h"
 #include "server/json.h"
 #include "server/rest/rest.h"
+#include "server/shown_text.h"
 
 namespace strata::server {
 namespace {
@@ -117,7 +118,7 @@ bool wants_merged(const Request& request) {
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("merged: got '{}', want true or false", text.substr(0, 40)));
+              fmt::format("merged: got '{}', want true or false", shown_text(text, 40)));
 }
 
 // Why there is no merged model; where things lie on this machine is nobody's business.

@@ -160,6 +160,17 @@ TEST_F(RestTest, CopiesIntoASessionOrAProject) {
             404);
 }
 
+// A message would end there.
+TEST_F(RestTest, ANulInAParameterIsToldAsSuch) {
+  save("a");
+  for (const char* target : {"training_runs/s-alice:train:0/checkpoints/weights/a/archive?merged=",
+                             "sessions?limit=", "training_runs?access_scope="}) {
+    const Response refused = call("GET", std::string("/api/v1/") + target + "%00x%c3%a9");
+    EXPECT_EQ(refused.status, 400) << target;
+    EXPECT_THAT(refused.body, HasSubstr("got '\\\\x00x\xc3\xa9', want")) << target;
+  }
+}
+
 // All pass the checks of their handler, and then stand in line.
 TEST_F(RestTest, OfCopiesThatRaceForANumberOneIsMade) {
   save("a");

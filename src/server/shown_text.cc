@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/shown_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "text/unicode/unicode.h"
+
+namespace strata::server {
+namespace {
+
+bool is_control(uint32_t code_point) {
+  return code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0);
+}
+
+}  // namespace
+
+std::string shown_text(std::string_view text, size_t most) {
+  std::string out;
+  size_t at = 0;
+  while (at < std::min(most, text.size())) {
+    const text::Utf8Step step = text::step_utf8(text, at);
+    const std::string_view bytes = text.substr(at, static_cast<size_t>(step.num_bytes));
+    at += bytes.size();
+    if (step.valid && !is_control(step.code_point)) {
+      out += bytes;
+      continue;
+    }
+    for (const char c : bytes) out += fmt::format("\\x{:02X}", static_cast<unsigned char>(c));
+  }
+  return at < text.size() ? out + "..." : out;
+}
+
+}  // namespace strata::server

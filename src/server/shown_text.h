@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts of requests as messages show them: hostile ones are long, or hold what ends a message, moves
+// a terminal, or is no text at all.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace strata::server {
+
+// Its first characters, of about `most` bytes; behind them "..." when there are more. Control
+// characters and what is no UTF-8 stand as \xNN, a byte each.
+std::string shown_text(std::string_view text, size_t most);
+
+}  // namespace strata::server
