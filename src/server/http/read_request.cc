@@ -191,6 +191,13 @@ size_t read_size(const BodyParser& parser) {
   return left ? std::clamp<uint64_t>(*left, 512, kReadChunk) : kReadChunk / 4;
 }
 
+// Of the last chunk's line and the trailers, which the parser takes in one piece: it unfolds them,
+// and others do not (RFC 9112 5.2).
+bool has_folded_trailer(std::string_view taken) {
+  return taken.find("\n ") != std::string_view::npos ||
+         taken.find("\n\t") != std::string_view::npos;
+}
+
 }  // namespace
 
 asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, Incoming from,
@@ -215,6 +222,10 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
     wants_more = fault == http::error::need_more;
     if (fault && !wants_more) {
       co_return BodyFault{400, "the body's chunked encoding is malformed: " + fault.message()};
+    }
+    const std::string_view taken(static_cast<const char*>(from.buffer.data().data()), used);
+    if (parser.is_done() && parser.chunked() && has_folded_trailer(taken)) {
+      co_return BodyFault{400, "the trailers of the body's chunked encoding are folded"};
     }
     std::string_view arrived = parser.get().body();
     auto refused = sink.take(arrived, from.buffer.capacity());

@@ -138,6 +138,22 @@ TEST_F(FramingTest, FoldedFieldsAreRefused) {
             "400");
 }
 
+TEST_F(FramingTest, FoldedTrailersAreRefused) {
+  for (const char* trailers : {"X: a\r\n b\r\n", "X: a\r\n\tTransfer-Encoding: chunked\r\n",
+                               "X: a\r\n \r\nY: b\r\n", " X: a\r\n", "X:\r\n a\r\n"}) {
+    for (const char* chunks : {"2\r\n[]\r\n0\r\n", "0;a=b\r\n"}) {
+      EXPECT_EQ(answer_alone(head("Transfer-Encoding: chunked\r\n") + chunks + trailers + "\r\n"),
+                "400")
+          << trailers;
+    }
+  }
+  // What the body holds is no trailer.
+  Client client(server->port());
+  client.send(head("Transfer-Encoding: chunked\r\n") +
+              "5\r\n[\r\n 1\r\n1\r\n]\r\n0\r\nX: 1\r\n\r\n");
+  EXPECT_EQ(body(client.read()), "[\r\n 1]");
+}
+
 TEST_F(FramingTest, LinesEndPlainlyAndChunksAreWhatTheySay) {
   for (const char* start :
        {"X: a\nContent-Length: 2\r\n\r\n[]", "X: a\rContent-Length: 2\r\n\r\n[]",
