@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of requests as messages show them: hostile ones are long, or hold what ends a message, moves
-// a terminal, or is no text at all.
+// Texts of requests as messages show them: hostile ones are long, or hold what ends a message,
+// moves a terminal, or is no text at all.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -276,11 +276,11 @@ void CheckpointRegistry::check_name_is_free(const CheckpointRow& row, double now
   const auto known = store_.find_checkpoint(row.run_id, row.kind, row.name, kExpiredToo);
   if (!known) return;
   const bool is_expired = known->expires_at && *known->expires_at <= now;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("checkpoint '{}' {}; save with overwrite=True or another name",
-                          path_of(row).text(),
-                          is_expired ? "has expired, and is kept for --expiry-grace"
-                                     : "already exists"));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("checkpoint '{}' {}; save with overwrite=True or another name",
+                  path_of(row).text(),
+                  is_expired ? "has expired, and is kept for --expiry-grace" : "already exists"));
 }
 
 // A commit that fails may have been done all the same: its answer was lost. The folder goes only

@@ -33,9 +33,8 @@ int64_t whole_parameter(const Request& request, const char* name, int64_t otherw
   const char* end = text->data() + text->size();
   const auto [rest, error] = std::from_chars(text->data(), end, value);
   if (error != std::errc{} || rest != end || value < 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: got '{}', want a whole number from 0", name,
-                            shown_text(*text, 40)));
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: got '{}', want a whole number from 0",
+                                                         name, shown_text(*text, 40)));
   }
   return std::min(value, max);
 }
@@ -49,8 +48,9 @@ ListPart page_of(const Request& request, int64_t limit) {
 void check_scope(const Request& request) {
   const std::string scope = request.parameter("access_scope").value_or("owned");
   if (scope == "owned" || scope == "accessible") return;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("access_scope: got '{}', want owned or accessible", shown_text(scope, 40)));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("access_scope: got '{}', want owned or accessible", shown_text(scope, 40)));
 }
 
 bool shows_external(const Request& request) {

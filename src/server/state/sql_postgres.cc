@@ -199,7 +199,7 @@ class Postgres final : public Sql {
  private:
   [[noreturn]] void fail(std::string_view statement) {
     throw StoreError(fmt::format("postgresql: {}: {}", statement_name(statement),
-                                            one_line(libpq().PQerrorMessage(connection_))));
+                                 one_line(libpq().PQerrorMessage(connection_))));
   }
 
   // The lock belongs to the connection, so it ends with this process.

@@ -94,8 +94,7 @@ class Sqlite final : public Sql {
     const bool done = fd >= 0 && ::fsync(fd) == 0;
     const int fault = errno;
     if (fd >= 0) ::close(fd);
-    if (!done)
-      throw StoreError(fmt::format("{}: fsync: {}", path, std::strerror(fault)));
+    if (!done) throw StoreError(fmt::format("{}: fsync: {}", path, std::strerror(fault)));
   }
   void rollback() noexcept override {
     if (sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
@@ -115,7 +114,8 @@ class Sqlite final : public Sql {
     const int code = sqlite3_extended_errcode(db_);
     if (code == SQLITE_CONSTRAINT_UNIQUE || code == SQLITE_CONSTRAINT_PRIMARYKEY)
       throw NotUnique(not_unique_text(statement));
-    throw StoreError(fmt::format("{}: {}: {}", path_, statement_name(statement), sqlite3_errmsg(db_)));
+    throw StoreError(
+        fmt::format("{}: {}: {}", path_, statement_name(statement), sqlite3_errmsg(db_)));
   }
 
   sqlite3_stmt* prepare(std::string_view statement) {

@@ -18,7 +18,7 @@
 #include "base/mutex.h"
 #include "server/state/sql.h"
 #include "server/state/store_mutex.h"
-#include "server/state/stored_bytes.h"
+#include "server/state/tenant_sums.h"
 
 namespace strata::server {
 
@@ -167,7 +167,8 @@ class StateStore {
   void add_checkpoint(const CheckpointRow& row);
   // Adds the checkpoint with a run of its own (copy_weights), remembered under the idempotency key.
   // False, and nothing is added, when the run's id is there.
-  [[nodiscard]] bool add_copy(const RunRow& run, const CheckpointRow& checkpoint, const Idempotency& key);
+  [[nodiscard]] bool add_copy(const RunRow& run, const CheckpointRow& checkpoint,
+                              const Idempotency& key);
   // Alive: neither deleted nor expired at `now`.
   std::optional<CheckpointRow> find_checkpoint(const std::string& run_id, CheckpointKind kind,
                                                const std::string& name, double now);
@@ -252,7 +253,7 @@ class StateStore {
   Mutex touched_mutex_;  // its own: passes touch their run, whether the database hangs or not
   std::map<std::string, double> touched_ GUARDED_BY(touched_mutex_);
   std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
-  StoredBytes stored_;  // changed under the mutex
+  TenantSums stored_;  // of bytes; changed under the mutex
 };
 
 // Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z. A clock of before 2020

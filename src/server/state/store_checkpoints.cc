@@ -202,7 +202,7 @@ void StateStore::run_without_files(const char* statement, const std::string& id)
 }
 
 void StateStore::read_stored() {
-  StoredBytes::Sums sums;
+  TenantSums::Sums sums;
   const SqlResult found =
       run("SELECT tenant, CAST(SUM(size_bytes) AS BIGINT) FROM checkpoints WHERE files_gone = 0 "
           "GROUP BY tenant",

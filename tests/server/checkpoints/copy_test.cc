@@ -29,10 +29,11 @@ TEST_F(Copies, AModelThatIsMadeOfTheirNumberMeanwhileKeepsIt) {
   const CheckpointRow row = finish(save("a"));
   faults_->before_begin = [&] {
     open_sqlite(data_->database())
-        ->run("INSERT INTO runs (id, tenant, number, created_at, last_request_at, base_model, "
-              "lora, project_id, state) "
-              "VALUES ('s:train:7', 'alice', 99, 1, 1, 'base', '{}', 'default', 'live')",
-              {});
+        ->run(
+            "INSERT INTO runs (id, tenant, number, created_at, last_request_at, base_model, "
+            "lora, project_id, state) "
+            "VALUES ('s:train:7', 'alice', 99, 1, 1, 'base', '{}', 'default', 'live')",
+            {});
   };
   EXPECT_THAT(error_of([&] { registry_->copy(row, run_of(7), {}, {}, 1000); }),
               HasSubstr("model_seq_id: 7 of session s is in use"));

@@ -26,7 +26,8 @@ TEST(SaveWeights, AFaultOfTheServersFilesNamesNoPath) {
 TEST(SaveWeights, WhatTheDatabaseSaysIsTheOperators) {
   House house;
   const std::string model = house.model(house.session());
-  const Response saved = house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":1})");
+  const Response saved =
+      house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":1})");
   house.faults().statement = "INSERT INTO checkpoints";
   house.settle(House::text(saved, "request_id"), api::Saved{api::SavedAs::kState, "d"});
   const Response told = house.poll(House::text(saved, "request_id"));

@@ -19,7 +19,7 @@ struct SqlFaults {
   bool commit_lost = false;  // COMMIT is done, and its answer is lost
   std::function<void()> slow_sync;
   std::function<void()> before_begin;  // of the next transaction
-  std::string last;  // statement that was run
+  std::string last;                    // statement that was run
 };
 
 class FaultySql final : public Sql {

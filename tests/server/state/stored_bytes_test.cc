@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sums that the store keeps are those of its rows, whatever was done and whatever failed.
-#include "server/state/stored_bytes.h"
-
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -34,10 +32,10 @@ class StoredBytesTest : public Store {
   // As the rows say.
   int64_t summed(const std::string& tenant) {
     const SqlValue value = tenant;
-    const SqlResult sum =
-        reader_->run("SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE "
-                     "tenant = ? AND files_gone = 0",
-                     {&value, 1});
+    const SqlResult sum = reader_->run(
+        "SELECT CAST(COALESCE(SUM(size_bytes), 0) AS BIGINT) FROM checkpoints WHERE "
+        "tenant = ? AND files_gone = 0",
+        {&value, 1});
     return std::get<int64_t>(sum.rows[0][0]);
   }
   void expect_sums(int step) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoredBytes: what the checkpoints take whose files are there, by tenant and in all, as the rows
-// of the state store say it: read once, then kept along with them, so that no save adds them up.
-// Not known when a commit failed, of which nobody can say whether it was done. Any thread.
+// TenantSums: what rows of the state store add up to, by tenant and in all: read once, then kept
+// along with them, so that no request adds them up. Not known when a commit failed, of which nobody
+// can say whether it was done. Any thread.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace strata::server {
 
-class StoredBytes {
+class TenantSums {
  public:
   using Sums = std::map<std::string, int64_t>;  // by tenant
 
@@ -33,13 +33,13 @@ class StoredBytes {
     const MutexLock lock(mutex_);
     sums_ = std::move(sums);
     all_ = 0;
-    for (const auto& [tenant, bytes] : sums_) all_ += bytes;
+    for (const auto& [tenant, amount] : sums_) all_ += amount;
     known_ = true;
   }
-  void add(const std::string& tenant, int64_t bytes) {
+  void add(const std::string& tenant, int64_t amount) {
     const MutexLock lock(mutex_);
-    sums_[tenant] += bytes;
-    all_ += bytes;
+    sums_[tenant] += amount;
+    all_ += amount;
   }
   void forget() {
     const MutexLock lock(mutex_);
