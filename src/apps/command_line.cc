@@ -18,7 +18,7 @@ namespace strata::apps {
 namespace {
 
 struct Given {
-  std::map<std::string, std::vector<std::string>> values;  // by name; of a flag "on"
+  std::map<std::string, std::vector<std::string>> values;  // by name; of a flag "on" or "off"
   std::vector<std::string> unknown;                        // options, in the order they came in
   std::vector<std::string> extra;                          // values that no row takes, likewise
   HelpWanted help = HelpWanted::kNo;
@@ -44,7 +44,8 @@ void add_row(CLI::App& app, const OptionRow& row, Given& given) {
   std::string names = shown_name(row);
   for (const std::string& alias : row.aliases) names += ",--" + alias;
   if (row.kind == OptionKind::kFlag) {
-    app.add_flag_callback(names, [values] { values->emplace_back("on"); });
+    // Its own value stands behind '=': what follows may be a model's name.
+    app.add_flag_function(names, [values](int64_t is_on) { *values = {is_on > 0 ? "on" : "off"}; });
     return;
   }
   const std::string bare = row.may_be_bare ? "," + row.name : "";
@@ -55,6 +56,20 @@ void add_row(CLI::App& app, const OptionRow& row, Given& given) {
   option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (row.kind == OptionKind::kList && row.may_be_bare)
     option->expected(1, kMostBare)->allow_extra_args();
+}
+
+// "--merged on" could be a flag and a model; whoever writes it means neither.
+void refuse_apart(const CommandText& command, const OptionTable& table,
+                  std::span<const std::string> arguments) {
+  for (size_t i = 0; i + 1 < arguments.size(); ++i) {
+    const std::string& value = arguments[i + 1];
+    if (!arguments[i].starts_with("--") || (value != "on" && value != "off")) continue;
+    const OptionRow* row = table.find(std::string_view(arguments[i]).substr(2));
+    if (row == nullptr || row->kind != OptionKind::kFlag) continue;
+    refuse(command, fmt::format("--{0} {1}: the value of a switch that may do without one stands "
+                                "behind '=': --{0}={1}",
+                                row->name, value));
+  }
 }
 
 Given split(const CommandText& command, const OptionTable& table,
@@ -164,6 +179,7 @@ void check_required(const CommandText& command, const OptionTable& table, const 
 
 HelpWanted read_command_line(const CommandText& command, const OptionTable& table,
                              std::span<const std::string> arguments) {
+  refuse_apart(command, table, arguments);
   Given given = split(command, table, arguments);
   if (given.help != HelpWanted::kNo) return given.help;
   if (!given.unknown.empty()) refuse_unknown(command, table, given);

@@ -46,7 +46,10 @@ std::string two_columns(const std::string& left, const std::string& text) {
 }
 
 std::string row_help(const OptionRow& row) {
-  const std::string unit = row.unit.empty() ? "" : " " + row.unit;
+  const bool is_flag = row.kind == OptionKind::kFlag;
+  const std::string unit = row.unit.empty() ? ""
+                           : is_flag        ? fmt::format("[={}]", row.unit)
+                                            : " " + row.unit;
   const std::string left = row.is_positional ? "  " + upper(row.name)
                            : row.may_be_bare ? fmt::format("  [--{}]{}", row.name, unit)
                                              : fmt::format("  --{}{}", row.name, unit);

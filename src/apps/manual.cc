@@ -36,8 +36,10 @@ std::string head(const std::string& page, const std::string& about) {
 std::string option_name(const OptionRow& row) {
   const std::string name =
       row.is_positional ? row.name : fmt::format("--{}", fmt::join(row.names(), ", --"));
-  const bool has_value = row.kind != OptionKind::kFlag && !row.is_positional;
-  return has_value ? name + (row.unit.empty() ? " VALUE" : " " + row.unit) : name;
+  if (row.is_positional) return name;
+  if (row.kind == OptionKind::kFlag)
+    return row.unit.empty() ? name : fmt::format("{}[={}]", name, row.unit);
+  return name + (row.unit.empty() ? " VALUE" : " " + row.unit);
 }
 
 std::string option_text(const OptionRow& row) {

@@ -49,14 +49,14 @@ std::vector<std::string> values_of(const OptionRow& row, const TrainOptions& o) 
   return {row.text()};
 }
 
-// A flag's value in a file, as the command line has it: the flag, or nothing.
+// A flag's value in a file, as the command line has it.
 std::vector<std::string> flag_values(const std::string& path, const std::string& name,
                                      const std::vector<std::string>& values) {
   if (values.size() != 1 || (values[0] != "true" && values[0] != "false")) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--config: {}: '{}': want true or false", path, name));
   }
-  return values[0] == "true" ? std::vector<std::string>{"on"} : std::vector<std::string>{};
+  return {values[0] == "true" ? "on" : "off"};
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 
 namespace strata::apps {
 
-// Texts by option, as the command line would give them; of a flag "on", or none where it is off. An
-// option that says where one run is (out, resume, config, save-config) is refused.
+// Texts by option, as the command line would give them; of a flag "on" or "off". An option that
+// says where one run is (out, resume, config, save-config) is refused.
 std::map<std::string, std::vector<std::string>> read_recipe(const std::string& path,
                                                             const OptionTable& table);
 

@@ -138,7 +138,7 @@ OptionRow& OptionTable::flag(const std::string& name, bool& field, const std::st
   return add({.name = name,
               .help = help,
               .kind = OptionKind::kFlag,
-              .set = [at](const std::string&) { *at = true; },
+              .set = [at](const std::string& text) { *at = text != "off"; },
               .text = [at] { return std::string(*at ? "on" : "off"); }});
 }
 

@@ -6,10 +6,12 @@
 #include "apps/help.h"
 #include "apps/serve/options.h"
 #include "base/error.h"
+#include "tests/base/temp_dir.h"
 
 namespace strata::apps {
 namespace {
 
+using strata::testing::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -26,6 +28,31 @@ TEST(ServeOptions, TheCommandLineKeepsWhatWasGiven) {
   EXPECT_THAT(line->source.values.at("max-body"), ElementsAre("1MiB"));
   EXPECT_THAT(line->source.values.at("no-keys"), ElementsAre("on"));
   EXPECT_EQ(line->source.values.size(), 3u);
+}
+
+// What --help-all says of them: alone they are on, and a value stands behind '='. The word behind
+// one may be a model's directory, so it is never taken for its value.
+TEST(ServeOptions, AFlagHasItsValueBehindAnEqualsSign) {
+  const auto read = [](const std::vector<std::string>& arguments) {
+    const auto line = serve_command_line();
+    read_command_line(kServe, line->rows, arguments);
+    return *line;
+  };
+  for (const char* on : {"--merged", "--merged=on", "--merged=true", "--merged=1"}) {
+    EXPECT_THAT(read({on}).source.values.at("merged"), ElementsAre("on")) << on;
+  }
+  for (const char* off : {"--merged=off", "--merged=false", "--merged=0"}) {
+    EXPECT_THAT(read({off}).source.values.at("merged"), ElementsAre("off")) << off;
+  }
+  EXPECT_EQ(read({"--merged", "models/tiny"}).model, "models/tiny");
+  EXPECT_EQ(read({"--merged", "./on"}).model, "./on");
+  for (const char* value : {"on", "off"}) {
+    EXPECT_THAT(error_of([&] { read({"--model", "A=/x", "--merged", value}); }),
+                HasSubstr(std::string("stands behind '=': --merged=") + value));
+  }
+  EXPECT_THROW(read({"--merged=maybe"}), Error);
+  // A switch that must have one.
+  EXPECT_THAT(read({"--audit-sync", "on"}).source.values.at("audit-sync"), ElementsAre("on"));
 }
 
 TEST(ServeOptions, AnUnknownOptionOrAStrayWordIsAnError) {
@@ -54,7 +81,9 @@ TEST(ServeOptions, HelpNamesEachOptionWithUnitAndDefault) {
   const OptionTable table = server::options_of(options);
   EXPECT_GT(table.rows().size(), 50u);
   for (const OptionRow& row : table.rows()) {
-    EXPECT_THAT(help, HasSubstr("--" + row.name + (row.unit.empty() ? "" : " " + row.unit)));
+    const bool is_flag = row.kind == OptionKind::kFlag;
+    const std::string unit = is_flag ? "[=" + row.unit + "]" : " " + row.unit;
+    EXPECT_THAT(help, HasSubstr("--" + row.name + (row.unit.empty() ? "" : unit)));
     EXPECT_THAT(help, HasSubstr(row.help));
     if (row.kind != OptionKind::kFlag) {
       EXPECT_THAT(help, HasSubstr(row.default_text));
