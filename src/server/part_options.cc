@@ -38,6 +38,7 @@ ServiceOptions service_options(const ServeOptions& options, const Budget& budget
   out.max_stability_bytes = options.max_stability_bytes;
   out.max_sessions = options.max_sessions_per_tenant;
   out.max_samplers = options.max_samplers_per_session;
+  out.max_tenant_samplers = options.max_samplers_per_tenant;
   out.max_ephemerals = options.max_ephemeral;
   out.stable_reinforce = options.stable_reinforce;
   out.remembered_bytes = budget.remembered;

@@ -87,6 +87,7 @@ struct TinkerServer::State {
                  {.max_disk = options.max_disk,
                   .accept_loss = options.accept_loss,
                   .max_history = options.max_history,
+                  .keep_samplers = options.max_samplers_per_tenant / 2,
                   .expiry_grace = options.expiry_grace,
                   .archives = budget.archives}),
         signer(

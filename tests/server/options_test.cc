@@ -53,8 +53,9 @@ TEST(Options, LimitsAreAPresetBelowTheirOwnOptions) {
        {&ServeOptions::max_adapters, &ServeOptions::max_parked, &ServeOptions::max_history,
         &ServeOptions::max_downloads_per_tenant, &ServeOptions::max_queued_samples,
         &ServeOptions::max_queued_operations, &ServeOptions::max_sessions_per_tenant,
-        &ServeOptions::max_samplers_per_session, &ServeOptions::max_ephemeral,
-        &ServeOptions::max_stability_bytes, &ServeOptions::max_archive_bytes}) {
+        &ServeOptions::max_samplers_per_session, &ServeOptions::max_samplers_per_tenant,
+        &ServeOptions::max_ephemeral, &ServeOptions::max_stability_bytes,
+        &ServeOptions::max_archive_bytes}) {
     EXPECT_LT(small.*limit, usual.*limit);
     EXPECT_GT(large.*limit, usual.*limit);
   }

@@ -425,6 +425,10 @@ void CheckpointRegistry::sweep(double now, double steady) {
     while (store_.prune_history(trusted, options_.max_history))
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
+  step([&] {
+    while (store_.prune_samplers(options_.keep_samplers))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
   step([&] { archive_budget_.remove_idle(steady, kOldArchive); });  // packed anew when asked for
   look_at_disk();
   if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);

@@ -46,10 +46,11 @@ struct CheckpointFile {
 };
 
 struct RegistryOptions {
-  int64_t max_disk = 0;         // bytes; 0: no limit
-  bool accept_loss = false;     // forget checkpoints whose folders are missing, however many
-  int64_t max_history = 10000;  // StateStore::prune_history
-  double expiry_grace = 3600;   // s that the files of an expired checkpoint stay
+  int64_t max_disk = 0;            // bytes; 0: no limit
+  bool accept_loss = false;        // forget checkpoints whose folders are missing, however many
+  int64_t max_history = 10000;     // StateStore::prune_history
+  int64_t keep_samplers = 131072;  // StateStore::prune_samplers
+  double expiry_grace = 3600;      // s that the files of an expired checkpoint stay
   SharedLimit archives = SharedLimit(16LL << 30);  // bytes, by tenant
 };
 

@@ -32,13 +32,14 @@ Response create_sampling_session(Service& service, const Request& request) {
     service.live_sampler(request, row.id);
     return sampler_reply(row.id);
   }
-  const int64_t in_use = service.count_samplers(session);
+  const int64_t in_use = service.samplers().count_of(session);
   if (in_use >= service.options().max_samplers) {
     return error_response(
         400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
                          "(--max-samplers-per-session); use those again, or a new session",
                          session, in_use));
   }
+  if (auto refused = service.refuses_samplers(request.tenant)) return std::move(*refused);
   row.session_id = session;
   row.sampling_seq = number;
   row.tenant = request.tenant;

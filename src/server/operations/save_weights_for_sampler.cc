@@ -69,11 +69,15 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
                          .is_ephemeral = true,
                          .lease = {}};
   api::Command command = training_command(service, call);
-  SharedLimit::Share bytes = service.samplers().take_bytes(row.id, sampler);
-  if (!bytes && !service.samplers().leaves_bytes(row.id, model.session)) {
+  std::optional<Response> refused = service.refuses_samplers(row.tenant);
+  SharedLimit::Share bytes;
+  if (!refused) bytes = service.samplers().take_bytes(row.id, sampler);
+  if (!refused && !bytes && !service.samplers().leaves_bytes(row.id, model.session))
+    refused = too_many_samplers_response();
+  if (refused) {
     std::optional<Response> known =
         service.known_number(call.model_id, call.seq_id, command.fingerprint);
-    return known ? std::move(*known) : too_many_samplers_response();
+    return known ? std::move(*known) : std::move(*refused);
   }
   command.op = api::SaveForSampler{sampler.dir, model.base_name, sampler.snapshot,
                                    /*ephemeral=*/true};

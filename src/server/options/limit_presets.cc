@@ -18,6 +18,7 @@ constexpr Row kRows[] = {
     {"max-queued-operations", "2048", "65536"},
     {"max-sessions-per-tenant", "256", "16384"},
     {"max-samplers-per-session", "4096", "262144"},
+    {"max-samplers-per-tenant", "16384", "1048576"},
     {"max-ephemeral", "32", "1024"},
     {"max-history", "1000", "100000"},
     {"max-stability-bytes", "64MiB", "4GiB"},

@@ -316,6 +316,9 @@ void waiting_rows(OptionTable& t, ServeOptions& o) {
   count_row(t, "max-sessions-per-tenant", o.max_sessions_per_tenant, 1, "sessions alive at once");
   count_row(t, "max-samplers-per-session", o.max_samplers_per_session, 1,
             "sampling sessions of a session");
+  count_row(t, "max-samplers-per-tenant", o.max_samplers_per_tenant, 1,
+            "sampling sessions that the store keeps of a tenant; those of sessions that ended go "
+            "from half of it on; then 429");
   count_row(t, "max-ephemeral", o.max_ephemeral, 1,
             "sampling sessions on unsaved weights, of a session; of more, the oldest end");
 }

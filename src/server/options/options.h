@@ -85,6 +85,7 @@ struct ServeOptions {
   double expiry_grace = 3600;
   int64_t max_sessions_per_tenant = 4096;
   int64_t max_samplers_per_session = 65536;
+  int64_t max_samplers_per_tenant = 262144;
   int64_t max_ephemeral = 256;
   int64_t memory = 0;    // bytes; 0: 80 % of RAM
   std::string offload;   // folder; empty: that of temporary files

@@ -11,6 +11,11 @@
 #include "server/service/service.h"
 
 namespace strata::server {
+namespace {
+
+constexpr int kSamplerWait = 10;  // s: two sweeps
+
+}  // namespace
 
 void Service::tell_ended_session(const Request& request, const std::string& id) const {
   const std::optional<SessionRow> row = parts_.store.find_session(id);
@@ -127,10 +132,15 @@ SamplerTable::Row Service::keep_sampler(const std::string& id, LiveSampler sampl
   return std::move(added.row);
 }
 
-int64_t Service::count_samplers(const std::string& session) {
-  if (!samplers_.count_of(session))
-    samplers_.set_stored(session, parts_.store.count_samplers(session));
-  return *samplers_.count_of(session);
+std::optional<Response> Service::refuses_samplers(const std::string& tenant) const {
+  const int64_t count = parts_.store.num_samplers(tenant);
+  if (count < options_.max_tenant_samplers) return std::nullopt;
+  return busy_response(
+      429,
+      fmt::format("{} sampling sessions of this tenant are kept (--max-samplers-per-tenant); use "
+                  "those again, or finish sessions: theirs go then",
+                  count),
+      kSamplerWait);
 }
 
 void Service::let_go(const LiveSampler& sampler) {

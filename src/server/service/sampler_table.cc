@@ -122,10 +122,10 @@ std::vector<std::string> SamplerTable::of_session(const std::string& session, in
   return ids;
 }
 
-std::optional<int64_t> SamplerTable::count_of(const std::string& session) const {
+int64_t SamplerTable::count_of(const std::string& session) const {
   const auto found = sessions_.find(session);
-  if (found == sessions_.end() || !found->second.stored) return std::nullopt;
-  return *found->second.stored + std::ssize(found->second.ephemerals);
+  if (found == sessions_.end()) return 0;
+  return found->second.stored + std::ssize(found->second.ephemerals);
 }
 
 }  // namespace strata::server

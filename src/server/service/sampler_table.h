@@ -77,11 +77,11 @@ class SamplerTable {
   // From now on its rows are not found.
   void end_session(const std::string& session) { sessions_.erase(session); }
 
-  // How many the store has of a session, without ephemeral ones; none until it was told. Counts
-  // those in use that are ephemeral.
-  [[nodiscard]] std::optional<int64_t> count_of(const std::string& session) const;
+  // How many the store has of a session, without ephemeral ones, and those in use that are. It is
+  // told once what the store has of before, and then of each one more.
+  [[nodiscard]] int64_t count_of(const std::string& session) const;
   void set_stored(const std::string& session, int64_t count) { sessions_[session].stored = count; }
-  void count_stored(const std::string& session) { ++*sessions_.at(session).stored; }
+  void count_stored(const std::string& session) { ++sessions_[session].stored; }
 
  private:
   using Idle = std::list<const std::string*>;  // the ids of rows
@@ -92,7 +92,7 @@ class SamplerTable {
   };
   using Rows = std::map<std::string, Kept>;
   struct OfSession {
-    std::optional<int64_t> stored;
+    int64_t stored = 0;
     std::deque<std::string> ephemerals;  // oldest first
   };
   Row erase(Rows::iterator at);

@@ -83,6 +83,8 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
   for (const SessionRow& row : parts_.store.active_sessions()) {
     sessions_.add(row.id, row.tenant, now);
   }
+  for (const auto& [session, count] : parts_.store.samplers_by_session())
+    samplers_.set_stored(session, count);
 }
 
 const api::BaseInfo& Service::info(api::BaseId base) const {

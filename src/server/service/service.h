@@ -50,6 +50,7 @@ struct ServiceOptions {
   int64_t max_stability_bytes = 1LL << 30;  // of a tenant's records
   int64_t max_sessions = 4096;              // alive, of a tenant
   int64_t max_samplers = 65536;             // of a session
+  int64_t max_tenant_samplers = 262144;     // rows in the store
   int64_t max_ephemerals = 256;  // samplers of a session that live in memory or tmp alone
   bool stable_reinforce = true;
   SharedLimit remembered_bytes = SharedLimit(64LL << 20);  // of numbers that came before
@@ -133,8 +134,8 @@ class Service {
   LiveSampler make_sampler(const SamplerRow& row, const std::string& tenant);
   SamplerTable::Row keep_sampler(const std::string& id, LiveSampler sampler,
                                  SharedLimit::Share bytes = {});
-  // Of a session that is alive, for --max-samplers-per-session.
-  int64_t count_samplers(const std::string& session);
+  // Why the store takes no more samplers of the tenant.
+  std::optional<Response> refuses_samplers(const std::string& tenant) const;
   void drop_model(const std::string& id);
   // The files and the engine's copy of one whose row was taken, or never was.
   void let_go(const LiveSampler& sampler);

@@ -134,6 +134,7 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
     number_ = std::max(number_, std::get<int64_t>(highest.rows[0][0]));
   }
   read_stored();
+  read_samplers();
   transaction.commit();
 }
 
@@ -256,16 +257,14 @@ bool StateStore::prune_history(double now, int64_t keep) {
           "active", sessions);
   collect("runs", "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id", "live", runs);
   int64_t left = kPruneBatch;
+  TenantSums::Sums samplers;
   Transaction transaction(*sql_);
   for (const std::string& id : sessions) {
-    for (const char* table : {"samplers", "runs"}) {
-      left -=
-          run(fmt::format("DELETE FROM {0} WHERE id IN (SELECT id FROM {0} WHERE session_id = ? "
-                          "LIMIT ?)",
-                          table),
-              {id, left})
-              .changed;
-    }
+    const SqlResult of = run("SELECT tenant FROM sessions WHERE id = ?", {id});
+    const int64_t dropped = drop_of_session("samplers", id, left);
+    if (dropped > 0) samplers[std::get<std::string>(of.rows.at(0)[0])] += dropped;
+    left -= dropped;
+    left -= drop_of_session("runs", id, left);
     // One that may have more is the next batch's.
     if (left <= 0) break;
     run("DELETE FROM sessions WHERE id = ?", {id});
@@ -274,8 +273,50 @@ bool StateStore::prune_history(double now, int64_t keep) {
   for (const std::string& id : runs) {
     if (left-- > 0) run("DELETE FROM runs WHERE id = ?", {id});
   }
-  transaction.commit();
+  commit_dropped(transaction, samplers);
   return left <= 0;
+}
+
+int64_t StateStore::drop_of_session(const char* table, const std::string& session, int64_t most) {
+  return run(fmt::format("DELETE FROM {0} WHERE id IN (SELECT id FROM {0} WHERE session_id = ? "
+                         "LIMIT ?)",
+                         table),
+             {session, most})
+      .changed;
+}
+
+void StateStore::commit_dropped(Transaction& transaction, const TenantSums::Sums& samplers) {
+  try {
+    transaction.commit();
+  } catch (...) {
+    samplers_.forget();
+    throw;
+  }
+  for (const auto& [tenant, count] : samplers) samplers_.add(tenant, -count);
+}
+
+bool StateStore::prune_samplers(int64_t keep) {
+  const StoreLock lock(mutex_);
+  if (!samplers_.all()) read_samplers();
+  int64_t left = kPruneBatch;
+  TenantSums::Sums dropped;
+  Transaction transaction(*sql_);
+  for (const std::string& tenant : samplers_.above(keep)) {
+    int64_t more = samplers_.of(tenant).value() - keep;
+    const SqlResult ended =
+        run("SELECT id FROM sessions WHERE tenant = ? AND state <> 'active' AND EXISTS (SELECT 1 "
+            "FROM samplers WHERE session_id = sessions.id) ORDER BY number LIMIT 50",
+            {tenant});
+    for (const SqlRow& row : ended.rows) {
+      const int64_t count =
+          drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, more));
+      dropped[tenant] += count;
+      left -= count;
+      more -= count;
+    }
+  }
+  commit_dropped(transaction, dropped);
+  return left < kPruneBatch;
 }
 
 }  // namespace strata::server

@@ -151,7 +151,10 @@ class StateStore {
   SamplerRow add_sampler(SamplerRow row);
   std::optional<SamplerRow> find_sampler(const std::string& id);
   bool has_samplers(const std::string& session_id);
-  int64_t count_samplers(const std::string& session_id);  // without ephemeral ones
+  // Of each active session that has any; without ephemeral ones.
+  std::map<std::string, int64_t> samplers_by_session();
+  // A tenant's rows, of sessions that ended too. Asks no database, as stored_bytes().
+  int64_t num_samplers(const std::string& tenant);
 
   // Adds the run unless its id is there; true when it was added.
   [[nodiscard]] bool add_run(const RunRow& row);
@@ -226,6 +229,9 @@ class StateStore {
   // Drops sessions and runs that ended 30 days ago, and a tenant's beyond the newest `keep`, unless
   // a checkpoint is theirs; a batch of them. True when there may be more.
   bool prune_history(double now, int64_t keep);
+  // Drops samplers of a tenant that has more than `keep`, those of the sessions that ended first; a
+  // batch of them. True when there may be more.
+  bool prune_samplers(int64_t keep);
 
  private:
   SqlResult run(std::string_view statement, std::vector<SqlValue> parameters) REQUIRES(mutex_);
@@ -244,6 +250,12 @@ class StateStore {
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);
+  void read_samplers() REQUIRES(mutex_);
+  // Of one session, `most` at most; how many there were.
+  int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
+      REQUIRES(mutex_);
+  // What drops so many samplers of tenants.
+  void commit_dropped(Transaction& transaction, const TenantSums::Sums& samplers) REQUIRES(mutex_);
 
   std::unique_ptr<Sql> sql_;  // statements under the mutex; sync() on any thread
   StoreMutex mutex_{*sql_};
@@ -253,7 +265,9 @@ class StateStore {
   Mutex touched_mutex_;  // its own: passes touch their run, whether the database hangs or not
   std::map<std::string, double> touched_ GUARDED_BY(touched_mutex_);
   std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
-  TenantSums stored_;  // of bytes; changed under the mutex
+  // Changed under the mutex.
+  TenantSums stored_;    // bytes of checkpoints whose files are there
+  TenantSums samplers_;  // rows
 };
 
 // Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z. A clock of before 2020

@@ -109,6 +109,7 @@ void StateStore::set_project(const std::string& session_id, const std::string& p
 SamplerRow StateStore::add_sampler(SamplerRow row) {
   const StoreLock lock(mutex_);
   row.boot = boot_;
+  Transaction transaction(*sql_);
   const SqlResult added =
       run("INSERT INTO samplers (id, session_id, sampling_seq, tenant, number, created_at, "
           "base_model, model_path, checkpoint_id, is_ephemeral, boot) "
@@ -117,6 +118,7 @@ SamplerRow StateStore::add_sampler(SamplerRow row) {
           {row.id, row.session_id, row.sampling_seq, row.tenant, next_number(), row.created_at,
            row.base_model, rows::nullable(row.model_path), rows::nullable(row.checkpoint_id),
            static_cast<int64_t>(row.is_ephemeral), row.boot});
+  commit_dropped(transaction, {{row.tenant, -added.changed}});
   if (added.changed > 0) return row;
   return *rows::first(
       run(select(kSamplerColumns, "samplers WHERE session_id = ? AND sampling_seq = ?"),
@@ -134,11 +136,30 @@ bool StateStore::has_samplers(const std::string& session_id) {
   return !run("SELECT 1 FROM samplers WHERE session_id = ? LIMIT 1", {session_id}).rows.empty();
 }
 
-int64_t StateStore::count_samplers(const std::string& session_id) {
+std::map<std::string, int64_t> StateStore::samplers_by_session() {
   const StoreLock lock(mutex_);
   const SqlResult found =
-      run("SELECT COUNT(*) FROM samplers WHERE session_id = ? AND is_ephemeral = 0", {session_id});
-  return std::get<int64_t>(found.rows[0][0]);
+      run("SELECT session_id, COUNT(*) FROM samplers WHERE is_ephemeral = 0 AND session_id IN "
+          "(SELECT id FROM sessions WHERE state = 'active') GROUP BY session_id",
+          {});
+  std::map<std::string, int64_t> counts;
+  for (const SqlRow& row : found.rows)
+    counts[std::get<std::string>(row[0])] = std::get<int64_t>(row[1]);
+  return counts;
+}
+
+void StateStore::read_samplers() {
+  TenantSums::Sums counts;
+  for (const SqlRow& row : run("SELECT tenant, COUNT(*) FROM samplers GROUP BY tenant", {}).rows)
+    counts[std::get<std::string>(row[0])] = std::get<int64_t>(row[1]);
+  samplers_.set(std::move(counts));
+}
+
+int64_t StateStore::num_samplers(const std::string& tenant) {
+  if (const auto known = samplers_.of(tenant)) return *known;
+  const StoreLock lock(mutex_);
+  read_samplers();
+  return samplers_.of(tenant).value();
 }
 
 }  // namespace strata::server

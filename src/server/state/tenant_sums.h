@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 
@@ -27,6 +28,16 @@ class TenantSums {
     if (!known_) return std::nullopt;
     const auto found = sums_.find(tenant);
     return found == sums_.end() ? 0 : found->second;
+  }
+
+  // Tenants that have more; none where it is not known.
+  [[nodiscard]] std::vector<std::string> above(int64_t amount) const {
+    const MutexLock lock(mutex_);
+    std::vector<std::string> tenants;
+    for (const auto& [tenant, sum] : sums_) {
+      if (known_ && sum > amount) tenants.push_back(tenant);
+    }
+    return tenants;
   }
 
   void set(Sums sums) {

@@ -24,12 +24,20 @@ class House {
   explicit House(ServiceOptions options = ServiceOptions(), const RegistryOptions& disk = {},
                  const std::vector<UsageLimit>& rates = {},
                  const std::vector<UsageLimit>& quotas = {})
-      : usage_(rates, quotas, {}), faults_(std::make_shared<SqlFaults>()) {
+      : usage_(rates, quotas, {}),
+        faults_(std::make_shared<SqlFaults>()),
+        options_(std::move(options)) {
     store_ = std::make_unique<StateStore>(
         std::make_unique<FaultySql>(open_sqlite(data_.database()), faults_), wall_seconds());
     registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, disk);
-    options.futures.secret = data_.secret();
-    service_ = std::make_unique<Service>(options, parts(), dispatch());
+    options_.futures.secret = data_.secret();
+    restart();
+  }
+
+  // What was alive and not in the store is gone.
+  void restart() {
+    router_ = Router();
+    service_ = std::make_unique<Service>(options_, parts(), dispatch());
     add_operations(router_, *service_);
   }
 
@@ -207,6 +215,7 @@ class House {
   strata::testing::TempDir dir_;
   DataDir data_{dir_.path() + "/data"};
   std::shared_ptr<SqlFaults> faults_;
+  ServiceOptions options_;
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<CheckpointRegistry> registry_;
   BaseNames names_{std::vector<std::string>{"tiny=" + dir_.path()}, {}, {}};

@@ -71,12 +71,34 @@ TEST(Samplers, TheirNumberIsTheStores) {
   before.tenant = "alice";
   before.base_model = "tiny";
   house.store().add_sampler(before);
+  house.restart();
+  house.faults().statement = "SELECT COUNT";  // they may be many, and it holds up everybody
   for (int i = 0; i < 49; ++i) ASSERT_EQ(make(house, session, i).status, 200);
   const Response refused = make(house, session, 49);
   EXPECT_EQ(refused.status, 400);
   EXPECT_THAT(refused.body, HasSubstr("has 50 sampling sessions (--max-samplers-per-session)"));
   EXPECT_EQ(make(house, session, 0).status, 200);
   EXPECT_EQ(make(house, session, 1000).status, 200);
+}
+
+// The database has rows of them, which no limit of the disk counts.
+TEST(Samplers, ATenantsRowsHaveALimit) {
+  ServiceOptions options;
+  options.max_tenant_samplers = 4;
+  House house(options, {.keep_samplers = 2});
+  const std::string ended = house.session(), session = house.session();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(make(house, ended, i).status, 200);
+  ASSERT_EQ(make(house, session, 0).status, 200);
+  const std::string model = house.model(session);
+  for (const Response& refused : {make(house, session, 1), save_unsaved(house, model, 1, 7)}) {
+    EXPECT_EQ(refused.status, 429);
+    EXPECT_THAT(refused.body, HasSubstr("--max-samplers-per-tenant"));
+  }
+  EXPECT_EQ(make(house, session, 0).status, 200);
+  house.post("sessions/" + ended + "/finish", "{}");
+  house.registry().sweep(wall_seconds(), 0);
+  EXPECT_EQ(make(house, session, 1).status, 200);
+  EXPECT_EQ(save_unsaved(house, model, 1, 7).status, 200);
 }
 
 // Those that are not saved cannot make way: a training loop is told, and its number is not used up.

@@ -81,7 +81,8 @@ TEST(SamplerTable, CountsASessionsAndCrowdsOutTheOldestEphemeralOne) {
   EXPECT_EQ(fourth.crowded_out, id(2));
   EXPECT_TRUE(fourth.of_crowded_out->is_ephemeral);
   EXPECT_EQ(table.find(id(2), "one"), nullptr);
-  EXPECT_EQ(table.count_of("s"), std::nullopt);
+  EXPECT_EQ(table.count_of("s"), 2);
+  EXPECT_EQ(table.count_of("nobody's"), 0);
   table.set_stored("s", 5);
   table.count_stored("s");
   EXPECT_EQ(table.count_of("s"), 8);  // with two that the store's number leaves out

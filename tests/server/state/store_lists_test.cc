@@ -167,7 +167,7 @@ TEST_P(StoreListsTest, ASessionOfManyRowsIsForgottenInParts) {
   store_->end_session("s", "finished", "", "", 1000);
   const double later = 1000 + 31 * 86400;
   EXPECT_TRUE(store_->prune_history(later, 10));
-  EXPECT_EQ(store_->count_samplers("s"), 700);
+  EXPECT_EQ(store_->num_samplers("alice"), 700);
   EXPECT_TRUE(store_->find_session("s").has_value());
   int calls = 1;
   while (store_->prune_history(later, 10)) ++calls;

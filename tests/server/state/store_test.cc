@@ -143,12 +143,14 @@ TEST_P(Store, SamplersAreOnePerNumber) {
   EXPECT_EQ(found.model_path, std::nullopt);
   EXPECT_TRUE(store_->has_samplers("s"));
   EXPECT_FALSE(store_->has_samplers("t"));
-  EXPECT_EQ(store_->count_samplers("s"), 1);
   row.id = "s:sample:1";
   row.sampling_seq = 1;
   row.is_ephemeral = true;
   store_->add_sampler(row);
-  EXPECT_EQ(store_->count_samplers("s"), 1);
+  EXPECT_THAT(store_->samplers_by_session(), ElementsAre(::testing::Pair("s", 1)));
+  EXPECT_EQ(store_->num_samplers("alice"), 2);
+  store_->end_session("s", "finished", "", "", 2000);
+  EXPECT_THAT(store_->samplers_by_session(), ElementsAre());
 }
 
 TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
@@ -372,6 +374,31 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   EXPECT_FALSE(store_->find_sampler("s7:sample:0").has_value());
   store_->prune_history(1000 + 31 * 86400, 10);
   EXPECT_EQ(lists().sessions("alice", {}).size(), 2u);
+}
+
+TEST_P(Store, OfTooManySamplersThoseOfEndedSessionsGoOldestFirst) {
+  for (const char* id : {"old", "new", "alive"}) {
+    session(id);
+    for (int i = 0; i < 3; ++i) {
+      SamplerRow row;
+      row.id = id + std::to_string(i);
+      row.session_id = id;
+      row.sampling_seq = i;
+      row.tenant = "alice";
+      store_->add_sampler(row);
+    }
+  }
+  for (const char* id : {"new", "old"}) store_->end_session(id, "finished", "", "", 1000);
+  EXPECT_FALSE(store_->prune_samplers(9));
+  EXPECT_TRUE(store_->prune_samplers(5));
+  EXPECT_EQ(store_->num_samplers("alice"), 5);
+  EXPECT_FALSE(store_->has_samplers("old"));
+  open(2000);
+  EXPECT_EQ(store_->num_samplers("alice"), 5);
+  while (store_->prune_samplers(0)) {
+  }
+  EXPECT_EQ(store_->num_samplers("alice"), 3);  // alive
+  EXPECT_FALSE(store_->has_samplers("new"));
 }
 
 TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
