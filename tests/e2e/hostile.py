@@ -27,6 +27,7 @@ import hostile_bytes
 import hostile_openai
 import hostile_own
 import hostile_queues
+import hostile_state
 import hostile_tls
 from wire import Wire, as_json, ce, datum, dense, pb, sparse
 
@@ -573,8 +574,8 @@ attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)
 attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(keys_piped)
 
 
-CASES += hostile_queues.LIMITED + hostile_bytes.FRAMINGS + hostile_openai.REQUESTS
-ATTACKS += hostile_bytes.ENDLESS + hostile_queues.ATTACKS + hostile_openai.STREAMS + hostile_own.ATTACKS
+CASES += hostile_queues.LIMITED + hostile_bytes.FRAMINGS + hostile_openai.REQUESTS + hostile_state.REQUESTS
+ATTACKS += hostile_bytes.ENDLESS + hostile_queues.ATTACKS + hostile_openai.STREAMS + hostile_own.ATTACKS + hostile_state.ATTACKS
 
 
 def memory(pid):

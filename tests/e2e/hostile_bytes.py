@@ -7,9 +7,9 @@ import socket
 MOST = 64 << 20  # bytes that an attack sends at most
 
 
-def framed(world, *headers, version="1.1"):
+def framed(world, *headers, version="1.1", body=b""):
     """A request framed so, with another one behind it: the status of the first, and whether the second was run."""
-    first = world.head(f"POST /api/v1/session_heartbeat HTTP/{version}", "Content-Type: application/json", *headers)
+    first = world.head(f"POST /api/v1/session_heartbeat HTTP/{version}", "Content-Type: application/json", *headers, body=body)
     second = world.head("GET /api/v1/healthz HTTP/1.1", key=False)
     reply = b""
     with socket.create_connection(("127.0.0.1", world.port), timeout=5) as peer:
@@ -102,6 +102,8 @@ FRAMINGS = [
     ("two Content-Length headers that agree, and a request behind them", "400",
      lambda w: framed(w, "Content-Length: 2", "Content-Length: 2")),
     ("a folded Transfer-Encoding, and a request behind it", "400", lambda w: framed(w, "Transfer-Encoding:\r\n chunked")),
+    ("a folded trailer, and a request behind it", "400",
+     lambda w: framed(w, "Transfer-Encoding: chunked", body=b"2\r\n{}\r\n0\r\nX: a\r\n Content-Length: 2\r\n\r\n")),
     ("two Host headers, and a request behind them", "400", lambda w: framed(w, "Host: 127.0.0.1", "Host: 127.0.0.1")),
     ("two X-API-Key headers, and a request behind them", "400", lambda w: framed(w, "X-API-Key: tml-another")),
     ("a target in absolute form", "200", lambda w: absolute(w, "127.0.0.1")),
