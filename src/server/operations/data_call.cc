@@ -67,9 +67,8 @@ void read_data(const ServiceParts& parts, const DataLimits& limits, DataCall& ca
     call.op = body.build(limits, FindRecordOf{parts.store, ModelTable::session_of(call.model_id),
                                               call.request.tenant});
     call.fingerprint = fingerprint_of(call.op);
-  } catch (const StoreError&) {
-    throw;  // no fault of the data
   } catch (const Error& error) {
+    if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the data
     call.fault = error.what();
     call.fingerprint = fingerprint_of(call.request.body);
   }

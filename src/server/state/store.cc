@@ -262,7 +262,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   for (const std::string& id : sessions) {
     const SqlResult of = run("SELECT tenant FROM sessions WHERE id = ?", {id});
     const int64_t dropped = drop_of_session("samplers", id, left);
-    if (dropped > 0) samplers[std::get<std::string>(of.rows.at(0)[0])] += dropped;
+    if (dropped > 0) samplers[std::get<std::string>(of.rows.at(0)[0])] -= dropped;
     left -= dropped;
     left -= drop_of_session("runs", id, left);
     // One that may have more is the next batch's.
@@ -273,7 +273,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   for (const std::string& id : runs) {
     if (left-- > 0) run("DELETE FROM runs WHERE id = ?", {id});
   }
-  commit_dropped(transaction, samplers);
+  samplers_.commit(transaction, samplers);
   return left <= 0;
 }
 
@@ -285,37 +285,27 @@ int64_t StateStore::drop_of_session(const char* table, const std::string& sessio
       .changed;
 }
 
-void StateStore::commit_dropped(Transaction& transaction, const TenantSums::Sums& samplers) {
-  try {
-    transaction.commit();
-  } catch (...) {
-    samplers_.forget();
-    throw;
-  }
-  for (const auto& [tenant, count] : samplers) samplers_.add(tenant, -count);
-}
-
 bool StateStore::prune_samplers(int64_t keep) {
   const StoreLock lock(mutex_);
   if (!samplers_.all()) read_samplers();
   int64_t left = kPruneBatch;
-  TenantSums::Sums dropped;
+  TenantSums::Sums more;
   Transaction transaction(*sql_);
   for (const std::string& tenant : samplers_.above(keep)) {
-    int64_t more = samplers_.of(tenant).value() - keep;
+    int64_t excess = samplers_.of(tenant).value() - keep;
     const SqlResult ended =
         run("SELECT id FROM sessions WHERE tenant = ? AND state <> 'active' AND EXISTS (SELECT 1 "
             "FROM samplers WHERE session_id = sessions.id) ORDER BY number LIMIT 50",
             {tenant});
     for (const SqlRow& row : ended.rows) {
       const int64_t count =
-          drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, more));
-      dropped[tenant] += count;
+          drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
+      more[tenant] -= count;
       left -= count;
-      more -= count;
+      excess -= count;
     }
   }
-  commit_dropped(transaction, dropped);
+  samplers_.commit(transaction, more);
   return left < kPruneBatch;
 }
 

@@ -244,9 +244,6 @@ class StateStore {
   [[nodiscard]] bool has_run(const std::string& id) REQUIRES(mutex_);
   void insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
-  // What changes the bytes of a tenant's checkpoints by so many.
-  void commit_bytes(Transaction& transaction, const std::string& tenant, int64_t more)
-      REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);
@@ -254,8 +251,6 @@ class StateStore {
   // Of one session, `most` at most; how many there were.
   int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
-  // What drops so many samplers of tenants.
-  void commit_dropped(Transaction& transaction, const TenantSums::Sums& samplers) REQUIRES(mutex_);
 
   std::unique_ptr<Sql> sql_;  // statements under the mutex; sync() on any thread
   StoreMutex mutex_{*sql_};

@@ -62,7 +62,7 @@ void StateStore::add_checkpoint(const CheckpointRow& row) {
         "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
         {row.created_at, row.run_id, kind_value(row.kind), row.name});
     insert_checkpoint(row);
-    commit_bytes(transaction, row.tenant, row.size_bytes);
+    stored_.commit(transaction, {{row.tenant, row.size_bytes}});
   }
   sql_->sync();
 }
@@ -83,7 +83,7 @@ bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
                        checkpoint.name),
            run_row.created_at, key.fingerprint});
     }
-    commit_bytes(transaction, checkpoint.tenant, checkpoint.size_bytes);
+    stored_.commit(transaction, {{checkpoint.tenant, checkpoint.size_bytes}});
   }
   sql_->sync();
   return true;
@@ -181,24 +181,15 @@ void StateStore::forget_checkpoint(const std::string& id) {
   run_without_files("DELETE FROM checkpoints WHERE id = ?", id);
 }
 
-void StateStore::commit_bytes(Transaction& transaction, const std::string& tenant, int64_t more) {
-  try {
-    transaction.commit();
-  } catch (...) {
-    stored_.forget();
-    throw;
-  }
-  stored_.add(tenant, more);
-}
-
 void StateStore::run_without_files(const char* statement, const std::string& id) {
   Transaction transaction(*sql_);
   const SqlResult found =
       run("SELECT tenant, size_bytes FROM checkpoints WHERE id = ? AND files_gone = 0", {id});
   run(statement, {id});
-  if (found.rows.empty()) return transaction.commit();
-  const SqlRow& row = found.rows[0];
-  commit_bytes(transaction, std::get<std::string>(row[0]), -std::get<int64_t>(row[1]));
+  TenantSums::Sums more;
+  for (const SqlRow& row : found.rows)
+    more[std::get<std::string>(row[0])] = -std::get<int64_t>(row[1]);
+  stored_.commit(transaction, more);
 }
 
 void StateStore::read_stored() {

@@ -118,7 +118,7 @@ SamplerRow StateStore::add_sampler(SamplerRow row) {
           {row.id, row.session_id, row.sampling_seq, row.tenant, next_number(), row.created_at,
            row.base_model, rows::nullable(row.model_path), rows::nullable(row.checkpoint_id),
            static_cast<int64_t>(row.is_ephemeral), row.boot});
-  commit_dropped(transaction, {{row.tenant, -added.changed}});
+  samplers_.commit(transaction, {{row.tenant, added.changed}});
   if (added.changed > 0) return row;
   return *rows::first(
       run(select(kSamplerColumns, "samplers WHERE session_id = ? AND sampling_seq = ?"),

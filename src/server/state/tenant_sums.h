@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/state/sql.h"
 
 namespace strata::server {
 
@@ -47,17 +48,28 @@ class TenantSums {
     for (const auto& [tenant, amount] : sums_) all_ += amount;
     known_ = true;
   }
-  void add(const std::string& tenant, int64_t amount) {
+  // Commits what adds so much.
+  void commit(Transaction& transaction, const Sums& more) {
+    Unsure unsure{*this};
+    transaction.commit();
+    unsure.is_over = true;
     const MutexLock lock(mutex_);
-    sums_[tenant] += amount;
-    all_ += amount;
-  }
-  void forget() {
-    const MutexLock lock(mutex_);
-    known_ = false;
+    for (const auto& [tenant, amount] : more) {
+      sums_[tenant] += amount;
+      all_ += amount;
+    }
   }
 
  private:
+  struct Unsure {  // what an Error ends, nobody knows
+    TenantSums& sums;
+    bool is_over = false;
+    ~Unsure() {
+      const MutexLock lock(sums.mutex_);
+      if (!is_over) sums.known_ = false;
+    }
+  };
+
   mutable Mutex mutex_;
   bool known_ GUARDED_BY(mutex_) = false;
   int64_t all_ GUARDED_BY(mutex_) = 0;
