@@ -59,16 +59,23 @@ void add_row(CLI::App& app, const OptionRow& row, Given& given) {
 }
 
 // "--merged on" could be a flag and a model; whoever writes it means neither.
-void refuse_apart(const CommandText& command, const OptionTable& table,
-                  std::span<const std::string> arguments) {
-  for (size_t i = 0; i + 1 < arguments.size(); ++i) {
-    const std::string& value = arguments[i + 1];
-    if (!arguments[i].starts_with("--") || (value != "on" && value != "off")) continue;
-    const OptionRow* row = table.find(std::string_view(arguments[i]).substr(2));
-    if (row == nullptr || row->kind != OptionKind::kFlag) continue;
-    refuse(command, fmt::format("--{0} {1}: the value of a switch that may do without one stands "
-                                "behind '=': --{0}={1}",
-                                row->name, value));
+void check_flags(const CommandText& command, const OptionTable& table,
+                 std::span<const std::string> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!is_named(table, arguments[i])) continue;
+    const size_t equals = arguments[i].find('=');
+    const std::string name = arguments[i].substr(2, equals - 2);
+    if (table.find(name)->kind != OptionKind::kFlag) continue;
+    const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "";
+    if (equals == std::string::npos && (next == "on" || next == "off")) {
+      refuse(command, fmt::format("--{0} {1}: the value of a switch that may do without one stands "
+                                  "behind '=': --{0}={1}",
+                                  name, next));
+    }
+    const std::string value = equals == std::string::npos ? "on" : arguments[i].substr(equals + 1);
+    constexpr std::string_view kValues[] = {"on", "off", "true", "false", "1", "0"};
+    if (std::ranges::find(kValues, value) == std::end(kValues))
+      refuse(command, fmt::format("--{}: got '{}', want on or off", name, value));
   }
 }
 
@@ -179,7 +186,7 @@ void check_required(const CommandText& command, const OptionTable& table, const 
 
 HelpWanted read_command_line(const CommandText& command, const OptionTable& table,
                              std::span<const std::string> arguments) {
-  refuse_apart(command, table, arguments);
+  check_flags(command, table, arguments);
   Given given = split(command, table, arguments);
   if (given.help != HelpWanted::kNo) return given.help;
   if (!given.unknown.empty()) refuse_unknown(command, table, given);
