@@ -61,6 +61,8 @@ class Sql {  // virtual: the fourth seam, since no build can know which database
   [[nodiscard]] virtual bool may_hang() const { return false; }
   // Any thread: it was lost, and who has no deadline looks for it with the next statement.
   [[nodiscard]] virtual bool is_away() const { return false; }
+  // What the calls so far should have taken in all, by the way there and back: that is no wait.
+  [[nodiscard]] virtual double usual_seconds() const { return 0; }
   // When what follows must have ended, now_seconds(); a call that has not is an Error. With one,
   // nothing looks for a database that is away.
   static constexpr double kNoDeadline = std::numeric_limits<double>::infinity();

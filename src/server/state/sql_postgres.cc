@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "server/state/sql.h"
 #include "server/state/store_lists.h"
 
@@ -78,6 +79,9 @@ constexpr double kFirstConnect = 15.0;  // s, at the start
 constexpr double kReconnect = 0.25;     // s that a call may spend on finding the database again
 constexpr double kRetry = 1.0;          // s between attempts that the database refuses
 constexpr double kStatement = 5.0;      // s
+constexpr int kRoundTrips = 5;          // that are measured, at the start
+constexpr double kFar = 0.005;          // s there and back that the log tells of
+constexpr double kFarthest = 0.05;      // s that are taken for the way
 
 constexpr std::string_view kUniqueViolation = "23505";  // of SQLSTATE
 
@@ -122,6 +126,7 @@ class Postgres final : public Sql {
                     "--db: another strata serve uses this database; give each its own");
       }
       is_ready_ = true;
+      measure_way();
     } catch (...) {
       libpq().PQfinish(connection_);
       throw;
@@ -186,6 +191,7 @@ class Postgres final : public Sql {
   void sync() override {}  // COMMIT has waited for it
   [[nodiscard]] bool may_hang() const override { return true; }
   [[nodiscard]] bool is_away() const override { return !is_ready_; }
+  [[nodiscard]] double usual_seconds() const override { return usual_; }
   void set_deadline(double when) override { deadline_ = when; }
   void rollback() noexcept override {
     if (!in_transaction_) return;
@@ -210,6 +216,22 @@ class Postgres final : public Sql {
                                 "SET statement_timeout = '5s'", "SET lock_timeout = '5s'"})
       execute(setting, {});
     if (use_ == Use::kReader) execute("SET default_transaction_read_only = on", {});
+  }
+
+  // The shortest of a few, since a busy machine makes some longer.
+  void measure_way() {
+    double least = kFarthest;
+    for (int i = 0; i < kRoundTrips; ++i) {
+      const double begin = now_seconds();
+      execute("SELECT 1", {});
+      least = std::min(least, now_seconds() - begin);
+    }
+    way_ = least;
+    if (use_ == Use::kReader || least < kFar) return;
+    log(LogLevel::kWarning,
+        fmt::format("--db: {:.0f} ms to the database and back; a request that writes waits for "
+                    "several, and others for it: a database nearer by answers sooner",
+                    least * 1e3));
   }
 
   // PostgreSQL takes a moment to notice that the connection which held the lock has ended: ours
@@ -299,6 +321,7 @@ class Postgres final : public Sql {
       lengths.push_back(static_cast<int>(texts[i].size()));
       formats.push_back(is_binary ? 1 : 0);
     }
+    usual_ += way_;
     const int sent = libpq().PQsendQueryParams(connection_, numbered(statement).c_str(),
                                                static_cast<int>(parameters.size()), nullptr,
                                                values.data(), lengths.data(), formats.data(), 0);
@@ -355,6 +378,8 @@ class Postgres final : public Sql {
   PGconn* connection_;
   bool in_transaction_ = false;
   std::atomic<bool> is_ready_ = false;  // connected, set up, and a server's lock is ours
+  double way_ = 0;                      // s there and back
+  double usual_ = 0;                    // s, of all that was sent
   double deadline_ = kNoDeadline;
   bool is_connecting_ = false;
   double next_attempt_ = 0, give_up_ = 0;  // now_seconds()

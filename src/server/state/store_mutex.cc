@@ -29,13 +29,15 @@ void StoreMutex::lock() {
     counted_at_ = now_seconds();
     throw StoreError("state store: its database hangs, others wait for it");
   }
+  usual_at_ = sql_.usual_seconds();
   sql_.set_deadline(now + left_);
 }
 
 void StoreMutex::unlock() {
   if (is_hurried()) {
     const double now = now_seconds();
-    left_ -= std::max(0.0, now - begun_at_ - kUsual);
+    const double usual = kUsual + sql_.usual_seconds() - usual_at_;
+    left_ -= std::max(0.0, now - begun_at_ - usual);
     counted_at_ = now;
   }
   mutex_.unlock();

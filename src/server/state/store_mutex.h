@@ -2,10 +2,10 @@
 // StoreMutex: the lock over the state store's one connection. A database elsewhere may hang: the
 // thread that serves everybody says so once (hurry_this_thread()), and from then on all its waits
 // for the store together, for the lock and for answers, take at most kPatience seconds and
-// kPatienceShare of what follows; what a database takes that is well (kUsual a call) is no wait.
-// Beyond that its calls are a StoreError at once, so that whatever
-// stands behind them in its queue waits for less than a second. Other threads wait as long as the
-// database's own time limits say. For a database in a file it is a mutex.
+// kPatienceShare of what follows; what a database takes that is well (kUsual a call, and the way
+// there and back for each statement) is no wait. Beyond that its calls are a StoreError at once, so
+// that whatever stands behind them in its queue waits for less than a second. Other threads wait as
+// long as the database's own time limits say. For a database in a file it is a mutex.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -40,6 +40,7 @@ class STRATA_THREAD_ATTRIBUTE(capability("mutex")) StoreMutex {
   double left_ = kPatience;
   double counted_at_ = 0;
   double begun_at_ = 0;
+  double usual_at_ = 0;  // Sql::usual_seconds(), then
 };
 
 class STRATA_THREAD_ATTRIBUTE(scoped_lockable) StoreLock {

@@ -20,6 +20,7 @@ using strata::testing::TempDir;
 // Shared with the test.
 struct Delays {
   std::atomic<double> seconds = 0;  // of each statement
+  std::atomic<double> way = 0;      // of them there and back
   std::atomic<int> cut = 0;         // statements that were cut off at their deadline
   std::atomic<bool> lost = false;
 };
@@ -30,6 +31,7 @@ class SlowSql final : public Sql {
       : sql_(std::move(sql)), delays_(std::move(delays)) {}
 
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
+    usual_ += delays_->way;
     const double left = deadline_ - now_seconds();
     std::this_thread::sleep_for(
         std::chrono::duration<double>(std::clamp(left, 0.0, delays_->seconds.load())));
@@ -45,11 +47,13 @@ class SlowSql final : public Sql {
   void rollback() noexcept override { sql_->rollback(); }
   [[nodiscard]] bool may_hang() const override { return true; }
   [[nodiscard]] bool is_away() const override { return delays_->lost; }
+  [[nodiscard]] double usual_seconds() const override { return usual_; }
   void set_deadline(double when) override { deadline_ = when; }
 
  private:
   std::unique_ptr<Sql> sql_;
   std::shared_ptr<Delays> delays_;
+  double usual_ = 0;
   double deadline_ = kNoDeadline;
 };
 
@@ -100,6 +104,17 @@ TEST_F(StoreMutexTest, ManyStatementsOfADatabaseThatIsWellAreNoWait) {
   delays->seconds = 0.001;
   calls(1500);
   EXPECT_EQ(failed, 0);
+}
+
+// Nor is one that is far away, unless it takes longer than the way.
+TEST_F(StoreMutexTest, TheWayToADatabaseIsNoWait) {
+  store.hurry_this_thread();
+  delays->seconds = delays->way = 0.03;
+  calls(40);
+  EXPECT_EQ(failed, 0);
+  delays->seconds = 0.3;
+  calls(40);
+  EXPECT_GT(failed, 30);
 }
 
 TEST_F(StoreMutexTest, OthersThatWaitForTheDatabaseHoldItUpForAMomentAlone) {
