@@ -77,16 +77,19 @@ model::LoraAdapter* Engine::adapter_or_base(api::AdapterSlot slot) const {
 
 train::BaseTrainer& Engine::base_trainer() {
   if (!base_trainer_)
-    base_trainer_ = std::make_unique<train::BaseTrainer>(backend(), *model_.weights);
+    base_trainer_ = std::make_unique<train::BaseTrainer>(backend(), *model_.weights, share_);
   return *base_trainer_;
 }
 
 void Engine::enable_base_steps(const train::BaseStep& how) {
-  const auto read = [this](size_t index, TensorView out) {
-    if (model_.checkpoint != nullptr) {
-      model::read_stored(backend(), model_, index, out);
+  const auto read = [this](size_t index, int64_t first_row, TensorView out) {
+    const model::Parameter& parameter = model_.weights->table()[index];
+    if (model_.checkpoint == nullptr) {
+      model_.weights->read(backend(), index, first_row, out);
+    } else if (parameter.is_matrix()) {
+      model::read_stored_rows(backend(), model_, index, first_row, out);
     } else {
-      model_.weights->read(backend(), index, 0, out);
+      model::read_stored(backend(), model_, index, out);
     }
   };
   base_trainer().enable_steps(read, how);

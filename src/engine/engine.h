@@ -14,6 +14,7 @@
 #include "api/batch.h"
 #include "api/tensor_sink.h"
 #include "backend/backend.h"
+#include "base/check.h"
 #include "engine/engine_options.h"
 #include "engine/kv_pool.h"
 #include "engine/pass_workspace.h"
@@ -60,6 +61,12 @@ class Engine {
     return adapters_;
   }
 
+  // Which part of what trains is this rank's between passes, of those that have the same stage.
+  // Before anything trains.
+  void set_share(const train::Share& share) {
+    CHECK(base_trainer_ == nullptr);
+    share_ = share;
+  }
   // Base training: gradients of every parameter, and with steps also fp32 masters and moments.
   train::BaseTrainer& base_trainer();
   // How all parameters are stepped is said the first time.
@@ -95,6 +102,7 @@ class Engine {
   KvPool kv_pool_;
   SlabPool state_pool_;
   std::map<int32_t, std::unique_ptr<model::LoraAdapter>> adapters_;
+  train::Share share_;
   std::unique_ptr<train::BaseTrainer> base_trainer_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "engine/pipeline/owners.h"
 #include "ops/elementwise.h"
 #include "train/optimizer.h"
 
@@ -22,13 +23,14 @@ constexpr int64_t kDataTag = 1 << 22;
 
 // Behind the pipeline's tags of what it gathers: those of samples, and of what two stages hold of
 // one matrix.
-constexpr int64_t kStateTag = 2, kNewsTag = 3, kFirstSwapTag = 5, kLastSwapTag = 6;
+constexpr int64_t kStateTag = 2, kNewsTag = 3;
 
 std::function<Sent(int64_t)> kinds_of(const PipelinePlan& plan) {
   return [end = plan.gather_tag()](int64_t tag) {
     if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
     if (tag - end == kStateTag) return Sent::kActivations;
-    return tag - end >= kFirstSwapTag ? Sent::kGradients : Sent::kResults;
+    const bool is_swap = tag - end == kFirstSwapTag || tag - end == kLastSwapTag;
+    return is_swap ? Sent::kGradients : Sent::kResults;
   };
 }
 
@@ -50,7 +52,9 @@ std::optional<GroupComm> data_group(Comm& all, const PipelinePlan& plan) {
 std::optional<CountedComm> counted(std::optional<GroupComm>& group) {
   if (!group) return {};
   return std::optional<CountedComm>(std::in_place, *group, [](int64_t tag) {
-    return tag == kLossTag ? Sent::kResults : Sent::kGradients;
+    if (tag >= kFirstChainTag) return Sent::kGradients;
+    if (tag == kParameterTag) return Sent::kParameters;
+    return tag == kSumTag ? Sent::kControl : Sent::kResults;
   });
 }
 
@@ -68,7 +72,8 @@ Runner::Runner(Engine& whole)
     : own_plan_(make_whole_plan(whole.config().num_layers())),
       all_(alone_),
       plan_(own_plan_),
-      comm_(alone_, kinds_of(plan_)) {
+      comm_(alone_, kinds_of(plan_)),
+      everyone_(alone_, kinds_of(plan_)) {
   add_stage(0, whole);
 }
 
@@ -79,6 +84,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
       data_group_(data_group(comm, plan)),
       comm_(pipeline_ ? *pipeline_ : comm, kinds_of(plan)),
       data_(counted(data_group_)),
+      everyone_(comm, kinds_of(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
   const std::vector<int> stages = plan.stages_of(comm_.rank());
@@ -87,7 +93,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
 }
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
-    : all_(comm), plan_(plan), comm_(comm, kinds_of(plan)) {
+    : all_(comm), plan_(plan), comm_(comm, kinds_of(plan)), everyone_(comm, kinds_of(plan)) {
   CHECK(plan.data == 1, plan.data);
   const std::vector<int> stages = plan.stages_of(comm.rank());
   CHECK(stages.size() == 1, stages.size());
@@ -96,6 +102,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
 
 void Runner::add_stage(int stage, Engine& engine) {
   CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
+  if (data_) engine.set_share({data_->rank(), data_->size()});
   if (data_) chains_.push_back(std::make_unique<GradientChain>(*data_, engine));
   runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine,
                                                    data_ ? chains_.back().get() : nullptr));
@@ -109,6 +116,7 @@ StageRunner* Runner::stage_here(int stage) {
 
 SentBytes Runner::sent() const {
   SentBytes sent = comm_.sent();
+  sent += everyone_.sent();
   if (data_) sent += data_->sent();
   return sent;
 }
@@ -256,7 +264,7 @@ void Runner::gather_result(const std::string& name, int stage, api::TensorSink* 
     CHECK(begin + count <= std::ssize(values), name, begin, count);
     return TensorView(values.data() + begin, DType::kF32, {count});
   };
-  gather(stage, here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
+  gather(owner_of(stage, 0), here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
          is_first_rank() ? flat(sink->at(name).values, first) : TensorView());
 }
 
@@ -307,6 +315,7 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
 }
 
 void Runner::enable_base_steps(const train::BaseStep& how) {
+  ownerships_.clear();
   for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
 }
 
@@ -346,64 +355,6 @@ bool Runner::decide(bool of_first_rank) {
   return all_sums_.front() != 0.0;
 }
 
-// Each gets the other's, so that both add them in one order.
-void Runner::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
-  if (plan_.num_stages() == 1) return;
-  const int last_stage = plan_.num_stages() - 1;
-  StageRunner* first = stage_here(0);
-  StageRunner* last = stage_here(last_stage);
-  const auto send = [&](int stage, int64_t tag, std::span<const TensorView> views) {
-    for (const TensorView& view : views) {
-      if (!view.empty()) comm_.send(rank_of(stage), plan_.gather_tag() + tag, view);
-    }
-  };
-  const auto receive = [&](int stage, int64_t tag, std::span<const TensorView> views) {
-    for (const TensorView& view : views) {
-      if (!view.empty()) comm_.receive(rank_of(stage), plan_.gather_tag() + tag, view);
-    }
-  };
-  if (first != nullptr) send(last_stage, kFirstSwapTag, shared(first->engine()).of_first);
-  if (last != nullptr) {
-    const SharedGradients views = shared(last->engine());
-    send(0, kLastSwapTag, views.of_last);
-    receive(0, kFirstSwapTag, views.of_first);
-  }
-  if (first != nullptr) receive(last_stage, kLastSwapTag, shared(first->engine()).of_last);
-}
-
-// The last stage reads the embedding for multi-token prediction.
-void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
-  if (engine().config().use_mtp && engine().adapter(slot).find(-1, model::kEmbedding) != nullptr) {
-    swap_between_ends([&](Engine& stage) -> SharedGradients {
-      const model::LoraAdapter& adapter = stage.adapter(slot);
-      const model::LoraModule& own = *adapter.find(-1, model::kEmbedding);
-      const model::LoraModule& again = *adapter.find(-1, model::kMtpEmbedding);
-      return {.of_first = {own.d_a, own.d_b}, .of_last = {again.d_a, again.d_b, {}}};
-    });
-  }
-  for (const auto& runner : runners_) {
-    runner->engine().adapter(slot).finish_gradients(runner->engine().backend());
-  }
-}
-
-// The first stage gathers from the embedding; the last one multiplies by it where it is tied to the
-// head, and gathers from it for multi-token prediction.
-void Runner::finish_base_gradients() {
-  const model::ModelConfig& c = engine().config();
-  if (c.tie_word_embeddings || c.use_mtp) {
-    swap_between_ends([&](Engine& stage) -> SharedGradients {
-      const model::BaseGradients& gradients = *stage.base_trainer().gradients();
-      const size_t index = stage.model().weights->embedding_index();
-      return {.of_first = {gradients.d_weight[index], {}},
-              .of_last = {gradients.d_tied_head, gradients.d_mtp_embedding,
-                          c.tie_word_embeddings ? gradients.d_mtp_head : TensorView()}};
-    });
-  }
-  for (const auto& runner : runners_) {
-    runner->engine().base_trainer().finish_gradients(runner->engine().backend());
-  }
-}
-
 void Runner::zero_base_gradients() {
   for (const auto& runner : runners_) {
     runner->engine().base_trainer().zero_gradients(runner->engine().backend());
@@ -417,8 +368,14 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
   finish_base_gradients();
   sums_.assign(engine().model().weights->table().size(), 0.0);
   for (const auto& runner : runners_) {
-    runner->engine().base_trainer().add_squares(runner->engine().backend(), sums_);
+    Engine& stage = runner->engine();
+    if (data_) {
+      add_own_squares(*data_, stage, sums_);
+    } else {
+      stage.base_trainer().add_squares(stage.backend(), sums_);
+    }
   }
+  if (data_) sum_over_data();
   const double norm = norm_of_sums();
   if (data_) sum_loads();
   if (!std::isfinite(norm)) {
@@ -431,6 +388,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
   for (const auto& runner : runners_) {
     Engine& stage = runner->engine();
     result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
+    if (data_) exchange_parameters(*data_, stage);
   }
   return result;
 }

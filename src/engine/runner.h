@@ -6,8 +6,8 @@
 // Gradients, weights and every result have the bits that one stage gives: micro-batches are the
 // passes that it would make, sums go over them in order, and a norm is added up from what each
 // stage sums of its own, in the order of the whole. Ranks that have the same stages (the plan's
-// `data`) deal micro-batches out among themselves and are alike between batches; all but those of
-// rank 0's pipeline have nothing to give to rank 0.
+// `data`) deal micro-batches out among themselves, and each keeps and steps its own rows of the
+// base parameters (train/ownership.h); in all else they are alike between batches.
 //   Runner runner(engine); runner.run(batch, &sink); runner.step(slot, adamw);
 //   run_ranks(plan.num_ranks(), [&](Comm& comm) {
 //     Runner runner(comm, plan, engines_of(plan.stages_of(comm.rank())));
@@ -30,6 +30,9 @@ namespace strata::engine {
 
 // Of what is gathered on rank 0, on its way from another rank at once.
 constexpr int64_t kGatherBytes = 1 << 20;
+// Behind the tag of what is gathered (PipelinePlan::gather_tag): of what two stages hold of one
+// matrix, and of rows that rank 0 asks for.
+constexpr int64_t kFirstSwapTag = 5, kLastSwapTag = 6, kAskTag = 7, kRowsTag = 8;
 
 class Runner {
  public:
@@ -91,8 +94,14 @@ class Runner {
   enum class BaseValues { kGradients, kMasters, kFirstMoments, kSecondMoments, kRouterBias };
   // Fills `values` (the parameter's, dense) on rank 0; elsewhere it may be empty.
   void read_base(size_t index, BaseValues which, std::span<float> values);
-  // The same of all that has such values but routers' biases, one behind the other.
-  void read_base(BaseValues which, std::span<float> values);
+  // The same of all that has such values but routers' biases, in the table's order: rank 0 takes it
+  // piece by piece.
+  void read_base(BaseValues which, FunctionRef<void(TensorView)> take);
+  // While rank 0's body runs, the others give it what it reads of masters, in any order.
+  using ReadRows = FunctionRef<void(size_t index, int64_t first_row, TensorView rows)>;
+  void with_masters(FunctionRef<void(ReadRows read)> body);
+  // After masters were overwritten: each owner's are what products read, on every rank.
+  void refresh_base();
 
  private:
   std::unique_ptr<model::LoraAdapter> make_whole_adapter(const model::LoraAdapter& own);
@@ -119,15 +128,26 @@ class Runner {
     std::array<TensorView, 3> of_last;
   };
   void swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared);
+  // Of base parameters, of which each end's owners have rows of their own.
+  void swap_base_between_ends();
   void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                      int64_t count);
-  // Of so many values from the parameter on, which its stage has one behind the other.
-  void read_base(size_t index, int64_t count, BaseValues which, std::span<float> values);
+  // Of ranks in all: that which owns some of a stage.
+  [[nodiscard]] int owner_of(int stage, int data) const {
+    return rank_of(stage) * plan_.data + data;
+  }
+  const train::Ownership& ownership_of_stage(int stage);
+  // Of a parameter's values those of the rows that an owner has, where it is this rank.
+  TensorView rows_here(size_t index, BaseValues which, int owner);
+  void serve_masters();
+  void read_masters(size_t index, int64_t first_row, TensorView rows);
   double norm_of_sums();
+  // Of each sum one rank has what is not zero.
+  void sum_over_data();
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);
-  // A stage's tensor to rank 0; `from` matters on the stage's rank, `to` on rank 0.
-  void gather(int stage, TensorView from, TensorView to);
+  // A tensor to rank 0 from one of all ranks; `from` matters there, `to` on rank 0.
+  void gather(int owner, TensorView from, TensorView to);
 
   LoneComm alone_;
   const PipelinePlan own_plan_;  // of a whole model
@@ -137,10 +157,12 @@ class Runner {
   std::optional<GroupComm> pipeline_, data_group_;
   CountedComm comm_;  // of the pipeline
   std::optional<CountedComm> data_;
+  CountedComm everyone_;
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;  // of each stage here, likewise
   std::vector<std::unique_ptr<StageRunner>> runners_;
   std::unique_ptr<model::LoraAdapter> whole_;
+  std::vector<train::Ownership> ownerships_;  // of each stage, made when first needed
   // Reused.
   Round round_;
   std::vector<int> of_sequences_, of_backwards_;  // ranks that they were dealt to

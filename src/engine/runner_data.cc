@@ -76,6 +76,12 @@ void Runner::exchange_losses(const api::Batch& batch, api::BatchResult& result) 
   }
 }
 
+void Runner::sum_over_data() {
+  data_->all_gather(sums_, all_sums_);
+  std::fill(sums_.begin(), sums_.end(), 0.0);
+  for (size_t i = 0; i < all_sums_.size(); ++i) sums_[i % sums_.size()] += all_sums_[i];
+}
+
 // Rows that experts had are whole numbers, which a double holds.
 void Runner::sum_loads() {
   std::vector<double> own, all;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "engine/pipeline/owners.h"
 #include "engine/runner.h"
 #include "ops/elementwise.h"
 
@@ -33,22 +34,20 @@ AdapterParts parts_of(const model::LoraAdapter& adapter, size_t first, int64_t c
 }  // namespace
 
 // In pieces, each sent when it is asked for: what is on its way takes memory too.
-void Runner::gather(int stage, TensorView from, TensorView to) {
-  const int owner = rank_of(stage);
-  if (!gathers()) return;
+void Runner::gather(int owner, TensorView from, TensorView to) {
   if (owner == 0 && is_first_rank()) return ops::copy(engine().backend(), from, to);
-  if (owner == 0 || (comm_.rank() != owner && !is_first_rank())) return;
+  if (owner == 0 || (all_.rank() != owner && !is_first_rank())) return;
   constexpr int64_t kValues = kGatherBytes / dtype_bytes(DType::kF32);
   const TensorView& whole = is_first_rank() ? to : from;
   const int64_t count = whole.shape.num_elements();
   for (int64_t first = 0; first < count; first += kValues) {
     const TensorView piece = whole.part(first, {std::min(kValues, count - first)});
     if (is_first_rank()) {
-      comm_.send_bytes(owner, plan_.gather_tag(), nullptr, 0);
-      comm_.receive(owner, plan_.gather_tag(), piece);
+      everyone_.send_bytes(owner, plan_.gather_tag(), nullptr, 0);
+      everyone_.receive(owner, plan_.gather_tag(), piece);
     } else {
-      comm_.receive_bytes(0, plan_.gather_tag(), nullptr, 0);
-      comm_.send(0, plan_.gather_tag(), piece);
+      everyone_.receive_bytes(0, plan_.gather_tag(), nullptr, 0);
+      everyone_.send(0, plan_.gather_tag(), piece);
     }
   }
 }
@@ -89,7 +88,7 @@ const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
     if (here != nullptr) from = parts_of(here->engine().adapter(slot), first, count);
     if (whole_) to = parts_of(*whole_, first, count);
     for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
-      gather(stage, from[part], to[part]);
+      gather(owner_of(stage, 0), from[part], to[part]);
     }
   }
   return whole_.get();
@@ -122,41 +121,137 @@ TensorView values_of(const train::BaseTrainer& trainer, Runner::BaseValues which
 
 }  // namespace
 
-void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
-  read_base(index, engine().model().weights->table()[index].shape.num_elements(), which, values);
+const train::Ownership& Runner::ownership_of_stage(int stage) {
+  for (int s = static_cast<int>(ownerships_.size()); s < plan_.num_stages(); ++s)
+    ownerships_.push_back(ownership_of(plan_, s, engine()));
+  return ownerships_[static_cast<size_t>(stage)];
 }
 
-void Runner::read_base(BaseValues which, std::span<float> values) {
+TensorView Runner::rows_here(size_t index, BaseValues which, int owner) {
+  StageRunner* here = stage_here(stage_of_parameter(index));
+  const int own = data_ ? data_->rank() : 0;
+  if (here == nullptr || owner != own) return {};
+  const TensorView values = values_of(here->engine().base_trainer(), which, index);
+  return {values.data, DType::kF32, {values.shape.num_elements()}};
+}
+
+void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
+  const int stage = stage_of_parameter(index);
+  const train::Ownership& owners = ownership_of_stage(stage);
+  const int64_t cols = engine().model().weights->table()[index].num_cols();
+  for (int data = 0; data < plan_.data; ++data) {
+    train::OwnedRows rows = owners.rows(data, index);
+    // Every rank of the stage has it.
+    if (which == BaseValues::kRouterBias) rows = {.count = data == 0 ? 1 : 0};
+    if (rows.empty()) continue;
+    const int owner = owner_of(stage, data);
+    const TensorView from = rows_here(index, which, data);
+    if (!is_first_rank()) {
+      gather(owner, from, {});
+      continue;
+    }
+    const std::span<float> to = values.subspan(static_cast<size_t>(rows.first * cols),
+                                               static_cast<size_t>(rows.count * cols));
+    if (owner == 0) {
+      ops::to_host(engine().backend(), from, to);
+    } else {
+      gather(owner, from, TensorView(to.data(), DType::kF32, {std::ssize(to)}));
+    }
+  }
+}
+
+void Runner::read_base(BaseValues which, FunctionRef<void(TensorView)> take) {
+  constexpr int64_t kValues = kGatherBytes / dtype_bytes(DType::kF32);
   const std::vector<model::Parameter>& table = engine().model().weights->table();
   const train::BaseTrainer& trainer = engine().base_trainer();
-  const auto is_read = [&](size_t i) {
-    return !table[i].buffer &&
-           (which != BaseValues::kSecondMoments || trainer.has_second_moment(i));
-  };
-  // Neighbours of one stage are one tensor there.
-  for (size_t first = 0, next = 0; first < table.size(); first = next) {
-    next = first + 1;
-    if (!is_read(first)) continue;
-    int64_t count = table[first].shape.num_elements();
-    const int stage = stage_of_parameter(first);
-    for (; next < table.size() && (!is_read(next) || stage_of_parameter(next) == stage); ++next)
-      count += is_read(next) ? table[next].shape.num_elements() : 0;
-    const auto here = is_first_rank() ? static_cast<size_t>(count) : size_t{0};
-    read_base(first, count, which, values.first(here));
-    values = values.subspan(here);
+  std::vector<float> piece;
+  for (size_t index = 0; index < table.size(); ++index) {
+    if (table[index].buffer) continue;
+    if (which == BaseValues::kSecondMoments && !trainer.has_second_moment(index)) continue;
+    const int stage = stage_of_parameter(index);
+    for (int data = 0; data < plan_.data; ++data) {
+      const int64_t count = ownership_of_stage(stage).num_values(data, index);
+      const TensorView from = rows_here(index, which, data);
+      for (int64_t first = 0; first < count; first += kValues) {
+        const Shape shape = {std::min(kValues, count - first)};
+        const TensorView own = from.empty() ? from : from.part(first, shape);
+        if (!is_first_rank()) {
+          gather(owner_of(stage, data), own, {});
+          continue;
+        }
+        piece.resize(static_cast<size_t>(shape[0]));
+        const TensorView to(piece.data(), DType::kF32, shape);
+        if (owner_of(stage, data) == 0) {
+          ops::to_host(engine().backend(), own, piece);
+        } else {
+          gather(owner_of(stage, data), {}, to);
+        }
+        take(to);
+      }
+    }
   }
 }
 
-void Runner::read_base(size_t index, int64_t count, BaseValues which, std::span<float> values) {
-  const int stage = stage_of_parameter(index);
-  TensorView from;
-  if (StageRunner* here = stage_here(stage)) {
-    from = {values_of(here->engine().base_trainer(), which, index).data, DType::kF32, {count}};
+namespace {
+
+// Rows of masters that rank 0 asks their owner for; of none: it asks no more.
+struct AskedRows {
+  int64_t index = 0, first = 0, count = 0;
+};
+
+}  // namespace
+
+void Runner::with_masters(FunctionRef<void(ReadRows read)> body) {
+  if (!is_first_rank()) return serve_masters();
+  body([&](size_t index, int64_t first_row, TensorView rows) {
+    read_masters(index, first_row, rows);
+  });
+  const AskedRows none;
+  for (int other = 1; other < all_.size(); ++other)
+    everyone_.send_bytes(other, plan_.gather_tag() + kAskTag, &none, sizeof(none));
+}
+
+void Runner::serve_masters() {
+  for (;;) {
+    AskedRows asked;
+    everyone_.receive_bytes(0, plan_.gather_tag() + kAskTag, &asked, sizeof(asked));
+    if (asked.count == 0) return;
+    const auto index = static_cast<size_t>(asked.index);
+    const int64_t cols = engine().model().weights->table()[index].num_cols();
+    const TensorView own = rows_here(index, BaseValues::kMasters, data_ ? data_->rank() : 0);
+    everyone_.send(0, plan_.gather_tag() + kRowsTag,
+                   own.part(asked.first * cols, {asked.count * cols}));
   }
-  if (!is_first_rank()) return gather(stage, from, {});
-  CHECK(std::ssize(values) == count, values.size(), count);
-  if (rank_of(stage) == 0) return ops::to_host(engine().backend(), from, values);
-  gather(stage, from, TensorView(values.data(), DType::kF32, {count}));
+}
+
+void Runner::read_masters(size_t index, int64_t first_row, TensorView rows) {
+  const int stage = stage_of_parameter(index);
+  const train::OwnedRows wanted = {first_row, rows.rows()};
+  for (int data = 0; data < plan_.data; ++data) {
+    const train::OwnedRows& owned = ownership_of_stage(stage).rows(data, index);
+    const train::OwnedRows both = wanted.shared_with(owned);
+    if (both.empty()) continue;
+    const TensorView to =
+        rows.part((both.first - first_row) * rows.cols(), {both.count * rows.cols()});
+    const int64_t first = both.first - owned.first;  // of its own rows
+    const int owner = owner_of(stage, data);
+    if (owner == 0) {
+      const TensorView own = rows_here(index, BaseValues::kMasters, data);
+      ops::copy(engine().backend(), own.part(first * rows.cols(), to.shape), to);
+      continue;
+    }
+    const AskedRows asked = {static_cast<int64_t>(index), first, both.count};
+    everyone_.send_bytes(owner, plan_.gather_tag() + kAskTag, &asked, sizeof(asked));
+    everyone_.receive(owner, plan_.gather_tag() + kRowsTag, to);
+  }
+}
+
+void Runner::refresh_base() {
+  for (const auto& runner : runners_) {
+    Engine& stage = runner->engine();
+    stage.base_trainer().refresh(stage.backend(), *stage.model().weights);
+    if (data_) exchange_parameters(*data_, stage);
+  }
 }
 
 }  // namespace strata::engine

@@ -135,6 +135,7 @@ struct ElementwiseRow {
   void (*scatter_add)(Backend&, TensorView x, std::span<const int32_t> rows, TensorView y);
   void (*add_rows_into)(Backend&, TensorView x, TensorView y);
   double (*sum_of_squares)(Backend&, TensorView x);
+  double (*add_squares)(Backend&, TensorView x, double sum);
   double (*sum_of_squares_list)(Backend&, std::span<const TensorView> x);
 };
 

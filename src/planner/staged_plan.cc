@@ -189,13 +189,11 @@ class StagedPlanner {
   [[nodiscard]] engine::MemoryPlan besides_stages(const Try& one) const {
     const int64_t ranks = one.stages.num_ranks();
     engine::MemoryPlan plan;
-    int64_t gathered = 0;  // by the first rank, to save it
+    int64_t gathered = 0;  // by the first rank, to save it: of all parameters piece by piece
     if (one.stages.num_stages() > 1) {
-      const int64_t parameters = run_.whole.model().weights->num_parameters();
-      gathered = shape_.pass.train_base
-                     ? 3 * parameters * dtype_bytes(DType::kF32)
-                     : engine::adapter_bytes(run_.whole, shape_.pass.modules, true);
-      gathered += (ranks - 1) * engine::kGatherBytes;
+      if (!shape_.pass.train_base)
+        gathered = engine::adapter_bytes(run_.whole, shape_.pass.modules, true);
+      gathered += ranks * engine::kGatherBytes;
     }
     plan.items.push_back({"gathered to save", gathered});
     // Which each process has, and threads share.

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
+#include "model/pass/gradient_turns.h"
 #include "ops/adamw.h"
+#include "ops/add_squares.h"
 #include "ops/elementwise.h"
 #include "ops/router.h"
 
@@ -69,52 +72,134 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, cons
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
 
-BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weights)
-    : allocator_(backend.allocator()), weights_(weights) {
-  num_parameters_ = weights.num_parameters();
-  grad_memory_ = Memory(allocator_, num_parameters_ * dtype_bytes(DType::kF32));
-  grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_parameters_});
-  gradients_.d_weight = views(grads_);
-  const model::Parameter& embedding = weights.table()[weights.embedding_index()];
-  if (weights.head_index() == weights.embedding_index() && embedding.held) {
-    const Shape& shape = embedding.shape;
-    tied_memory_ = Memory(allocator_, shape.num_elements() * dtype_bytes(DType::kF32));
-    gradients_.d_tied_head = TensorView(tied_memory_.data(), DType::kF32, shape);
+namespace {
+
+// A matrix that is neither embedding nor head. Biases and gates of two axes are drawn as constants.
+bool is_stepped_by_muon(const model::ModelWeights& weights, const BaseStep& how, size_t index) {
+  const model::Parameter& parameter = weights.table()[index];
+  return how.muon && parameter.shape.rank() == 2 && !parameter.buffer &&
+         index != weights.embedding_index() && index != weights.head_index() &&
+         (parameter.is_matrix() || parameter.draw == model::ParamDraw::kNormal);
+}
+
+int64_t part_of(const model::ModelWeights& weights, size_t index) {
+  const int64_t layer = weights.table()[index].layer;
+  if (layer >= 0) return layer == weights.layers().mtp_layer() ? model::kMtpPart : layer;
+  if (index == weights.embedding_index()) return model::kEmbeddingPart;
+  return index == weights.head_index() ? model::kHeadPart : model::kFinalNormPart;
+}
+
+// Of the parameter's shape where all of its rows are owned.
+Shape shape_of(const Ownership& ownership, int owner, size_t index,
+               const model::Parameter& parameter) {
+  if (!ownership.is_divided(owner, index)) return parameter.shape;
+  return {ownership.rows(owner, index).count, parameter.num_cols()};
+}
+
+}  // namespace
+
+Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& how, int num_owners,
+                            FunctionRef<bool(size_t index)> is_held) {
+  std::vector<Ownership::Item> items;
+  for (size_t index = 0; index < weights.table().size(); ++index) {
+    const model::Parameter& parameter = weights.table()[index];
+    if (parameter.buffer || !is_held(index)) {
+      items.emplace_back();
+      continue;
+    }
+    items.push_back({.rows = parameter.num_rows(),
+                     .cols = parameter.num_cols(),
+                     .whole = is_stepped_by_muon(weights, how, index)});
   }
-  if (!weights.layers().mtp_layer() || !embedding.held) return;
-  // A first stage without the head has a place for what the last one's embedding accumulates.
-  const bool head_held = weights.table()[weights.head_index()].held;
-  const Shape& shape = embedding.shape;
-  const int64_t bytes = Arena::aligned(shape.num_elements() * dtype_bytes(DType::kF32));
-  mtp_memory_ = Memory(allocator_, (head_held ? 2 : 1) * bytes);
-  char* base = static_cast<char*>(mtp_memory_.data());
-  gradients_.d_mtp_embedding = TensorView(base, DType::kF32, shape);
-  if (head_held) gradients_.d_mtp_head = TensorView(base + bytes, DType::kF32, shape);
+  return {items, num_owners};
+}
+
+BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weights, Share share)
+    : allocator_(backend.allocator()), weights_(weights), share_(share) {
+  allocate_gradients();
+}
+
+// A first stage without the head has a place for what the last one's embedding accumulates.
+void BaseTrainer::allocate_gradients() {
+  const std::vector<model::Parameter>& table = weights_.table();
+  ownership_ = divide_parameters(weights_, how_, share_.num_owners,
+                                 [&](size_t index) { return table[index].held; });
+  num_owned_ = ownership_.num_values(share_.owner);
+  grad_memory_ = Memory(allocator_, num_owned_ * dtype_bytes(DType::kF32));
+  grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_owned_});
+  owned_gradients_ = views(grads_);
+  gradients_.d_weight = owned_gradients_;
+  accumulators_.clear();
+  second_memory_.clear();
+  second_uses_.clear();
+  for (size_t index = 0; index < table.size(); ++index) {
+    if (!table[index].trains()) continue;
+    const TensorView& own = owned_gradients_[index];
+    accumulators_.push_back({part_of(weights_, index), index, own, own});
+  }
+  first_second_use_ = accumulators_.size();
+  const size_t embedding = weights_.embedding_index(), head = weights_.head_index();
+  const bool mtp = weights_.layers().mtp_layer().has_value();
+  if (table[embedding].held) {
+    if (head == embedding) add_second_use(gradients_.d_tied_head, model::kHeadPart, embedding);
+    if (mtp) add_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
+    if (mtp && table[head].held) add_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
+  }
+  if (share_.num_owners > 1) allocate_working();
+}
+
+void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
+  const int64_t values = ownership_.num_values(share_.owner, index);
+  TensorView own;
+  if (values > 0) {
+    second_memory_.emplace_back(allocator_, values * dtype_bytes(DType::kF32));
+    own = TensorView(second_memory_.back().data(), DType::kF32,
+                     shape_of(ownership_, share_.owner, index, weights_.table()[index]));
+  }
+  view = own;
+  second_uses_.push_back(&view);
+  accumulators_.push_back({part, index, own, own});
+}
+
+// Parts take turns, so that each begins where the others do.
+void BaseTrainer::allocate_working() {
+  std::map<int64_t, int64_t> values;  // of each part
+  const auto shape = [&](const Accumulator& a) { return weights_.table()[a.index].shape; };
+  int64_t most = 0;
+  for (const Accumulator& a : accumulators_)
+    most = std::max(most, values[a.part] += shape(a).num_elements());
+  working_memory_ = Memory(allocator_, most * dtype_bytes(DType::kF32));
+  const TensorView working(working_memory_.data(), DType::kF32, {most});
+  values.clear();
+  for (size_t i = 0; i < accumulators_.size(); ++i) {
+    Accumulator& a = accumulators_[i];
+    a.working = working.part(values[a.part], shape(a));
+    values[a.part] += shape(a).num_elements();
+    const bool is_second = i >= first_second_use_;
+    (is_second ? *second_uses_[i - first_second_use_] : gradients_.d_weight[a.index]) = a.working;
+  }
 }
 
 std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
   std::vector<TensorView> out;
   int64_t offset = 0;
-  for (const model::Parameter& parameter : weights_.table()) {
-    if (!parameter.trains()) {
+  for (size_t index = 0; index < weights_.table().size(); ++index) {
+    const int64_t values = ownership_.num_values(share_.owner, index);
+    if (own_rows(index).empty()) {
       out.emplace_back();
       continue;
     }
-    out.push_back(flat.part(offset, parameter.shape));
-    offset += parameter.shape.num_elements();
+    out.push_back(
+        flat.part(offset, shape_of(ownership_, share_.owner, index, weights_.table()[index])));
+    offset += values;
   }
   return out;
 }
 
-// A matrix that is neither embedding nor head. Biases and gates of two axes are drawn as constants.
-bool BaseTrainer::is_muons(size_t index) const {
-  const model::Parameter& parameter = weights_.table()[index];
-  return how_.muon && parameter.shape.rank() == 2 && !parameter.buffer &&
-         index != weights_.embedding_index() && index != weights_.head_index() &&
-         (parameter.is_matrix() || parameter.draw == model::ParamDraw::kNormal);
-}
+bool BaseTrainer::is_muons(size_t index) const { return is_stepped_by_muon(weights_, how_, index); }
 
-void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const BaseStep& how) {
+void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> read,
+                               const BaseStep& how) {
   if (steps_enabled_) return;
   if (!weights_.forms().empty()) {
     throw Error(ErrorCode::kUnsupported,
@@ -123,16 +208,19 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const
   }
   steps_enabled_ = true;
   how_ = how;
+  if (how.muon && share_.num_owners > 1) {
+    CHECK(!has_gradient);
+    allocate_gradients();  // of matrices as a whole
+  }
   int64_t num_second = 0;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
-    const model::Parameter& parameter = weights_.table()[index];
-    if (parameter.trains() && !is_muons(index)) num_second += parameter.shape.num_elements();
+    if (!is_muons(index)) num_second += ownership_.num_values(share_.owner, index);
   }
-  const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
+  const int64_t bytes = Arena::aligned(num_owned_ * dtype_bytes(DType::kF32));
   step_memory_ = Memory(allocator_, 2 * bytes + num_second * dtype_bytes(DType::kF32));
   char* base = static_cast<char*>(step_memory_.data());
-  params_ = TensorView(base, DType::kF32, {num_parameters_});
-  m_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
+  params_ = TensorView(base, DType::kF32, {num_owned_});
+  m_ = TensorView(base + bytes, DType::kF32, {num_owned_});
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_second});
   masters_ = views(params_);
   firsts_ = views(m_);
@@ -150,19 +238,22 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, TensorView)> read, const
     gradients_.expert_loads[index].resize(static_cast<size_t>(parameter.shape[0]));
   }
   for (size_t index = 0; index < masters_.size(); ++index) {
-    if (!masters_[index].empty()) read(index, masters_[index]);
+    if (!masters_[index].empty()) read(index, own_rows(index).first, masters_[index]);
   }
 }
 
+int64_t BaseTrainer::num_bytes() const {
+  int64_t bytes = (3 * num_owned_ + num_second_moments()) * dtype_bytes(DType::kF32);
+  for (const Memory& memory : second_memory_) bytes += memory.size();
+  return bytes + working_memory_.size();
+}
+
 void BaseTrainer::finish_gradients(Backend& backend) {
-  const auto add = [&](TensorView apart, size_t index) {
-    if (apart.empty()) return;
-    ops::add_into(backend, apart, gradients_.d_weight[index]);
-    ops::fill_zero(backend, apart);
-  };
-  add(gradients_.d_tied_head, weights_.embedding_index());
-  add(gradients_.d_mtp_embedding, weights_.embedding_index());
-  add(gradients_.d_mtp_head, weights_.head_index());
+  for (const Accumulator& apart : second_uses()) {
+    if (apart.own.empty()) continue;
+    ops::add_into(backend, apart.own, owned_gradients_[apart.index]);
+    ops::fill_zero(backend, apart.own);
+  }
 }
 
 api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
@@ -171,20 +262,23 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   if (!has_gradient) return {.stepped = false, .grad_norm = 0.0, .step = num_steps};
   finish_gradients(backend);
   double squares = 0.0;  // parameters in the table's order
-  for (const TensorView& gradient : gradients_.d_weight) {
+  for (const TensorView& gradient : owned_gradients_) {
     if (!gradient.empty()) squares += ops::sum_of_squares(backend, gradient);
   }
   return step(backend, weights, adamw, std::sqrt(squares));
 }
 
 void BaseTrainer::add_squares(Backend& backend, std::span<double> sums) const {
-  CHECK(sums.size() == gradients_.d_weight.size(), sums.size());
+  CHECK(sums.size() == owned_gradients_.size(), sums.size());
   for (size_t index = 0; index < sums.size(); ++index) {
-    const TensorView& gradient = gradients_.d_weight[index];
-    // Of an embedding that two stages hold, the first one's.
-    const bool counted = index != weights_.embedding_index() || weights_.begins();
-    if (!gradient.empty() && counted) sums[index] += ops::sum_of_squares(backend, gradient);
+    const TensorView& gradient = owned_gradients_[index];
+    if (!gradient.empty() && is_counted(index))
+      sums[index] += ops::sum_of_squares(backend, gradient);
   }
+}
+
+double BaseTrainer::add_squares(Backend& backend, size_t index, double sum) const {
+  return ops::add_squares(backend, owned_gradients_[index], sum);
 }
 
 api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
@@ -242,7 +336,7 @@ void BaseTrainer::step_each(Backend& backend, const api::AdamW& adamw, double no
       continue;
     }
     const Shape flat = {p.shape.num_elements()};
-    ops::adamw(backend, args, gradients_.d_weight[index].reshape(flat), p.reshape(flat),
+    ops::adamw(backend, args, owned_gradients_[index].reshape(flat), p.reshape(flat),
                firsts_[index].reshape(flat), seconds_[index].reshape(flat));
   }
 }
@@ -259,7 +353,7 @@ void BaseTrainer::step_muon(Backend& backend, const MuonArgs& args, size_t index
   const Shape shape = {muon_rows(index), p.cols()};
   for (int64_t first = 0; first < p.rows(); first += shape[0]) {
     const int64_t offset = first * p.cols();
-    muon(backend, args, gradients_.d_weight[index].part(offset, shape), p.part(offset, shape),
+    muon(backend, args, owned_gradients_[index].part(offset, shape), p.part(offset, shape),
          firsts_[index].part(offset, shape));
   }
 }
@@ -274,9 +368,8 @@ void BaseTrainer::count_step(Backend& counter) {
 
 void BaseTrainer::zero_gradients(Backend& backend) {
   ops::fill_zero(backend, grads_);
-  for (const TensorView& apart :
-       {gradients_.d_tied_head, gradients_.d_mtp_embedding, gradients_.d_mtp_head}) {
-    if (!apart.empty()) ops::fill_zero(backend, apart);
+  for (const Accumulator& apart : second_uses()) {
+    if (!apart.own.empty()) ops::fill_zero(backend, apart.own);
   }
   for (std::vector<int64_t>& loads : gradients_.expert_loads)
     std::fill(loads.begin(), loads.end(), 0);
@@ -285,7 +378,8 @@ void BaseTrainer::zero_gradients(Backend& backend) {
 
 void BaseTrainer::refresh(Backend& backend, model::ModelWeights& weights) const {
   for (size_t index = 0; index < masters_.size(); ++index) {
-    if (!masters_[index].empty()) weights.write(backend, index, 0, masters_[index]);
+    if (!masters_[index].empty())
+      weights.write(backend, index, own_rows(index).first, masters_[index]);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "model/adapter/lora.h"
 #include "model/pass/pass.h"
 #include "train/muon.h"
+#include "train/ownership.h"
 
 namespace strata::train {
 
@@ -39,30 +40,58 @@ struct BaseStep {
   double router_bias_rate = 0.0;
 };
 
+// Who owns what of the parameters that `is_held` says, each matrix that Muon steps as a whole.
+Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& how, int num_owners,
+                            FunctionRef<bool(size_t index)> is_held);
+
+// A gradient that passes accumulate, of a parameter or of a second use of one.
+struct Accumulator {
+  int64_t part = 0;  // whose turn it is (model/pass/gradient_turns.h)
+  size_t index = 0;  // the parameter
+  TensorView working;
+  TensorView own;  // the rows that are owned, at rest: [rows, cols]; or empty
+};
+
 // Full-parameter training: fp32 row-major masters of every base parameter are the truth; products
 // read panels refreshed from them. Gradients always; masters and moments only once enable_steps()
-// is called.
+// is called. Of several owners each has masters, moments and, between passes, gradients of its own
+// rows; what passes accumulate is then working memory of one part at a time, which they share.
 class BaseTrainer {
  public:
-  BaseTrainer(const Backend& backend, const model::ModelWeights& weights);
+  BaseTrainer(const Backend& backend, const model::ModelWeights& weights, Share share = {});
 
-  // Fills the masters through `read` (index, dense f32 view of the parameter's shape) and allocates
-  // moments. What Muon steps has no second ones.
-  void enable_steps(FunctionRef<void(size_t, TensorView)> read, const BaseStep& how = {});
+  // Fills the masters through `read` (index, first row, dense f32 view of the owned rows, which has
+  // the parameter's shape where that is all of them) and allocates moments. What Muon steps has no
+  // second ones. Nothing has been accumulated.
+  void enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> read, const BaseStep& how = {});
+  [[nodiscard]] const BaseStep& how() const { return how_; }
+
+  [[nodiscard]] const Share& share() const { return share_; }
+  [[nodiscard]] const Ownership& ownership() const { return ownership_; }
+  [[nodiscard]] const OwnedRows& own_rows(size_t index) const {
+    return ownership_.rows(share_.owner, index);
+  }
+  // In one order everywhere; second uses of embedding and head are the last.
+  [[nodiscard]] std::span<const Accumulator> accumulators() const { return accumulators_; }
+  [[nodiscard]] std::span<const Accumulator> second_uses() const {
+    return std::span(accumulators_).subspan(first_second_use_);
+  }
 
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
   // Adds what embedding and head accumulated apart (model::BaseGradients); gradient() is then
   // complete. Idempotent.
   void finish_gradients(Backend& backend);
-  // Views of buffers, which do not train, are empty, and of what another stage holds.
-  [[nodiscard]] TensorView gradient(size_t index) const { return gradients_.d_weight[index]; }
+  // Of rows that are owned; views of buffers, which do not train, are empty, and of what another
+  // stage holds or another rank owns.
+  [[nodiscard]] TensorView gradient(size_t index) const { return owned_gradients_[index]; }
   [[nodiscard]] TensorView master(size_t index) const { return masters_[index]; }
   [[nodiscard]] TensorView first_moment(size_t index) const { return firsts_[index]; }
   // Empty too where the parameter has none.
   [[nodiscard]] TensorView second_moment(size_t index) const { return seconds_[index]; }
   // Of a parameter that trains, wherever it is held.
   [[nodiscard]] bool has_second_moment(size_t index) const { return !is_muons(index); }
-  // Flat [n] f32 blocks in the table's order; of second moments those that there are.
+  // Flat [n] f32 blocks in the table's order, of what is owned; of second moments those that there
+  // are.
   [[nodiscard]] TensorView masters() const { return params_; }
   [[nodiscard]] TensorView first_moments() const { return m_; }
   [[nodiscard]] TensorView second_moments() const { return v_; }
@@ -77,25 +106,36 @@ class BaseTrainer {
 
   // How many there are, or will be.
   [[nodiscard]] int64_t num_second_moments() const {
-    return steps_enabled_ ? v_.shape.num_elements() : num_parameters_;
+    return steps_enabled_ ? v_.shape.num_elements() : num_owned_;
   }
+  // What it takes, or will once it steps.
+  [[nodiscard]] int64_t num_bytes() const;
 
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
   // The same where stages hold the parameters: each finishes its gradients and adds their sums of
   // squares to `sums`, [the table's size]; the root of the sum of all, added in order, is the norm.
   void add_squares(Backend& backend, std::span<double> sums) const;
+  // The same of one parameter's own rows; `sum` is that of the rows before them.
+  [[nodiscard]] double add_squares(Backend& backend, size_t index, double sum) const;
+  // Whether its sum is this stage's: of an embedding that two stages hold the first one's is.
+  [[nodiscard]] bool is_counted(size_t index) const {
+    return index != weights_.embedding_index() || weights_.begins();
+  }
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw,
                        double norm);
   // Takes of a counting backend the scratch that a step takes.
   void count_step(Backend& counter);
   void zero_gradients(Backend& backend);
-  // Writes the masters to the weights' compute copies.
+  // Writes the masters that are owned to the weights' compute copies.
   void refresh(Backend& backend, model::ModelWeights& weights) const;
 
   int64_t num_steps = 0;
   bool has_gradient = false;
 
  private:
+  void allocate_gradients();
+  void allocate_working();
+  void add_second_use(TensorView& view, int64_t part, size_t index);
   std::vector<TensorView> views(TensorView flat) const;
   [[nodiscard]] bool is_muons(size_t index) const;
   [[nodiscard]] bool follows_loads(size_t index) const;
@@ -106,12 +146,19 @@ class BaseTrainer {
 
   Allocator& allocator_;
   const model::ModelWeights& weights_;
-  int64_t num_parameters_ = 0;
+  const Share share_;
+  Ownership ownership_;
+  int64_t num_owned_ = 0;
   bool steps_enabled_ = false;
   BaseStep how_;
-  Memory grad_memory_, tied_memory_, mtp_memory_, step_memory_;
+  Memory grad_memory_, step_memory_;
+  std::vector<Memory> second_memory_;  // of second uses' gradients
+  Memory working_memory_;              // of several owners
   TensorView grads_, params_, m_, v_;
-  std::vector<TensorView> masters_, firsts_, seconds_;
+  std::vector<TensorView> masters_, firsts_, seconds_, owned_gradients_;
+  std::vector<Accumulator> accumulators_;
+  size_t first_second_use_ = 0;           // among them
+  std::vector<TensorView*> second_uses_;  // in gradients_
   model::BaseGradients gradients_;
 };
 

@@ -3,9 +3,14 @@
 // gradients, norms and what ten optimizer steps make.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "backend/thread_comm.h"
+#include "engine/runner.h"
 #include "tests/stages/staged_run.h"
 
 namespace strata::engine {
@@ -79,6 +84,54 @@ TEST(Data, IndexerLosses) {
     const Outcome whole = run_whole(c);
     EXPECT_TRUE(whole.contains("trained indexer losses"));
     expect_same_bits(run_staged(c), whole);
+  }
+}
+
+// Muon's matrices as a whole, all else by rows.
+TEST(Data, MuonHasWholeMatrices) {
+  StagedCase c = dealt("qwen3_moe", 3);
+  c.parameters = c.muon = true;
+  expect_same_bits(run_staged(c), run_whole(c));
+  c = {.model = "deepseek_v4_mtp", .num_layers = 2, .parameters = true, .data = 2};
+  c.num_microbatches = 2;
+  c.mtp = c.tied = c.muon = true;
+  expect_same_bits(run_staged(c), run_whole(c));
+}
+
+// Of so many ranks each has its part of masters, moments and gradients, and as many in all as one.
+TEST(Data, EachRankOwnsItsPart) {
+  StagedCase c = dealt("qwen3", 4);
+  c.parameters = true;
+  const PipelinePlan plan = staged_plan(c);
+  std::vector<int64_t> owned(4), bytes(4);
+  int64_t all = 0, largest = 0, of_one = 0;
+  run_ranks(4, [&](Comm& comm) {
+    Runner runner(comm, plan, staged_engines(c, comm, plan));
+    runner.enable_base_steps({});
+    const train::BaseTrainer& trainer = runner.engine().base_trainer();
+    const auto rank = static_cast<size_t>(comm.rank());
+    owned[rank] = trainer.masters().shape.num_elements();
+    EXPECT_EQ(trainer.first_moments().shape.num_elements(), owned[rank]);
+    EXPECT_EQ(trainer.second_moments().shape.num_elements(), owned[rank]);
+    bytes[rank] = trainer.num_bytes();
+    if (rank != 0) return;
+    const model::ModelWeights& weights = *runner.engine().model().weights;
+    all = weights.num_parameters();
+    std::map<int, int64_t> of_layers;  // outside them each parameter is alone
+    for (const model::Parameter& parameter : weights.table()) {
+      int64_t& part = of_layers[parameter.layer];
+      if (parameter.layer < 0) part = 0;
+      part += parameter.shape.num_elements();
+      largest = std::max(largest, part);
+    }
+    of_one = train::BaseTrainer(runner.engine().backend(), weights).num_bytes();
+  });
+  EXPECT_EQ(std::accumulate(owned.begin(), owned.end(), int64_t{0}), all);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_NEAR(static_cast<double>(owned[rank]), static_cast<double>(all) / 4, 200.0) << rank;
+    // And what passes accumulate in, a layer or the embedding, whose owners have its second use
+    // too.
+    EXPECT_LT(bytes[rank], of_one / 4 + 8 * largest + 3200) << rank;
   }
 }
 

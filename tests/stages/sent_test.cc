@@ -37,7 +37,7 @@ TEST_P(SentPlan, IsWhatRanksSend) {
     Runner runner(comm, plan, staged_engines(c, comm, plan));
     std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
     if (c.parameters) {
-      runner.enable_base_steps({.router_bias_rate = c.router_bias_rate});
+      runner.enable_base_steps({.muon = c.muon, .router_bias_rate = c.router_bias_rate});
     } else {
       slots = {runner.create_adapter(
           model::adapter_specs(runner.engine().config(), {"all-linear", "embed_tokens", "lm_head"},
@@ -108,6 +108,14 @@ std::vector<StagedCase> divisions() {
          .num_microbatches = 1,
          .pass_tokens = 8,
          .router_bias_rate = parameters ? 0.01 : 0.0});
+    if (parameters) {
+      add({.num_layers = 3,
+           .num_ranks = 2,
+           .data = 3,
+           .num_microbatches = 2,
+           .tied = true,
+           .muon = true});
+    }
     add({.model = "qwen3_5", .num_ranks = 3, .kind = Kind::kGpipe, .num_microbatches = 2});
   }
   return cases;

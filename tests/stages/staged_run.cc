@@ -175,8 +175,8 @@ Outcome outcome_of(Run& run, const StagedCase& c) {
     run.add_adapter(model::adapter_specs(run.engine().config(),
                                          {"all-linear", "embed_tokens", "lm_head"}, rank, 16.0));
   }
-  if (c.router_bias_rate > 0.0) {
-    run.enable_base_steps({.router_bias_rate = c.router_bias_rate});
+  if (c.router_bias_rate > 0.0 || c.muon) {
+    run.enable_base_steps({.muon = c.muon, .router_bias_rate = c.router_bias_rate});
   }
   api::Batch scored = make_batch(data, c, /*adapters=*/true);
   scored.want_hidden_states = scored.want_logits = true;
@@ -241,7 +241,7 @@ void PrintTo(const StagedCase& c, std::ostream* out) {
        << (c.data > 1 ? " data=" + std::to_string(c.data) : "") << " R=" << c.num_chunks << " "
        << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
        << " again=" << static_cast<int>(c.again) << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "")
-       << (c.router_bias_rate > 0 ? " router biases" : "");
+       << (c.muon ? " muon" : "") << (c.router_bias_rate > 0 ? " router biases" : "");
 }
 
 model::ModelConfig staged_config(const StagedCase& c) {

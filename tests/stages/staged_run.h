@@ -38,6 +38,7 @@ struct StagedCase {
   // Of the training.
   bool mtp = false;  // multi-token prediction as well
   bool tied = false;
+  bool muon = false;
   double router_bias_rate = 0.0;
   float indexer_weight = 0.0f;  // of indexers' loss, where the model is not in stages
 };

@@ -107,8 +107,9 @@ TEST(BaseTrainer, AGradientThatIsNotFiniteTouchesNoMaster) {
   CpuBackend backend(choose_cpu_path(), 2);
   model::LoadedModel model = model::load_model(backend, dir, {.compute_dtype = DType::kF32});
   BaseTrainer trainer(backend, *model.weights);
-  trainer.enable_steps(
-      [&](size_t index, TensorView out) { model.weights->read(backend, index, 0, out); });
+  trainer.enable_steps([&](size_t index, int64_t first, TensorView out) {
+    model.weights->read(backend, index, first, out);
+  });
   const TensorView masters = trainer.masters();
   const std::vector<float> before(masters.f32(), masters.f32() + masters.shape.num_elements());
   trainer.gradient(1).f32()[0] = std::numeric_limits<float>::quiet_NaN();
@@ -132,9 +133,9 @@ TEST(BaseTrainer, MuonStepsTheMatricesOfDeepSeekV4) {
   model::LoadedModel model = model::load_model(
       backend, dir, {.compute_dtype = DType::kF32, .mtp = model::UseMtp::kAlways});
   BaseTrainer trainer(backend, *model.weights);
-  trainer.enable_steps(
-      [&](size_t index, TensorView out) { model.weights->read(backend, index, 0, out); },
-      {.muon = true});
+  trainer.enable_steps([&](size_t index, int64_t first,
+                           TensorView out) { model.weights->read(backend, index, first, out); },
+                       {.muon = true});
   const TensorView masters = trainer.masters();
   const int64_t count = masters.shape.num_elements();
   const std::vector<float> before(masters.f32(), masters.f32() + count);

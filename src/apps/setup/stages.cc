@@ -201,6 +201,7 @@ std::vector<std::unique_ptr<engine::Engine>> make_planning_stages(
         spec, /*draft_tokens=*/0,
         plan.num_stages() == 1 ? std::nullopt : std::optional<LayerRange>(plan.layers[stage]),
         threads_of(plan.ranks[stage], plan.num_ranks(), spec.threads)));
+    engines.back()->set_share({.num_owners = plan.data});
   }
   return engines;
 }

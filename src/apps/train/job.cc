@@ -267,10 +267,12 @@ std::vector<StatePart> TrainJob::parts_of_state() {
     for (size_t index = 0; index < table.size(); ++index) {
       if (table[index].buffer) continue;
       const int64_t count = table[index].shape.num_elements();
-      if (table[index].held) {
-        add(0, first, trainer.master(index));
-        add(1, first, trainer.first_moment(index));
-        if (trainer.has_second_moment(index)) add(2, second, trainer.second_moment(index));
+      const train::OwnedRows& own = trainer.own_rows(index);
+      const int64_t before = own.first * table[index].num_cols();
+      if (!own.empty()) {
+        add(0, first + before, trainer.master(index));
+        add(1, first + before, trainer.first_moment(index));
+        if (trainer.has_second_moment(index)) add(2, second + before, trainer.second_moment(index));
       }
       first += count;
       if (trainer.has_second_moment(index)) second += count;
@@ -295,39 +297,42 @@ TensorView TrainJob::gather_router_bias(size_t index) {
   return {values.data(), DType::kF32, shape};
 }
 
-TensorView TrainJob::gather_base(size_t block) {
-  constexpr engine::Runner::BaseValues kBlocks[] = {engine::Runner::BaseValues::kMasters,
-                                                    engine::Runner::BaseValues::kFirstMoments,
-                                                    engine::Runner::BaseValues::kSecondMoments};
-  std::vector<float>& values = gathered_[block];
-  if (is_first_rank()) values.resize(static_cast<size_t>(sizes_of_state()[block]));
-  pipeline_->read_base(kBlocks[block], values);
-  return {values.data(), DType::kF32, {std::ssize(values)}};
-}
-
-std::vector<StateBlock> TrainJob::state() {
-  if (is_lora()) {
-    const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
-    if (adapter == nullptr) return {};
-    return {{kBlocks[0], adapter->parameters()},
-            {kBlocks[1], adapter->first_moments()},
-            {kBlocks[2], adapter->second_moments()}};
-  }
-  const bool gathers = stages().num_stages() > 1;
-  const train::BaseTrainer& trainer = engine().base_trainer();
+std::vector<StateBlock> TrainJob::blocks_of_state() {
   std::vector<StateBlock> blocks;
-  if (gathers) {
-    for (size_t i = 0; i < std::size(kBlocks); ++i) blocks.push_back({kBlocks[i], gather_base(i)});
-  } else {
-    blocks = {{kBlocks[0], trainer.masters()},
-              {kBlocks[1], trainer.first_moments()},
-              {kBlocks[2], trainer.second_moments()}};
-  }
-  for (const size_t index : router_biases()) {
-    blocks.push_back({bias_block(blocks.size() - std::size(kBlocks)),
-                      gathers ? gather_router_bias(index) : trainer.router_bias(index)});
+  const std::vector<int64_t> sizes = sizes_of_state();
+  for (size_t i = 0; i < sizes.size(); ++i) blocks.push_back({kBlocks[i], sizes[i]});
+  const std::vector<size_t> biases = router_biases();
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const Shape& shape = engine().model().weights->table()[biases[i]].shape;
+    blocks.push_back({bias_block(i), shape.num_elements()});
   }
   return blocks;
+}
+
+void TrainJob::read_state(FunctionRef<void(const std::string& block, TensorView values)> take) {
+  if (is_lora()) {
+    const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
+    if (adapter == nullptr) return;
+    take(kBlocks[0], adapter->parameters());
+    take(kBlocks[1], adapter->first_moments());
+    return take(kBlocks[2], adapter->second_moments());
+  }
+  using Values = engine::Runner::BaseValues;
+  constexpr Values kValues[] = {Values::kMasters, Values::kFirstMoments, Values::kSecondMoments};
+  const train::BaseTrainer& trainer = engine().base_trainer();
+  const TensorView whole[] = {trainer.masters(), trainer.first_moments(), trainer.second_moments()};
+  for (size_t i = 0; i < std::size(kBlocks); ++i) {
+    if (is_divided()) {
+      pipeline_->read_base(kValues[i], [&](TensorView piece) { take(kBlocks[i], piece); });
+    } else {
+      take(kBlocks[i], whole[i]);
+    }
+  }
+  const std::vector<size_t> biases = router_biases();
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const TensorView values = gather_router_bias(biases[i]);
+    if (is_first_rank()) take(bias_block(i), values);
+  }
 }
 
 double TrainJob::of_first_rank(double value) {
@@ -345,12 +350,11 @@ void TrainJob::restore(int64_t steps_done, const Evaluations& evaluations) {
       model::LoraAdapter& adapter = stage.adapter(slot_);
       adapter.step = steps_done;
       adapter.refresh(stage.backend());
-      continue;
+    } else {
+      stage.base_trainer().num_steps = steps_done;
     }
-    train::BaseTrainer& trainer = stage.base_trainer();
-    trainer.num_steps = steps_done;
-    trainer.refresh(stage.backend(), *stage.model().weights);
   }
+  if (!is_lora()) pipeline_->refresh_base();
 }
 
 void TrainJob::export_to(const std::string& dir) {
@@ -365,29 +369,24 @@ void TrainJob::export_to(const std::string& dir) {
     }
     return;
   }
-  std::vector<TensorView> of_table;  // masters, and biases that another stage moved
-  const bool gathers = stages().num_stages() > 1;
-  const TensorView flat = gathers ? gather_base(0) : engine().base_trainer().masters();
-  int64_t offset = 0;
-  for (const model::Parameter& parameter : engine().model().weights->table()) {
-    const bool is_there = !parameter.buffer && is_first_rank();
-    of_table.push_back(is_there ? flat.part(offset, parameter.shape) : TensorView());
-    offset += parameter.buffer ? 0 : parameter.shape.num_elements();
+  // Biases that another stage moved.
+  std::map<size_t, TensorView> moved;
+  if (stages().num_stages() > 1) {
+    for (const size_t index : router_biases()) moved[index] = gather_router_bias(index);
   }
-  for (const size_t index : router_biases()) {
-    if (gathers) of_table[index] = gather_router_bias(index);
-  }
-  if (!is_first_rank()) return;
-  const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
-    // A buffer that nothing moves is as it was read.
-    if (of_table[index].empty()) {
-      return model::read_stored(engine().backend(), engine().model(), index, rows);
-    }
-    ops::copy(engine().backend(), of_table[index].part(first_row * rows.cols(), rows.shape), rows);
-  };
-  const model::RowSource source(masters);
-  model::save_model(engine().backend(), engine().model(), dir, &source);
-  copy_model_files(spec_.texts, dir);
+  pipeline_->with_masters([&](engine::Runner::ReadRows read) {
+    const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
+      if (!engine().model().weights->table()[index].buffer) return read(index, first_row, rows);
+      const auto bias = moved.find(index);
+      // A buffer that nothing moves is as it was read.
+      if (bias == moved.end())
+        return model::read_stored(engine().backend(), engine().model(), index, rows);
+      ops::copy(engine().backend(), bias->second.part(0, rows.shape), rows);
+    };
+    const model::RowSource source(masters);
+    model::save_model(engine().backend(), engine().model(), dir, &source);
+    copy_model_files(spec_.texts, dir);
+  });
 }
 
 }  // namespace strata::apps

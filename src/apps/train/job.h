@@ -3,7 +3,6 @@
 // the state that is saved. Made by setup (all checks, nothing trained yet), driven by run_train.
 // What is marked collective is called by all ranks together. Engine thread of its rank only.
 #pragma once
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "api/batch.h"
 #include "apps/train/cadence.h"
 #include "apps/train/train.h"
+#include "base/function_ref.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "data/lr_schedule.h"
@@ -51,7 +51,7 @@ struct TrainData {
 
 struct StateBlock {
   std::string name;
-  TensorView values;
+  int64_t size = 0;
 };
 
 // Values [first, first + its size) of a block of the state, which has `size`, where a stage has
@@ -105,8 +105,10 @@ class TrainJob {
   // The first rank's value, on every one. Collective.
   double of_first_rank(double value);
   // The trained flat f32 blocks, in a fixed order: values, first and second moments; and routers'
-  // biases that follow loads. Collective; none but on the first rank.
-  [[nodiscard]] std::vector<StateBlock> state();
+  // biases that follow loads.
+  [[nodiscard]] std::vector<StateBlock> blocks_of_state();
+  // Gives the first rank their values, block by block, a piece at a time. Collective.
+  void read_state(FunctionRef<void(const std::string& block, TensorView values)> take);
   // Where the stages of this rank have what they hold of it, and how long its first three are.
   [[nodiscard]] std::vector<StatePart> parts_of_state();
   [[nodiscard]] std::vector<int64_t> sizes_of_state();
@@ -136,9 +138,7 @@ class TrainJob {
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_step(const std::vector<Pass>& passes, const Weights& weights);
-  // A block of the state of all parameters, gathered from the stages on the first rank; and a
-  // router's bias that follows loads.
-  TensorView gather_base(size_t block);
+  // Of a router, that follows loads; gathered on the first rank.
   TensorView gather_router_bias(size_t index);
   [[nodiscard]] std::vector<size_t> router_biases();
 
@@ -152,11 +152,9 @@ class TrainJob {
   int64_t steps_done_ = 0;
   Evaluations evaluations_;
   engine::SentBytes sent_;
-  std::vector<engine::SentBytes> planned_;  // of each rank
-  std::vector<double> of_ranks_;            // reused
-  // Of stages: state() of all parameters, and of routers' biases by their place in the table.
-  std::array<std::vector<float>, 3> gathered_;
-  std::map<size_t, std::vector<float>> gathered_biases_;
+  std::vector<engine::SentBytes> planned_;                // of each rank
+  std::vector<double> of_ranks_;                          // reused
+  std::map<size_t, std::vector<float>> gathered_biases_;  // by their place in the table
 };
 
 // What loads, how it is divided, and of stages what they take and keep.

@@ -165,15 +165,19 @@ std::string recorded_options(const std::string& out) {
 
 void save_train_state(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.options().out;
-  const std::vector<StateBlock> state = job.state();
+  std::optional<TrainerStateWriter> writer;
+  if (job.is_first_rank()) {
+    std::vector<TensorDecl> tensors;
+    for (const StateBlock& block : job.blocks_of_state())
+      tensors.push_back({block.name, DType::kF32, Shape{block.size}});
+    writer.emplace(state_dir(out), std::move(tensors));
+  }
+  job.read_state([&](const std::string& block, TensorView values) {
+    const HostAccess access(job.engine().backend().allocator());
+    writer->append(block, {values.f32(), static_cast<size_t>(values.shape.num_elements())});
+  });
   if (!job.is_first_rank()) return job.export_to(out);
-  const HostAccess access(job.engine().backend().allocator());
-  std::vector<TensorDecl> tensors;
-  for (const StateBlock& block : state)
-    tensors.push_back({block.name, DType::kF32, block.values.shape});
-  TrainerStateWriter writer(state_dir(out), std::move(tensors));
-  for (const StateBlock& block : state) writer.append_view(block.name, block.values);
-  writer.commit(
+  writer->commit(
       fmt::format("{{\"format\":{},\"step\":{},\"num_steps\":{},\"evaluations\":{},"
                   "\"options\":{}}}\n",
                   kFormat, job.steps_done(), job.num_steps(), evaluations_text(job.evaluations()),

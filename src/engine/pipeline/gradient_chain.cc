@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/trace.h"
+#include "ops/elementwise.h"
 
 namespace strata::engine {
 
@@ -18,6 +19,10 @@ void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks)
   if (has_parameters_) add_parameters();
   list_adapters(batch);
   if (batch.mtp_weight == 0.0f) views_of(model::kMtpPart).clear();  // it does not run
+  has_before_ = has_parameters_ && engine_.base_trainer().has_gradient;
+  if (!has_before_ || ranks_.front() == comm_.rank()) return;
+  for (int64_t part = std::ssize(parts_) - 1; part >= 0; --part)
+    send_own(ranks_.front(), part - model::kPartsOutside);
 }
 
 void GradientChain::list_adapters(const api::Batch& batch) {
@@ -51,19 +56,8 @@ int64_t GradientChain::part_of_layer(int64_t layer) const {
 }
 
 void GradientChain::add_parameters() {
-  const model::ModelWeights& weights = *engine_.model().weights;
-  const model::BaseGradients& gradients = *engine_.base_trainer().gradients();
-  const auto part_of = [&](size_t index) -> int64_t {
-    const int64_t layer = weights.table()[index].layer;
-    if (layer >= 0) return part_of_layer(layer);
-    if (index == weights.embedding_index()) return model::kEmbeddingPart;
-    return index == weights.head_index() ? model::kHeadPart : model::kFinalNormPart;
-  };
-  for (size_t index = 0; index < gradients.d_weight.size(); ++index)
-    add(part_of(index), gradients.d_weight[index]);
-  add(model::kHeadPart, gradients.d_tied_head);
-  add(model::kMtpPart, gradients.d_mtp_embedding);
-  add(model::kMtpPart, gradients.d_mtp_head);
+  for (const train::Accumulator& sum : engine_.base_trainer().accumulators())
+    add(sum.part, sum.working);
 }
 
 void GradientChain::add_adapter(model::LoraAdapter& adapter) {
@@ -101,16 +95,67 @@ void GradientChain::receive_from(int rank, int64_t part) {
 void GradientChain::send(int64_t part, size_t place) {
   CHECK(place < ranks_.size() && ranks_[place] == comm_.rank(), place, comm_.rank());
   if (place + 1 < ranks_.size()) {
-    if (ranks_[place + 1] != comm_.rank()) send_to(ranks_[place + 1], part);
+    // What one works on others do too, so it goes to itself as well.
+    if (ranks_[place + 1] != comm_.rank() || has_parameters_) send_to(ranks_[place + 1], part);
     return;
   }
+  if (has_parameters_) return give_to_owners(part);
   for (int rank = 0; rank < comm_.size(); ++rank) {
     if (rank != comm_.rank()) send_to(rank, part);
   }
 }
 
 void GradientChain::receive(int64_t part, size_t place) {
-  if (place > 0 && ranks_[place - 1] != comm_.rank()) receive_from(ranks_[place - 1], part);
+  if (place > 0) {
+    if (ranks_[place - 1] != comm_.rank() || has_parameters_) receive_from(ranks_[place - 1], part);
+    return;
+  }
+  if (!has_parameters_) return;
+  if (has_before_) return collect(part);
+  for (const TensorView& sum : views_of(part)) ops::fill_zero(engine_.backend(), sum);
+}
+
+// Calls body with what accumulates in the part, and what each owner has of its rows.
+template <typename Body>
+void GradientChain::for_accumulators(int64_t part, Body body) {
+  if (views_of(part).empty()) return;
+  const train::BaseTrainer& trainer = engine_.base_trainer();
+  for (const train::Accumulator& sum : trainer.accumulators()) {
+    if (sum.part != part) continue;
+    const int64_t cols = trainer.ownership().items()[sum.index].cols;
+    for (int owner = 0; owner < comm_.size(); ++owner) {
+      const train::OwnedRows& rows = trainer.ownership().rows(owner, sum.index);
+      if (rows.empty()) continue;
+      body(owner, sum.working.part(rows.first * cols, {rows.count, cols}), sum.own);
+    }
+  }
+}
+
+void GradientChain::send_own(int rank, int64_t part) {
+  if (!is_here(part)) return;
+  for_accumulators(part, [&](int owner, TensorView, TensorView own) {
+    if (owner == comm_.rank()) comm_.send(rank, tag_of(part), own);
+  });
+}
+
+void GradientChain::collect(int64_t part) {
+  for_accumulators(part, [&](int owner, TensorView working, TensorView own) {
+    if (owner != comm_.rank()) return comm_.receive(owner, tag_of(part), working);
+    ops::copy(engine_.backend(), own.reshape(working.shape), working);
+  });
+}
+
+void GradientChain::give_to_owners(int64_t part) {
+  for_accumulators(part, [&](int owner, TensorView working, TensorView own) {
+    if (owner != comm_.rank()) return comm_.send(owner, tag_of(part), working);
+    ops::copy(engine_.backend(), working, own.reshape(working.shape));
+  });
+}
+
+void GradientChain::receive_own(int64_t part) {
+  for_accumulators(part, [&](int owner, TensorView, TensorView own) {
+    if (owner == comm_.rank()) comm_.receive(ranks_.back(), tag_of(part), own);
+  });
 }
 
 void GradientChain::finish() {
@@ -118,7 +163,7 @@ void GradientChain::finish() {
   if (ranks_.back() != comm_.rank()) {
     for (int64_t part = std::ssize(parts_) - 1; part >= 0; --part) {
       const int64_t own = part - model::kPartsOutside;
-      if (is_here(own)) receive_from(ranks_.back(), own);
+      if (is_here(own)) has_parameters_ ? receive_own(own) : receive_from(ranks_.back(), own);
     }
   }
   // Also where no micro-batch was this rank's.

@@ -2,9 +2,10 @@
 // GradientChain: gradients of a stage whose micro-batches ranks have dealt out among themselves.
 // Each sum goes on from the rank of the micro-batch before to that of the next one, part by part
 // (model/pass/gradient_turns.h) behind the backwards, and so has the order and the bits of one
-// rank's. What the last micro-batch adds goes to all, so that between batches each rank has all
-// gradients, and steps alike. A sum that no sequence of a micro-batch adds to goes through it.
-// Engine thread only.
+// rank's. What the last micro-batch has made of an adapter goes to all, so that between batches
+// each rank has all of its gradients, and steps alike; of the base parameters each owner gets its
+// rows (train/ownership.h). A sum that no sequence of a micro-batch adds to goes through it. Engine
+// thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,14 +18,14 @@
 
 namespace strata::engine {
 
-// Among ranks that have a stage: of what they tell each other besides gradients. Chains' tags come
-// behind it.
-constexpr int64_t kLossTag = 0;
+// Among ranks that have a stage: of what they tell each other besides gradients of a batch, whose
+// tags come behind these.
+constexpr int64_t kLossTag = 0, kParameterTag = 1, kSumTag = 2, kFirstChainTag = 3;
 
 class GradientChain {
  public:
   // Of the ranks that have the stage, and this one's engine of it. Borrows both. Its messages have
-  // tags behind kLossTag, those of no two stages the same.
+  // tags from kFirstChainTag on, those of no two stages the same.
   GradientChain(Comm& comm, Engine& engine) : comm_(comm), engine_(engine) {}
 
   // A micro-batch's turns with its gradients. Borrows the chain.
@@ -55,7 +56,7 @@ class GradientChain {
   [[nodiscard]] Views& views_of(int64_t part) {
     return parts_[static_cast<size_t>(index_of(part))];
   }
-  [[nodiscard]] static int64_t tag_of(int64_t part) { return kLossTag + 1 + index_of(part); }
+  [[nodiscard]] static int64_t tag_of(int64_t part) { return kFirstChainTag + index_of(part); }
   void add(int64_t part, TensorView gradient);
   [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
   void add_parameters();
@@ -67,12 +68,21 @@ class GradientChain {
   void send_to(int rank, int64_t part);
   void receive(int64_t part, size_t place);
   void receive_from(int rank, int64_t part);
+  // Of base parameters what is at rest: the own rows of a part to a rank, all owners' rows of it
+  // here to be worked on, and what was worked on to all owners.
+  void send_own(int rank, int64_t part);
+  void collect(int64_t part);
+  void give_to_owners(int64_t part);
+  void receive_own(int64_t part);
+  template <typename Body>
+  void for_accumulators(int64_t part, Body body);
 
   Comm& comm_;
   Engine& engine_;
   std::vector<Views> parts_;
   std::vector<model::LoraAdapter*> adapters_;  // that take gradients
   bool has_parameters_ = false;
+  bool has_before_ = false;  // base parameters have gradients of a batch before
   std::vector<int> ranks_;
 };
 

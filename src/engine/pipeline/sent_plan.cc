@@ -2,9 +2,10 @@
 #include "engine/pipeline/sent_plan.h"
 
 #include <algorithm>
-#include <optional>
+#include <numeric>
 
 #include "base/check.h"
+#include "engine/pipeline/owners.h"
 #include "engine/pipeline/stage_runner.h"
 
 namespace strata::engine {
@@ -19,7 +20,10 @@ class SentPlanner {
         engine_(engine),
         weights_(*engine.model().weights),
         batch_(batch),
-        sent_(static_cast<size_t>(plan.num_ranks_in_all())) {}
+        sent_(static_cast<size_t>(plan.num_ranks_in_all())) {
+    for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
+      ownerships_.push_back(ownership_of(plan, stage, engine));
+  }
 
   void add_batch() {
     Round round;
@@ -97,47 +101,58 @@ class SentPlanner {
     return is_embedding ? 0 : last_stage();
   }
 
-  // What a micro-batch's backward adds to, of each stage.
-  [[nodiscard]] std::vector<int64_t> gradient_values() const {
-    std::vector<int64_t> values(static_cast<size_t>(plan_.num_stages()), 0);
-    const std::optional<int64_t> mtp_layer = weights_.layers().mtp_layer();
-    const bool mtp = batch_.mtp_weight > 0.0f;
-    const auto runs = [&](int64_t layer) { return mtp || layer != mtp_layer; };
+  // Values that a micro-batch's backward adds to, of a stage.
+  [[nodiscard]] int64_t adapter_values(int stage) const {
+    int64_t values = 0;
     for (const model::LoraAdapter* adapter : adapters()) {
       for (const model::LoraModule& module : adapter->modules()) {
         const int64_t count = module.a.shape.num_elements() + module.b.shape.num_elements();
-        const int stage = stage_of(module.spec.layer, module.is_embedding());
-        if (runs(module.spec.layer)) values[static_cast<size_t>(stage)] += count;
-        if (module.spec.layer < 0 && mtp && mtp_layer) values.back() += count;  // used again
+        const bool is_here = stage_of(module.spec.layer, module.is_embedding()) == stage;
+        if (is_here && runs(module.spec.layer)) values += count;
+        const bool again = module.spec.layer < 0 && weights_.layers().mtp_layer().has_value();
+        if (stage == last_stage() && again && batch_.mtp_weight > 0.0f) values += count;
       }
     }
-    if (!trains_parameters()) return values;
-    for (size_t index = 0; index < weights_.table().size(); ++index) {
-      const model::Parameter& parameter = weights_.table()[index];
-      if (parameter.buffer || !runs(parameter.layer)) continue;
-      const int stage = stage_of(parameter.layer, index == weights_.embedding_index());
-      values[static_cast<size_t>(stage)] += parameter.shape.num_elements();
-    }
-    const int64_t apart = (engine_.config().tie_word_embeddings ? 1 : 0) + (mtp ? 2 : 0);
-    values.back() += apart * embedding_values();
     return values;
   }
-  [[nodiscard]] int64_t embedding_values() const {
-    return weights_.table()[weights_.embedding_index()].shape.num_elements();
+  // Of all parameters those that an owner has.
+  [[nodiscard]] int64_t base_values(int stage, int owner) const {
+    const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
+    const size_t embedding = weights_.embedding_index();
+    int64_t values = 0;
+    for (size_t index = 0; index < weights_.table().size(); ++index) {
+      const int layer = weights_.table()[index].layer;
+      if (runs(layer) && stage_of(layer, index == embedding) == stage)
+        values += owners.num_values(owner, index);
+    }
+    if (stage != last_stage()) return values;
+    if (engine_.config().tie_word_embeddings) values += owners.num_values(owner, embedding);
+    if (batch_.mtp_weight == 0.0f) return values;
+    return values + owners.num_values(owner, embedding) +
+           owners.num_values(owner, weights_.head_index());
+  }
+  [[nodiscard]] bool runs(int64_t layer) const {
+    return batch_.mtp_weight > 0.0f || layer != weights_.layers().mtp_layer();
   }
 
-  // From each micro-batch's rank to the next one's, and from the last one's to all.
+  // From each micro-batch's rank to the next one's, and what the last one has made to all, or to
+  // its owners.
   void add_chains(const std::vector<int>& backwards) {
-    if (batch_.gradients == api::Gradients::kNone) return;
-    const std::vector<int64_t> values = gradient_values();
-    for (size_t place = 0; place < backwards.size(); ++place) {
-      const bool is_last = place + 1 == backwards.size();
-      const int data = backwards[place];
-      int64_t times = plan_.data - 1;
-      if (!is_last) times = backwards[place + 1] == data ? 0 : 1;
-      for (int stage = 0; stage <= last_stage(); ++stage) {
-        of(rank_of(stage), data)[Sent::kGradients] +=
-            times * values[static_cast<size_t>(stage)] * kF32Bytes;
+    for (int stage = 0; stage <= last_stage() && !backwards.empty(); ++stage) {
+      std::vector<int64_t> owned(static_cast<size_t>(plan_.data), adapter_values(stage));
+      for (int owner = 0; owner < plan_.data && trains_parameters(); ++owner)
+        owned[static_cast<size_t>(owner)] = base_values(stage, owner);
+      const int64_t all = trains_parameters()
+                              ? std::accumulate(owned.begin(), owned.end(), int64_t{0})
+                              : owned.front();
+      for (size_t place = 0; place + 1 < backwards.size(); ++place) {
+        if (backwards[place] == backwards[place + 1]) continue;
+        of(rank_of(stage), backwards[place])[Sent::kGradients] += all * kF32Bytes;
+      }
+      for (int owner = 0; owner < plan_.data; ++owner) {
+        if (owner == backwards.back()) continue;
+        of(rank_of(stage), backwards.back())[Sent::kGradients] +=
+            owned[static_cast<size_t>(owner)] * kF32Bytes;
       }
     }
   }
@@ -185,14 +200,49 @@ class SentPlanner {
     add_swap(count, count);
   }
 
+  // The embedding's rows that both owners have, to each other.
+  void add_base_swap(int64_t times_of_last) {
+    const size_t index = weights_.embedding_index();
+    const int64_t row = weights_.table()[index].num_cols() * kF32Bytes;
+    for (int first = 0; first < plan_.data && last_stage() > 0; ++first) {
+      for (int last = 0; last < plan_.data; ++last) {
+        if (rank_of(0) == rank_of(last_stage()) && first == last) continue;
+        const train::OwnedRows both = ownerships_.front()
+                                          .rows(first, index)
+                                          .shared_with(ownerships_.back().rows(last, index));
+        of(rank_of(0), first)[Sent::kGradients] += both.count * row;
+        of(rank_of(last_stage()), last)[Sent::kGradients] += times_of_last * both.count * row;
+      }
+    }
+  }
+
+  // Sums of squares of rows that are not the last of their parameter, and what each owner's step
+  // has made of its own.
+  void add_owners(int stage) {
+    const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
+    for (int owner = 0; owner < plan_.data; ++owner) {
+      SentBytes& sent = of(rank_of(stage), owner);
+      for (size_t index = 0; index < weights_.table().size(); ++index) {
+        const train::OwnedRows& rows = owners.rows(owner, index);
+        const bool is_counted = index != weights_.embedding_index() || stage == 0;
+        const bool is_last = rows.empty() || rows.end() == owners.items()[index].rows;
+        if (is_counted && !is_last) sent[Sent::kControl] += static_cast<int64_t>(sizeof(double));
+      }
+      for (const ParameterPiece& piece : pieces_of(weights_, owners, owner)) {
+        sent[Sent::kParameters] +=
+            (plan_.data - 1) * piece.shape.num_elements() * dtype_bytes(piece.dtype);
+      }
+    }
+  }
+
   void add_base_step() {
     const auto sums = std::ssize(weights_.table());
-    add_control(sums * static_cast<int64_t>(sizeof(double)) * (plan_.num_ranks() - 1));
+    add_control(sums * static_cast<int64_t>(sizeof(double)) *
+                (plan_.num_ranks() - 1 + plan_.data - 1));
     const model::ModelConfig& c = engine_.config();
     const int64_t tied = c.tie_word_embeddings ? 1 : 0, mtp = c.use_mtp ? 1 : 0;
-    if (tied + mtp > 0) {
-      add_swap(embedding_values(), (tied + mtp + tied * mtp) * embedding_values());
-    }
+    if (tied + mtp > 0) add_base_swap(tied + mtp + tied * mtp);
+    for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage) add_owners(stage);
     for (const size_t index : engine_.base_trainer().router_biases()) {
       const model::Parameter& bias = weights_.table()[index];
       const int stage = stage_of(bias.layer, /*is_embedding=*/false);
@@ -207,8 +257,9 @@ class SentPlanner {
   Engine& engine_;
   const model::ModelWeights& weights_;
   const api::Batch& batch_;
-  std::vector<SentBytes> sent_;    // of each rank
-  std::vector<int> of_sequences_;  // data ranks that they are dealt to
+  std::vector<SentBytes> sent_;               // of each rank
+  std::vector<int> of_sequences_;             // data ranks that they are dealt to
+  std::vector<train::Ownership> ownerships_;  // of each stage, where parameters train
 };
 
 }  // namespace

@@ -12,8 +12,9 @@
 namespace strata::engine {
 
 // Of each rank, for a batch that wants no large results (Runner::run) and the optimizer steps of
-// these slots behind it (Runner::step), which all that the batch trains is. `engine`: any stage's,
-// which has the slots. Of the batch's sequences only the numbers of tokens and targets count.
+// these slots behind it (Runner::step), all that the batch trains; nothing was accumulated before.
+// `engine`: any stage's, which has the slots. Of sequences only the numbers of tokens and targets
+// count.
 std::vector<SentBytes> plan_sent(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
                                  std::span<const api::AdapterSlot> stepped);
 

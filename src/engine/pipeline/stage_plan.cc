@@ -84,17 +84,7 @@ int64_t training_bytes(Engine& engine, const PlanShape& shape) {
   int64_t bytes = 0;
   for (const auto& [slot, adapter] : engine.adapters()) bytes += adapter->num_bytes();
   if (engine.adapters().empty()) bytes = adapter_bytes(engine, shape.modules, shape.backward);
-  if (!shape.train_base) return bytes;
-  // Masters, gradients and two moments, of which some parameters may have one alone.
-  const model::ModelWeights& weights = *engine.model().weights;
-  const train::BaseTrainer& trainer = engine.base_trainer();
-  bytes += (3 * weights.num_parameters() + trainer.num_second_moments()) * dtype_bytes(DType::kF32);
-  const model::BaseGradients& gradients = *engine.base_trainer().gradients();
-  for (const TensorView& apart :
-       {gradients.d_tied_head, gradients.d_mtp_embedding, gradients.d_mtp_head}) {
-    if (!apart.empty()) bytes += apart.num_bytes();
-  }
-  return bytes;
+  return bytes + (shape.train_base ? engine.base_trainer().num_bytes() : 0);
 }
 
 }  // namespace

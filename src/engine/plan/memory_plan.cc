@@ -129,13 +129,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   }
   plan.items.push_back({"adapters", adapters});
   if (shape.train_base) {
-    // Masters, gradients, and moments, of which some parameters may have one alone.
-    int64_t floats = 3 * weights.num_parameters() + engine.base_trainer().num_second_moments();
-    // Accumulators of embedding and head apart from their gradients.
-    const model::ModelConfig& c = engine.config();
-    floats += (c.tie_word_embeddings ? 1 : 0) * c.vocab_size * c.hidden_size;
-    floats += (c.use_mtp ? 2 : 0) * c.vocab_size * c.hidden_size;
-    plan.items.push_back({"base training", floats * dtype_bytes(DType::kF32)});
+    plan.items.push_back({"base training", engine.base_trainer().num_bytes()});
   }
   plan.items.push_back({"pass", pass_bytes});
   if (shape.train_base) plan.items.push_back({"step", step_bytes(engine, shape, pass_bytes)});

@@ -422,15 +422,23 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
 }
 
 void read_stored(Backend& backend, const LoadedModel& model, size_t index, TensorView out) {
+  const Parameter& parameter = model.weights->table()[index];
+  CHECK(out.dense() && out.shape.num_elements() == parameter.shape.num_elements());
+  read_stored_rows(backend, model, index, 0,
+                   TensorView(out.data, DType::kF32, {parameter.num_rows(), parameter.num_cols()}));
+}
+
+void read_stored_rows(Backend& backend, const LoadedModel& model, size_t index, int64_t first_row,
+                      TensorView out) {
   const HostAccess access(backend.allocator());
   const Parameter& parameter = model.weights->table()[index];
-  CHECK(model.checkpoint != nullptr && out.dense());
-  CHECK(out.shape.num_elements() == parameter.shape.num_elements());
+  const int64_t cols = parameter.num_cols();
+  CHECK(model.checkpoint != nullptr && out.dense() && out.cols() == cols, index);
   const CheckpointTensor& tensor = *model.checkpoint->find(parameter.name);
-  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
-    const int64_t first = (parameter.first_row + begin) * cols;
-    model.checkpoint->read_f32(tensor, first, (end - begin) * cols, out.f32() + begin * cols);
-  });
+  const int64_t step = std::max<int64_t>(1, kSliceBytes / (cols * dtype_bytes(DType::kF32)));
+  for (int64_t begin = 0; begin < out.rows(); begin += step)
+    model.checkpoint->read_f32(tensor, (parameter.first_row + first_row + begin) * cols,
+                               std::min(step, out.rows() - begin) * cols, out.f32() + begin * cols);
 }
 
 void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,

@@ -69,6 +69,9 @@ std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, Model
 
 // Copies a parameter's stored values, widened to f32, into out (row-major, dense).
 void read_stored(Backend& backend, const LoadedModel& model, size_t index, TensorView out);
+// The same of rows [first_row, ...) of a matrix.
+void read_stored_rows(Backend& backend, const LoadedModel& model, size_t index, int64_t first_row,
+                      TensorView out);
 
 // Values of a parameter to be saved: fills f32 rows [first_row, first_row + rows.rows()).
 using RowSource = FunctionRef<void(size_t index, int64_t first_row, TensorView rows)>;

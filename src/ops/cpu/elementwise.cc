@@ -159,17 +159,18 @@ void add_rows_into(CpuBackend& backend, TensorView x, TensorView y) {
   });
 }
 
-double sum_of_squares(CpuBackend& backend, TensorView x) {
+double sum_of_squares(CpuBackend& backend, TensorView x) { return cpu::add_squares(backend, x, 0); }
+
+double add_squares(CpuBackend& backend, TensorView x, double total) {
   const HostAccess access(backend.allocator());
   const int64_t rows = x.rows();
-  if (rows == 0 || x.cols() == 0) return 0;
+  if (rows == 0 || x.cols() == 0) return total;
   const bool alone = backend.pool().num_threads() == 1;  // adds each row as it goes
   Scratch::Mark mark(backend.scratch());
   auto* sums = alone ? nullptr
                      : static_cast<double*>(
                            backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
   if (backend.is_counting()) return 0;
-  double total = 0;
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {

@@ -25,6 +25,7 @@ void gather_sum(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, Tens
 void scatter_add(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
 void add_rows_into(CpuBackend& backend, TensorView x, TensorView y);
 double sum_of_squares(CpuBackend& backend, TensorView x);
+double add_squares(CpuBackend& backend, TensorView x, double sum);
 double sum_of_squares_list(CpuBackend& backend, std::span<const TensorView> x);
 void fill(CpuBackend& backend, TensorView y, float value);
 void round_in_place(CpuBackend& backend, TensorView x);

@@ -94,6 +94,7 @@ constexpr Rows kRows = {
                     .scatter_add = on_cpu<scatter_add>,
                     .add_rows_into = on_cpu<add_rows_into>,
                     .sum_of_squares = on_cpu<sum_of_squares>,
+                    .add_squares = on_cpu<add_squares>,
                     .sum_of_squares_list = on_cpu<sum_of_squares_list>},
     .gated = {.forward = on_cpu<gated>,
               .backward = on_cpu<gated_backward>,

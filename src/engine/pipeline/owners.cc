@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/pipeline/owners.h"
+
+#include <algorithm>
+
+#include "base/trace.h"
+#include "engine/pipeline/gradient_chain.h"
+
+namespace strata::engine {
+namespace {
+
+// Of what is on its way to another rank at once: that takes memory too.
+constexpr int64_t kPieceBytes = 1 << 20;
+
+}  // namespace
+
+train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engine) {
+  const model::ModelWeights& weights = *engine.model().weights;
+  const model::ModelConfig& c = engine.config();
+  const bool ends = stage + 1 == plan.num_stages();
+  const auto is_held = [&](size_t index) {
+    const int layer = weights.table()[index].layer;
+    if (layer >= 0) return plan.stage_of_layer(layer) == stage;
+    if (index != weights.embedding_index()) return ends;
+    return stage == 0 || (ends && (c.tie_word_embeddings || c.use_mtp));
+  };
+  return train::divide_parameters(weights, engine.base_trainer().how(), plan.data, is_held);
+}
+
+// What others wait for comes first, and last what waits for others.
+void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
+  const train::BaseTrainer& trainer = engine.base_trainer();
+  const train::Ownership& all = trainer.ownership();
+  const int own = data.rank();
+  // Who has the rows behind the own ones, or before them.
+  const auto neighbour = [&](size_t index, int step) {
+    int owner = own + step;
+    while (all.rows(owner, index).empty()) owner += step;
+    return owner;
+  };
+  const auto add = [&](size_t index, double before) {
+    const double sum = trainer.add_squares(engine.backend(), index, before);
+    if (all.rows(own, index).end() == all.items()[index].rows) {
+      sums[index] += sum;
+    } else {
+      data.send_bytes(neighbour(index, 1), kSumTag, &sum, sizeof(sum));
+    }
+  };
+  const auto is_first = [&](size_t index) { return all.rows(own, index).first == 0; };
+  for (const bool divided : {true, false}) {
+    for (size_t index = 0; index < sums.size(); ++index) {
+      if (all.rows(own, index).empty() || !trainer.is_counted(index)) continue;
+      if (all.is_divided(own, index) == divided && is_first(index)) add(index, 0.0);
+    }
+  }
+  for (size_t index = 0; index < sums.size(); ++index) {
+    if (all.rows(own, index).empty() || !trainer.is_counted(index) || is_first(index)) continue;
+    double before = 0.0;
+    data.receive_bytes(neighbour(index, -1), kSumTag, &before, sizeof(before));
+    add(index, before);
+  }
+}
+
+std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
+                                      const train::Ownership& ownership, int owner) {
+  std::vector<ParameterPiece> pieces;
+  for (size_t index = 0; index < weights.table().size(); ++index) {
+    const train::OwnedRows& rows = ownership.rows(owner, index);
+    const model::Parameter& parameter = weights.table()[index];
+    if (!parameter.is_matrix()) {
+      if (!rows.empty()) pieces.push_back({index, rows, {1, parameter.num_cols()}, DType::kF32});
+      continue;
+    }
+    const DType dtype = weights.compute_dtype();
+    const int64_t cols = parameter.num_cols();
+    const int64_t most = std::max<int64_t>(1, kPieceBytes / (cols * dtype_bytes(dtype)));
+    for (int64_t first = rows.first; first < rows.end(); first += most) {
+      const int64_t count = std::min(most, rows.end() - first);
+      pieces.push_back({index, {first, count}, {count, cols}, dtype});
+    }
+  }
+  return pieces;
+}
+
+// No owner is more than a piece ahead of another.
+void exchange_parameters(Comm& data, Engine& engine) {
+  const TraceSpan span("exchange parameters");
+  model::ModelWeights& weights = *engine.model().weights;
+  std::vector<std::vector<ParameterPiece>> pieces;
+  size_t most = 0;
+  for (int owner = 0; owner < data.size(); ++owner) {
+    pieces.push_back(pieces_of(weights, engine.base_trainer().ownership(), owner));
+    most = std::max(most, pieces.back().size());
+  }
+  Backend& backend = engine.backend();
+  for (size_t i = 0; i < most; ++i) {
+    const auto& own = pieces[static_cast<size_t>(data.rank())];
+    if (i < own.size()) {
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView rows = backend.scratch().take(own[i].dtype, own[i].shape);
+      weights.read(backend, own[i].index, own[i].rows.first, rows);
+      for (int to = 0; to < data.size(); ++to) {
+        if (to != data.rank()) data.send(to, kParameterTag, rows);
+      }
+    }
+    for (int from = 0; from < data.size(); ++from) {
+      const std::vector<ParameterPiece>& theirs = pieces[static_cast<size_t>(from)];
+      if (from == data.rank() || i >= theirs.size()) continue;
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView rows = backend.scratch().take(theirs[i].dtype, theirs[i].shape);
+      data.receive(from, kParameterTag, rows);
+      weights.write(backend, theirs[i].index, theirs[i].rows.first, rows);
+    }
+  }
+}
+
+}  // namespace strata::engine

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks that have the same stage, of whose parameters each owns some rows
+// (train/ownership.h), tell each other around an optimizer step. All make the same calls. Engine
+// thread only.
+#pragma once
+#include <span>
+
+#include "backend/comm.h"
+#include "engine/engine.h"
+#include "engine/pipeline/plan.h"
+
+namespace strata::engine {
+
+// Of any stage's parameters, as its ranks have divided them; `engine` has a stage of the model.
+train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engine);
+
+// Adds to `sums`, of the table's size, what this rank's own rows make of the norm: those of a
+// parameter whose rows have several owners are added up in their order, and are the last one's.
+void add_own_squares(Comm& data, Engine& engine, std::span<double> sums);
+
+// Pieces of what an owner has, in the order in which they are exchanged; a piece is rows of a
+// parameter.
+struct ParameterPiece {
+  size_t index = 0;
+  train::OwnedRows rows;
+  Shape shape;
+  DType dtype = DType::kF32;  // as it is sent: what products read
+};
+std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
+                                      const train::Ownership& ownership, int owner);
+// Every rank gets what the owners' steps have made of their rows.
+void exchange_parameters(Comm& data, Engine& engine);
+
+}  // namespace strata::engine

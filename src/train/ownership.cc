@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/ownership.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace strata::train {
+
+OwnedRows OwnedRows::shared_with(const OwnedRows& other) const {
+  const int64_t begin = std::max(first, other.first);
+  return {begin, std::max<int64_t>(0, std::min(end(), other.end()) - begin)};
+}
+
+Ownership::Ownership(std::span<const Item> items, int num_owners)
+    : items_(items.begin(), items.end()),
+      rows_(static_cast<size_t>(num_owners), std::vector<OwnedRows>(items.size())) {
+  CHECK(num_owners >= 1, num_owners);
+  int64_t total = 0;
+  for (const Item& item : items_) total += item.rows * item.cols;
+  int owner = 0;
+  int64_t done = 0;
+  for (size_t index = 0; index < items_.size(); ++index) {
+    const Item& item = items_[index];
+    for (int64_t first = 0; first < item.rows;) {
+      const int64_t left = item.rows - first;
+      const int64_t space = total * (owner + 1) / num_owners - done;
+      int64_t count = item.cols == 0 ? left : (space + item.cols / 2) / item.cols;
+      if (item.whole) count = 2 * space >= left * item.cols ? left : 0;
+      count = owner + 1 == num_owners ? left : std::clamp<int64_t>(count, 0, left);
+      if (count > 0) rows_[static_cast<size_t>(owner)][index] = {first, count};
+      first += count;
+      done += count * item.cols;
+      if (first < item.rows) ++owner;
+    }
+  }
+}
+
+int64_t Ownership::num_values(int owner) const {
+  int64_t values = 0;
+  for (size_t index = 0; index < items_.size(); ++index) values += num_values(owner, index);
+  return values;
+}
+
+}  // namespace strata::train

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ownership: which of several ranks that have the same parameters keeps what of them between steps:
+// masters, moments and gradients. Each has a run of rows in the table's order, about as many values
+// as any other, and steps it alone. Plain values. Any thread.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace strata::train {
+
+// One of so many owners.
+struct Share {
+  int owner = 0;
+  int num_owners = 1;
+};
+
+// Rows of a parameter, of what is not a matrix the one that it is (model::Parameter::num_rows).
+struct OwnedRows {
+  int64_t first = 0;
+  int64_t count = 0;  // 0: none
+
+  [[nodiscard]] bool empty() const { return count == 0; }
+  [[nodiscard]] int64_t end() const { return first + count; }
+  // Of both.
+  [[nodiscard]] OwnedRows shared_with(const OwnedRows& other) const;
+};
+
+class Ownership {
+ public:
+  // A parameter; of none that is held or trains there are 0 rows. `whole`: it has one owner.
+  struct Item {
+    int64_t rows = 0, cols = 0;
+    bool whole = false;
+  };
+  Ownership() = default;
+  Ownership(std::span<const Item> items, int num_owners);
+
+  [[nodiscard]] int num_owners() const { return static_cast<int>(rows_.size()); }
+  [[nodiscard]] const OwnedRows& rows(int owner, size_t index) const {
+    return rows_[static_cast<size_t>(owner)][index];
+  }
+  // Whether rows of one parameter have several owners.
+  [[nodiscard]] bool is_divided(int owner, size_t index) const {
+    const OwnedRows& own = rows(owner, index);
+    return !own.empty() && own.count < items_[index].rows;
+  }
+  [[nodiscard]] const std::vector<Item>& items() const { return items_; }
+  // Values of the rows that the owner has.
+  [[nodiscard]] int64_t num_values(int owner, size_t index) const {
+    return rows(owner, index).count * items_[index].cols;
+  }
+  [[nodiscard]] int64_t num_values(int owner) const;
+
+ private:
+  std::vector<Item> items_;
+  std::vector<std::vector<OwnedRows>> rows_;  // of each owner, by parameter
+};
+
+}  // namespace strata::train
