@@ -123,10 +123,13 @@ OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
 }
 
 // In the group of the stages.
-void ranks_row(OptionTable& t, std::string& field) {
-  t.text("ranks", field,
+void ranks_rows(OptionTable& t, StageOptions& o) {
+  t.text("ranks", o.ranks,
          "pipeline=P,data=D (or one of them) under mpirun -n P*D (or srun): a process for each "
          "rank, on one machine or several, in place of --stages (docs/cluster.md)");
+  t.choice("bind", o.bind, {"auto", "none"},
+           "of ranks that share cores, which mpirun then has not bound: auto gives each its part, "
+           "by NUMA node; none leaves them");
 }
 
 OptionRow& method_row(OptionTable& t, std::string& field) {
@@ -277,7 +280,7 @@ OptionTable options_of(TrainOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   stage_rows(t, o.stages);
-  ranks_row(t, o.stages.ranks);
+  ranks_rows(t, o.stages);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -410,7 +413,7 @@ OptionTable options_of(ProbeOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
-  ranks_row(t, o.stages.ranks);
+  ranks_rows(t, o.stages);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -457,6 +460,7 @@ OptionTable options_of(BenchOptions& o) {
              "probes of limits take 256 MiB besides it");
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
+  ranks_rows(t, o.stages);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},

@@ -104,5 +104,29 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
   EXPECT_FALSE(stats.at("saved_bytes").as_object().empty());
 }
 
+// As its line says; what does not train is refused, once.
+TEST_F(RanksTest, AreBenched) {
+  const auto bench = [&](const std::string& work) {
+    const std::vector<std::string> words = {
+        STRATA_BINARY,       "bench",    work, "--model",        deep_model(), "--ranks",
+        "pipeline=2,data=2", "--repeat", "1",  "--microbatches", "2",          "--json"};
+    return run_shell(fmt::format("{}-n 4 {}", kMpirun, quoted(words)));
+  };
+  const Ended ended = bench("train_s512");
+  ASSERT_EQ(ended.code, 0) << ended.text;
+  const size_t first = ended.text.find("{\"work\":");
+  ASSERT_NE(first, std::string::npos) << ended.text;
+  EXPECT_EQ(ended.text.find("{\"work\":", first + 1), std::string::npos);
+  const json::object line =
+      json::parse(ended.text.substr(first, ended.text.find('\n', first) - first)).as_object();
+  EXPECT_EQ(line.at("stages"), 2);
+  EXPECT_EQ(line.at("data_ranks"), 2);
+  EXPECT_EQ(line.at("microbatches"), 2);
+  EXPECT_EQ(line.at("sequences"), 4);
+  const Ended refused = bench("decode1");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.text, HasSubstr("--ranks: decode1 does not train"));
+}
+
 }  // namespace
 }  // namespace strata::apps

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iterator>
 
+#include "base/cores.h"
 #include "tests/ranks/ranks_fixture.h"
 
 namespace strata::apps {
@@ -110,12 +111,16 @@ TEST_F(RanksTest, OfDataChangeNoBit) {
     cases.push_back({2, "data=2", "full"});
     cases.push_back({3, "data=3", "lora"});
     cases.push_back({2, "data=2", "full", {.microbatches = 2}});
+    cases.push_back({2, "data=2", "muon"});
+    cases.push_back({4, "data=2,pipeline=2", "muon", {.schedule = "1f1b", .microbatches = 2}});
     cases.push_back({4, "pipeline=2,data=2", "lora", {.schedule = "zb1p", .microbatches = 2}});
   }
-  for (const std::string method : {"lora", "full"}) {
+  for (const std::string method : {"lora", "full", "muon"}) {
+    if (method == "muon" && !runs_all()) continue;
     TrainOptions one = options("one-" + method);
     one.model = deep_model();
-    one.method = method;
+    one.method = method == "muon" ? "full" : method;
+    if (method == "muon") one.optimizer = method;
     if (method == "lora") one.targets = "all-linear,embed_tokens,lm_head";
     one.steps = 4;
     ASSERT_EQ(run_train(one), 0);
@@ -127,10 +132,26 @@ TEST_F(RanksTest, OfDataChangeNoBit) {
           run_ranks(cases[i].ranks, dealt(one, name, cases[i].division, cases[i].stages));
       ASSERT_EQ(ended.code, 0) << ended.text;
       expect_the_files_of(one, name,
-                          method == "full" ? "model.safetensors" : "adapter_model.safetensors");
+                          method == "lora" ? "adapter_model.safetensors" : "model.safetensors");
       EXPECT_THAT(ended.text, HasSubstr(fmt::format("one of {} ranks', in turn",
                                                     cases[i].division == "data=3" ? 3 : 2)));
     }
+  }
+}
+
+// Ranks that share a machine's cores divide them where mpirun has not, unless they are told not to.
+TEST_F(RanksTest, DivideTheCoresOfAMachine) {
+  if (usable_cores() < 2) GTEST_SKIP() << "one core";
+  TrainOptions one = options("one");
+  one.steps = 2;
+  ASSERT_EQ(run_train(one), 0);
+  for (const std::string bind : {"auto", "none"}) {
+    SCOPED_TRACE(bind);
+    const Ended ended = run_ranks(2, dealt(one, bind, "data=2", {.bind = bind}));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    expect_the_files_of(one, bind, "adapter_model.safetensors");
+    const bool is_bound = ended.text.find("this one's on cores ") != std::string::npos;
+    EXPECT_EQ(is_bound, bind == "auto") << ended.text;
   }
 }
 
@@ -186,8 +207,8 @@ class RunningRanks {
 };
 
 // A rank that is killed in the midst of a run ends it, and is named.
-void kill_and_expect_its_name(const RunningRanks& ranks, int killed) {
-  ranks.signal_after(15, killed, SIGKILL);
+void kill_and_expect_its_name(const RunningRanks& ranks, int killed, int64_t lines = 15) {
+  ranks.signal_after(lines, killed, SIGKILL);
   const Ended ended = ranks.wait();
   EXPECT_NE(ended.code, 0);
   EXPECT_THAT(ended.text, HasSubstr(fmt::format("rank {} with PID", killed)));
@@ -234,6 +255,22 @@ TEST_F(RanksTest, AKilledDataRankEndsAllAndAnyDivisionContinues) {
     EXPECT_EQ(resumed.code, 0) << resumed.text;
     expect_the_files_of(one, name, "adapter_model.safetensors");
   }
+}
+
+// What owners have of all parameters goes to where another division wants it.
+TEST_F(RanksTest, AnyDivisionContinuesWhatDataRanksOwned) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  one.method = "full";
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions o = dealt(one, "killed", "data=3");
+  kill_and_expect_its_name(RunningRanks(start_of(3, o), o), 2);
+  o.resume = true;
+  o.stages.ranks = "data=2";
+  kill_and_expect_its_name(RunningRanks(start_of(2, o), o), 1, 30);
+  o.stages = {};
+  EXPECT_EQ(run_train(o), 0);
+  expect_the_files_of(one, "killed", "model.safetensors");
 }
 
 // Of all parameters, whose state is far more than what is sent at once; and by as many.

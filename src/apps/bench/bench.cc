@@ -449,18 +449,18 @@ class Bench {
 };
 
 int bench_in_stages(const Work& work, const BenchOptions& options) {
+  const std::string by = options.stages.ranks.empty() ? "--stages" : "--ranks";
   if (work.kind != Kind::kTrain) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--stages: {} does not train; prefill and decoding run on one stage",
-                            work.name));
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: {} does not train; prefill and decoding run on one stage", by, work.name));
   }
-  if (options.context > 0) {
+  if (options.context > 0)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--context: {} does not decode", work.name));
-  }
   if (!options.memory.empty()) {
     throw Error(ErrorCode::kUnsupported,
-                "--memory and --stages: bench divides what --recompute keeps; leave one out");
+                "--memory and " + by + ": bench divides what --recompute keeps; leave one out");
   }
   return bench_stages({.name = std::string(work.name),
                        .sequences = std::max<int64_t>(work.batch, options.stages.microbatches),
@@ -487,7 +487,7 @@ int run_bench(const BenchOptions& options) {
   for (const Work& work : kWorks) {
     if (work.name != options.work) continue;
     name_thread("main");
-    report::TraceFile trace(options.trace);
+    report::TraceFile trace(options.stages.ranks.empty() ? options.trace : "");
     const int code =
         options.divides() ? bench_in_stages(work, options) : Bench(work, options).run();
     trace.finish();

@@ -10,14 +10,18 @@
 
 #include "apps/bench/figures.h"
 #include "apps/bench/inputs.h"
+#include "apps/options.h"
 #include "apps/setup/backend.h"
+#include "apps/setup/ranks.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/trace.h"
 #include "engine/plan/cost.h"
 #include "model/adapter/specs.h"
 #include "ops/limits.h"
+#include "report/trace_file.h"
 #include "schedule/lower.h"
 #include "schedule/walk.h"
 
@@ -38,6 +42,19 @@ class StagesBench {
   int run() {
     run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });
     print();
+    return 0;
+  }
+
+  // As one of ranks that are processes.
+  int run_as_process(Comm& comm) {
+    BenchOptions options = options_;
+    const OptionTable table = options_of(options);
+    RankFacts facts = options_.model.empty() ? facts_of(table) : facts_of(spec_, table);
+    add_schedule(options_.stages, facts);
+    check_alike(comm, facts);
+    machines_ = static_cast<double>(comm.size()) / comm.ranks_here();
+    run_rank(comm);
+    if (comm.rank() == 0) print();
     return 0;
   }
 
@@ -64,9 +81,9 @@ class StagesBench {
         .regions = plan_.regions};
     if (!options_.model.empty()) return make_runner(comm, plan_, spec_, engine_options);
     std::vector<std::unique_ptr<engine::Engine>> engines;
-    for (const int stage : plan_.stages_of(comm.rank())) {
-      auto backend = engines.empty() ? make_backend(threads_on(comm.rank()))
-                                     : engines.front()->backend().sharing();
+    const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
+    for (const int stage : plan_.stages_of(comm.rank() / plan_.data)) {
+      auto backend = engines.empty() ? make_backend(threads) : engines.front()->backend().sharing();
       model::LoadedModel made;
       made.config = config_;
       made.weights = std::make_unique<model::ModelWeights>(
@@ -77,10 +94,6 @@ class StagesBench {
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options));
     }
     return std::make_unique<engine::Runner>(comm, plan_, std::move(engines));
-  }
-
-  [[nodiscard]] int threads_on(int rank) const {
-    return threads_of(rank, plan_.num_ranks(), options_.threads);
   }
 
   // Returns when all ranks have come.
@@ -132,16 +145,18 @@ class StagesBench {
                      .peak = peak});
   }
 
-  // Of all threads together, while the other ranks wait.
+  // Of all threads together, which ranks of other machines are taken to have too, while the other
+  // ranks wait. A process that is bound to some cores has its share of them alone.
   double matrix_flops(Comm& comm) {
+    num_threads_ = 0;
+    for (int rank = 0; rank < comm.ranks_here(); ++rank)
+      num_threads_ += threads_of(rank, comm.ranks_here(), options_.threads);
     if (comm.rank() != 0) return 0.0;
-    if (!whole_) whole_ = make_backend(num_threads());
-    return ops::LimitProbe(*whole_).matrix_flops(spec_.dtype);
-  }
-  [[nodiscard]] int num_threads() const {
-    int threads = 0;
-    for (int rank = 0; rank < plan_.num_ranks(); ++rank) threads += threads_on(rank);
-    return threads;
+    const int own = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
+    const bool is_bound = usable_cores() < shared_cores();
+    if (!whole_) whole_ = make_backend(is_bound ? own : num_threads_);
+    const double flops = ops::LimitProbe(*whole_).matrix_flops(spec_.dtype) * machines_;
+    return is_bound ? flops * num_threads_ / own : flops;
   }
 
   // Of the ranks' time, that the schedule leaves idle with equal stages; a backward to activations
@@ -175,6 +190,7 @@ class StagesBench {
     if (options_.json) {
       boost::json::object line = {{"work", work_.name},
                                   {"stages", plan_.num_ranks()},
+                                  {"data_ranks", plan_.data},
                                   {"chunks", num_chunks},
                                   {"schedule", options_.stages.schedule},
                                   {"microbatches", plan_.table.num_microbatches},
@@ -184,19 +200,20 @@ class StagesBench {
       line["bubble_share"] = bubble_share();
       line["balance"] = balance();
       line["peak_live_microbatches"] = peak_live_;
-      put_machine(line, arithmetic_in_use(), num_threads());
+      put_machine(line, arithmetic_in_use(), num_threads_);
       line["repeat"] = options_.repeat;
       fmt::print("{}\n", boost::json::serialize(line));
       return;
     }
     fmt::print(
-        "{}: {}; {} ranks of {} stages, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
+        "{}: {}; {} ranks of {} stages{}, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
         "balance {:.1f} %, {} micro-batches alive on rank 0; peak {:.2f} GiB\n",
         work_.name,
         words_of(figures, fmt::format(" of {} sequences", work_.sequences), arithmetic_in_use(),
-                 num_threads()),
-        plan_.num_ranks(), num_chunks, options_.stages.schedule, plan_.table.num_microbatches,
-        fmt::join(layers, " "), 100 * bubble_share(), 100 * balance(), peak_live_, peak_rss_gib());
+                 num_threads_),
+        plan_.num_ranks(), num_chunks, plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data),
+        options_.stages.schedule, plan_.table.num_microbatches, fmt::join(layers, " "),
+        100 * bubble_share(), 100 * balance(), peak_live_, peak_rss_gib());
   }
 
   const StagedWork& work_;
@@ -206,13 +223,25 @@ class StagesBench {
   const engine::PipelinePlan plan_;
   std::vector<Figures> runs_;  // what the first rank has seen
   int64_t peak_live_ = 0;
+  double machines_ = 1.0;           // as many ranks as on this one
+  int num_threads_ = 0;             // of all ranks of a machine
   std::unique_ptr<Backend> whole_;  // of the limit's probe
 };
 
 }  // namespace
 
 int bench_stages(const StagedWork& work, const BenchOptions& options) {
-  return StagesBench(work, options).run();
+  if (options.stages.ranks.empty()) return StagesBench(work, options).run();
+  return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
+    BenchOptions divided = options;
+    divided.stages = stages_of(options.stages, layout);
+    StagedWork shared = work;
+    shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
+    report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
+    const int code = StagesBench(shared, divided).run_as_process(comm);
+    trace.finish();
+    return code;
+  });
 }
 
 }  // namespace strata::apps

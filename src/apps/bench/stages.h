@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `strata bench` of a training work in stages: what a pipeline of threads does against the bound
-// that its schedule and its split allow.
+// `strata bench` of a training work in stages or over ranks: what a pipeline of threads, or of
+// processes, does against the bound that its schedule and its split allow.
 #pragma once
 #include <string>
 

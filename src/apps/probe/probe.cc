@@ -360,10 +360,9 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
 
 int run_probe(const ProbeOptions& options) {
   if (!options.stages.ranks.empty()) {
-    return run_as_rank(options.stages.ranks,
-                       [&](Comm& comm, const schedule::ParallelLayout& layout) {
-                         return probe_as_rank(comm, layout, options);
-                       });
+    return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
+      return probe_as_rank(comm, layout, options);
+    });
   }
   check_started_alone();
   const ProbeRequest request = parse(read_file(options.request, kMaxRequestBytes), options);

@@ -7,15 +7,18 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 #include "apps/exit_code.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/model_identity.h"
 #include "backend/mpi_comm.h"
+#include "base/cores.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "data/input_file.h"
 #include "schedule/generate.h"
 
@@ -63,16 +66,32 @@ std::string receive_text(Comm& comm, int from) {
   return text;
 }
 
+// Neighbouring cores, as many as it has threads of all of them. Ranks that mpirun has bound to
+// cores of their own stay there, and so do more ranks than cores.
+void bind_to_part(const Comm& comm) {
+  const std::vector<int> cores = cores_by_node();
+  const int ranks = comm.ranks_here(), rank = comm.rank_here();
+  const auto count = static_cast<int>(cores.size());
+  if (ranks == 1 || count < ranks) return;
+  int first = 0;
+  for (int before = 0; before < rank; ++before) first += threads_of(before, ranks, count);
+  const auto part = std::span(cores).subspan(static_cast<size_t>(first),
+                                             static_cast<size_t>(threads_of(rank, ranks, count)));
+  if (bind_to_cores(part)) return;
+  log(LogLevel::kWarning, "--bind auto: the system does not let a rank choose its cores");
+}
+
 }  // namespace
 
-int run_as_rank(const std::string& ranks_text, RankBody body) {
+int run_as_rank(const StageOptions& stages, RankBody body) {
   MpiRanks ranks(find_plugin());
   int code = 0;
   try {
     ranks.run([&](Comm& comm) {
-      const schedule::ParallelLayout layout = schedule::parse_layout(ranks_text);
+      const schedule::ParallelLayout layout = schedule::parse_layout(stages.ranks);
       schedule::check_supported(layout);
       schedule::check_num_ranks(layout, comm.size());
+      if (stages.bind == "auto") bind_to_part(comm);
       code = body(comm, layout);
     });
   } catch (const Error& error) {
@@ -128,16 +147,21 @@ void add_schedule(const StageOptions& stages, RankFacts& facts) {
                          : "none");
 }
 
-RankFacts facts_of(const LoadSpec& spec, const OptionTable& table) {
+RankFacts facts_of(const OptionTable& table) {
   RankFacts facts = {
       {"program (hash)", fmt::format("{:016x}", data::content_hash(data::InputFile(kProgram)))},
-      {"CPU path", std::string(arithmetic_in_use())},
-      {"base model (hash)", model_identity(spec.texts)},
-      {"dtype", spec.dtype == DType::kBF16 ? "bf16" : "f32"}};
+      {"CPU path", std::string(arithmetic_in_use())}};
   for (const OptionRow& row : table.rows()) {
     if (std::find(kOfOne.begin(), kOfOne.end(), row.name) != kOfOne.end()) continue;
     facts.emplace_back("--" + row.name, row.text());
   }
+  return facts;
+}
+
+RankFacts facts_of(const LoadSpec& spec, const OptionTable& table) {
+  RankFacts facts = facts_of(table);
+  facts.emplace_back("base model (hash)", model_identity(spec.texts));
+  facts.emplace_back("dtype", spec.dtype == DType::kBF16 ? "bf16" : "f32");
   return facts;
 }
 

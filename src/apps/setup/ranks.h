@@ -19,9 +19,10 @@ namespace strata::apps {
 
 // Runs body as the rank that this process is among as many as --ranks names, and returns what it
 // returned. Where one fails all end with the exit code of its Error, which the rank that speaks for
-// them prints. Once in a process.
+// them prints. Of ranks that share a machine's cores each takes its part of them, as `bind` says.
+// Once in a process.
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
-int run_as_rank(const std::string& ranks, RankBody body);
+int run_as_rank(const StageOptions& stages, RankBody body);
 
 // An Error where mpirun has started several of this command, which without --ranks know nothing of
 // each other and would write the same files.
@@ -40,6 +41,8 @@ using RankFacts = std::vector<std::pair<std::string, std::string>>;
 // The program, the CPU path, the base model by its content and its dtype, and every option of the
 // table but those that say where something of one machine is.
 RankFacts facts_of(const LoadSpec& spec, const OptionTable& table);
+// The same without a base model.
+RankFacts facts_of(const OptionTable& table);
 // And of a schedule in a file.
 void add_schedule(const StageOptions& stages, RankFacts& facts);
 // An Error that names both ranks where one differs from rank 0. Collective.

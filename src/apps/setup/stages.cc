@@ -151,7 +151,7 @@ std::vector<model::RecomputeRegions> regions_allowed(const StageOptions& options
 }  // namespace
 
 int threads_of(int rank, int num_ranks, int threads) {
-  const int all = threads > 0 ? threads : usable_cores();
+  const int all = threads > 0 ? threads : shared_cores();
   return std::max(1, all / num_ranks + (rank < all % num_ranks ? 1 : 0));
 }
 

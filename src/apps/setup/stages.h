@@ -18,7 +18,8 @@ struct StageOptions {
   int data = 1;    // pipelines, which deal micro-batches out among themselves
   // How they are divided where they are processes (apps/setup/ranks.h); empty: they are threads.
   std::string ranks = {};
-  int chunks = 0;  // stages of a rank; 0: one, or as many as a file of the schedule has
+  std::string bind = "auto";  // those that share a machine's cores divide them; none: as they are
+  int chunks = 0;             // stages of a rank; 0: one, or as many as a file of the schedule has
   std::string schedule = "gpipe";
   int microbatches = 1;
   int forwarding_delay = 1;
@@ -36,7 +37,7 @@ engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& optio
 planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
                               const engine::RecomputeChoice& recompute, const std::string& offload);
 
-// Threads of a rank, of so many (0: all cores) that are divided among the ranks.
+// Threads of a rank, of so many (0: all cores that the ranks share) that are divided among them.
 int threads_of(int rank, int num_ranks, int threads);
 
 // Engines of each stage that can plan and cannot run.

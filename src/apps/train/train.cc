@@ -23,6 +23,7 @@
 #include "apps/train/state.h"
 #include "apps/train/sweep.h"
 #include "backend/thread_comm.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -120,11 +121,13 @@ std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* st
                                     job.options().lr_schedule, *job.options().warmup_steps)});
   const std::string machine = fmt::format("CPU path {}, {} threads", engine.backend().arithmetic(),
                                           engine.backend().parallelism());
+  const std::string cores =
+      usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   if (staged != nullptr) {
     const engine::MachineLimits limits = limits_of(job, staged->choice.stages.front().pass_bytes);
     add_data_row(job, table);
     add_rows(*staged, limits, offload_folder(job.options().offload), table);
-    table.add_row({"machine", machine + " a rank"});
+    table.add_row({"machine", machine + " a rank" + cores});
     fmt::print(stderr, "{}{}{}", table.text(), stages_table(*staged), sent_text(job));
     return Predicted{job.stages().data * staged->memory.total(), step_seconds(*staged, limits)};
   }
@@ -136,7 +139,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* st
   // Before the pass takes its memory: the probe borrows that much.
   const engine::MachineLimits limits = limits_of(job, plan.recompute.bytes);
   table.add_row({"a step", time_text(plan, limits)});
-  table.add_row({"machine", machine});
+  table.add_row({"machine", machine + cores});
   fmt::print(stderr, "{}{}{}", table.text(), activations_text(plan), sent_text(job));
   return Predicted{job.stages().data * plan.memory.total(), engine::seconds_of(plan.work, limits)};
 }
@@ -276,10 +279,9 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
 int run_train(const TrainOptions& options) {
   name_thread("main");
   if (!options.stages.ranks.empty()) {
-    return run_as_rank(options.stages.ranks,
-                       [&](Comm& comm, const schedule::ParallelLayout& layout) {
-                         return train_as_rank(comm, layout, options);
-                       });
+    return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
+      return train_as_rank(comm, layout, options);
+    });
   }
   check_started_alone();
   report::TraceFile trace(options.trace);

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cores that a process may use, and binding to some of them.
+#include "base/cores.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace strata {
+namespace {
+
+TEST(Cores, AreThoseOfAllNodes) {
+  std::vector<int> cores = cores_by_node();
+  ASSERT_EQ(std::ssize(cores), usable_cores());
+  std::sort(cores.begin(), cores.end());
+  std::string list;
+  for (const int core : cores) list += (list.empty() ? "" : ",") + std::to_string(core);
+  EXPECT_EQ(list, usable_core_list());
+}
+
+// Of the thread that asks; how many there were before stays known.
+TEST(Cores, AThreadIsBoundToSome) {
+  const int before = usable_cores();
+  EXPECT_EQ(shared_cores(), before);
+  std::thread([] {
+    const int last = cores_by_node().back();
+    ASSERT_TRUE(bind_to_cores({&last, 1}));
+    EXPECT_EQ(usable_core_list(), std::to_string(last));
+    std::thread([] { EXPECT_EQ(usable_cores(), 1); }).join();
+  }).join();
+  EXPECT_EQ(usable_cores(), before);
+  EXPECT_EQ(shared_cores(), before);
+}
+
+}  // namespace
+}  // namespace strata
