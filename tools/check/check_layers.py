@@ -241,6 +241,8 @@ BAD = {
     "'static_cast<const float*>' touches": {"src/sample/x.cc": "auto* p = static_cast<const float*>(view.data);\n"},
     "'cpu::' has no place": {"src/ops/y.cc": "cpu::copy(backend, x, y);\n"},
     "'is_counting' has no place": {"src/model/x.cc": "if (backend.is_counting()) return;\n"},
+    "give a Batch or a sample": {"src/train/x.cc": "model::Pass pass = builder_.build(backend, weights);\n"},
+    "ask the planner, or a plan": {"src/train/x.cc": "if (plan.num_stages() > 1) gather();\n"},
     "the CPU is one kind": {"src/ops/y.cc": '#include "ops/cpu/gemm.h"\n'},
     "has no row": {"src/attic/x.cc": "int x;\n"},
     "catches: let it pass": {"src/tensor/x.cc": "void f() { try { } catch (...) { } }\n"},
