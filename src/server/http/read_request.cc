@@ -7,6 +7,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -67,6 +68,14 @@ asio::awaitable<error_code> read_header(Incoming from, std::function<bool()> hol
 bool wants_continue(const BodyParser& parser) {
   return parser.get().version() >= 11 && !parser.is_done() &&
          boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
+}
+
+asio::awaitable<bool> send_continue(Stream& stream) {
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  error_code fault;
+  co_await asio::async_write(stream, asio::buffer(kContinue.data(), kContinue.size()),
+                             asio::redirect_error(asio::use_awaitable, fault));
+  co_return !fault;
 }
 
 bool is_gone(const error_code& fault) { return fault == asio::error::connection_aborted; }

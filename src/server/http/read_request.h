@@ -78,6 +78,8 @@ boost::asio::awaitable<boost::system::error_code> read_header(Incoming from,
 // Whether the peer waits with its body until it is told to go on (RFC 9110, 10.1.1: HTTP/1.0 knows
 // no such thing, and who has no body need not ask).
 bool wants_continue(const BodyParser& parser);
+// Tells it to. False: it has gone.
+boost::asio::awaitable<bool> send_continue(Stream& stream);
 // The peer left, or its time was up: nobody is there to be told.
 bool is_gone(const boost::system::error_code& fault);
 // What to answer to any other fault.

@@ -74,15 +74,6 @@ struct Waiting {
   std::shared_ptr<Pending> pending;
 };
 
-// The client waits for it before it sends its body. False: the client has gone.
-asio::awaitable<bool> send_continue(Stream& stream) {
-  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  error_code fault;
-  co_await asio::async_write(stream, asio::buffer(kContinue.data(), kContinue.size()),
-                             asio::redirect_error(asio::use_awaitable, fault));
-  co_return !fault;
-}
-
 Response response_to(const BodyFault& fault) {
   const bool is_busy = fault.status == 503 || fault.status == 429;
   return is_busy ? busy_response(fault.status, fault.text)
