@@ -25,6 +25,7 @@ struct Operation {
   Effect effect = Effect::kChanges;
   BodySize size = BodySize::kSmall;
   bool needs_key = true;
+  bool watches_peer = false;  // Route's
 };
 
 // Of every header in this folder, in the order of their names (all_operations.cc.in).

@@ -28,7 +28,8 @@ void add_operations(Router& router, Service& service) {
                 .needs_key = operation->needs_key,
                 .size = operation->size,
                 .scope = operation->scope,
-                .effect = operation->effect});
+                .effect = operation->effect,
+                .watches_peer = operation->watches_peer});
   }
 }
 

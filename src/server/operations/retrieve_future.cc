@@ -22,7 +22,10 @@ void retrieve_future(Service& service, Request&& request, const Respond& respond
         [made, encoding, as_json] { *made = encoding->make(as_json); },
         [made, respond] { respond(std::move(*made)); });
   };
-  service.futures().poll(request.tenant, json.root().string("request_id"), answer, now_seconds());
+  const std::string id = json.root().string("request_id");
+  const uint64_t held = service.futures().poll(request.tenant, id, answer, now_seconds());
+  if (held == 0 || !request.on_hang_up) return;
+  *request.on_hang_up = [&service, id, held] { service.futures().leave(id, held); };
 }
 
 }  // namespace
@@ -31,6 +34,7 @@ constinit const Operation kRetrieveFuture = {.path = "retrieve_future",
                                              .run = retrieve_future,
                                              .scope = Scope::kRead,
                                              .effect = Effect::kUpkeep,
-                                             .size = BodySize::kTiny};
+                                             .size = BodySize::kTiny,
+                                             .watches_peer = true};
 
 }  // namespace strata::server

@@ -82,13 +82,10 @@ std::shared_ptr<PendingCommand> Futures::find_pending(const api::RequestId& id) 
 void Futures::forget(const api::RequestId& id) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
-  const std::string tenant = found->second.tenant;
-  const auto polls = std::move(found->second.polls);
+  const std::vector<Poll> polls = take_polls(found->second);
   entries_.erase(found);
   --num_pending_;
-  num_parked_ -= static_cast<int64_t>(polls.size());
-  parked_by_tenant_.give(tenant, static_cast<int64_t>(polls.size()));
-  for (const auto& [deadline, respond] : polls) respond(not_found(id.text));
+  for (const Poll& poll : polls) poll.respond(not_found(id.text));
 }
 
 // Moves what the response holds to where polls share it; false when there is no space for it.
@@ -193,10 +190,7 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
   entry.response = std::move(response);
   --num_pending_;
   completed_.emplace(now, id.text);
-  const auto polls = std::exchange(entry.polls, {});
-  num_parked_ -= static_cast<int64_t>(polls.size());
-  parked_by_tenant_.give(entry.tenant, static_cast<int64_t>(polls.size()));
-  for (const auto& [deadline, respond] : polls) deliver(id.text, entry, respond);
+  for (const Poll& poll : take_polls(entry)) deliver(id.text, entry, poll.respond);
 }
 
 void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
@@ -204,57 +198,88 @@ void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::s
   complete(id, failure_response(category, message), now);
 }
 
-void Futures::poll(const std::string& tenant, const std::string& id, const Respond& respond,
-                   double now) {
+// Where there is nothing of this id.
+Response Futures::gone_response(const std::string& tenant, const std::string& id) const {
+  switch (ids_.origin(tenant, id)) {
+    case RequestIds::Origin::kForeign:
+      break;
+    case RequestIds::Origin::kThisBoot:
+      return error_response(
+          410, fmt::format("the result of request {} has expired (--result-ttl {:g} s), or made "
+                           "space for others after its delivery (--max-result-bytes {})",
+                           id, options_.result_ttl, held_.limit()));
+    case RequestIds::Origin::kLostSample:
+      return error_response(410, fmt::format("request {} was lost when the server restarted", id));
+    case RequestIds::Origin::kLostOther:
+      return failure_response(api::FaultCategory::kServer,
+                              fmt::format("request {} was lost when the server restarted", id));
+  }
+  return not_found(id);
+}
+
+uint64_t Futures::poll(const std::string& tenant, const std::string& id, const Respond& respond,
+                       double now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    switch (ids_.origin(tenant, id)) {
-      case RequestIds::Origin::kForeign:
-        return respond(not_found(id));
-      case RequestIds::Origin::kThisBoot:
-        return respond(error_response(
-            410, fmt::format("the result of request {} has expired (--result-ttl {:g} s), or made "
-                             "space for others after its delivery (--max-result-bytes {})",
-                             id, options_.result_ttl, held_.limit())));
-      case RequestIds::Origin::kLostSample:
-        return respond(
-            error_response(410, fmt::format("request {} was lost when the server restarted", id)));
-      case RequestIds::Origin::kLostOther:
-        return respond(
-            failure_response(api::FaultCategory::kServer,
-                             fmt::format("request {} was lost when the server restarted", id)));
-    }
+    respond(gone_response(tenant, id));
+    return 0;
   }
   Entry& entry = found->second;
-  if (entry.tenant != tenant) return respond(not_found(id));
-  if (entry.done) return deliver(id, entry, respond);
+  if (entry.tenant != tenant) {
+    respond(not_found(id));
+    return 0;
+  }
+  if (entry.done) {
+    deliver(id, entry, respond);
+    return 0;
+  }
   bool is_parked = parked_by_tenant_.take_only(tenant, 1);
   // Many may wait for one result; who comes again and again for it takes its own place.
-  const auto is_old = [&](double deadline) {
-    return now - (deadline - options_.poll_hold) >= std::min(kLeastHold, options_.poll_hold / 2);
+  const auto is_old = [&](const Poll& poll) {
+    const double since = parked_.at(poll.number).deadline - options_.poll_hold;
+    return now - since >= std::min(kLeastHold, options_.poll_hold / 2);
   };
-  if (!is_parked && entry.polls.size() >= kMaxPolls && is_old(entry.polls.front().first)) {
-    end_oldest_poll(id, entry);
+  if (!is_parked && entry.polls.size() >= kMaxPolls && is_old(entry.polls.front())) {
+    end_poll(id, entry, 0);
     is_parked = parked_by_tenant_.take_only(tenant, 1);
   }
   if (!is_parked) {
-    return respond(busy_response(
+    respond(busy_response(
         429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
-                         parked_by_tenant_.used(tenant), num_parked_, parked_by_tenant_.limit())));
+                         parked_by_tenant_.used(tenant), num_parked(), parked_by_tenant_.limit())));
+    return 0;
   }
-  entry.polls.emplace_back(now + options_.poll_hold, respond);
-  parked_.emplace_back(now + options_.poll_hold, id);
-  ++num_parked_;
+  entry.polls.push_back({++last_poll_, respond});
+  parked_.emplace(last_poll_, Parked{now + options_.poll_hold, id});
+  return last_poll_;
 }
 
-void Futures::end_oldest_poll(const std::string& id, Entry& entry) {
-  const Respond respond = std::move(entry.polls.front().second);
-  entry.polls.erase(entry.polls.begin());
-  --num_parked_;
+void Futures::leave(const std::string& id, uint64_t poll) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  const std::vector<Poll>& polls = found->second.polls;
+  const auto is_it = [poll](const Poll& one) { return one.number == poll; };
+  const auto at = std::ranges::find_if(polls, is_it);
+  if (at != polls.end()) end_poll(id, found->second, static_cast<size_t>(at - polls.begin()));
+}
+
+// They wait no longer, and are not answered yet.
+std::vector<Futures::Poll> Futures::take_polls(Entry& entry) {
+  std::vector<Poll> polls = std::exchange(entry.polls, {});
+  for (const Poll& poll : polls) parked_.erase(poll.number);
+  parked_by_tenant_.give(entry.tenant, std::ssize(polls));
+  return polls;
+}
+
+void Futures::end_poll(const std::string& id, Entry& entry, size_t index) {
+  const auto at = entry.polls.begin() + static_cast<std::ptrdiff_t>(index);
+  const Poll poll = std::move(*at);
+  entry.polls.erase(at);
+  parked_.erase(poll.number);
   parked_by_tenant_.give(entry.tenant, 1);
   JsonObject reply = {{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}};
   if (!entry.how_far.empty()) reply.add("queue_state_reason", entry.how_far);
-  respond(json_response(408, reply.text()));
+  poll.respond(json_response(408, reply.text()));
 }
 
 void Futures::excuse(double seconds) {
@@ -269,12 +294,9 @@ void Futures::excuse(double seconds) {
 }
 
 void Futures::sweep(double now) {
-  for (; !parked_.empty() && parked_.front().first <= now; parked_.pop_front()) {
-    const std::string id = parked_.front().second;
-    const auto found = entries_.find(id);
-    if (found == entries_.end()) continue;
-    auto& polls = found->second.polls;
-    while (!polls.empty() && polls.front().first <= now) end_oldest_poll(id, found->second);
+  while (!parked_.empty() && parked_.begin()->second.deadline <= now) {
+    const std::string id = parked_.begin()->second.id;
+    end_poll(id, entries_.at(id), 0);  // its polls have rising numbers
   }
   while (!completed_.empty() && completed_.begin()->first + options_.result_ttl <= now) {
     const std::string id = completed_.begin()->second;

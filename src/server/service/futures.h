@@ -6,8 +6,8 @@
 // were delivered go first. I/O thread only.
 #pragma once
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -111,8 +111,12 @@ class Futures {
 
   // retrieve_future: answers at once, or when the result is there, or 408 after poll_hold; where a
   // tenant may hold no more, the oldest of more than four of this future gets its 408 now if it was
-  // held for a second, else the newest one 429: nobody spins.
-  void poll(const std::string& tenant, const std::string& id, const Respond& respond, double now);
+  // held for a second, else the newest one 429: nobody spins. What it is held as; 0: it was
+  // answered.
+  uint64_t poll(const std::string& tenant, const std::string& id, const Respond& respond,
+                double now);
+  // The client of a poll that is held has gone: it ends.
+  void leave(const std::string& id, uint64_t poll);
 
   // Ends polls that were held long enough and drops old results. Call it several times a second.
   void sweep(double now);
@@ -121,11 +125,15 @@ class Futures {
   // Fails every pending future; nothing is pending afterwards. What they were waited for with.
   std::vector<std::shared_ptr<PendingCommand>> fail_all(std::string_view message, double now);
 
-  [[nodiscard]] int64_t num_parked() const { return num_parked_; }
+  [[nodiscard]] int64_t num_parked() const { return std::ssize(parked_); }
   [[nodiscard]] size_t num_pending() const { return num_pending_; }
   [[nodiscard]] int64_t result_bytes() const { return held_.used(); }
 
  private:
+  struct Poll {
+    uint64_t number;  // rises
+    Respond respond;
+  };
   struct Entry {
     std::string tenant;
     bool done = false;
@@ -134,8 +142,8 @@ class Futures {
     SharedLimit::Share reserved = {};
     std::string how_far;
     Response response;
-    std::vector<std::pair<double, Respond>> polls;  // each with its deadline
-    std::shared_ptr<PendingCommand> pending;        // until its command is settled
+    std::vector<Poll> polls;
+    std::shared_ptr<PendingCommand> pending;  // until its command is settled
   };
   using ByTime = std::set<std::pair<double, std::string>>;
 
@@ -145,7 +153,9 @@ class Futures {
   [[nodiscard]] SharedLimit::Share take_share(const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);
   void erase(const std::string& id);
-  void end_oldest_poll(const std::string& id, Entry& entry);
+  [[nodiscard]] Response gone_response(const std::string& tenant, const std::string& id) const;
+  std::vector<Poll> take_polls(Entry& entry);
+  void end_poll(const std::string& id, Entry& entry, size_t index);
 
   FutureOptions options_;
   RequestIds ids_;
@@ -154,9 +164,13 @@ class Futures {
   std::map<std::string, int64_t> missed_;  // bytes of the result that did not fit last
   std::unordered_map<std::string, Entry> entries_;
   ByTime completed_;
-  std::map<std::string, ByTime> delivered_;            // of each tenant
-  std::deque<std::pair<double, std::string>> parked_;  // deadlines, ascending
-  int64_t num_parked_ = 0;
+  std::map<std::string, ByTime> delivered_;  // of each tenant
+  struct Parked {
+    double deadline;
+    std::string id;
+  };
+  std::map<uint64_t, Parked> parked_;  // by their numbers, so with deadlines that ascend
+  uint64_t last_poll_ = 0;
   size_t num_pending_ = 0;
 };
 

@@ -73,6 +73,32 @@ TEST_F(FuturesTest, PollersOfOneFutureDoNotSpin) {
   EXPECT_EQ(futures.num_parked(), 8);
 }
 
+// Whose client has gone gives its place back, once, and no other's.
+TEST_F(FuturesTest, APollThatIsLeftGivesItsPlaceBack) {
+  const api::RequestId id = begin("a");
+  const auto hold = [&](double now) {
+    return futures.poll("a", id.text, [this](Response r) { statuses.push_back(r.status); }, now);
+  };
+  std::vector<uint64_t> held;
+  for (int i = 0; i < 8; ++i) held.push_back(hold(0));
+  EXPECT_THAT(held, testing::Each(testing::Gt(0u)));
+  EXPECT_EQ(hold(0), 0u);
+  EXPECT_THAT(statuses, ElementsAre(429));
+  futures.leave(id.text, held[3]);
+  futures.leave(id.text, held[3]);
+  EXPECT_THAT(statuses, ElementsAre(429, 408));
+  EXPECT_EQ(futures.num_parked(), 7);
+  EXPECT_EQ(parked.used("a"), 7);
+  EXPECT_GT(hold(10), 0u);
+  futures.sweep(30);  // those of the beginning
+  EXPECT_EQ(futures.num_parked(), 1);
+  futures.complete(id, json_response(200, "x"), 31);
+  EXPECT_EQ(statuses.back(), 200);
+  EXPECT_EQ(futures.num_parked(), 0);
+  EXPECT_EQ(parked.used("a"), 0);
+  futures.leave(id.text, held[0]);
+}
+
 TEST_F(FuturesTest, ATenantThatParksAllItCanLeavesOthersTheirPart) {
   parked.set_num_tenants(2);
   for (int i = 0; i < 8; ++i) poll("a", begin("a"));
