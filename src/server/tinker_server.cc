@@ -120,6 +120,7 @@ struct TinkerServer::State {
   void count_tenants() {
     const std::vector<std::string> tenants = newest->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
+    http->set_num_tenants(static_cast<int64_t>(tenants.size()));
     for (const std::string& warning : budget.warnings()) log(LogLevel::kWarning, warning);
     for (const auto* limits : {&options.rates, &options.quotas}) {
       for (const UsageLimit& limit : *limits) {

@@ -104,6 +104,12 @@ class Places {
 
   // It waits for a request, until end_idle().
   void begin_idle(Connection& one) { idles_.begin(one.counted, one); }
+  // It was refused, and only listens whether its peer has read that: anybody may have its place.
+  void begin_linger(Connection& one) {
+    if (one.is_evicted) return;
+    one.is_known = false;
+    idles_.begin(one.counted, one);
+  }
   void end_idle(Connection& one) {
     if (!one.is_evicted) idles_.end(one.counted, one);
   }

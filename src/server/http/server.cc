@@ -28,6 +28,7 @@
 #include "base/trace.h"
 #include "server/http/body/turns.h"
 #include "server/http/handshakes.h"
+#include "server/http/in_flight.h"
 #include "server/http/listener.h"
 #include "server/http/peer_watch.h"
 #include "server/http/places.h"
@@ -106,6 +107,7 @@ struct HttpServer::State {
         observe(std::move(observer)),
         admit_request(std::move(admission)),
         handshakes(options.max_handshakes),
+        in_flight(options),
         places(
             {options.max_connections, options.max_connections_per_address, options.connections}) {}
 
@@ -135,6 +137,7 @@ struct HttpServer::State {
   // Before io, whose end ends the coroutines.
   Turns decompression;
   Handshakes handshakes;
+  InFlight in_flight;
   Places<Connection> places;
   asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
@@ -310,6 +313,7 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   connection.buffer.clear();
   give_back(connection.buffer);
   places.hold(connection);
+  places.begin_linger(connection);
   error_code fault;
   if (!tls) connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
   connection.stream.expires_after(in_seconds(kLingerSeconds));
@@ -373,6 +377,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     refusal = busy_response(
         503, fmt::format("too many requests of this client at once ({})", proxied.refused_by()));
   }
+  SharedLimit::Share in_flight_share;
+  if (!refusal) refusal = in_flight.take(request, connection.held, in_flight_share);
   if (refusal) {
     co_await refuse(connection, std::move(*refusal), request);
     co_return false;
@@ -450,6 +456,8 @@ void HttpServer::start() {
     }
   });
 }
+
+void HttpServer::set_num_tenants(int64_t count) { state_->in_flight.set_num_tenants(count); }
 
 void HttpServer::use_tls(TlsContext tls) {
   asio::post(state_->io, [this, tls = std::move(tls)] { state_->tls = tls; });

@@ -111,6 +111,9 @@ class HttpServer {
   // Any thread, after start(): the certificate and the key of connections from now on.
   void use_tls(TlsContext tls);
 
+  // Any thread: how many tenants the keys name, among whom what connections take is divided.
+  void set_num_tenants(int64_t count);
+
   // Stops listening, closes idle connections, gives running exchanges `seconds` to end, and joins.
   void stop(double seconds);
 

@@ -43,9 +43,17 @@ struct HttpServerTest : testing::Test {
                 .pattern = "/api/v1/beat",
                 .body = BodyKind::kJson,
                 .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
-                .size = BodySize::kTiny});
+                .size = BodySize::kTiny,
+                .effect = Effect::kUpkeep});
     router.add({"POST", "/api/v1/park", BodyKind::kJson,
                 [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
+    router.add(
+        {.method = "POST",
+         .pattern = "/api/v1/poll",
+         .body = BodyKind::kJson,
+         .handler = [this](const Request&, const Respond& respond) { parked.push_back(respond); },
+         .effect = Effect::kUpkeep,
+         .watches_peer = true});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
                   return json_response(200, std::to_string(parked.size()));
                 })});
