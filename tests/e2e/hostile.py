@@ -575,6 +575,7 @@ attack("50 times SIGHUP while a pipe stands in place of the keys' file", 200)(ke
 
 
 CASES += hostile_queues.LIMITED + hostile_bytes.FRAMINGS + hostile_openai.REQUESTS + hostile_state.REQUESTS
+CROWDED = hostile_queues.CROWDED + hostile_openai.CROWDED
 ATTACKS += hostile_bytes.ENDLESS + hostile_queues.ATTACKS + hostile_openai.STREAMS + hostile_own.ATTACKS + hostile_state.ATTACKS
 
 
@@ -692,7 +693,7 @@ def main():
     strata, model, mode, path = (sys.argv[1:] + ["--check", "-"])[:4] if len(sys.argv) < 5 else sys.argv[1:5]
     wrong, rows, outside = [], [], []
     with tempfile.TemporaryDirectory() as data:
-        for name, limits, cases in (("strict", STRICT, CASES), ("defaults", DEFAULTS, ATTACKS), ("crowd", DEFAULTS, hostile_queues.CROWDED),
+        for name, limits, cases in (("strict", STRICT, CASES), ("defaults", DEFAULTS, ATTACKS), ("crowd", DEFAULTS, CROWDED),
                                     ("tls", DEFAULTS + hostile_tls.options(data), hostile_tls.ATTACKS)):
             world = World(strata, model, f"{data}/{name}", limits, hostile_queues.TENANTS if name == "crowd" else 0)
             bystander = Bystander(world) if cases is not CASES else None

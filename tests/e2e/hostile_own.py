@@ -2,6 +2,7 @@
 """Hostile requests that need servers of their own, as rows of tests/e2e/hostile.py: `ATTACKS` of (what, want, send(world))."""
 import contextlib
 import fcntl
+import json
 import os
 import pathlib
 import socket
@@ -11,7 +12,7 @@ import time
 
 import httpx
 
-from wire import Wire
+from wire import Wire, ce
 
 ATTACKS = []
 CONNECTIONS = 24
@@ -132,3 +133,60 @@ def crowd_of_samplers(w):
         assert trainer.sampled(first, 3, **asked).SerializeToString() == before.SerializeToString()
         codes = ", ".join(map(str, sorted(codes)))
         return f"{codes}, {'the same' if same else 'other'} bits, {saved.status_code}"
+
+
+def held_request(wire):
+    """A future that waits for a number that nobody sends."""
+    model = wire.model(wire.session(), 0)
+    model.next()
+    return model.send([ce([5, 9, 17])]).json()["request_id"]
+
+
+def poll(port, key, request):
+    """A connection that polls."""
+    body = json.dumps({"request_id": request}).encode()
+    peer = socket.create_connection(("127.0.0.1", port))
+    peer.sendall(b"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                 + f"X-API-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return peer
+
+
+def answer_of(peer, wait):
+    """The status that has come; None: it waits."""
+    peer.settimeout(wait)
+    try:
+        reply = peer.recv(4096)
+    except TimeoutError:
+        return None
+    except OSError:
+        return 0
+    return int(reply[9:12]) if reply else 0
+
+
+@attack("200 polls whose clients have gone where 16 may wait, and one more", "held")
+def polls_of_nobody(w):
+    with tempfile.TemporaryDirectory() as folder, server(w, folder, "127.0.0.1:0", "--max-parked", "16") as port:
+        request = held_request(Wire(f"http://127.0.0.1:{port}", w.keys[0]))
+        for _ in range(200):
+            with poll(port, w.keys[0], request):
+                pass
+        time.sleep(1)
+        with poll(port, w.keys[0], request) as last:
+            status = answer_of(last, 2)
+    return "held" if status is None else status
+
+
+@attack("polls of one key on all connections that it gets, again and again, and another's requests on new ones", "429; 200")
+def polls_everywhere(w):
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as kept, server(
+            w, folder, "127.0.0.1:0", "--max-connection-bytes", f"{2 * CONNECTIONS * 12}KiB") as port:
+        trainer = Wire(f"http://127.0.0.1:{port}", w.keys[0])
+        request = held_request(trainer)
+        seen, codes = set(), set()
+        for _ in range(4):
+            peers = [kept.enter_context(poll(port, w.keys[0], request)) for _ in range(2 * CONNECTIONS)]
+            codes.add(status(port, "POST", "create_session", w.keys[1], json={"tags": [], "sdk_version": "1"}))
+            codes.add(status(port, "GET", "get_server_capabilities", w.keys[1]))
+            seen |= {answer_of(peer, 0.05) for peer in peers}
+    seen = sorted(seen - {None, 0, 503})
+    return f"{', '.join(map(str, seen))}; {', '.join(map(str, sorted(codes)))}"
