@@ -23,6 +23,7 @@
 #include "server/reloads.h"
 #include "server/rest/rest.h"
 #include "server/service/service.h"
+#include "server/state/hurry.h"
 #include "server/state/store.h"
 #include "server/view/page.h"
 #include "server/view/scrapes.h"
@@ -81,8 +82,8 @@ struct TinkerServer::State {
         budget(limits),
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data, options.allow_loose_modes),
-        store(open_store(options, data), start_seconds(), data.fingerprint()),
-        store_lists(open_reader(options, data)),
+        store(opened(open_store(options, data)), start_seconds(), data.fingerprint()),
+        store_lists(opened(open_reader(options, data))),
         registry(data, store,
                  {.max_disk = options.max_disk,
                   .accept_loss = options.accept_loss,
@@ -116,6 +117,10 @@ struct TinkerServer::State {
         page({service, watch, usage, budget, names, bases, stats}),
         audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
 
+  std::unique_ptr<Sql> opened(std::unique_ptr<Sql> database) {
+    databases.push_back(database.get());
+    return database;
+  }
   // Tells those who divide by tenants how many the keys name.
   void count_tenants() {
     const std::vector<std::string> tenants = newest->tenants();
@@ -161,6 +166,7 @@ struct TinkerServer::State {
   std::shared_ptr<const KeyRing> newest = keys;
   std::shared_ptr<const KeyRing> former;
   DataDir data;
+  std::vector<Sql*> databases;  // those of the next two
   StateStore store;
   StoreLists store_lists;
   CheckpointRegistry registry;
@@ -448,6 +454,7 @@ void TinkerServer::begin_shutdown() {
 
 void TinkerServer::stop() {
   state_->metrics->stop(0.0);
+  for (Sql* database : state_->databases) hurry(*database);
   state_->stop_threads();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] {

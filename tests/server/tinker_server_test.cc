@@ -4,11 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
+#include "server/state/store_lists.h"
 #include "tests/server/server_house.h"
+#include "tests/server/state/test_postgres.h"
 
 namespace strata::server {
 namespace {
 
+using strata::testing::TestPostgres;
 using ::testing::HasSubstr;
 
 // Ends as an Error after as many steps as a template may take.
@@ -33,6 +39,36 @@ TEST(TinkerServer, ChatsThatTakeLongDelayNoPass) {
   EXPECT_EQ(first.peek(0) + second.peek(0), "");
   EXPECT_THAT(first.read(120), HasSubstr("steps"));
   EXPECT_THAT(second.read(120), HasSubstr("steps"));
+}
+
+// In less time than two statements after each other may wait for their answers.
+TEST(TinkerServer, StopsWhileItsDatabaseHangs) {
+  TestPostgres* postgres = TestPostgres::shared();
+  if (postgres == nullptr) GTEST_SKIP() << "postgresql-15 is not installed";
+  postgres->reset();
+  const auto first = open_postgres_reader(postgres->url());
+  const auto second = open_postgres_reader(postgres->url());
+  ServerHouse house("{{ messages }}", postgres->url());
+  Client client = house.client();
+  postgres->freeze(true);
+  ASSERT_TRUE(client.send(
+      fmt::format("GET /api/v1/training_runs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {}\r\n\r\n",
+                  ServerHouse::key("alice"))));
+  EXPECT_EQ(client.peek(0.2), "");
+  std::atomic<bool> has_stopped = false;
+  std::atomic<int> num_waits = 0;
+  std::thread waits([&] {
+    for (Sql* sql : {first.get(), second.get()}) {
+      EXPECT_THROW(sql->run("SELECT 1", {}), Error);
+      if (has_stopped) return;
+      ++num_waits;
+    }
+  });
+  house.server().stop();
+  has_stopped = true;
+  waits.join();
+  postgres->freeze(false);
+  EXPECT_LT(num_waits, 2);
 }
 
 }  // namespace

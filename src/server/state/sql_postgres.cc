@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "server/state/hurry.h"
 #include "server/state/sql.h"
 #include "server/state/store_lists.h"
 
@@ -82,6 +83,8 @@ constexpr double kStatement = 5.0;      // s
 constexpr int kRoundTrips = 5;          // that are measured, at the start
 constexpr double kFar = 0.005;          // s there and back that the log tells of
 constexpr double kFarthest = 0.05;      // s that are taken for the way
+constexpr double kHurried = 2.0;        // s, of a server that stops
+constexpr double kLook = 0.1;           // s between two looks whether it does
 
 constexpr std::string_view kUniqueViolation = "23505";  // of SQLSTATE
 
@@ -193,6 +196,7 @@ class Postgres final : public Sql {
   [[nodiscard]] bool is_away() const override { return !is_ready_; }
   [[nodiscard]] double usual_seconds() const override { return usual_; }
   void set_deadline(double when) override { deadline_ = when; }
+  void hurry() { hurried_at_ = now_seconds(); }
   void rollback() noexcept override {
     if (!in_transaction_) return;
     in_transaction_ = false;
@@ -257,6 +261,17 @@ class Postgres final : public Sql {
     return waiting.fd < 0 || ::poll(&waiting, 1, static_cast<int>(left * 1e3) + 1) != 0;
   }
 
+  // The same, of an answer: whoever stops the server may bring the deadline nearer.
+  bool wait_answer(bool for_writing, double deadline) const {
+    const double begun = now_seconds();
+    for (;;) {
+      const double end = std::min(deadline, std::max(begun, hurried_at_.load()) + kHurried);
+      const double now = now_seconds();
+      if (wait_socket(for_writing, std::min(end, now + kLook))) return true;
+      if (now_seconds() >= end) return false;
+    }
+  }
+
   // False at the deadline: the next call goes on. An Error when the database refuses.
   bool finish_connecting(double deadline, PostgresPollingStatusType (*step)(PGconn*)) {
     if (libpq().PQstatus(connection_) == CONNECTION_BAD) fail("connect");
@@ -273,7 +288,7 @@ class Postgres final : public Sql {
   // not there yet.
   void reconnect() {
     const double now = now_seconds();
-    if (deadline_ != kNoDeadline) fail("the database is away");
+    if (deadline_ != kNoDeadline || hurried_at_ != kNoDeadline) fail("the database is away");
     if (!is_connecting_) {
       if (now < next_attempt_) fail("the database is away");
       next_attempt_ = now + kRetry;
@@ -335,7 +350,7 @@ class Postgres final : public Sql {
     for (;;) {
       int unsent = libpq().PQflush(connection_);
       while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
-        if (!wait_socket(unsent == 1, deadline)) {
+        if (!wait_answer(unsent == 1, deadline)) {
           is_ready_ = false;
           throw StoreError("postgresql: no answer in time; the database is away");
         }
@@ -381,11 +396,16 @@ class Postgres final : public Sql {
   double way_ = 0;                      // s there and back
   double usual_ = 0;                    // s, of all that was sent
   double deadline_ = kNoDeadline;
+  std::atomic<double> hurried_at_ = kNoDeadline;  // when hurry() was called
   bool is_connecting_ = false;
   double next_attempt_ = 0, give_up_ = 0;  // now_seconds()
 };
 
 }  // namespace
+
+void hurry(Sql& sql) {
+  if (auto* postgres = dynamic_cast<Postgres*>(&sql)) postgres->hurry();
+}
 
 std::unique_ptr<Sql> open_postgres(const std::string& url) {
   return std::make_unique<Postgres>(url, Postgres::Use::kServer);
