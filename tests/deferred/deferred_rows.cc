@@ -235,6 +235,7 @@ const Rows kRows = {
          .scatter_add = Late<[](const Rows& r) { return r.elementwise.scatter_add; }>(),
          .add_rows_into = Late<[](const Rows& r) { return r.elementwise.add_rows_into; }>(),
          .sum_of_squares = Awaited<[](const Rows& r) { return r.elementwise.sum_of_squares; }>(),
+         .add_squares = Awaited<[](const Rows& r) { return r.elementwise.add_squares; }>(),
          .sum_of_squares_list =
              Awaited<[](const Rows& r) { return r.elementwise.sum_of_squares_list; }>()},
     .gated = {.forward = Late<[](const Rows& r) { return r.gated.forward; }>(),

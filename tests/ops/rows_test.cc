@@ -82,6 +82,7 @@ constexpr Rows kRefusing = {
                     .scatter_add = Refuses<"elementwise.scatter_add">(),
                     .add_rows_into = Refuses<"elementwise.add_rows_into">(),
                     .sum_of_squares = Refuses<"elementwise.sum_of_squares">(),
+                    .add_squares = Refuses<"elementwise.add_squares">(),
                     .sum_of_squares_list = Refuses<"elementwise.sum_of_squares_list">()},
     .gated = {.forward = Refuses<"gated.forward">(),
               .backward = Refuses<"gated.backward">(),
