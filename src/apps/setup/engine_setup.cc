@@ -109,7 +109,7 @@ int64_t draft_tokens(const std::string& speculate, int64_t tokens) {
 }
 
 bool uses_mtp(const LoadSpec& spec) {
-  if (spec.mtp != model::UseMtp::kIfThere) return spec.mtp == model::UseMtp::kAlways;
+  if (spec.mtp == model::UseMtp::kNever) return false;
   return model::uses_mtp(*open_checkpoint(spec.dir), spec.parsed.config, spec.mtp);
 }
 

@@ -37,7 +37,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
 // EngineOptions::draft_tokens of --speculate and --draft-tokens; Error where the second is for
 // nothing.
 int64_t draft_tokens(const std::string& speculate, int64_t tokens);
-// Whether a checkpoint's layer of multi-token prediction takes part.
+// Whether a checkpoint's layer of multi-token prediction takes part; an Error where it is demanded
+// and not there.
 bool uses_mtp(const LoadSpec& spec);
 
 // Whether what a model's loading warns of goes to the log.

@@ -189,6 +189,7 @@ LoadSpec within_memory(LoadSpec spec) {
 }
 
 TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const TrainData& data) {
+  static_cast<void>(uses_mtp(spec));  // or a refusal
   LoadSpec planned = options.memory.empty() ? spec : within_memory(spec);
   TrainRun run = {.spec = spec, .stages = plan_stages(planned, options.stages)};
   if (options.method == "full") check_sums(run.stages, options.stages);
