@@ -25,8 +25,6 @@ std::string decision(const engine::RecomputePlan::Row& row) {
   return in_memory == 0 ? offloaded : of_all("keep", in_memory) + ", " + offloaded;
 }
 
-}  // namespace
-
 std::string memory_text(const engine::MemoryPlan& plan) {
   std::string text = report::format_bytes(plan.total());
   const char* separator = ": ";
@@ -38,20 +36,30 @@ std::string memory_text(const engine::MemoryPlan& plan) {
   return text;
 }
 
-std::string time_text(const TrainPlan& plan, const engine::MachineLimits& limits) {
-  const double seconds = engine::seconds_of(plan.work, limits);
-  return fmt::format("{} predicted: {} FLOP, {} moved; {} {} FLOP/s, {}/s",
-                     report::format_seconds(seconds), report::format_count(plan.work.flops),
-                     report::format_bytes(static_cast<int64_t>(plan.work.bytes)), limits.source,
+std::string time_text(const engine::RunPlan& plan, const engine::MachineLimits& limits) {
+  const std::string seconds = report::format_seconds(engine::step_seconds(plan, limits));
+  if (!plan.pipeline.is_whole()) {
+    return fmt::format(
+        "{} predicted; {:.3g} times its work spread evenly, "
+        "for the busiest rank, bubbles and what is recomputed; {} {} FLOP/s",
+        seconds, plan.stretch, limits.source, report::format_count(limits.flops));
+  }
+  const engine::Work& work = plan.work.front();
+  return fmt::format("{} predicted: {} FLOP, {} moved; {} {} FLOP/s, {}/s", seconds,
+                     report::format_count(work.flops),
+                     report::format_bytes(static_cast<int64_t>(work.bytes)), limits.source,
                      report::format_count(limits.flops),
                      report::format_bytes(static_cast<int64_t>(limits.bytes)));
 }
 
-std::string file_text(const TrainPlan& plan, const std::string& folder) {
+// What is in files there, and how often it moves; empty where nothing does.
+std::string file_text(const engine::RunPlan& plan, const std::string& folder) {
   std::vector<std::string> parts;
   if (plan.memory.file_bytes > 0) {
-    parts.push_back(fmt::format("weights {}, which each of {:.3g} passes a step reads twice",
-                                report::format_bytes(plan.memory.file_bytes), plan.num_passes));
+    parts.push_back(fmt::format(
+        "weights {}, which each {} reads twice", report::format_bytes(plan.memory.file_bytes),
+        plan.pipeline.is_whole() ? fmt::format("of {:.3g} passes a step", plan.num_passes)
+                                 : "micro-batch"));
   }
   if (plan.memory.activation_file_bytes > 0) {
     parts.push_back(fmt::format("activations {}, which a pass writes and reads",
@@ -64,7 +72,7 @@ std::string file_text(const TrainPlan& plan, const std::string& folder) {
       folder, fmt::join(parts, "; "));
 }
 
-std::string activations_text(const TrainPlan& plan) {
+std::string activations_text(const engine::RunPlan& plan) {
   const engine::RecomputePlan& recompute = plan.recompute;
   report::Table table({{fmt::format("a pass of {} tokens", plan.pass.pass_tokens)},
                        {"a layer", report::Align::kRight},
@@ -96,29 +104,8 @@ std::string activations_text(const TrainPlan& plan) {
   return table.text();
 }
 
-void add_rows(const StagedPlan& plan, const engine::MachineLimits& limits,
-              const std::string& folder, report::Table& table) {
-  table.add_row(
-      {"stages", fmt::format("{} on {} ranks; {}, {} micro-batches of at most {} tokens",
-                             plan.stages.num_stages(), plan.stages.num_ranks(), plan.schedule,
-                             plan.stages.table.num_microbatches, plan.pass_tokens)});
-  table.add_row({"memory", memory_text(plan.memory)});
-  if (plan.weights_in_files) {
-    table.add_row({"files", fmt::format("apart from that, in {}: weights {}, which each "
-                                        "micro-batch reads twice; at the speed of the disk where "
-                                        "the system has no space to keep it",
-                                        folder, report::format_bytes(plan.memory.file_bytes))});
-  }
-  const double seconds = step_seconds(plan, limits);
-  table.add_row(
-      {"a step", fmt::format("{} predicted; {:.3g} times its work spread evenly, "
-                             "for the busiest rank, bubbles and what is recomputed; {} {} FLOP/s",
-                             report::format_seconds(seconds), plan.stretch, limits.source,
-                             report::format_count(limits.flops))});
-}
-
-std::string stages_table(const StagedPlan& plan) {
-  report::Table table({{fmt::format("passes of {} tokens", plan.pass_tokens)},
+std::string stages_text(const engine::RunPlan& plan) {
+  report::Table table({{fmt::format("passes of {} tokens", plan.pass.pass_tokens)},
                        {"rank", report::Align::kRight},
                        {"layers", report::Align::kRight},
                        {"weights", report::Align::kRight},
@@ -128,10 +115,10 @@ std::string stages_table(const StagedPlan& plan) {
                        {"in flight", report::Align::kRight},
                        {"waiting", report::Align::kRight},
                        {"together", report::Align::kRight}});
-  for (size_t i = 0; i < plan.choice.stages.size(); ++i) {
-    const engine::StagePlan& stage = plan.choice.stages[i];
-    const model::LayerRange& layers = plan.stages.layers[i];
-    table.add_row({fmt::format("stage {}", i), std::to_string(plan.stages.ranks[i]),
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const engine::StagePlan& stage = plan.stages[i];
+    const model::LayerRange& layers = plan.pipeline.layers[i];
+    table.add_row({fmt::format("stage {}", i), std::to_string(plan.pipeline.ranks[i]),
                    fmt::format("{} to {}", layers.first, layers.last - 1),
                    report::format_bytes(stage.weight_bytes),
                    report::format_bytes(stage.training_bytes),
@@ -141,6 +128,67 @@ std::string stages_table(const StagedPlan& plan) {
                    report::format_bytes(stage.total())});
   }
   return table.text();
+}
+
+}  // namespace
+
+void add_rows(const engine::RunPlan& plan, const engine::MachineLimits& limits,
+              const std::string& folder, report::Table& table) {
+  if (!plan.pipeline.is_whole()) {
+    table.add_row(
+        {"stages", fmt::format("{} on {} ranks; {}, {} micro-batches of at most {} tokens",
+                               plan.pipeline.num_stages(), plan.pipeline.num_ranks(), plan.schedule,
+                               plan.pipeline.table.num_microbatches, plan.pass.pass_tokens)});
+  }
+  table.add_row({"memory", memory_text(plan.memory)});
+  const std::string files = file_text(plan, folder);
+  if (!files.empty()) table.add_row({"files", files});
+  table.add_row({"a step", time_text(plan, limits)});
+}
+
+std::string machine_text(const engine::RunPlan& plan, const Backend& backend) {
+  return fmt::format("CPU path {}, {} threads{}", backend.arithmetic(), backend.parallelism(),
+                     plan.pipeline.is_whole() ? "" : " a rank");
+}
+
+std::string parts_text(const engine::RunPlan& plan) {
+  return plan.pipeline.is_whole() ? activations_text(plan) : stages_text(plan);
+}
+
+std::string server_text(const engine::RunPlan& plan) {
+  const engine::ServerShares& server = plan.server;
+  report::Table table(
+      {{"memory plan"}, {"bytes", report::Align::kRight}, {"", report::Align::kRight}});
+  const auto row = [&](const std::string& name, int64_t bytes) {
+    table.add_row({name, std::to_string(bytes), report::format_bytes(bytes)});
+  };
+  const auto item = [&](const std::string& name, const char* of) { row(name, plan.bytes_of(of)); };
+  item(server.narrow > 0
+           ? fmt::format("weights, dequantised from {}", report::format_bytes(server.narrow))
+       : server.keeps ? "weights, in 4 and 8 bits"
+                      : "weights",
+       "weights");
+  item("process", "process");
+  for (const engine::PlanRow& each : server.requests)
+    row(fmt::format("requests' {}, at most", each.name), each.bytes);
+  item(fmt::format("passes of {} tokens, longer data", plan.pass.pass_tokens), "passes");
+  item("sampling steps", "sampling_steps");
+  item("kv cache, at most", "kv_cache");
+  if (plan.bytes_of("states") > 0) item("states of sequences, at most", "states");
+  item("adapters, at most", "adapters");
+  item("sampler weights, at most", "sampler_weights");
+  row("in all (--memory)", server.budget);
+  row("one adapter of rank 8", server.slot_rank_8);
+  row("one adapter of rank 32", server.slot_rank_32);
+  row(fmt::format("one adapter of rank {}", server.max_rank), server.slot_max_rank);
+  row("activations, each token", server.token_bytes);
+  if (server.file_bytes[0] > 0) row("of the longest datum, in a file", server.file_bytes[0]);
+  return table.text() +
+         fmt::format(
+             "{} adapters of rank 32, {} tokens per pass (one datum: {}), {} samples of 2,048\n",
+             plan.bytes_of("adapters") / server.slot_rank_32, plan.pass.pass_tokens,
+             server.longest_data[0],
+             (plan.bytes_of("kv_cache") + plan.bytes_of("states")) / server.sample_bytes);
 }
 
 }  // namespace strata::planner

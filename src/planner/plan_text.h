@@ -3,25 +3,23 @@
 #pragma once
 #include <string>
 
-#include "planner/staged_plan.h"
-#include "planner/train_plan.h"
+#include "backend/backend.h"
+#include "engine/plan/run_plan.h"
 #include "report/table.h"
 
 namespace strata::planner {
 
-// "1.9 GiB: weights 1.11 GiB, ..."
-std::string memory_text(const engine::MemoryPlan& plan);
-// "4.1 s, predicted from ..."
-std::string time_text(const TrainPlan& plan, const engine::MachineLimits& limits);
-// What is in files there, and how often it moves; empty where nothing does.
-std::string file_text(const TrainPlan& plan, const std::string& folder);
-// A table of the activations of a pass: what is kept of each and what the rest costs.
-std::string activations_text(const TrainPlan& plan);
-
-// Rows of the printed plan: stages, memory, files, time. `limits` of all ranks' threads together.
-void add_rows(const StagedPlan& plan, const engine::MachineLimits& limits,
+// Rows of the printed plan of what trains: stages, memory, files, time. `limits` of all ranks'
+// threads together.
+void add_rows(const engine::RunPlan& plan, const engine::MachineLimits& limits,
               const std::string& folder, report::Table& table);
-// A table of what each stage takes.
-std::string stages_table(const StagedPlan& plan);
+// What runs it, of which each rank has one.
+std::string machine_text(const engine::RunPlan& plan, const Backend& backend);
+// A table of the activations of a pass: what is kept of each and what the rest costs; in stages of
+// what each takes.
+std::string parts_text(const engine::RunPlan& plan);
+
+// A table of what a server has, and a line that says what fits.
+std::string server_text(const engine::RunPlan& plan);
 
 }  // namespace strata::planner

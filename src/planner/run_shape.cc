@@ -11,21 +11,10 @@ namespace {
 
 constexpr int kMostMicrobatches = 65536;
 
-}  // namespace
-
-bool FileSpace::holds(int64_t file_bytes, int64_t planned) const {
-  // Who has changed more of files than a fifth of the memory waits until it is written
-  // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
-  constexpr int64_t kChangedShare = 5;
-  if (file_bytes == 0) return true;
-  const bool is_kept = memory == INT64_MAX || file_bytes <= (memory - planned) / kChangedShare;
-  return file_bytes <= most && is_kept;
-}
-
-void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained,
-                int64_t micro_tokens) {
+// Lengths of sequences that run one after the other, cut at every limit that may be tried.
+void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained) {
   if (shape.longest_passes.empty()) {
-    for (int64_t limit = micro_tokens; limit >= 1; limit /= 2) {
+    for (int64_t limit = shape.micro_tokens; limit >= 1; limit /= 2) {
       shape.longest_passes.push_back({.limit = limit});
     }
   }
@@ -40,33 +29,20 @@ void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained,
   }
 }
 
-int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
-  for (const LongestPass& longest : shape.longest_passes) {
-    if (longest.limit == micro_tokens && longest.trained > 0) return longest.trained;
-  }
-  return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
-}
-
-std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens) {
-  std::vector<int64_t> limits = {micro_tokens};
-  while (limits.back() / 2 >= kLeastPassTokens &&
-         pass_tokens(shape, limits.back()) <= limits.back())
-    limits.push_back(limits.back() / 2);
-  return limits;
-}
-
-void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, bool trained,
-                       int microbatches, int data) {
+// Batches of so many sequences as there are lengths, cut into each number that may be tried for
+// each of the ranks that deal them out.
+void add_micro_batches(RunShape& shape, const engine::PipelinePlan& told,
+                       const std::vector<int64_t>& lengths, bool trained) {
   if (shape.longest_passes.empty()) {
-    for (int number = microbatches; number <= kMostMicrobatches; number *= 2) {
+    for (int number = told.table.num_microbatches; number <= kMostMicrobatches; number *= 2) {
       shape.longest_passes.push_back({.limit = number});
     }
   }
   for (LongestPass& longest : shape.longest_passes) {
     int64_t& most = trained ? longest.trained : longest.evaluated;
     const std::vector<size_t> firsts =
-        engine::cut_lengths(lengths, static_cast<int>(longest.limit) * data);
-    const auto ranks = static_cast<size_t>(data);
+        engine::cut_lengths(lengths, static_cast<int>(longest.limit) * told.data);
+    const auto ranks = static_cast<size_t>(told.data);
     std::vector<int64_t>& each = longest.of_microbatches;
     each.resize(std::max(each.size(), (firsts.size() + ranks - 2) / ranks));
     for (size_t m = 0; m + 1 < firsts.size(); ++m) {
@@ -76,6 +52,59 @@ void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, boo
       each[m / ranks] = std::max(each[m / ranks], tokens);
     }
   }
+}
+
+}  // namespace
+
+bool FileSpace::holds(int64_t file_bytes, int64_t planned) const {
+  // Who has changed more of files than a fifth of the memory waits until it is written
+  // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
+  constexpr int64_t kChangedShare = 5;
+  if (file_bytes == 0) return true;
+  const bool is_kept = memory == INT64_MAX || file_bytes <= (memory - planned) / kChangedShare;
+  return file_bytes <= most && is_kept;
+}
+
+int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
+  for (const LongestPass& longest : shape.longest_passes) {
+    if (longest.limit == micro_tokens && longest.trained > 0) return longest.trained;
+  }
+  return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
+}
+
+std::vector<int64_t> pass_limits(const RunShape& shape) {
+  std::vector<int64_t> limits = {shape.micro_tokens};
+  while (limits.back() / 2 >= kLeastPassTokens &&
+         pass_tokens(shape, limits.back()) <= limits.back())
+    limits.push_back(limits.back() / 2);
+  return limits;
+}
+
+void add_step(RunShape& shape, const Division& division,
+              const std::vector<std::vector<int64_t>>& passes) {
+  if (division.is_whole()) {
+    for (const std::vector<int64_t>& pass : passes) add_passes(shape, pass, /*trained=*/true);
+    return;
+  }
+  std::vector<int64_t> all;
+  for (const std::vector<int64_t>& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
+  add_micro_batches(shape, division.told, all, /*trained=*/true);
+}
+
+void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths) {
+  if (division.is_whole()) return add_passes(shape, lengths, /*trained=*/false);
+  std::vector<int64_t> pass;
+  int64_t tokens = 0;
+  for (const int64_t length : lengths) {
+    if (tokens > 0 && tokens + length > shape.micro_tokens) {
+      add_micro_batches(shape, division.told, pass, /*trained=*/false);
+      pass.clear();
+      tokens = 0;
+    }
+    pass.push_back(length);
+    tokens += length;
+  }
+  if (!pass.empty()) add_micro_batches(shape, division.told, pass, /*trained=*/false);
 }
 
 }  // namespace strata::planner

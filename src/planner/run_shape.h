@@ -3,14 +3,34 @@
 // of one that is only planned. Plain values. Any thread.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/pipeline/plan.h"
 #include "engine/plan/cost.h"
 #include "engine/plan/memory_plan.h"
+#include "schedule/generate.h"
 
 namespace strata::planner {
+
+// How a model is divided, and what of it a plan may choose.
+struct Division {
+  engine::PipelinePlan told = {};  // as it was asked for; without a stage nothing divides it
+  std::string schedule = {};       // by its name
+  // It in other numbers of micro-batches; a file's schedule has one.
+  std::optional<schedule::Spec> spec = {};
+  std::vector<model::RecomputeRegions> regions = {};  // where a number of bytes decides
+  int num_processes = 1;                              // that the ranks are
+
+  // Neither into stages nor into micro-batches: steps are cut into passes.
+  [[nodiscard]] bool is_whole() const { return told.layers.empty() || told.is_whole(); }
+  // Of the stages that a plan counts apart.
+  [[nodiscard]] std::vector<model::LayerRange> parts() const {
+    return is_whole() ? std::vector<model::LayerRange>() : told.layers;
+  }
+};
 
 // Bytes that a run may take.
 struct Budget {
@@ -37,6 +57,7 @@ struct FileSpace {
 // What is trained, as far as memory and time depend on it.
 struct RunShape {
   engine::PlanShape pass = {};        // of any pass, but its tokens
+  int64_t micro_tokens = 2048;        // of a pass, at most; a longer sequence is one of its own
   std::vector<int64_t> lengths = {};  // of the sequences, in tokens
   int64_t longest = 0;                // of these and of what evaluates
   int64_t step_tokens = 0;            // of an optimizer step, on average
@@ -53,16 +74,15 @@ constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
 
 // The tokens of a pass that trains, at a limit of so many.
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens);
-// Lengths of sequences that run one after the other, cut at every limit that may be tried.
-void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained,
-                int64_t micro_tokens);
+// A step of passes, each of sequences of so many tokens that run one after the other: cut at every
+// limit of a pass that may be tried, or where a division has them into every number of
+// micro-batches.
+void add_step(RunShape& shape, const Division& division,
+              const std::vector<std::vector<int64_t>>& passes);
+// The same of what evaluates: sequences in their order.
+void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths);
 
-// Batches of so many sequences as there are lengths, cut into each number that may be tried for
-// each of so many ranks that deal them out.
-void add_micro_batches(RunShape& shape, const std::vector<int64_t>& lengths, bool trained,
-                       int microbatches, int data = 1);
-
-// Limits of a pass that are worth trying: the given one, and halves of it.
-std::vector<int64_t> pass_limits(const RunShape& shape, int64_t micro_tokens);
+// Limits of a pass that are worth trying: the shape's, and halves of it.
+std::vector<int64_t> pass_limits(const RunShape& shape);
 
 }  // namespace strata::planner

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/serve_plan.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +9,8 @@
 #include "engine/pipeline/stage_plan.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/work_runner.h"
+#include "planner/planner.h"
 #include "report/format.h"
-#include "report/table.h"
 
 namespace strata::planner {
 namespace {
@@ -161,25 +159,26 @@ int64_t sample_bytes(const ServedModel& model) {
 // leave enough for the rest, then longer data, then shares of what is left.
 class ServePlanner {
  public:
-  ServePlanner(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
-               int64_t max_sample_rows, const std::vector<PlanRow>& requests,
-               model::ExpertRank expert_rank)
-      : models_(models), max_sample_rows_(max_sample_rows), expert_rank_(expert_rank) {
-    CHECK(!models.empty());
-    plan_.budget = budget;
-    plan_.process = kProcessBytes;
-    plan_.requests = requests;
-    plan_.max_rank = max_rank;
+  explicit ServePlanner(const ServeRun& run)
+      : models_(run.models), run_(run), expert_rank_(run.expert_rank) {
+    CHECK(!models_.empty());
   }
 
-  [[nodiscard]] ServePlan plan() {
+  [[nodiscard]] engine::RunPlan plan() {
     count_fixed();
     choose_passes();
-    int64_t rest = plan_.budget - taken();
-    if (rest < 2 * least_) refuse_memory(taken() + 2 * least_, plan_.budget);
+    int64_t rest = run_.memory - taken();
+    if (rest < 2 * least_) refuse_memory(taken() + 2 * least_, run_.memory);
     rest = give_long_data(rest);
     share(rest);
     count_examples();
+    plan_.server.budget = run_.memory;
+    plan_.server.requests = run_.requests;
+    plan_.server.max_rank = run_.max_rank;
+    plan_.memory.items = {
+        {"weights", weights_}, {"process", kProcessBytes}, {"requests", requests_},
+        {"passes", passes_},   {"sampling_steps", steps_}, {"kv_cache", kv_},
+        {"states", states_},   {"adapters", adapters_},    {"sampler_weights", snapshots_}};
     return std::move(plan_);
   }
 
@@ -188,34 +187,34 @@ class ServePlanner {
   void count_fixed() {
     for (const ServedModel& model : models_) {
       for (const engine::Engine* stage : model.stages)
-        plan_.weights += stage->model().weights->num_bytes();
+        weights_ += stage->model().weights->num_bytes();
       const model::LoadedModel& loaded = model.stages[0]->model();
       const bool dequantises = loaded.weights->forms().empty();
-      plan_.keeps = plan_.keeps || !dequantises;
+      plan_.server.keeps = plan_.server.keeps || !dequantises;
       if (loaded.checkpoint != nullptr && dequantises)
-        plan_.narrow += narrow_bytes(*loaded.checkpoint).stored;
+        plan_.server.narrow += narrow_bytes(*loaded.checkpoint).stored;
       // A request of several samples keeps its prompt's state too.
       least_ += sample_bytes(model) + state_bytes(model) + slot_bytes(model, 8, expert_rank_);
     }
-    fixed_ = plan_.weights + plan_.process;
-    for (const PlanRow& row : plan_.requests) fixed_ += row.bytes;
+    for (const engine::PlanRow& row : run_.requests) requests_ += row.bytes;
+    fixed_ = weights_ + kProcessBytes + requests_;
     // With an adapter of a usual rank.
-    const int64_t one = slot_bytes(models_[0], std::min(kUsualRank, plan_.max_rank), expert_rank_);
+    const int64_t one = slot_bytes(models_[0], std::min(kUsualRank, run_.max_rank), expert_rank_);
     comfortable_ = std::max(2 * least_, one * 100 / kAdaptersPercent + 1);
   }
 
   // Shorter passes rather than no adapter of a usual rank, but where none ever fits.
   void choose_passes() {
-    plan_.pass_tokens = longest_passes(comfortable_);
-    if (plan_.pass_tokens == 0) plan_.pass_tokens = longest_passes(2 * least_);
-    if (plan_.pass_tokens == 0) plan_.pass_tokens = kLeastPassTokens;
-    plan_.passes = all_passes(plan_.pass_tokens);
-    plan_.steps = all_steps(plan_.pass_tokens);
+    plan_.pass.pass_tokens = longest_passes(comfortable_);
+    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = longest_passes(2 * least_);
+    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = kLeastPassTokens;
+    passes_ = all_passes(plan_.pass.pass_tokens);
+    steps_ = all_steps(plan_.pass.pass_tokens);
   }
 
   // The longest passes that take half of it, at most, and leave so much; 0: none do.
   [[nodiscard]] int64_t longest_passes(int64_t wanted_rest) const {
-    const int64_t free = plan_.budget - fixed_;
+    const int64_t free = run_.memory - fixed_;
     for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
       const int64_t passes = all_passes(tokens);
       if (passes <= free / 2 && free - passes - all_steps(tokens) >= wanted_rest) return tokens;
@@ -226,7 +225,7 @@ class ServePlanner {
   [[nodiscard]] int64_t all_passes(int64_t tokens) const {
     int64_t bytes = 0;
     for (const ServedModel& model : models_)
-      bytes += pass_bytes(model, tokens, plan_.max_rank, expert_rank_);
+      bytes += pass_bytes(model, tokens, run_.max_rank, expert_rank_);
     return bytes;
   }
 
@@ -234,14 +233,14 @@ class ServePlanner {
     int64_t bytes = 0;
     for (const ServedModel& model : models_) {
       for (engine::Engine* stage : model.stages) {
-        bytes += step_bytes(*stage, model.plan != nullptr, tokens, max_sample_rows_, plan_.max_rank,
-                            expert_rank_);
+        bytes += step_bytes(*stage, model.plan != nullptr, tokens, run_.max_sample_rows,
+                            run_.max_rank, expert_rank_);
       }
     }
     return bytes;
   }
 
-  [[nodiscard]] int64_t taken() const { return fixed_ + plan_.passes + plan_.steps; }
+  [[nodiscard]] int64_t taken() const { return fixed_ + passes_ + steps_; }
 
   // Longer data may have more than the passes that they are alone in, as far as the context goes.
   // Returns what they leave.
@@ -256,56 +255,63 @@ class ServePlanner {
             model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(i));
         const int64_t own_share = share / std::ssize(model.stages) / count;
         const int64_t bytes =
-            stage_passes(model, i, plan_.pass_tokens, plan_.max_rank, expert_rank_).one;
+            stage_passes(model, i, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
         const LongestDatum longest =
-            longest_datum(*model.stages[i], model.plan != nullptr, plan_.pass_tokens,
-                          bytes + own_share, plan_.max_rank, expert_rank_);
+            longest_datum(*model.stages[i], model.plan != nullptr, plan_.pass.pass_tokens,
+                          bytes + own_share, run_.max_rank, expert_rank_);
         of_model.tokens = std::min(of_model.tokens, longest.tokens);
         of_model.file_bytes = std::max(of_model.file_bytes, longest.file_bytes);
         const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
-        plan_.pass_bytes.push_back(bytes + more);
-        plan_.passes += more * count;
+        plan_.stages.push_back({.pass_bytes = bytes + more});
+        passes_ += more * count;
         rest -= more * count;
       }
-      plan_.longest_data.push_back(of_model.tokens);
-      plan_.file_bytes.push_back(of_model.file_bytes);
+      plan_.server.longest_data.push_back(of_model.tokens);
+      plan_.server.file_bytes.push_back(of_model.file_bytes);
     }
     return rest;
   }
 
   // Sampler weights, adapters, and for the models alike pages and states.
   void share(int64_t rest) {
-    plan_.snapshots = rest * 15 / 100;
-    plan_.adapters = rest * kAdaptersPercent / 100;
-    const int64_t kv_share = (rest - plan_.snapshots - plan_.adapters) / std::ssize(models_);
+    snapshots_ = rest * 15 / 100;
+    adapters_ = rest * kAdaptersPercent / 100;
+    const int64_t kv_share = (rest - snapshots_ - adapters_) / std::ssize(models_);
     for (const ServedModel& model : models_) {
       const int64_t state = state_bytes(model);
       const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(model));
-      plan_.max_states.push_back(states);
-      plan_.states += states * state;
+      plan_.server.max_states.push_back(states);
+      states_ += states * state;
       const int64_t pages =
           std::max((kv_share - states * state) / page_bytes(model), sample_pages(*model.stages[0]));
-      plan_.max_pages.push_back(pages);
-      plan_.kv += pages * page_bytes(model);
+      plan_.server.max_pages.push_back(pages);
+      kv_ += pages * page_bytes(model);
     }
   }
 
   // Of the first model, for people.
   void count_examples() {
     const ServedModel& first = models_[0];
-    plan_.slot_rank_8 = slot_bytes(first, 8, expert_rank_);
-    plan_.slot_rank_32 = slot_bytes(first, 32, expert_rank_);
-    plan_.slot_max_rank = slot_bytes(first, plan_.max_rank, expert_rank_);
-    plan_.token_bytes = (pass_bytes(first, plan_.pass_tokens, plan_.max_rank, expert_rank_) -
-                         pass_bytes(first, plan_.pass_tokens / 2, plan_.max_rank, expert_rank_)) /
-                        (plan_.pass_tokens / 2);
-    plan_.sample_bytes = sample_bytes(first);
+    plan_.server.slot_rank_8 = slot_bytes(first, 8, expert_rank_);
+    plan_.server.slot_rank_32 = slot_bytes(first, 32, expert_rank_);
+    plan_.server.slot_max_rank = slot_bytes(first, run_.max_rank, expert_rank_);
+    plan_.server.token_bytes =
+        (pass_bytes(first, plan_.pass.pass_tokens, run_.max_rank, expert_rank_) -
+         pass_bytes(first, plan_.pass.pass_tokens / 2, run_.max_rank, expert_rank_)) /
+        (plan_.pass.pass_tokens / 2);
+    plan_.server.sample_bytes = sample_bytes(first);
   }
 
   const std::vector<ServedModel>& models_;
-  const int64_t max_sample_rows_;
+  const ServeRun& run_;
   const model::ExpertRank expert_rank_;
-  ServePlan plan_;
+  engine::RunPlan plan_;
+  int64_t weights_ = 0;  // of all models
+  int64_t requests_ = 0;
+  int64_t passes_ = 0;  // scratch of each model's training passes, or of its longest datum
+  int64_t steps_ = 0;   // and of its largest sampling step, which may run in the midst of one
+  // Limits of all models together.
+  int64_t kv_ = 0, states_ = 0, adapters_ = 0, snapshots_ = 0;
   int64_t fixed_ = 0;        // that nothing changes
   int64_t least_ = 0;        // an adapter of rank 8 and a sample, of each model
   int64_t comfortable_ = 0;  // what passes leave where they can
@@ -321,50 +327,6 @@ void refuse_memory(int64_t needed, int64_t budget) {
                   report::format_bytes(needed), report::format_bytes(budget)));
 }
 
-ServePlan plan_serve(const std::vector<ServedModel>& models, int64_t budget, int64_t max_rank,
-                     int64_t max_sample_rows, const std::vector<PlanRow>& requests,
-                     model::ExpertRank expert_rank) {
-  return ServePlanner(models, budget, max_rank, max_sample_rows, requests, expert_rank).plan();
-}
-
-ServePlan plan_serve(std::span<engine::Engine* const> engines, int64_t budget, int64_t max_rank,
-                     int64_t max_sample_rows, const std::vector<PlanRow>& requests,
-                     model::ExpertRank expert_rank) {
-  std::vector<ServedModel> models;
-  for (engine::Engine* engine : engines) models.push_back({.stages = {engine}});
-  return plan_serve(models, budget, max_rank, max_sample_rows, requests, expert_rank);
-}
-
-std::string ServePlan::text() const {
-  report::Table table(
-      {{"memory plan"}, {"bytes", report::Align::kRight}, {"", report::Align::kRight}});
-  const auto row = [&](const std::string& name, int64_t bytes) {
-    table.add_row({name, std::to_string(bytes), report::format_bytes(bytes)});
-  };
-  row(narrow > 0 ? fmt::format("weights, dequantised from {}", report::format_bytes(narrow))
-      : keeps    ? "weights, in 4 and 8 bits"
-                 : "weights",
-      weights);
-  row("process", process);
-  for (const PlanRow& each : requests)
-    row(fmt::format("requests' {}, at most", each.name), each.bytes);
-  row(fmt::format("passes of {} tokens, longer data", pass_tokens), passes);
-  row("sampling steps", steps);
-  row("kv cache, at most", kv);
-  if (states > 0) row("states of sequences, at most", states);
-  row("adapters, at most", adapters);
-  row("sampler weights, at most", snapshots);
-  row("in all (--memory)", budget);
-  row("one adapter of rank 8", slot_rank_8);
-  row("one adapter of rank 32", slot_rank_32);
-  row(fmt::format("one adapter of rank {}", max_rank), slot_max_rank);
-  row("activations, each token", token_bytes);
-  if (file_bytes[0] > 0) row("of the longest datum, in a file", file_bytes[0]);
-  return table.text() + fmt::format(
-                            "{} adapters of rank 32, {} tokens per pass (one datum: {}), {} "
-                            "samples of 2,048\n",
-                            adapters / slot_rank_32, pass_tokens, longest_data[0],
-                            (kv + states) / sample_bytes);
-}
+engine::RunPlan plan_run(const ServeRun& run) { return ServePlanner(run).plan(); }
 
 }  // namespace strata::planner

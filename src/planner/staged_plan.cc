@@ -30,10 +30,25 @@ double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
+// What a run in stages cannot do yet.
+void check(const engine::PlanShape& pass) {
+  if (pass.num_sampled > 0) {
+    throw Error(ErrorCode::kUnsupported,
+                "--sample and --stages: a model in stages does not sample yet; give one");
+  }
+  if (pass.indexer_loss) {
+    throw Error(ErrorCode::kUnsupported,
+                "--indexer-loss and --stages: losses of layers in several stages are not added "
+                "up yet; give one");
+  }
+}
+
 // Plans on engines of the stages and of the whole.
 class StagedPlanner {
  public:
-  explicit StagedPlanner(const StagedRun& run) : run_(run), shape_(run.shape) {
+  explicit StagedPlanner(const TrainRun& run) : run_(run), shape_(run.shape) {
+    const int64_t data = run.division.told.data;  // a step is divided among their ranks
+    shape_.step_tokens = (shape_.step_tokens + data - 1) / data;
     const engine::LayerCosts costs = engine::layer_costs(run.whole.config());
     for (const model::LayerRange& range : run.division.told.layers) {
       shares_.push_back(std::accumulate(costs.layers.begin() + range.first,
@@ -43,7 +58,7 @@ class StagedPlanner {
     for (double& share : shares_) share /= sum(costs.layers) + costs.head;
   }
 
-  [[nodiscard]] StagedPlan as_told() {
+  [[nodiscard]] engine::RunPlan as_told() {
     const Try one = at(shape_.longest_passes.front());
     engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price);
     const StepWork work = work_of_step(one, fitter, /*in_files=*/false);
@@ -51,8 +66,8 @@ class StagedPlanner {
   }
 
   // Whatever is tried is tried for any memory, so that more of it never plans more time.
-  [[nodiscard]] StagedPlan within(const Budget& memory) {
-    std::optional<StagedPlan> best;
+  [[nodiscard]] engine::RunPlan within(const Budget& memory) {
+    std::optional<engine::RunPlan> best;
     double best_time = std::numeric_limits<double>::max();
     for (const LongestPass& longest : numbers()) {
       const Try one = at(longest);
@@ -207,14 +222,15 @@ class StagedPlanner {
     return plan;
   }
 
-  [[nodiscard]] StagedPlan finish(const Try& one, const engine::StageFitter& fitter,
-                                  const StepWork& work, engine::StagesChoice choice) const {
-    StagedPlan plan;
-    plan.stages = one.stages;
-    plan.schedule = run_.division.schedule;
-    plan.pass_tokens = one.pass.pass_tokens;
-    plan.weights_in_files = work.in_files;
-    plan.stages.regions = choice.regions;
+  [[nodiscard]] engine::RunPlan finish(const Try& one, const engine::StageFitter& fitter,
+                                       const StepWork& work, engine::StagesChoice choice) const {
+    engine::RunPlan plan = {.pipeline = one.stages,
+                            .schedule = run_.division.schedule,
+                            .micro_tokens = shape_.micro_tokens,
+                            .pass = one.pass,
+                            .weights_in_files = work.in_files,
+                            .num_passes = one.num_passes};
+    plan.pipeline.regions = choice.regions;
     const auto of_stages = [&](auto bytes_of) {
       int64_t bytes = 0;
       for (const engine::StagePlan& stage : choice.stages) bytes += bytes_of(stage);
@@ -246,28 +262,23 @@ class StagedPlanner {
     plan.bubbles = one.bubbles;
     plan.stretch = one.time_of(fitter.cost(choice, work.as_told())) /
                    (shape_.price.of(even) / static_cast<double>(one.stages.num_ranks()));
-    plan.choice = std::move(choice);
+    plan.recompute.recompute = std::move(choice.recompute);
+    plan.stages = std::move(choice.stages);
     return plan;
   }
 
-  const StagedRun& run_;
-  const RunShape& shape_;
+  const TrainRun& run_;
+  RunShape shape_;
   std::vector<double> shares_;  // of all work, by stage
   int64_t least_ = INT64_MAX, least_tokens_ = 0, least_number_ = 0;
 };
 
 }  // namespace
 
-StagedPlan plan_staged(const StagedRun& run, const std::optional<Budget>& memory) {
+engine::RunPlan plan_staged(const TrainRun& run) {
+  check(run.shape.pass);
   StagedPlanner planner(run);
-  return memory ? planner.within(*memory) : planner.as_told();
-}
-
-double step_seconds(const StagedPlan& plan, const engine::MachineLimits& limits) {
-  double busiest = 0.0;
-  for (const engine::Work& work : plan.work)
-    busiest = std::max(busiest, engine::seconds_of(work, limits));
-  return busiest * static_cast<double>(plan.work.size()) / (1.0 - plan.bubbles);
+  return run.memory ? planner.within(*run.memory) : planner.as_told();
 }
 
 }  // namespace strata::planner

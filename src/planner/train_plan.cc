@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/train_plan.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "planner/planner.h"
+#include "planner/staged_plan.h"
 #include "report/format.h"
 
 namespace strata::planner {
@@ -49,60 +49,76 @@ int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
   return passes;
 }
 
-}  // namespace
-
-engine::Work work_of_step(engine::Engine& engine, const RunShape& shape, const TrainPlan& plan) {
-  return engine::step_work(*engine.model().weights,
-                           {.lengths = shape.lengths,
-                            .modules = shape.pass.modules,
-                            .indexer_loss = shape.pass.indexer_loss},
-                           {.tokens = static_cast<double>(shape.step_tokens),
-                            .number = plan.num_passes,
-                            .pass_tokens = plan.pass.pass_tokens,
-                            .weights_in_files = weights_in_files(engine, shape)},
-                           plan.recompute);
+// The one stage of a model that nothing divides.
+engine::StagePlan stage_of(const engine::RunPlan& plan) {
+  engine::StagePlan stage = {.weight_bytes = plan.bytes_of("weights"),
+                             .file_bytes = plan.memory.file_bytes,
+                             .training_bytes = plan.bytes_of("adapters"),
+                             .pass_bytes = plan.bytes_of("pass"),
+                             .list_bytes = plan.bytes_of("positions")};
+  if (plan.pass.train_base) {
+    stage.training_bytes += plan.bytes_of("base training");
+    stage.step_bytes = plan.bytes_of("step");
+  }
+  return stage;
 }
 
-TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-                     engine::RecomputePlan recompute) {
-  TrainPlan plan;
-  plan.micro_tokens = micro_tokens;
-  plan.pass = pass_of(shape, micro_tokens);
-  plan.pass.recompute = recompute.recompute;
-  plan.recompute = std::move(recompute);
+engine::RunPlan plan_passes(const TrainRun& run, const RunShape& shape, int64_t micro_tokens,
+                            engine::RecomputePlan recompute) {
+  engine::RunPlan plan = {.pipeline = run.division.told,
+                          .schedule = run.division.schedule,
+                          .micro_tokens = micro_tokens,
+                          .pass = pass_of(shape, micro_tokens),
+                          .recompute = std::move(recompute),
+                          .weights_in_files = weights_in_files(run.whole, shape)};
+  if (plan.pipeline.layers.empty())
+    plan.pipeline = engine::make_whole_plan(run.whole.config().num_layers());
+  plan.pass.recompute = plan.recompute.recompute;
   const int64_t bytes =
-      std::max(plan.recompute.bytes, evaluation_bytes(engine, shape, micro_tokens));
-  plan.memory = engine::plan_memory(engine, plan.pass, bytes, plan.recompute.file_bytes);
+      std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
+  plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
+  plan.stages.push_back(stage_of(plan));
   double tokens = 0.0;
   for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
   plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *
                                       static_cast<double>(shape.step_tokens) / tokens);
-  plan.work = work_of_step(engine, shape, plan);
+  const engine::Work work = engine::step_work(*run.whole.model().weights,
+                                              {.lengths = shape.lengths,
+                                               .modules = shape.pass.modules,
+                                               .indexer_loss = shape.pass.indexer_loss},
+                                              {.tokens = static_cast<double>(shape.step_tokens),
+                                               .number = plan.num_passes,
+                                               .pass_tokens = plan.pass.pass_tokens,
+                                               .weights_in_files = plan.weights_in_files},
+                                              plan.recompute);
+  plan.work.push_back(1.0 / plan.pipeline.data * work);
   return plan;
 }
 
-TrainPlan plan_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-                     const model::Recompute& recompute) {
-  return plan_train(engine, shape, micro_tokens,
-                    engine::describe_recompute(engine, pass_of(shape, micro_tokens), recompute));
+engine::RunPlan plan_passes(const TrainRun& run, const RunShape& shape,
+                            const model::Recompute& recompute) {
+  return plan_passes(
+      run, shape, shape.micro_tokens,
+      engine::describe_recompute(run.whole, pass_of(shape, shape.micro_tokens), recompute));
 }
-
-namespace {
 
 // The plan that costs the least of those that a memory holds; or what is missing.
 class Fit {
  public:
   // `any_files`: also activations in files beyond the space for them.
-  Fit(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens, int64_t budget,
-      bool any_files)
-      : engine_(engine), shape_(shape), budget_(budget), any_files_(any_files) {
-    for (const int64_t limit : pass_limits(shape, micro_tokens)) {
+  Fit(const TrainRun& run, const RunShape& shape, bool any_files)
+      : run_(run),
+        engine_(run.whole),
+        shape_(shape),
+        budget_(run.memory->bytes),
+        any_files_(any_files) {
+    for (const int64_t limit : pass_limits(shape)) {
       if (!any_files) try_passes(limit, /*offloads=*/false);
       if (any_files || shape.file_space.most > 0) try_passes(limit, /*offloads=*/true);
     }
   }
   [[nodiscard]] bool has() const { return best_.has_value(); }
-  TrainPlan take() { return *std::move(best_); }
+  engine::RunPlan take() { return *std::move(best_); }
   [[nodiscard]] double cost() const { return best_ ? cost_ : std::numeric_limits<double>::max(); }
   // Of the shortest passes: bytes besides them, their tokens, and the least bytes of one.
   [[nodiscard]] int64_t besides() const { return besides_; }
@@ -128,59 +144,73 @@ class Fit {
           return planned <= budget_ && (any_files_ || shape_.file_space.holds(file_bytes, planned));
         });
     if (!plan) return;
-    TrainPlan whole = plan_train(engine_, shape_, limit, *std::move(plan));
-    const double cost = shape_.price.of(whole.work);
+    engine::RunPlan whole = plan_passes(run_, shape_, limit, *std::move(plan));
+    const double cost = shape_.price.of(whole.work.front());
     if (best_ && cost >= cost_) return;
     best_ = std::move(whole);
     cost_ = cost;
   }
 
+  const TrainRun& run_;
   engine::Engine& engine_;
   const RunShape& shape_;
   const int64_t budget_;
   const bool any_files_;
-  std::optional<TrainPlan> best_;
+  std::optional<engine::RunPlan> best_;
   double cost_ = 0.0;
   int64_t besides_ = 0, least_tokens_ = 0, least_ = 0;
 };
 
-}  // namespace
-
-bool needs_files(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-                 const Budget& memory) {
-  if (shape.pass.train_base) return false;
+// Whether the frozen weights had best lie in a file: the memory holds the run only so, or costs
+// less.
+bool needs_files(const TrainRun& run) {
+  const RunShape& shape = run.shape;
+  if (shape.pass.train_base || run.is_loaded) return false;
   RunShape in_files = shape;
   in_files.pass.weights_in_files = true;
   // Of the longest passes that keep all.
   const double least_cost =
-      shape.price.of(plan_train(engine, in_files, micro_tokens, model::Recompute::kNone).work);
+      shape.price.of(plan_passes(run, in_files, model::Recompute::kNone).work.front());
   for (const bool any_files : {false, true}) {
-    const Fit in_memory(engine, shape, micro_tokens, memory.bytes, any_files);
+    const Fit in_memory(run, shape, any_files);
     if (!any_files && shape.file_space.most == 0) {
       if (in_memory.has()) return false;
       continue;  // files are a last resort
     }
     if (in_memory.cost() <= least_cost) return false;
-    const Fit weights(engine, in_files, micro_tokens, memory.bytes, any_files);
+    const Fit weights(run, in_files, any_files);
     if (in_memory.has() || weights.has()) return weights.cost() < in_memory.cost();
   }
   return true;
 }
 
-TrainPlan fit_train(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens,
-                    const Budget& memory) {
-  Fit fit(engine, shape, micro_tokens, memory.bytes, /*any_files=*/false);
+engine::RunPlan plan_within(const TrainRun& run) {
+  RunShape shape = run.shape;
+  shape.pass.weights_in_files = shape.pass.weights_in_files || needs_files(run);
+  Fit fit(run, shape, /*any_files=*/false);
   if (fit.has()) return fit.take();
-  Fit in_files(engine, shape, micro_tokens, memory.bytes, /*any_files=*/true);
+  Fit in_files(run, shape, /*any_files=*/true);
   if (in_files.has()) return in_files.take();
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} tokens "
                   "takes {} at least, with all it can in files; give more, or drop longer examples "
                   "with --max-length",
-                  memory.text, weights_in_files(engine, shape) ? "" : "weights, ",
+                  run.memory->text, weights_in_files(run.whole, shape) ? "" : "weights, ",
                   report::format_bytes(in_files.besides()), in_files.least_tokens(),
                   report::format_bytes(in_files.least())));
+}
+
+}  // namespace
+
+engine::RunPlan plan_run(const TrainRun& run) {
+  if (!run.division.is_whole()) return plan_staged(run);
+  return run.memory ? plan_within(run) : plan_passes(run, run.shape, run.recompute);
+}
+
+engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
+                         engine::RecomputePlan recompute) {
+  return plan_passes(run, run.shape, micro_tokens, std::move(recompute));
 }
 
 }  // namespace strata::planner

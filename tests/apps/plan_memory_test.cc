@@ -147,30 +147,34 @@ TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
 // What the system has no room for is planned in memory where it fits there.
 TEST(PlanMemory, KeepsToTheRoomForFiles) {
   const auto engine = make_planning_engine(read_plan_spec({.model = path_of("deepseek_v4")}));
-  planner::RunShape shape;
+  planner::TrainRun run = {.whole = *engine, .is_loaded = true};
+  planner::RunShape& shape = run.shape;
+  shape.micro_tokens = 256;
   shape.lengths = {256};
   shape.longest = shape.step_tokens = 256;
   shape.pass.backward = true;
   shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 8, 8.0);
   shape.price.file_byte = 1.0;
   const auto bytes_of = [&](const model::Recompute& recompute) {
-    return plan_train(*engine, shape, 256, recompute).memory.total();
+    run.recompute = recompute;
+    return planner::plan_run(run).memory.total();
   };
   const int64_t most = bytes_of(model::Recompute::kNone);
   const int64_t least = bytes_of(model::Recompute::kFull);
   int64_t compared = 0;
   for (int64_t bytes = least; bytes < most; bytes += (most - least) / 6) {
-    const planner::Budget memory = {.bytes = bytes, .text = std::to_string(bytes)};
+    run.memory = {.bytes = bytes, .text = std::to_string(bytes)};
+    const auto in_files_of = [&] { return planner::plan_run(run).recompute.file_bytes; };
     shape.file_space.most = INT64_MAX;
-    const int64_t in_files = fit_train(*engine, shape, 256, memory).recompute.file_bytes;
+    const int64_t in_files = in_files_of();
     if (in_files == 0) continue;
     ++compared;
     shape.file_space.most = in_files;
-    EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, in_files);
+    EXPECT_EQ(in_files_of(), in_files);
     --shape.file_space.most;
-    EXPECT_LT(fit_train(*engine, shape, 256, memory).recompute.file_bytes, in_files);
+    EXPECT_LT(in_files_of(), in_files);
     shape.file_space.most = 0;
-    EXPECT_EQ(fit_train(*engine, shape, 256, memory).recompute.file_bytes, 0);
+    EXPECT_EQ(in_files_of(), 0);
   }
   EXPECT_GT(compared, 0);
 }

@@ -47,6 +47,12 @@ struct Loaded {
                                               model::ExpertRank::kDivided, indexers);
     engine->adapter(engine->create_adapter(shape.pass.modules, 1)).enable_training();
   }
+  [[nodiscard]] engine::RunPlan plan(int64_t micro_tokens,
+                                     const model::Recompute& recompute) const {
+    planner::TrainRun run = {.whole = *engine, .shape = shape, .recompute = recompute};
+    run.shape.micro_tokens = micro_tokens;
+    return planner::plan_run(run);
+  }
 };
 
 TEST(Plan, OfTheConfigIsThatOfTheModel) {
@@ -58,13 +64,13 @@ TEST(Plan, OfTheConfigIsThatOfTheModel) {
         options.recompute = policy;
         const boost::json::object line = plan(options);
         Loaded loaded(model, options.method == "lora");
-        const planner::TrainPlan wanted = plan_train(
-            *loaded.engine, loaded.shape, options.micro_tokens, parse_recompute(policy).policy);
+        const engine::RunPlan wanted =
+            loaded.plan(options.micro_tokens, parse_recompute(policy).policy);
         const std::string where = fmt::format("{} {} {}", model, method, policy);
         EXPECT_EQ(line.at("planned_bytes").as_int64(), wanted.memory.total()) << where;
         EXPECT_EQ(line.at("microbatch_tokens").as_int64(), 120) << where;
         EXPECT_EQ(line.at("passes_per_step").as_double(), 1.0) << where;
-        EXPECT_EQ(line.at("flops_per_step").as_double(), wanted.work.flops) << where;
+        EXPECT_EQ(line.at("flops_per_step").as_double(), wanted.work.front().flops) << where;
         EXPECT_GT(line.at("seconds_per_step").as_double(), 0.0) << where;
         const boost::json::object& decisions = line.at("decisions").as_object();
         EXPECT_EQ(decisions.at("decoder_layer_input"), "keep");
@@ -92,8 +98,7 @@ TEST(Plan, HasMultiTokenPredictionWhereItIsAskedFor) {
     options.with_mtp = true;
     const boost::json::object line = plan(options);
     Loaded loaded("deepseek_v4_mtp", options.method == "lora", model::UseMtp::kAlways);
-    const planner::TrainPlan wanted =
-        plan_train(*loaded.engine, loaded.shape, options.micro_tokens, model::Recompute::kNone);
+    const engine::RunPlan wanted = loaded.plan(options.micro_tokens, model::Recompute::kNone);
     EXPECT_EQ(line.at("planned_bytes").as_int64(), wanted.memory.total()) << method;
     EXPECT_GT(wanted.memory.total(), without) << method;
     EXPECT_TRUE(line.at("decisions").as_object().contains("mtp_embedding"));
@@ -115,8 +120,7 @@ TEST(Plan, HasTheLossOfIndexersWhereItIsAskedFor) {
     Loaded loaded("deepseek_v4_mtp", options.method == "lora", model::UseMtp::kNever,
                   model::WithIndexers::kYes);
     loaded.shape.pass.indexer_loss = true;
-    const planner::TrainPlan wanted =
-        plan_train(*loaded.engine, loaded.shape, options.micro_tokens, model::Recompute::kNone);
+    const engine::RunPlan wanted = loaded.plan(options.micro_tokens, model::Recompute::kNone);
     EXPECT_EQ(with, wanted.memory.total()) << method;
   }
   PlanOptions options = options_of_plan("qwen3");
@@ -164,12 +168,11 @@ TEST(Plan, PredictsMoreTimeForMoreWork) {
   const Loaded loaded("qwen3", true);
   const engine::MachineLimits limits = {.flops = 1e9, .bytes = 1e9};
   const auto seconds = [&](int64_t micro_tokens, const model::Recompute& recompute) {
-    return engine::seconds_of(
-        plan_train(*loaded.engine, loaded.shape, micro_tokens, recompute).work, limits);
+    return engine::step_seconds(loaded.plan(micro_tokens, recompute), limits);
   };
   EXPECT_LT(seconds(2048, model::Recompute::kNone), seconds(2048, model::Recompute::kFull));
   EXPECT_LT(seconds(2048, model::Recompute::kNone), seconds(40, model::Recompute::kNone));
-  EXPECT_EQ(plan_train(*loaded.engine, loaded.shape, 80, model::Recompute::kNone).num_passes, 2.0);
+  EXPECT_EQ(loaded.plan(80, model::Recompute::kNone).num_passes, 2.0);
 }
 
 TEST(Plan, DrawsTheFrontAPointForEachPolicyAndThePlan) {
@@ -203,7 +206,7 @@ PlanOptions options_of_serving(const std::string& model) {
   return options;
 }
 
-std::vector<planner::PlanRow> rows_of_requests() {
+std::vector<engine::PlanRow> rows_of_requests() {
   server::ServeOptions requests;
   server::share_memory(requests, kServerMemory);
   return request_rows(server::Budget(requests));
@@ -214,13 +217,16 @@ TEST(Plan, OfServingIsThatOfAServer) {
   const boost::json::object line = plan(options);
   const auto engine =
       make_engine(read_spec({.model = options.model, .dtype = "bf16", .threads = 2}));
-  engine::Engine* const engines[] = {engine.get()};
-  const planner::ServePlan wanted =
-      planner::plan_serve(engines, kServerMemory, options.max_rank,
-                          /*max_sample_rows=*/256, rows_of_requests());
-  EXPECT_EQ(line.at("longest_datum").as_int64(), wanted.longest_data[0]);
-  EXPECT_EQ(line.at("adapters_of_rank_32").as_int64(), wanted.adapters / wanted.slot_rank_32);
-  EXPECT_EQ(line.at("samples_of_2048").as_int64(), wanted.kv / wanted.sample_bytes);
+  const engine::RunPlan wanted = planner::plan_run({.models = {{.stages = {engine.get()}}},
+                                                    .memory = kServerMemory,
+                                                    .max_rank = options.max_rank,
+                                                    .max_sample_rows = 256,
+                                                    .requests = rows_of_requests()});
+  EXPECT_EQ(line.at("longest_datum").as_int64(), wanted.server.longest_data[0]);
+  EXPECT_EQ(line.at("adapters_of_rank_32").as_int64(),
+            wanted.bytes_of("adapters") / wanted.server.slot_rank_32);
+  EXPECT_EQ(line.at("samples_of_2048").as_int64(),
+            wanted.bytes_of("kv_cache") / wanted.server.sample_bytes);
   options.memory = "1MiB";
   EXPECT_NE(fault(options).find("memory: at least"), std::string::npos);
 }
@@ -240,17 +246,15 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
                                             .requests = rows_of_requests(),
                                             .adapters = {.max_rank = options.max_rank},
                                             .draft_tokens = draft_tokens(speculate, drafts)});
-    const planner::ServePlan& booked = host.plan();
+    const engine::RunPlan& booked = host.plan();
     const auto& bytes = line.at("bytes").as_object();
-    EXPECT_EQ(bytes.at("weights").as_int64(), booked.weights);
-    EXPECT_EQ(bytes.at("passes").as_int64(), booked.passes);
-    EXPECT_EQ(bytes.at("sampling_steps").as_int64(), booked.steps);
-    EXPECT_EQ(bytes.at("kv_cache").as_int64(), booked.kv);
-    EXPECT_EQ(bytes.at("states").as_int64(), booked.states);
-    EXPECT_EQ(bytes.at("adapters").as_int64(), booked.adapters);
-    EXPECT_EQ(line.at("longest_datum").as_int64(), booked.longest_data[0]);
-    EXPECT_EQ(line.at("samples_of_2048").as_int64(),
-              (booked.kv + booked.states) / booked.sample_bytes);
+    for (const char* item :
+         {"weights", "passes", "sampling_steps", "kv_cache", "states", "adapters"})
+      EXPECT_EQ(bytes.at(item).as_int64(), booked.bytes_of(item)) << item;
+    EXPECT_EQ(line.at("longest_datum").as_int64(), booked.server.longest_data[0]);
+    EXPECT_EQ(
+        line.at("samples_of_2048").as_int64(),
+        (booked.bytes_of("kv_cache") + booked.bytes_of("states")) / booked.server.sample_bytes);
     return bytes;
   };
   const auto without = bytes_of("none", 1), with = bytes_of("mtp", 1), three = bytes_of("mtp", 3);

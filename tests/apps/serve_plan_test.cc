@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a server divides its memory: the longest datum is the longest that fits a pass.
-#include "planner/serve_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,9 +8,17 @@
 #include "engine/sampling/sampling_loop.h"
 #include "engine/work_runner.h"
 #include "ops/cpu/cpu_backend.h"
+#include "planner/planner.h"
 
 namespace strata::apps {
 namespace {
+
+engine::RunPlan plan_server(engine::Engine& engine, int64_t memory, int64_t rank, int64_t rows) {
+  return planner::plan_run({.models = {{.stages = {&engine}}},
+                            .memory = memory,
+                            .max_rank = rank,
+                            .max_sample_rows = rows});
+}
 
 // Also where activations may lie in a file, which makes it longer, as more memory does.
 TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
@@ -29,27 +35,23 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
     auto other = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
     auto again = model::init_model(*other, config, DType::kBF16, /*seed=*/1);
     engine::Engine offloading(std::move(other), std::move(again), {.offload = testing::TempDir()});
-    engine::Engine* engines[] = {&engine};
-    engine::Engine* with_files[] = {&offloading};
     int64_t with_less = 0;
     for (const int64_t budget : {int64_t{320} << 20, int64_t{512} << 20, int64_t{4} << 30}) {
-      const planner::ServePlan plan =
-          planner::plan_serve(engines, budget, kRank, /*max_sample_rows=*/256, {});
-      const int64_t longest = plan.longest_data[0];
-      const planner::ServePlan longer =
-          planner::plan_serve(with_files, budget, kRank, /*max_sample_rows=*/256, {});
-      EXPECT_EQ(plan.file_bytes[0], 0);
-      EXPECT_EQ(longer.longest_data[0] > longest, longest < kContext) << name << ' ' << budget;
-      const int64_t inputs = longer.longest_data[0] * config.num_layers() * config.state_width() *
-                             dtype_bytes(DType::kBF16);
-      EXPECT_GE(longer.file_bytes[0], longest == kContext ? 0 : inputs) << name << ' ' << budget;
-      EXPECT_LE(longer.file_bytes[0], inputs + Arena::kAlignment * config.num_layers());
-      EXPECT_GE(longest, plan.pass_tokens) << name << ' ' << budget;
+      const engine::RunPlan plan = plan_server(engine, budget, kRank, 256);
+      const int64_t longest = plan.server.longest_data[0];
+      const engine::RunPlan longer = plan_server(offloading, budget, kRank, 256);
+      EXPECT_EQ(plan.server.file_bytes[0], 0);
+      EXPECT_EQ(longer.server.longest_data[0] > longest, longest < kContext)
+          << name << ' ' << budget;
+      const int64_t inputs = longer.server.longest_data[0] * config.num_layers() *
+                             config.state_width() * dtype_bytes(DType::kBF16);
+      EXPECT_GE(longer.server.file_bytes[0], longest == kContext ? 0 : inputs)
+          << name << ' ' << budget;
+      EXPECT_LE(longer.server.file_bytes[0], inputs + Arena::kAlignment * config.num_layers());
+      EXPECT_GE(longest, plan.pass.pass_tokens) << name << ' ' << budget;
       EXPECT_GT(longest, std::min(with_less, kContext - 1)) << name << ' ' << budget;
       with_less = longest;
-      EXPECT_LE(plan.weights + plan.process + plan.passes + plan.steps + plan.kv + plan.states +
-                    plan.adapters + plan.snapshots,
-                budget);
+      EXPECT_LE(plan.memory.total(), budget);
       EXPECT_LE(longest, kContext);
       engine::PlanShape shape = {
           .pass_tokens = longest,
@@ -57,11 +59,11 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
           .backward = true,
           .recompute = model::Recompute::kFull,
           .alone = true};
-      EXPECT_LE(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0])
+      EXPECT_LE(engine::plan_pass_bytes(engine, shape), plan.stages[0].pass_bytes)
           << name << ' ' << budget;
       if (longest == kContext) continue;
       ++shape.pass_tokens;
-      EXPECT_GT(engine::plan_pass_bytes(engine, shape), plan.pass_bytes[0])
+      EXPECT_GT(engine::plan_pass_bytes(engine, shape), plan.stages[0].pass_bytes)
           << name << ' ' << budget;
     }
   }
@@ -79,10 +81,9 @@ TEST_P(ServePlanOfDrafts, AStepFits) {
       *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model",
       {.compute_dtype = DType::kBF16, .mtp = model::UseMtp::kAlways});
   engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = GetParam()});
-  engine::Engine* engines[] = {&engine};
-  const planner::ServePlan plan =
-      planner::plan_serve(engines, int64_t{512} << 20, kRank, kRows, {});
-  engine.set_limits(plan.pass_tokens, plan.max_pages[0], plan.max_states[0], plan.pass_bytes[0]);
+  const engine::RunPlan plan = plan_server(engine, int64_t{512} << 20, kRank, kRows);
+  engine.set_limits(plan.pass.pass_tokens, plan.server.max_pages[0], plan.server.max_states[0],
+                    plan.stages[0].pass_bytes);
   engine::SamplingLoop loop(engine);
   int64_t steps = 0, most = 0, most_tokens = 0;
   const auto add = [&](int64_t row, int64_t prompt) {
@@ -96,15 +97,15 @@ TEST_P(ServePlanOfDrafts, AStepFits) {
   };
   for (int64_t row = 0; row < kRows - 4; ++row) add(row, 1);
   for (; !loop.done(); ++steps) {
-    if (steps < 4) add(kRows - 1 - steps, plan.pass_tokens);
+    if (steps < 4) add(kRows - 1 - steps, plan.pass.pass_tokens);
     loop.step();
     most = std::max(most, engine.last_plan().total());
     most_tokens = std::max(most_tokens, loop.last_tokens());
-    EXPECT_LE(engine.last_plan().total(), plan.steps) << "step " << steps;
+    EXPECT_LE(engine.last_plan().total(), plan.bytes_of("sampling_steps")) << "step " << steps;
   }
-  EXPECT_GT(most_tokens, plan.pass_tokens);
+  EXPECT_GT(most_tokens, plan.pass.pass_tokens);
   EXPECT_GT(loop.drafts().read, 20);
-  EXPECT_GT(most, plan.steps / 2);  // the plan is no guess from above
+  EXPECT_GT(most, plan.bytes_of("sampling_steps") / 2);  // the plan is no guess from above
 }
 
 // A large vocabulary, where rows of logits take more than all else: one behind each draft too.
@@ -118,9 +119,9 @@ TEST(ServePlanOfManyDrafts, AStepFits) {
   config.use_mtp = true;
   auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
   engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = kDrafts});
-  engine::Engine* engines[] = {&engine};
-  const planner::ServePlan plan = planner::plan_serve(engines, int64_t{3} << 30, kRank, kRows, {});
-  engine.set_limits(plan.pass_tokens, plan.max_pages[0], plan.max_states[0], plan.pass_bytes[0]);
+  const engine::RunPlan plan = plan_server(engine, int64_t{3} << 30, kRank, kRows);
+  engine.set_limits(plan.pass.pass_tokens, plan.server.max_pages[0], plan.server.max_states[0],
+                    plan.stages[0].pass_bytes);
   engine::SamplingLoop loop(engine);
   for (int64_t row = 0; row < kRows; ++row) {
     api::SampleRequest request;
@@ -135,7 +136,7 @@ TEST(ServePlanOfManyDrafts, AStepFits) {
   for (int64_t steps = 0; !loop.done(); ++steps) {
     loop.step();
     most_tokens = std::max(most_tokens, loop.last_tokens());
-    EXPECT_LE(engine.last_plan().total(), plan.steps) << "step " << steps;
+    EXPECT_LE(engine.last_plan().total(), plan.bytes_of("sampling_steps")) << "step " << steps;
   }
   EXPECT_EQ(most_tokens, kRows * (1 + kDrafts));
 }

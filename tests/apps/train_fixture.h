@@ -227,15 +227,21 @@ class TrainTest : public ::testing::Test {
         0);
     return root_ + "/deep";
   }
-  // Calls body with the job of a run on one rank.
+  // Calls body with the job of a run on one rank, and with its plan where it takes one.
   template <typename Body>
   void with_job(const TrainOptions& given, Body body) const {
     const LoadSpec spec = read_train_spec(given);
     const TrainData data = read_train_data(given, spec);
     const TrainOptions o = settle(given, spec, data);
     const TrainRun run = plan_run(spec, o, data);
-    run_ranks(run.stages.num_ranks(),
-              [&](Comm& comm) { body(*make_train_job(comm, run, o, data)); });
+    run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
+      const auto job = make_train_job(comm, run, o, data);
+      if constexpr (std::is_invocable_v<Body, TrainJob&>) {
+        body(*job);
+      } else {
+        body(*job, run.plan);
+      }
+    });
   }
   void expect_same_files(const std::string& a, const std::string& b,
                          const std::vector<std::string>& names) const {

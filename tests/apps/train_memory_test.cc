@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "apps/train/run_plan.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/apps/train_fixture.h"
 
@@ -30,10 +29,7 @@ TEST_F(TrainTest, TheLeastMemoryRecomputesAndChangesNoBit) {
   const auto set = [&](int64_t kib) {
     least.memory = std::to_string(kib) + "KiB";
     engine::EngineOptions chosen;
-    with_job(least, [&](TrainJob& job) {
-      fit_memory(job);
-      chosen = job.engine().options();
-    });
+    with_job(least, [&](TrainJob& job) { chosen = job.engine().options(); });
     return chosen;
   };
   EXPECT_TRUE(set(1 << 20).recompute.keeps_all());
@@ -67,25 +63,19 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
       bytes += as_cpu(backend).worker(i).scratch().booked();
     return bytes;
   };
-  const auto pass_of = [](TrainJob& job) {
-    for (const engine::PlanItem& item : plan_of(job).memory.items) {
-      if (item.name == "pass") return item.bytes;
-    }
-    return int64_t{0};
-  };
   for (const bool long_held_out : {false, true}) {
     TrainOptions o = options("out");
     o.micro_tokens = 400;
     o.batch_tokens = long_held_out ? 20 : 400;
     o.eval_fraction = 0.5;
-    with_job(o, [&](TrainJob& job) {
+    with_job(o, [&](TrainJob& job, const engine::RunPlan& plan) {
       while (job.steps_done() < job.num_steps()) job.step();
       const int64_t trained = booked(job.engine());
       job.evaluate();
-      const int64_t planned = pass_of(job), taken = booked(job.engine());
+      const int64_t planned = plan.bytes_of("pass"), taken = booked(job.engine());
       EXPECT_EQ(taken > trained, long_held_out);
       EXPECT_LE(taken, planned);
-      const int64_t tokens = plan_of(job).pass.pass_tokens;
+      const int64_t tokens = plan.pass.pass_tokens;
       EXPECT_LE(tokens, o.batch_tokens);
       if (long_held_out) return;
       EXPECT_EQ(tokens, job.train_data().num_tokens);  // one pass holds them
@@ -102,10 +92,9 @@ TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
     EXPECT_FALSE(job.engine().model().weights->in_files());
     less.memory = std::to_string(job.engine().model().weights->num_bytes() / 2);
   });
-  with_job(less, [&](TrainJob& job) {
+  with_job(less, [&](TrainJob& job, const engine::RunPlan& plan) {
     EXPECT_TRUE(job.engine().model().weights->in_files());
-    fit_memory(job);
-    EXPECT_LE(plan_of(job).memory.total(), std::stoll(less.memory));
+    EXPECT_LE(plan.memory.total(), std::stoll(less.memory));
   });
   ASSERT_EQ(run_train(less), 0);
   expect_same_files("one", "less", {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
@@ -155,11 +144,10 @@ TEST_F(TrainTest, DISABLED_TwentyStepsFromAFileThatIsThrownOutChangeNoBit) {
     job.export_to(root_ + "/one");
     less.memory = std::to_string(job.engine().model().weights->num_bytes() / 2);
   });
-  with_job(less, [&](TrainJob& job) {
-    fit_memory(job);
+  with_job(less, [&](TrainJob& job, const engine::RunPlan& plan) {
     const model::ModelWeights& weights = *job.engine().model().weights;
     ASSERT_TRUE(weights.in_files());
-    EXPECT_LE(plan_of(job).memory.total(), std::stoll(less.memory));
+    EXPECT_LE(plan.memory.total(), std::stoll(less.memory));
     for (int step = 0; step < 20; ++step) {
       const int64_t before = resident_pages(weights);
       throw_out_files();

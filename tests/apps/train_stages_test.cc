@@ -232,13 +232,13 @@ boost::json::object line_of_run(const TrainOptions& o) {
 }
 
 // Of a run with so much memory, where it can be.
-std::optional<planner::StagedPlan> staged_plan(const TrainOptions& o, int64_t memory) {
+std::optional<engine::RunPlan> staged_plan(const TrainOptions& o, int64_t memory) {
   TrainOptions within = o;
   within.memory = memory > 0 ? std::to_string(memory) : "";
   try {
     const LoadSpec spec = read_train_spec(within);
     const TrainData data = read_train_data(within, spec);
-    return *plan_run(spec, settle(within, spec, data), data).staged;
+    return plan_run(spec, settle(within, spec, data), data).plan;
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("--memory " + within.memory), std::string::npos);
   }
@@ -260,14 +260,14 @@ TEST_F(TrainTest, StagesStayWithinAMemoryAndChangeNoBit) {
   for (const StageOptions& division : divisions) {
     TrainOptions divided = one;
     divided.stages = division;
-    const std::optional<planner::StagedPlan> all = staged_plan(divided, 0);
+    const std::optional<engine::RunPlan> all = staged_plan(divided, 0);
     ASSERT_TRUE(all);
-    EXPECT_TRUE(all->choice.recompute.keeps_all());
+    EXPECT_TRUE(all->recompute.recompute.keeps_all());
     // The frozen weights are more than half of it.
     for (const double share : {0.9, 0.5}) {
       const auto memory = static_cast<int64_t>(share * static_cast<double>(all->memory.total()));
       SCOPED_TRACE(fmt::format("{} {} bytes", division.schedule, memory));
-      const std::optional<planner::StagedPlan> plan = staged_plan(divided, memory);
+      const std::optional<engine::RunPlan> plan = staged_plan(divided, memory);
       ASSERT_TRUE(plan);
       EXPECT_LE(plan->memory.total(), memory);
       EXPECT_TRUE(plan->weights_in_files || share > 0.5);

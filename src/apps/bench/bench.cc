@@ -24,8 +24,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
-#include "engine/plan/cost.h"
-#include "engine/plan/memory_plan.h"
 #include "engine/runner.h"
 #include "engine/sampling/sampling_loop.h"
 #include "model/blocks/experts/moe.h"
@@ -148,15 +146,17 @@ class Bench {
   }
 
   // Of the work; passes may be shorter than its batch, and not than a sequence.
-  [[nodiscard]] planner::TrainPlan plan_of_memory() const {
-    planner::RunShape shape = {
-        .lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
-        .longest = work_.length,
-        .step_tokens = work_.batch * work_.length,
-        .file_space = space_for_files(options_.offload)};
-    shape.pass.backward = true;
-    shape.pass.modules = modules();
-    return fit_train(*engine_, shape, engine_->options().pass_tokens, *budget_of(options_.memory));
+  [[nodiscard]] engine::RunPlan plan_of_memory() const {
+    return planner::plan_run(
+        {.whole = *engine_,
+         .shape = {.pass = {.modules = modules(), .backward = true},
+                   .micro_tokens = engine_->options().pass_tokens,
+                   .lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
+                   .longest = work_.length,
+                   .step_tokens = work_.batch * work_.length,
+                   .file_space = space_for_files(options_.offload)},
+         .memory = budget_of(options_.memory),
+         .is_loaded = true});
   }
 
   void load() {
@@ -410,7 +410,7 @@ class Bench {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
                  gib(plan.activation_file_bytes));
     }
-    if (plan_) fmt::print("{}", activations_text(*plan_));
+    if (plan_) fmt::print("{}", planner::parts_text(*plan_));
     if (share_of_base_)
       fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
     if (context_ratio_) {
@@ -440,7 +440,7 @@ class Bench {
   std::unique_ptr<engine::Runner> runner_;
   std::vector<api::AdapterSlot> slots_;
   std::vector<Figures> runs_;
-  std::optional<planner::TrainPlan> plan_;  // where --memory chose
+  std::optional<engine::RunPlan> plan_;  // where --memory chose
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
   std::optional<double> context_ratio_;

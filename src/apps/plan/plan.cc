@@ -63,7 +63,8 @@ StepTokens parse_tokens(const std::string& text) {
                   text, kMostTokens));
 }
 
-planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& engine) {
+planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& engine,
+                           const planner::Division& division = {}) {
   const StepTokens tokens = parse_tokens(options.tokens);
   const int64_t context = engine.config().max_position_embeddings;
   if (tokens.length > context) {
@@ -75,11 +76,12 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
                .train_base = options.method == "full",
                .mtp = engine.config().use_mtp,
                .indexer_loss = options.with_indexer_loss},
+      .micro_tokens = options.micro_tokens,
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
       .file_space = space_for_files(options.offload)};
-  add_passes(shape, shape.lengths, /*trained=*/true, options.micro_tokens);
+  planner::add_step(shape, division, {shape.lengths});
   if (!shape.pass.train_base) {
     shape.pass.modules = model::adapter_specs(
         engine.config(), split_commas(options.targets), options.rank,
@@ -91,8 +93,7 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
 
 // One word for a tag that is treated alike everywhere, else one for each layer of the model; null
 // where a layer has no such activation.
-boost::json::value decisions_of(const planner::TrainPlan& plan, ScratchTag tag,
-                                int64_t num_layers) {
+boost::json::value decisions_of(const engine::RunPlan& plan, ScratchTag tag, int64_t num_layers) {
   const model::Recompute& recompute = plan.recompute.recompute;
   boost::json::array by_layer(static_cast<size_t>(num_layers), nullptr);
   boost::json::value word;
@@ -111,22 +112,27 @@ boost::json::value decisions_of(const planner::TrainPlan& plan, ScratchTag tag,
   return alike ? word : boost::json::value(by_layer);
 }
 
-boost::json::object json_of(const planner::TrainPlan& plan, int64_t num_layers, double seconds,
-                            const engine::MachineLimits& limits) {
-  boost::json::object decisions, items;
+boost::json::object items_of(const engine::RunPlan& plan) {
+  boost::json::object items;
+  for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
+  return items;
+}
+
+boost::json::object json_of_passes(const engine::RunPlan& plan, int64_t num_layers,
+                                   const engine::MachineLimits& limits) {
+  boost::json::object decisions;
   for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
     decisions[row.tag] = decisions_of(plan, row.tag, num_layers);
   }
-  for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
   return {{"planned_bytes", plan.memory.total()},
           {"microbatch_tokens", plan.pass.pass_tokens},
           {"decisions", decisions},
-          {"seconds_per_step", seconds},
-          {"bytes", items},
+          {"seconds_per_step", step_seconds(plan, limits)},
+          {"bytes", items_of(plan)},
           {"file_bytes", plan.memory.file_bytes + plan.memory.activation_file_bytes},
           {"passes_per_step", plan.num_passes},
-          {"flops_per_step", plan.work.flops},
-          {"moved_bytes_per_step", plan.work.bytes},
+          {"flops_per_step", plan.work.front().flops},
+          {"moved_bytes_per_step", plan.work.front().bytes},
           {"probed_flops", limits.flops},
           {"probed_read_bytes_per_s", limits.bytes},
           {"limits", limits.source}};
@@ -149,25 +155,24 @@ LoadSpec checked_spec(const PlanOptions& options) {
   return spec;
 }
 
-boost::json::object json_of(const planner::StagedPlan& plan, const engine::MachineLimits& limits) {
-  boost::json::object items;
-  for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
+boost::json::object json_of_stages(const engine::RunPlan& plan,
+                                   const engine::MachineLimits& limits) {
   boost::json::array stages;
-  for (size_t i = 0; i < plan.choice.stages.size(); ++i) {
-    const engine::StagePlan& stage = plan.choice.stages[i];
-    stages.push_back({{"rank", plan.stages.ranks[i]},
-                      {"layers", plan.stages.layers[i].size()},
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const engine::StagePlan& stage = plan.stages[i];
+    stages.push_back({{"rank", plan.pipeline.ranks[i]},
+                      {"layers", plan.pipeline.layers[i].size()},
                       {"bytes", stage.total()},
                       {"in_flight", stage.peak_live}});
   }
   return {{"planned_bytes", plan.memory.total()},
-          {"microbatches", plan.stages.table.num_microbatches},
-          {"microbatch_tokens", plan.pass_tokens},
-          {"recompute_iterations", plan.choice.regions.iterations},
-          {"recompute_layers", plan.choice.regions.layers},
-          {"keeps_layer_inputs", plan.choice.regions.keeps_layer_inputs},
+          {"microbatches", plan.pipeline.table.num_microbatches},
+          {"microbatch_tokens", plan.pass.pass_tokens},
+          {"recompute_iterations", plan.pipeline.regions.iterations},
+          {"recompute_layers", plan.pipeline.regions.layers},
+          {"keeps_layer_inputs", plan.pipeline.regions.keeps_layer_inputs},
           {"seconds_per_step", step_seconds(plan, limits)},
-          {"bytes", items},
+          {"bytes", items_of(plan)},
           {"file_bytes", plan.memory.file_bytes},
           {"limits", limits.source},
           {"stages", stages}};
@@ -187,29 +192,30 @@ int plan_in_stages(const PlanOptions& options) {
   const StageOptions stages = stages_of(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(asked);
   const LoadSpec spec = options.memory.empty() ? asked : within_memory(asked);
-  const planner::Division divided =
+  const planner::Division division =
       division_of(engine->config(), stages, spec.recompute, spec.offload);
-  if (divided.told.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
-  planner::RunShape shape = shape_of(options, *engine);
-  shape.longest_passes.clear();
-  add_micro_batches(shape, shape.lengths, /*trained=*/true, stages.microbatches);
+  if (division.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
+  planner::RunShape shape = shape_of(options, *engine, division);
   const engine::MachineLimits limits = machine_of(options, *engine);
   // As in plan_training().
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  const planner::StagedPlan plan = plan_staged(spec, stages, shape, options.memory);
+  const engine::RunPlan plan = plan_run(spec, {.whole = *engine,
+                                               .division = division,
+                                               .shape = shape,
+                                               .recompute = spec.recompute.policy,
+                                               .memory = budget_of(options.memory)});
   if (options.json) {
-    fmt::print("{}\n", boost::json::serialize(json_of(plan, limits)));
+    fmt::print("{}\n", boost::json::serialize(json_of_stages(plan, limits)));
     return 0;
   }
   report::Table table({{""}, {""}});
-  add_rows(plan, limits, offload_folder(options.offload), table);
-  fmt::print("{}{}", table.text(), stages_table(plan));
+  planner::add_rows(plan, limits, offload_folder(options.offload), table);
+  fmt::print("{}{}", table.text(), planner::parts_text(plan));
   return 0;
 }
 
 int plan_training(const PlanOptions& options) {
   const LoadSpec spec = checked_spec(options);
-  const std::optional<planner::Budget> memory = budget_of(options.memory);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
     refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
@@ -218,18 +224,15 @@ int plan_training(const PlanOptions& options) {
   planner::RunShape shape = shape_of(options, *engine);
   // What is probed now would make another plan a minute later.
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  shape.pass.weights_in_files =
-      memory && needs_files(*engine, shape, options.micro_tokens, *memory);
-  const planner::TrainPlan plan =
-      memory ? fit_train(*engine, shape, options.micro_tokens, *memory)
-             : plan_train(*engine, shape, options.micro_tokens, spec.recompute.policy);
+  const planner::TrainRun run = {.whole = *engine,
+                                 .shape = shape,
+                                 .recompute = spec.recompute.policy,
+                                 .memory = budget_of(options.memory)};
+  const engine::RunPlan plan = planner::plan_run(run);
   const model::ModelWeights& weights = *engine->model().weights;
-  if (!options.svg.empty()) {
-    draw_front(options.svg, {*engine, shape, options.micro_tokens, limits}, plan);
-  }
+  if (!options.svg.empty()) draw_front(options.svg, run, limits, plan);
   if (options.json) {
-    const boost::json::object line =
-        json_of(plan, weights.layers().num_layers(), engine::seconds_of(plan.work, limits), limits);
+    const boost::json::object line = json_of_passes(plan, weights.layers().num_layers(), limits);
     fmt::print("{}\n", boost::json::serialize(line));
     return 0;
   }
@@ -241,11 +244,8 @@ int plan_training(const PlanOptions& options) {
   if (const auto source = find_weights(spec.dir)) add_weights_row(weights, source.get(), table);
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
-  table.add_row({"memory", planner::memory_text(plan.memory)});
-  const std::string files = file_text(plan, offload_folder(options.offload));
-  if (!files.empty()) table.add_row({"files", files});
-  table.add_row({"a step", time_text(plan, limits)});
-  fmt::print("{}{}", table.text(), activations_text(plan));
+  planner::add_rows(plan, limits, offload_folder(options.offload), table);
+  fmt::print("{}{}", table.text(), planner::parts_text(plan));
   return 0;
 }
 
@@ -257,37 +257,32 @@ int plan_serving(const PlanOptions& options) {
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec, drafts);
   const int64_t memory = options.memory.empty() ? usable_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
-  engine::Engine* const engines[] = {engine.get()};
   server::ServeOptions requests;
   server::share_memory(requests, memory);
-  const planner::ServePlan plan = planner::plan_serve(
-      engines, memory, options.max_rank, HostOptions().max_sample_rows,
-      request_rows(server::Budget(requests)), model::parse_expert_rank(options.expert_rank));
+  const engine::RunPlan plan =
+      planner::plan_run({.models = {{.stages = {engine.get()}}},
+                         .memory = memory,
+                         .max_rank = options.max_rank,
+                         .max_sample_rows = HostOptions().max_sample_rows,
+                         .requests = request_rows(server::Budget(requests)),
+                         .expert_rank = model::parse_expert_rank(options.expert_rank)});
   if (!options.json) {
-    fmt::print("{}", plan.text());
+    fmt::print("{}", planner::server_text(plan));
     return 0;
   }
-  int64_t requests_bytes = 0;
-  for (const planner::PlanRow& row : plan.requests) requests_bytes += row.bytes;
+  const engine::ServerShares& server = plan.server;
+  const int64_t adapters = plan.bytes_of("adapters");
   const boost::json::object line = {
-      {"planned_bytes", plan.budget},
-      {"bytes",
-       {{"weights", plan.weights},
-        {"process", plan.process},
-        {"requests", requests_bytes},
-        {"passes", plan.passes},
-        {"sampling_steps", plan.steps},
-        {"kv_cache", plan.kv},
-        {"states", plan.states},
-        {"adapters", plan.adapters},
-        {"sampler_weights", plan.snapshots}}},
-      {"microbatch_tokens", plan.pass_tokens},
-      {"longest_datum", plan.longest_data[0]},
-      {"file_bytes", plan.file_bytes[0]},
-      {"adapters_of_rank_8", plan.adapters / plan.slot_rank_8},
-      {"adapters_of_rank_32", plan.adapters / plan.slot_rank_32},
-      {"adapters_of_max_rank", plan.adapters / plan.slot_max_rank},
-      {"samples_of_2048", (plan.kv + plan.states) / plan.sample_bytes}};
+      {"planned_bytes", server.budget},
+      {"bytes", items_of(plan)},
+      {"microbatch_tokens", plan.pass.pass_tokens},
+      {"longest_datum", server.longest_data[0]},
+      {"file_bytes", server.file_bytes[0]},
+      {"adapters_of_rank_8", adapters / server.slot_rank_8},
+      {"adapters_of_rank_32", adapters / server.slot_rank_32},
+      {"adapters_of_max_rank", adapters / server.slot_max_rank},
+      {"samples_of_2048",
+       (plan.bytes_of("kv_cache") + plan.bytes_of("states")) / server.sample_bytes}};
   fmt::print("{}\n", boost::json::serialize(line));
   return 0;
 }

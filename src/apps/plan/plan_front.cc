@@ -25,16 +25,19 @@ struct FrontPoint {
   std::string name = {};  // of a preset
 };
 
-FrontPoint point_of(const planner::TrainPlan& plan, const engine::MachineLimits& limits) {
+using Presets = std::span<const std::pair<std::string, engine::RunPlan>>;
+
+FrontPoint point_of(const engine::RunPlan& plan, const engine::MachineLimits& limits) {
   return {.gib = static_cast<double>(plan.memory.total()) / kGiB,
-          .seconds = engine::seconds_of(plan.work, limits)};
+          .seconds = engine::step_seconds(plan, limits)};
 }
 
 // Policies by their names, as far as there is space for their files.
-std::vector<std::pair<std::string, planner::TrainPlan>> plans_of_presets(const PlannedRun& run) {
-  std::vector<std::pair<std::string, planner::TrainPlan>> plans;
+std::vector<std::pair<std::string, engine::RunPlan>> plans_of_presets(planner::TrainRun run) {
+  std::vector<std::pair<std::string, engine::RunPlan>> plans;
   const auto add = [&](std::string_view name, const model::Recompute& policy) {
-    planner::TrainPlan plan = plan_train(run.engine, run.shape, run.micro_tokens, policy);
+    run.recompute = policy;
+    engine::RunPlan plan = planner::plan_run(run);
     if (!run.shape.file_space.holds(plan.recompute.file_bytes, plan.memory.total())) return;
     plans.emplace_back(name, std::move(plan));
   };
@@ -48,28 +51,27 @@ std::vector<std::pair<std::string, planner::TrainPlan>> plans_of_presets(const P
 
 // The best plans for budgets from the least that training takes to all that it can use, and for
 // those of the presets; none takes more than another and is slower.
-std::vector<FrontPoint> front_of(
-    const PlannedRun& run, std::span<const std::pair<std::string, planner::TrainPlan>> presets) {
+std::vector<FrontPoint> front_of(const planner::TrainRun& run, const engine::MachineLimits& limits,
+                                 Presets presets) {
   std::vector<FrontPoint> points;
-  for (const int64_t limit : pass_limits(run.shape, run.micro_tokens)) {
+  for (const int64_t limit : pass_limits(run.shape)) {
     engine::PlanShape pass = run.shape.pass;
     pass.pass_tokens = pass_tokens(run.shape, limit);
     for (const bool offloads : {false, true}) {
       if (offloads && run.shape.file_space.most == 0) continue;
-      engine::RecomputePlanner planner(run.engine, pass, offloads, engine::price_of(run.limits));
+      engine::RecomputePlanner planner(run.whole, pass, offloads, engine::price_of(limits));
       std::vector<int64_t> budgets = {planner.most()};
       for (int i = 0; i < kBudgets; ++i)
         budgets.push_back(planner.least() + (planner.most() - planner.least()) / kBudgets * i);
       for (const auto& [name, preset] : presets) budgets.push_back(preset.recompute.bytes);
       for (const int64_t bytes : budgets) {
         const auto allowed = [&](int64_t taken, int64_t file_bytes) {
-          const int64_t planned = engine::plan_memory(run.engine, pass, taken, file_bytes).total();
+          const int64_t planned = engine::plan_memory(run.whole, pass, taken, file_bytes).total();
           return run.shape.file_space.holds(file_bytes, planned);
         };
         std::optional<engine::RecomputePlan> plan = planner.plan(bytes, allowed);
         if (!plan) continue;
-        points.push_back(
-            point_of(plan_train(run.engine, run.shape, limit, *std::move(plan)), run.limits));
+        points.push_back(point_of(planner::plan_run(run, limit, *std::move(plan)), limits));
       }
     }
   }
@@ -108,9 +110,7 @@ report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& point
   return series;
 }
 
-std::vector<FrontPoint> points_of(
-    std::span<const std::pair<std::string, planner::TrainPlan>> presets,
-    const engine::MachineLimits& limits) {
+std::vector<FrontPoint> points_of(Presets presets, const engine::MachineLimits& limits) {
   std::vector<FrontPoint> points;
   for (const auto& [name, plan] : presets) {
     points.push_back(point_of(plan, limits));
@@ -132,15 +132,18 @@ std::vector<FrontPoint> points_of(
 
 }  // namespace
 
-void draw_front(const std::string& path, const PlannedRun& run, const planner::TrainPlan& plan) {
+void draw_front(const std::string& path, planner::TrainRun run, const engine::MachineLimits& limits,
+                const engine::RunPlan& plan) {
+  run.memory.reset();
+  run.shape.pass.weights_in_files = plan.weights_in_files;
   const auto presets = plans_of_presets(run);
   const report::CurveChart chart = {
       .title = fmt::format("training {} tokens a step", run.shape.step_tokens),
-      .x_label = fmt::format("memory, GiB (limits of the machine: {})", run.limits.source),
+      .x_label = fmt::format("memory, GiB (limits of the machine: {})", limits.source),
       .y_label = "predicted seconds a step",
-      .series = {steps("fastest that fits", front_of(run, presets)),
-                 dots("presets", points_of(presets, run.limits)),
-                 dots("this plan", {point_of(plan, run.limits)})},
+      .series = {steps("fastest that fits", front_of(run, limits, presets)),
+                 dots("presets", points_of(presets, limits)),
+                 dots("this plan", {point_of(plan, limits)})},
       .from_zero = true};
   write_file_atomic(path, report::svg_chart(chart));
 }

@@ -61,10 +61,15 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   check_weights_fit(directories, options.memory,
                     options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
   for (const std::string& dir : directories) load(dir, options);
-  std::vector<planner::ServedModel> models;
+  planner::ServeRun run = {.models = {},
+                           .memory = options.memory,
+                           .max_rank = options.adapters.max_rank,
+                           .max_sample_rows = options.max_sample_rows,
+                           .requests = options.requests,
+                           .expert_rank = options.expert_rank};
   bool has_drafts = false;
   for (const Base& base : engines_) {
-    planner::ServedModel& model = models.emplace_back();
+    planner::ServedModel& model = run.models.emplace_back();
     engine::Stages& stages = *base.stages;
     for (size_t i = 0; i < stages.size(); ++i) model.stages.push_back(&stages.engine(i));
     if (stages.size() > 1) model.plan = &stages.plan();
@@ -76,28 +81,27 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
                 "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
                 "leave the option out");
   }
-  plan_ = planner::plan_serve(models, options.memory, options.adapters.max_rank,
-                              options.max_sample_rows, options.requests, options.expert_rank);
+  plan_ = planner::plan_run(run);
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
-  limits.max_bytes = plan_.adapters;
+  limits.max_bytes = plan_.bytes_of("adapters");
   book_ = std::make_unique<engine::AdapterBook>(limits);
-  auto pass_bytes = plan_.pass_bytes.begin();
+  auto planned = plan_.stages.begin();
   for (size_t i = 0; i < engines_.size(); ++i) {
     Base& base = engines_[i];
-    bases_[i].longest_datum = plan_.longest_data[i];
+    bases_[i].longest_datum = plan_.server.longest_data[i];
     for (size_t stage = 0; stage < base.stages->size(); ++stage) {
-      base.stages->engine(stage).set_limits(plan_.pass_tokens, plan_.max_pages[i],
-                                            plan_.max_states[i], *pass_bytes++);
+      base.stages->engine(stage).set_limits(plan_.pass.pass_tokens, plan_.server.max_pages[i],
+                                            plan_.server.max_states[i], planned++->pass_bytes);
     }
     base.runner = std::make_unique<engine::WorkRunner>(
         *base.stages, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
-        engine::RunnerOptions{
-            .base = bases_[i].id,
-            .max_sample_rows = options.max_sample_rows,
-            .snapshot_bytes = plan_.snapshots / static_cast<int64_t>(engines_.size()),
-            .expert_rank = options.expert_rank,
-            .prefix_cache = options.prefix_cache});
+        engine::RunnerOptions{.base = bases_[i].id,
+                              .max_sample_rows = options.max_sample_rows,
+                              .snapshot_bytes = plan_.bytes_of("sampler_weights") /
+                                                static_cast<int64_t>(engines_.size()),
+                              .expert_rank = options.expert_rank,
+                              .prefix_cache = options.prefix_cache});
   }
   for (const ServedAdapter& adapter : options.served) {
     engines_[adapter.model].runner->keep_adapter(adapter.id, adapter.dir,

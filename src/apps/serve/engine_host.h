@@ -15,7 +15,7 @@
 
 #include "api/event.h"
 #include "engine/work_runner.h"
-#include "planner/serve_plan.h"
+#include "planner/planner.h"
 #include "scheduler/scheduler.h"
 #include "server/service/dispatch.h"
 
@@ -34,7 +34,7 @@ struct HostOptions {
   int stages = 1;       // that each model is divided into, each with its part of threads
   std::string offload;  // folder for activations of long data; empty: none is offloaded
   int64_t memory = 0;   // bytes
-  std::vector<planner::PlanRow> requests;  // of them
+  std::vector<engine::PlanRow> requests;   // of them
   engine::AdapterLimits adapters;          // max_bytes is the plan's
   std::vector<ServedAdapter> served = {};  // that nobody trains
   int64_t max_sample_rows = 256;
@@ -53,11 +53,12 @@ class EngineHost {
   EngineHost& operator=(const EngineHost&) = delete;
 
   [[nodiscard]] const std::vector<api::BaseInfo>& bases() const { return bases_; }
-  [[nodiscard]] const planner::ServePlan& plan() const { return plan_; }
+  [[nodiscard]] const engine::RunPlan& plan() const { return plan_; }
   // Positions that the cache has for one sample: a prompt that several share keeps one more page.
   [[nodiscard]] int64_t longest_sample(api::BaseId base) const {
     const auto index = static_cast<size_t>(base);
-    return (plan_.max_pages[index] - 1) * engines_[index].stages->engine().kv_pool().page_size();
+    return (plan_.server.max_pages[index] - 1) *
+           engines_[index].stages->engine().kv_pool().page_size();
   }
   [[nodiscard]] const ModelTexts& texts(api::BaseId base) const {
     return engines_.at(static_cast<size_t>(base)).texts;
@@ -119,7 +120,7 @@ class EngineHost {
 
   std::vector<Base> engines_;
   std::vector<api::BaseInfo> bases_;
-  planner::ServePlan plan_;
+  engine::RunPlan plan_;
   model::ExpertRank expert_rank_ = model::ExpertRank::kDivided;
   std::unique_ptr<engine::AdapterBook> book_;
   scheduler::Scheduler* scheduler_ = nullptr;

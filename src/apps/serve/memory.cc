@@ -30,8 +30,8 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget,
   if (bytes > budget) planner::refuse_memory(bytes, budget);
 }
 
-std::vector<planner::PlanRow> request_rows(const server::Budget& budget) {
-  std::vector<planner::PlanRow> rows;
+std::vector<engine::PlanRow> request_rows(const server::Budget& budget) {
+  std::vector<engine::PlanRow> rows;
   for (const server::Budget::Row& row : budget.rows()) rows.push_back({row.name, row.limit});
   return rows;
 }

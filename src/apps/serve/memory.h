@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the planner (planner/serve_plan.h) is told of a server's memory.
+// What the planner (planner/planner.h) is told of a server's memory.
 #pragma once
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/weights/load.h"
-#include "planner/serve_plan.h"
+#include "planner/planner.h"
 #include "server/budget.h"
 
 namespace strata::apps {
 
 // What requests may make a server hold, as rows of a plan.
-std::vector<planner::PlanRow> request_rows(const server::Budget& budget);
+std::vector<engine::PlanRow> request_rows(const server::Budget& budget);
 
 // Before anything is loaded: the checkpoints' files against the budget.
 void check_weights_fit(std::span<const std::string> directories, int64_t budget,

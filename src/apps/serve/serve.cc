@@ -27,6 +27,7 @@
 #include "base/log.h"
 #include "base/process_memory.h"
 #include "base/stop.h"
+#include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/trace_file.h"
 #include "server/budget.h"
@@ -45,7 +46,7 @@ constexpr int kOwnMapping = 1 << 20;  // bytes: what is larger goes back to the 
 server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler& scheduler) {
   const EngineHost::Counts counts = host.counts();
   const scheduler::SchedulerStats queues = scheduler.stats();
-  const planner::ServePlan& plan = host.plan();
+  const engine::RunPlan& plan = host.plan();
   return {.trained_tokens = counts.trained_tokens,
           .sampled_tokens = counts.sampled_tokens,
           .drafts_read = counts.drafts_read,
@@ -61,16 +62,16 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .queued_bytes = queues.queued_bytes,
           .adapters = counts.adapters,
           .turn_seconds = counts.turn_seconds,
-          .weights = plan.weights,
-          .passes = plan.passes + plan.steps,
+          .weights = plan.bytes_of("weights"),
+          .passes = plan.bytes_of("passes") + plan.bytes_of("sampling_steps"),
           .adapter_bytes = counts.adapter_bytes,
-          .adapter_limit = plan.adapters,
+          .adapter_limit = plan.bytes_of("adapters"),
           .snapshot_bytes = counts.snapshot_bytes,
-          .snapshot_limit = plan.snapshots,
+          .snapshot_limit = plan.bytes_of("sampler_weights"),
           .kv_bytes = counts.kv_bytes,
-          .kv_limit = plan.kv,
+          .kv_limit = plan.bytes_of("kv_cache"),
           .prefix_bytes = counts.prefix_bytes,
-          .budget = plan.budget};
+          .budget = plan.server.budget};
 }
 
 // Signals are taken by sigtimedwait alone: blocked before the first thread is made. SIGUSR1 is
@@ -206,7 +207,7 @@ void announce(const server::ServeOptions& options, const server::TinkerServer& s
   fmt::print("metrics on {}{}\n",
              address_text(options.metrics_listen, server.metrics_port(), "http"),
              options.metrics_listen.path.empty() ? "/metrics" : "");
-  fmt::print("{}{}", options.stands_for, host.plan().text());
+  fmt::print("{}{}", options.stands_for, planner::server_text(host.plan()));
   std::fflush(stdout);
   notify_manager("READY=1");
 }

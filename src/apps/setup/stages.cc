@@ -193,17 +193,19 @@ engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& optio
   return plan;
 }
 
-std::vector<std::unique_ptr<engine::Engine>> make_planning_stages(
-    const LoadSpec& spec, const engine::PipelinePlan& plan) {
+engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run) {
+  const engine::PipelinePlan& told = run.division.told;
+  const std::vector<LayerRange> parts = run.division.parts();
   std::vector<std::unique_ptr<engine::Engine>> engines;
-  for (size_t stage = 0; stage < plan.layers.size(); ++stage) {
+  for (size_t stage = 0; stage < parts.size(); ++stage) {
     engines.push_back(make_planning_engine(
         spec, /*draft_tokens=*/0,
-        plan.num_stages() == 1 ? std::nullopt : std::optional<LayerRange>(plan.layers[stage]),
-        threads_of(plan.ranks[stage], plan.num_ranks(), spec.threads)));
-    engines.back()->set_share({.num_owners = plan.data});
+        parts.size() == 1 ? std::nullopt : std::optional<LayerRange>(parts[stage]),
+        threads_of(told.ranks[stage], told.num_ranks(), spec.threads)));
+    engines.back()->set_share({.num_owners = told.data});
+    run.stages.push_back(engines.back().get());
   }
-  return engines;
+  return planner::plan_run(run);
 }
 
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,

@@ -8,7 +8,7 @@
 
 #include "apps/setup/engine_setup.h"
 #include "engine/runner.h"
-#include "planner/staged_plan.h"
+#include "planner/planner.h"
 
 namespace strata::apps {
 
@@ -40,9 +40,8 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
 // Threads of a rank, of so many (0: all cores that the ranks share) that are divided among them.
 int threads_of(int rank, int num_ranks, int threads);
 
-// Engines of each stage that can plan and cannot run.
-std::vector<std::unique_ptr<engine::Engine>> make_planning_stages(const LoadSpec& spec,
-                                                                  const engine::PipelinePlan& plan);
+// The planner's answer, on engines of each part of the run's division that can plan and cannot run.
+engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run);
 
 // Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,

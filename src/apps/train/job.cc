@@ -47,6 +47,12 @@ int64_t num_steps(const TrainOptions& options, const data::Dataset& train) {
   return data::BatchPlan(train.examples.lengths(), batch_plan_options(options)).num_steps();
 }
 
+train::BaseStep base_step_of(const TrainOptions& options) {
+  return {.muon = options.optimizer == "muon",
+          .muon_momentum = options.muon_momentum,
+          .router_bias_rate = options.router_bias_rate};
+}
+
 model::WithIndexers with_indexers(const TrainOptions& options) {
   return options.indexer_loss > 0 ? model::WithIndexers::kYes : model::WithIndexers::kNo;
 }
@@ -72,9 +78,7 @@ TrainJob::TrainJob(const TrainOptions& options, const LoadSpec& spec,
                 .warmup_steps = options.warmup_steps.value(),
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
-    pipeline_->enable_base_steps({.muon = options_.optimizer == "muon",
-                                  .muon_momentum = options_.muon_momentum,
-                                  .router_bias_rate = options_.router_bias_rate});
+    pipeline_->enable_base_steps(base_step_of(options_));
     return;
   }
   slot_ = options_.adapter.empty()

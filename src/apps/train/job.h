@@ -16,6 +16,7 @@
 #include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "data/lr_schedule.h"
+#include "engine/plan/run_plan.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
 
@@ -41,6 +42,8 @@ int64_t num_steps(const TrainOptions& options, const data::Dataset& train);
 std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
                                               const model::ModelConfig& config);
 
+// How all parameters are stepped, where they train.
+train::BaseStep base_step_of(const TrainOptions& options);
 // Whether a fresh adapter adapts indexers.
 model::WithIndexers with_indexers(const TrainOptions& options);
 
@@ -157,21 +160,22 @@ class TrainJob {
   std::map<size_t, std::vector<float>> gathered_biases_;  // by their place in the table
 };
 
-// What loads, how it is divided, and of stages what they take and keep.
+// What loads, and what it will run.
 struct TrainRun {
   LoadSpec spec;
-  engine::PipelinePlan stages;
-  std::shared_ptr<const planner::StagedPlan> staged = nullptr;  // null where nothing is divided
+  engine::RunPlan plan;
 };
 
 // Checks what the options say together, and says it as values. Throws Error.
 LoadSpec read_train_spec(const TrainOptions& options);
 // Reads the data. Throws Error on any fault. Prints what it does to stderr.
 TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec);
-// What --memory may make of it: all is recomputed, and it has a use for the folder of files.
+// What --memory may make of stages: all is recomputed, and it has a use for the folder of files.
 LoadSpec within_memory(LoadSpec spec);
-// All checks of how a run is divided, and what --memory makes of it.
-TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const TrainData& data);
+// All checks of how a run is divided, and what --memory makes of it. `ranks_here`: that share this
+// machine's threads where they are processes.
+TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const TrainData& data,
+                  int ranks_here = 1);
 // Loads what this rank has of the model. Borrows all it is given.
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
                                                  const TrainOptions& options,

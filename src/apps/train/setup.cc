@@ -58,19 +58,6 @@ void check_together(const TrainOptions& o) {
   }
 }
 
-// What a run in stages cannot do yet.
-void check_divided(const TrainOptions& o) {
-  if (!o.samples.empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                "--sample and --stages: a model in stages does not sample yet; give one");
-  }
-  if (o.indexer_loss > 0) {
-    throw Error(ErrorCode::kUnsupported,
-                "--indexer-loss and --stages: losses of layers in several stages are not added "
-                "up yet; give one");
-  }
-}
-
 void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
   const int32_t highest = dataset.examples.store()->highest_token();
   if (highest < vocab_size) return;
@@ -188,22 +175,37 @@ LoadSpec within_memory(LoadSpec spec) {
   return spec;
 }
 
-TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const TrainData& data) {
-  static_cast<void>(uses_mtp(spec));  // or a refusal
-  LoadSpec planned = options.memory.empty() ? spec : within_memory(spec);
-  TrainRun run = {.spec = spec, .stages = plan_stages(planned, options.stages)};
-  if (options.method == "full") check_sums(run.stages, options.stages);
-  if (run.stages.is_whole()) {
-    run.spec.weights_in_files = needs_files(spec, options, data.train, data.eval);
-    return run;
+TrainRun plan_run(const LoadSpec& asked, const TrainOptions& options, const TrainData& data,
+                  int ranks_here) {
+  TrainRun run = {.spec = asked, .plan = {}};
+  LoadSpec spec = asked;
+  const bool has_mtp = uses_mtp(spec);
+  spec.mtp = has_mtp ? model::UseMtp::kAlways : model::UseMtp::kNever;
+  const LoadSpec within = options.memory.empty() ? spec : within_memory(spec);
+  // Ranks of the data are alike: each plans what the first one has.
+  const int threads = options.stages.data > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
+  model::ModelConfig config = spec.parsed.config;
+  config.use_mtp = has_mtp;
+  const planner::Division division =
+      division_of(config, options.stages, within.recompute, within.offload);
+  if (options.method == "full") check_sums(division.told, options.stages);
+  const auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
+  engine->set_share({.num_owners = options.stages.data});
+  check_router_biases(options, engine->model());
+  const planner::RunShape shape = train_shape(spec, options, engine->config(), division, data);
+  if (options.method == "full") {
+    // Which fills nothing: plans are of what it takes.
+    engine->base_trainer().enable_steps([](size_t, int64_t, TensorView) {}, base_step_of(options));
   }
-  check_divided(options);
-  planned.mtp = uses_mtp(planned) ? model::UseMtp::kAlways : model::UseMtp::kNever;
-  run.staged = std::make_shared<const planner::StagedPlan>(
-      plan_staged(planned, options, data.train, data.eval));
-  if (run.staged->weights_in_files) check_offload_folder(options.offload);
-  run.spec.weights_in_files = run.staged->weights_in_files;
-  run.stages = run.staged->stages;
+  run.plan = plan_run(within, {.whole = *engine,
+                               .division = division,
+                               .shape = shape,
+                               .recompute = within.recompute.policy,
+                               .memory = budget_of(options.memory)});
+  check_indexers(options, engine->model());
+  const bool has_files = run.plan.weights_in_files || run.plan.recompute.file_bytes > 0;
+  if (has_files) check_offload_folder(options.offload);
+  run.spec.weights_in_files = run.plan.weights_in_files;
   return run;
 }
 
@@ -211,15 +213,11 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
                                                  const TrainOptions& options,
                                                  const TrainData& data) {
   std::shared_ptr<engine::Runner> pipeline =
-      make_runner(comm, run.stages, run.spec, {.pass_tokens = options.micro_tokens});
-  for (const auto& stage : pipeline->stages()) {
-    if (!run.staged) break;
-    stage->engine().set_pass(options.micro_tokens, run.staged->choice.recompute);
-  }
-  const int64_t vocab_size = pipeline->engine().config().vocab_size;
-  check_router_biases(options, pipeline->engine().model());
-  check_indexers(options, pipeline->engine().model());
+      make_runner(comm, run.plan.pipeline, run.spec, {.pass_tokens = options.micro_tokens});
+  for (const auto& stage : pipeline->stages())
+    stage->engine().set_pass(run.plan.micro_tokens, run.plan.recompute.recompute);
   if (comm.rank() > 0) return pipeline;  // the first one has read the data
+  const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_vocabulary(data.train, vocab_size);
   check_vocabulary(data.eval, vocab_size);
   return pipeline;

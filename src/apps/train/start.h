@@ -15,8 +15,8 @@ bool find_state(const TrainOptions& options);
 std::string fingerprint_of(TrainJob& job);
 // Makes --out, and loads its state or removes what a run that never saved left there.
 void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes);
-// What will run, and what it will take: the first rank prints it. `staged` may be null.
-std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* staged);
+// What will run, and what it will take: the first rank prints it.
+std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan);
 // To the system.
 void return_free_memory();
 

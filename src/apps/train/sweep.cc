@@ -201,7 +201,6 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
     member.job = std::make_unique<TrainJob>(member.options, run.spec, pipeline, data,
                                             members.front().job.get());
   }
-  fit_memory(*members.front().job);
   const std::string few = few_steps_text(planned, members.front().job->num_steps());
   if (!few.empty()) log(LogLevel::kWarning, few);
   std::vector<std::string> fingerprints;
@@ -209,7 +208,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
     fingerprints.push_back(fingerprint_of(*member.job));
     begin_or_resume(*member.job, fingerprints.back(), member.resumes);
   }
-  const std::optional<Predicted> predicted = print_plan(*members.front().job, nullptr);
+  const std::optional<Predicted> predicted = print_plan(*members.front().job, run.plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.samples);

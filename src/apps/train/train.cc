@@ -94,7 +94,7 @@ std::string sent_text(TrainJob& job) {
 
 }  // namespace
 
-std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* staged) {
+std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) {
   if (!job.is_first_rank()) return {};
   engine::Engine& engine = job.engine();
   const auto dataset = [](const data::Dataset& d) {
@@ -119,29 +119,15 @@ std::optional<Predicted> print_plan(TrainJob& job, const planner::StagedPlan* st
   table.add_row(
       {"learning rate", fmt::format("{}, {}, warmup steps {}", rates_text(job.options()),
                                     job.options().lr_schedule, *job.options().warmup_steps)});
-  const std::string machine = fmt::format("CPU path {}, {} threads", engine.backend().arithmetic(),
-                                          engine.backend().parallelism());
   const std::string cores =
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
-  if (staged != nullptr) {
-    const engine::MachineLimits limits = limits_of(job, staged->choice.stages.front().pass_bytes);
-    add_data_row(job, table);
-    add_rows(*staged, limits, offload_folder(job.options().offload), table);
-    table.add_row({"machine", machine + " a rank" + cores});
-    fmt::print(stderr, "{}{}{}", table.text(), stages_table(*staged), sent_text(job));
-    return Predicted{job.stages().data * staged->memory.total(), step_seconds(*staged, limits)};
-  }
-  const planner::TrainPlan plan = plan_of(job);
-  add_data_row(job, table);
-  table.add_row({"memory", planner::memory_text(plan.memory)});
-  const std::string files = file_text(plan, offload_folder(job.options().offload));
-  if (!files.empty()) table.add_row({"files", files});
   // Before the pass takes its memory: the probe borrows that much.
-  const engine::MachineLimits limits = limits_of(job, plan.recompute.bytes);
-  table.add_row({"a step", time_text(plan, limits)});
-  table.add_row({"machine", machine + cores});
-  fmt::print(stderr, "{}{}{}", table.text(), activations_text(plan), sent_text(job));
-  return Predicted{job.stages().data * plan.memory.total(), engine::seconds_of(plan.work, limits)};
+  const engine::MachineLimits limits = limits_of(job, plan.stages.front().pass_bytes);
+  add_data_row(job, table);
+  planner::add_rows(plan, limits, offload_folder(job.options().offload), table);
+  table.add_row({"machine", planner::machine_text(plan, engine.backend()) + cores});
+  fmt::print(stderr, "{}{}{}", table.text(), planner::parts_text(plan), sent_text(job));
+  return Predicted{job.stages().data * plan.memory.total(), step_seconds(plan, limits)};
 }
 
 std::string fingerprint_of(TrainJob& job) {
@@ -195,16 +181,15 @@ void return_free_memory() {
 namespace {
 
 // False where a signal stopped it.
-bool train_on_rank(TrainJob& job, const planner::StagedPlan* staged, bool resumes) {
+bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint = fingerprint_of(job);
-  if (staged == nullptr) fit_memory(job);
   if (job.is_first_rank() && !resumes) {
     const std::string few = few_steps_text(options, job.num_steps());
     if (!few.empty()) log(LogLevel::kWarning, few);
   }
   begin_or_resume(job, fingerprint, resumes);
-  const std::optional<Predicted> predicted = print_plan(job, staged);
+  const std::optional<Predicted> predicted = print_plan(job, plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.samples);
@@ -267,9 +252,9 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   share(comm, recorded);
   share_data(comm, data);
   const TrainOptions settled = settle(options, spec, data, recorded);
-  const TrainRun run = plan_run(spec, settled, data);
+  const TrainRun run = plan_run(spec, settled, data, comm.ranks_here());
   const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
-  const bool ended = train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
+  const bool ended = train_on_rank(*job, run.plan, found);
   trace.finish();
   return ended ? 0 : StopSignals::exit_code();
 }
@@ -298,9 +283,9 @@ int run_train(const TrainOptions& options) {
       settle(options, spec, data, found ? recorded_options(options.out) : "");
   const TrainRun run = plan_run(spec, settled, data);
   int code = 0;
-  run_ranks(run.stages.num_ranks(), [&](Comm& comm) {
+  run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
     const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
-    const bool ended = train_on_rank(*job, run.staged ? &*run.staged : nullptr, found);
+    const bool ended = train_on_rank(*job, run.plan, found);
     if (!ended && comm.rank() == 0) code = StopSignals::exit_code();
   });
   trace.finish();
