@@ -76,7 +76,7 @@ void expect_options_exist(const CommandLine& line, const std::set<std::string>& 
   const std::string help = help_of(command);
   const std::regex option("(?:^|\\s)(--[a-z][a-z0-9-]*)");
   for (std::sregex_iterator it(line.text.begin(), line.text.end(), option), end; it != end; ++it) {
-    const std::regex row("[\\s[]" + (*it)[1].str() + "(?=[\\s\\],)])");
+    const std::regex row("[\\s[]" + (*it)[1].str() + "(?=[\\s\\[\\],)])");
     EXPECT_TRUE(std::regex_search(help, row)) << line.where << ": strata " << line.text
                                               << ": `strata " << command << "` has no " << (*it)[1];
   }
