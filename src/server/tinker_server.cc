@@ -23,7 +23,6 @@
 #include "server/reloads.h"
 #include "server/rest/rest.h"
 #include "server/service/service.h"
-#include "server/state/hurry.h"
 #include "server/state/store.h"
 #include "server/view/page.h"
 #include "server/view/scrapes.h"
@@ -454,7 +453,7 @@ void TinkerServer::begin_shutdown() {
 
 void TinkerServer::stop() {
   state_->metrics->stop(0.0);
-  for (Sql* database : state_->databases) hurry(*database);
+  for (Sql* database : state_->databases) database->hurry();
   state_->stop_threads();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] {

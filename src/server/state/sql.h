@@ -67,6 +67,9 @@ class Sql {  // virtual: the fourth seam, since no build can know which database
   // nothing looks for a database that is away.
   static constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
   virtual void set_deadline(double /*when*/) {}
+  // Any thread, of a server that stops: from now on a statement has two seconds at most, one that
+  // is under way too, and a database that was lost is not looked for.
+  virtual void hurry() {}
 };
 
 std::unique_ptr<Sql> open_sqlite(const std::string& path);

@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "server/state/hurry.h"
 #include "server/state/sql.h"
 #include "server/state/store_lists.h"
 
@@ -196,7 +195,7 @@ class Postgres final : public Sql {
   [[nodiscard]] bool is_away() const override { return !is_ready_; }
   [[nodiscard]] double usual_seconds() const override { return usual_; }
   void set_deadline(double when) override { deadline_ = when; }
-  void hurry() { hurried_at_ = now_seconds(); }
+  void hurry() override { hurried_at_ = now_seconds(); }
   void rollback() noexcept override {
     if (!in_transaction_) return;
     in_transaction_ = false;
@@ -402,10 +401,6 @@ class Postgres final : public Sql {
 };
 
 }  // namespace
-
-void hurry(Sql& sql) {
-  if (auto* postgres = dynamic_cast<Postgres*>(&sql)) postgres->hurry();
-}
 
 std::unique_ptr<Sql> open_postgres(const std::string& url) {
   return std::make_unique<Postgres>(url, Postgres::Use::kServer);

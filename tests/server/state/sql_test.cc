@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the databases say of a statement that fails.
+// What the databases say of a statement that fails, and how a server's end ends waits for them.
 #include "server/state/sql.h"
 
+#include <atomic>
+#include <thread>
+
+#include "server/state/store_lists.h"
 #include "tests/server/state/store_fixture.h"
+#include "tests/server/state/test_postgres.h"
 
 namespace strata::server {
 namespace {
@@ -21,6 +26,37 @@ TEST_P(SqlTest, AKeyThatIsThereIsAFaultOfItsOwn) {
   EXPECT_THROW(add(), NotUnique);
   sql->rollback();
   EXPECT_EQ(sql->run("SELECT value FROM meta WHERE name = 'boot'", {}).rows.size(), 1u);
+}
+
+TEST(Hurry, EndsTheWaitForADatabaseThatHangs) {
+  TestPostgres* postgres = TestPostgres::shared();
+  if (postgres == nullptr) GTEST_SKIP() << "postgresql-15 is not installed";
+  postgres->reset();
+  const auto hurried = open_postgres_reader(postgres->url());
+  const auto other = open_postgres_reader(postgres->url());
+  postgres->freeze(true);
+  std::atomic<int> num_ended = 0;
+  int first = 0, second = 0;
+  std::thread one([&] {
+    EXPECT_THROW(hurried->run("SELECT 1", {}), Error);
+    first = ++num_ended;
+  });
+  std::thread two([&] {
+    EXPECT_THROW(other->run("SELECT 1", {}), Error);
+    second = ++num_ended;
+  });
+  hurried->hurry();
+  one.join();
+  two.join();
+  postgres->freeze(false);
+  EXPECT_LT(first, second);
+  EXPECT_THROW(hurried->run("SELECT 1", {}), Error);  // it is not looked for
+}
+
+TEST(Hurry, IsNothingForAFile) {
+  const auto sql = open_sqlite(":memory:");
+  sql->hurry();
+  EXPECT_NO_THROW(sql->run("SELECT 1", {}));
 }
 
 }  // namespace
