@@ -260,9 +260,11 @@ bool StateStore::prune_history(double now, int64_t keep) {
   TenantSums::Sums samplers;
   Transaction transaction(*sql_);
   for (const std::string& id : sessions) {
-    const SqlResult of = run("SELECT tenant FROM sessions WHERE id = ?", {id});
     const int64_t dropped = drop_of_session("samplers", id, left);
-    if (dropped > 0) samplers[std::get<std::string>(of.rows.at(0)[0])] -= dropped;
+    if (dropped > 0) {
+      const SqlResult of = run("SELECT tenant FROM sessions WHERE id = ?", {id});
+      samplers[std::get<std::string>(of.rows.at(0)[0])] -= dropped;
+    }
     left -= dropped;
     left -= drop_of_session("runs", id, left);
     // One that may have more is the next batch's.
@@ -292,12 +294,14 @@ bool StateStore::prune_samplers(int64_t keep) {
   TenantSums::Sums more;
   Transaction transaction(*sql_);
   for (const std::string& tenant : samplers_.above(keep)) {
+    if (left == 0) break;
     int64_t excess = samplers_.of(tenant).value() - keep;
     const SqlResult ended =
         run("SELECT id FROM sessions WHERE tenant = ? AND state <> 'active' AND EXISTS (SELECT 1 "
             "FROM samplers WHERE session_id = sessions.id) ORDER BY number LIMIT 50",
             {tenant});
     for (const SqlRow& row : ended.rows) {
+      if (left == 0 || excess == 0) break;
       const int64_t count =
           drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
       more[tenant] -= count;
