@@ -11,9 +11,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_io.h"
 #include "base/files.h"
 
 namespace strata::report {
@@ -148,12 +150,7 @@ EventFile::EventFile(EventFile&& other) noexcept
     : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 
 void EventFile::write(const std::string& bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t put = ::write(fd_, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(path_, "write");
-    done += static_cast<size_t>(put);
-  }
+  write_all(fd_, std::as_bytes(std::span(bytes)), path_);
 }
 
 void EventFile::append(int64_t step, std::span<const Metric> metrics) {
