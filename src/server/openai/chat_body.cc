@@ -259,12 +259,12 @@ text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
 }
 
 // The prompt; what is kept of the tools goes into the order.
-static std::string read_prompt(const Fields& body, const ServedText& text, AnswerOrder& order) {
+static std::string read_prompt(const Fields& body, const ServedText& text, const Weight& tools,
+                               AnswerOrder& order) {
   const text::ChatRequest request = read_conversation(body, text, order.form.calls);
   std::string prompt = rendered(text, request);
   if (request.tools.empty()) return prompt;
   order.types = std::make_shared<const ToolTypes>(request.tools);
-  const Weight tools = weigh(body, {"tools"});
   order.kept = tools.bytes + tools.values * kTypeBytes;
   return prompt;
 }
@@ -289,9 +289,12 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   api::Sample& sample = order.samples.emplace_back();
   read_sampling(body, text, base, fallback_seed, sample);
   if (text.turn_end) sample.stop.push_back(*text.turn_end);
-  const Weight weight = weigh(body, {"messages", "tools", "chat_template_kwargs"});
-  if (take) take(weight.bytes * kTextBytes + weight.values * kValueBytes);
-  const std::string prompt = read_prompt(body, text, order);
+  const Weight texts = weigh(body, {"messages", "chat_template_kwargs"});
+  const Weight tools = weigh(body, {"tools"});
+  if (take) {
+    take((texts.bytes + tools.bytes) * kTextBytes + (texts.values + tools.values) * kValueBytes);
+  }
+  const std::string prompt = read_prompt(body, text, tools, order);
   order.in_reasoning = ends_in_reasoning(order.form, prompt);
   if (!body.boolean_or("parallel_tool_calls", true)) order.most_calls = 1;
   sample.prompt =
