@@ -10,11 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <thread>
 
-#include "base/error.h"
-#include "base/new_file.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata {
@@ -27,7 +24,6 @@ using ::testing::IsEmpty;
 using testing::read_bytes;
 using testing::TempDir;
 using testing::write_bytes;
-namespace fs = std::filesystem;
 
 // Writes of this process beyond `bytes` of a file fail with EFBIG: a disk that is full.
 class FullDisk {
@@ -181,23 +177,6 @@ TEST(AtomicFile, FailedRenameLeavesNothingBehind) {
   std::filesystem::create_directories(dir.file("a/b"));
   EXPECT_THAT(error_of([&] { write_file_atomic(dir.file("a"), "x"); }), HasSubstr("rename: "));
   EXPECT_THAT(dir.names(), ElementsAre("a"));
-}
-
-TEST(NewFile, IsNoOneThatIsThere) {
-  TempDir dir;
-  {
-    NewFile file(dir.file("a"));
-    file.append("one ");
-    file.append("two");
-    file.close();
-  }
-  sync_file_system(dir.path());
-  EXPECT_EQ(read_bytes(dir.file("a")), "one two");
-  EXPECT_THROW(NewFile(dir.file("a")), Error);
-  EXPECT_EQ(read_bytes(dir.file("a")), "one two");
-  fs::create_symlink(dir.file("b"), dir.file("link"));
-  EXPECT_THROW(NewFile(dir.file("link")), Error);
-  EXPECT_THROW(NewFile(dir.file("missing/a")), Error);
 }
 
 TEST(Folders, AreMadeWithParentsAndFilesRemovedOnce) {
