@@ -135,13 +135,16 @@ class Runs:
                 raise SystemExit(f"{name}: {file} is not that of one process")
 
 
-def wait_for_save(out, process):
+def start_until_saved(runs, out, steps):
+    """A run over the hosts that has saved, and goes on."""
+    process = runs.start(out, "data=2", steps)
     until = time.monotonic() + 120
     while not (out / "trainer/state.json").exists():
         if process.poll() is not None or time.monotonic() > until:
             process.kill()
             raise SystemExit(f"{out.name}: nothing was saved\n{process.stdout.read()}")
         time.sleep(0.02)
+    return process
 
 
 def over_tcp(runs):
@@ -162,8 +165,7 @@ def over_a_bad_link(runs):
 def over_a_link_that_is_silent_once(runs):
     out, steps = runs.folder / "silent", 12
     with two_hosts(delay=0.02) as relay:
-        process = runs.start(out, "data=2", steps)
-        wait_for_save(out, process)
+        process = start_until_saved(runs, out, steps)
         began = time.monotonic()
         relay.send_signal(signal.SIGUSR1)
         text, _ = process.communicate(timeout=600)
@@ -177,8 +179,7 @@ def over_a_link_that_is_silent_once(runs):
 def over_a_link_that_is_cut(runs):
     out, steps = runs.folder / "cut", 60
     with two_hosts(delay=0.01) as relay:
-        process = runs.start(out, "data=2", steps)
-        wait_for_save(out, process)
+        process = start_until_saved(runs, out, steps)
         cut_at = time.monotonic()
         relay.send_signal(signal.SIGUSR2)
         lines = []
