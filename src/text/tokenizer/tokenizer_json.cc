@@ -13,7 +13,9 @@ namespace strata::text {
 namespace {
 
 constexpr int64_t kMaxId = 10'000'000;
-constexpr int64_t kMaxUnused = 100'000;  // ids without tokens, beyond as many as there are tokens
+// Ids without tokens, beyond as many as there are tokens: a vocabulary cut short keeps the ids of
+// the whole one, and the largest of any family has 262,144 (Gemma).
+constexpr int64_t kMaxUnused = 262'144;
 constexpr size_t kMaxReplacement = 64;   // bytes, of what a decoder puts for another text
 constexpr size_t kMaxTemplate = 64;      // ids that are put before or behind each text
 constexpr size_t kMaxAddedTokenBytes = 4096;
