@@ -16,8 +16,8 @@ constexpr int64_t kMaxId = 10'000'000;
 // Ids without tokens, beyond as many as there are tokens: a vocabulary cut short keeps the ids of
 // the whole one, and the largest of any family has 262,144 (Gemma).
 constexpr int64_t kMaxUnused = 262'144;
-constexpr size_t kMaxReplacement = 64;   // bytes, of what a decoder puts for another text
-constexpr size_t kMaxTemplate = 64;      // ids that are put before or behind each text
+constexpr size_t kMaxReplacement = 64;  // bytes, of what a decoder puts for another text
+constexpr size_t kMaxTemplate = 64;     // ids that are put before or behind each text
 constexpr size_t kMaxAddedTokenBytes = 4096;
 // GPT-2's pattern, what ByteLevel splits by unless use_regex is false.
 constexpr std::string_view kByteLevelPattern =
