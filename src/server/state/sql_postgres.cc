@@ -25,9 +25,10 @@
 // clang-format off
 #define STRATA_LIBPQ(X)                                                                          \
   X(PQclear) X(PQcmdTuples) X(PQconnectPoll) X(PQconnectStart) X(PQconsumeInput)                 \
-  X(PQerrorMessage) X(PQfinish) X(PQflush) X(PQfreemem) X(PQftype) X(PQgetResult)                \
-  X(PQgetisnull) X(PQgetlength) X(PQgetvalue) X(PQisBusy) X(PQnfields) X(PQntuples)              \
-  X(PQresetPoll) X(PQresetStart) X(PQresultErrorField) X(PQresultStatus) X(PQsendQueryParams)    \
+  X(PQenterPipelineMode) X(PQerrorMessage) X(PQexitPipelineMode) X(PQfinish) X(PQflush)          \
+  X(PQfreemem) X(PQftype) X(PQgetResult) X(PQgetisnull) X(PQgetlength) X(PQgetvalue)             \
+  X(PQisBusy) X(PQnfields) X(PQntuples) X(PQpipelineSync) X(PQresetPoll) X(PQresetStart)         \
+  X(PQresultErrorField) X(PQresultErrorMessage) X(PQresultStatus) X(PQsendQueryParams)           \
   X(PQsetNoticeProcessor) X(PQsetnonblocking) X(PQsocket) X(PQstatus) X(PQtransactionStatus)     \
   X(PQunescapeBytea)
 // clang-format on
@@ -139,22 +140,23 @@ class Postgres final : public Sql {
   Postgres& operator=(const Postgres&) = delete;
 
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
-    if (!is_ready_ && in_transaction_) fail(statement);
+    const bool may_repeat = !in_transaction_ || !opening_.empty();
+    if (!is_ready_ && !may_repeat) fail(statement);
     if (!is_ready_) reconnect();
     Reply reply = execute(statement, parameters);
     if (libpq().PQstatus(connection_) == CONNECTION_BAD) {
       is_ready_ = false;
-      if (!in_transaction_) {
+      if (may_repeat) {
         reconnect();
         reply = execute(statement, parameters);
       }
     }
-    const ExecStatusType status = libpq().PQresultStatus(reply.get());
-    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
+    opening_.clear();
+    if (!is_good(reply)) {
       const char* state = libpq().PQresultErrorField(reply.get(), PG_DIAG_SQLSTATE);
       if (state != nullptr && state == kUniqueViolation)
         throw NotUnique(not_unique_text(statement));
-      fail(statement);
+      fail(statement, libpq().PQresultErrorMessage(reply.get()));
     }
     SqlResult result;
     const int rows = libpq().PQntuples(reply.get());
@@ -173,20 +175,18 @@ class Postgres final : public Sql {
     return result;
   }
 
+  // Sent with the transaction's first statement: one way there and back for all of them.
   void begin(Durability durability) override {
-    run("BEGIN", {});
+    opening_ = {"BEGIN"};
+    if (durability == Durability::kRelaxed)
+      opening_.emplace_back("SET LOCAL synchronous_commit = off");
     in_transaction_ = true;
-    try {
-      if (durability == Durability::kRelaxed) run("SET LOCAL synchronous_commit = off", {});
-    } catch (...) {
-      rollback();
-      throw;
-    }
   }
   void commit() override {
     // A COMMIT of a failed transaction answers ROLLBACK and no error.
     const bool broken = libpq().PQtransactionStatus(connection_) == PQTRANS_INERROR;
-    run("COMMIT", {});
+    if (opening_.empty()) run("COMMIT", {});
+    opening_.clear();
     in_transaction_ = false;
     CHECK(!broken, "a failed transaction was committed");
   }
@@ -199,6 +199,9 @@ class Postgres final : public Sql {
   void rollback() noexcept override {
     if (!in_transaction_) return;
     in_transaction_ = false;
+    const bool is_open = opening_.empty();
+    opening_.clear();
+    if (!is_open) return;
     try {
       if (is_ready_ && libpq().PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK", {});
     } catch (const Error&) {  // the connection is lost, and the transaction with it
@@ -206,9 +209,15 @@ class Postgres final : public Sql {
   }
 
  private:
-  [[noreturn]] void fail(std::string_view statement) {
+  // `why` is the result's message; empty without a result: the connection's.
+  [[noreturn]] void fail(std::string_view statement, const char* why = "") {
     throw StoreError(fmt::format("postgresql: {}: {}", statement_name(statement),
-                                 one_line(libpq().PQerrorMessage(connection_))));
+                                 one_line(*why == 0 ? libpq().PQerrorMessage(connection_) : why)));
+  }
+
+  static bool is_good(const Reply& reply) {
+    const ExecStatusType status = libpq().PQresultStatus(reply.get());
+    return status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK;
   }
 
   // The lock belongs to the connection, so it ends with this process.
@@ -313,7 +322,20 @@ class Postgres final : public Sql {
     }
   }
 
+  // The answer; null where the connection was lost.
   Reply execute(std::string_view statement, std::span<const SqlValue> parameters) {
+    usual_ += way_;
+    const double deadline = std::min(now_seconds() + kStatement, deadline_);
+    if (opening_.empty()) return send(statement, parameters) ? take_reply(deadline) : Reply();
+    bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
+    for (const std::string& first : opening_) is_sent = is_sent && send(first, {});
+    is_sent = is_sent && send(statement, parameters) && libpq().PQpipelineSync(connection_) == 1;
+    Reply reply = is_sent ? take_last_reply(deadline) : Reply();
+    libpq().PQexitPipelineMode(connection_);
+    return reply;
+  }
+
+  bool send(std::string_view statement, std::span<const SqlValue> parameters) {
     std::vector<std::string> texts(parameters.size());
     std::vector<const char*> values;
     std::vector<int> lengths;
@@ -335,31 +357,44 @@ class Postgres final : public Sql {
       lengths.push_back(static_cast<int>(texts[i].size()));
       formats.push_back(is_binary ? 1 : 0);
     }
-    usual_ += way_;
-    const int sent = libpq().PQsendQueryParams(connection_, numbered(statement).c_str(),
-                                               static_cast<int>(parameters.size()), nullptr,
-                                               values.data(), lengths.data(), formats.data(), 0);
-    return sent == 1 ? take_reply(std::min(now_seconds() + kStatement, deadline_)) : Reply();
+    return libpq().PQsendQueryParams(connection_, numbered(statement).c_str(),
+                                     static_cast<int>(parameters.size()), nullptr, values.data(),
+                                     lengths.data(), formats.data(), 0) == 1;
   }
 
-  // The last result of what was sent. A database that does not answer in time, frozen or behind a
-  // dead network, is left: its connection is not used again.
+  // The last result of what was sent.
   Reply take_reply(double deadline) {
     Reply last;
-    for (;;) {
-      int unsent = libpq().PQflush(connection_);
-      while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
-        if (!wait_answer(unsent == 1, deadline)) {
-          is_ready_ = false;
-          throw StoreError("postgresql: no answer in time; the database is away");
-        }
-        if (libpq().PQconsumeInput(connection_) == 0) return Reply();
-        if (unsent == 1) unsent = libpq().PQflush(connection_);
-      }
-      Reply next(libpq().PQgetResult(connection_));
-      if (!next) return last;
-      last = std::move(next);
+    while (Reply next = next_reply(deadline)) last = std::move(next);
+    return last;
+  }
+
+  // The last result of several statements that were sent at once, or the first that failed.
+  Reply take_last_reply(double deadline) {
+    Reply last;
+    while (libpq().PQstatus(connection_) == CONNECTION_OK) {
+      Reply next = next_reply(deadline);  // null between statements
+      if (!next) continue;
+      if (libpq().PQresultStatus(next.get()) == PGRES_PIPELINE_SYNC) return last;
+      if (!last || is_good(last)) last = std::move(next);
     }
+    return {};
+  }
+
+  // Null at the end of a statement's results, and where the connection was lost. A database that
+  // does not answer in time, frozen or behind a dead network, is left: its connection is not used
+  // again.
+  Reply next_reply(double deadline) {
+    int unsent = libpq().PQflush(connection_);
+    while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
+      if (!wait_answer(unsent == 1, deadline)) {
+        is_ready_ = false;
+        throw StoreError("postgresql: no answer in time; the database is away");
+      }
+      if (libpq().PQconsumeInput(connection_) == 0) return Reply();
+      if (unsent == 1) unsent = libpq().PQflush(connection_);
+    }
+    return Reply(libpq().PQgetResult(connection_));
   }
 
   static SqlValue value(const PGresult* reply, int row, int column) {
@@ -391,6 +426,7 @@ class Postgres final : public Sql {
   const Use use_;
   PGconn* connection_;
   bool in_transaction_ = false;
+  std::vector<std::string> opening_;    // of a transaction that has not sent a statement yet
   std::atomic<bool> is_ready_ = false;  // connected, set up, and a server's lock is ours
   double way_ = 0;                      // s there and back
   double usual_ = 0;                    // s, of all that was sent

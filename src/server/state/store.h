@@ -241,8 +241,8 @@ class StateStore {
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
   // Synced when it returns: what a client was told stays true.
   void set_for_good(const char* column, SqlValue value, const std::string& id);
-  [[nodiscard]] bool has_run(const std::string& id) REQUIRES(mutex_);
-  void insert_run(const RunRow& row) REQUIRES(mutex_);
+  // False where its id is there.
+  [[nodiscard]] bool insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);

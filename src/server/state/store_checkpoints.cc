@@ -72,8 +72,7 @@ bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
   {
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
-    if (has_run(run_row.id)) return false;
-    insert_run(run_row);
+    if (!insert_run(run_row)) return false;
     insert_checkpoint(checkpoint);
     if (!key.name.empty()) {
       run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "

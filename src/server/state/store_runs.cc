@@ -50,25 +50,22 @@ RunRow rows::read_run(const SqlRow& row) {
   return out;
 }
 
-void StateStore::insert_run(const RunRow& row) {
-  run("INSERT INTO runs (id, tenant, session_id, model_seq, number, created_at, last_request_at, "
+bool StateStore::insert_run(const RunRow& row) {
+  const SqlResult added = run(
+      "INSERT INTO runs (id, tenant, session_id, model_seq, number, created_at, last_request_at, "
       "base_model, lora, user_metadata, project_id, state, ended_at) "
-      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
       {row.id, row.tenant, rows::nullable(row.session_id), rows::nullable(row.model_seq),
        next_number(), row.created_at, row.last_request_at, row.base_model, lora_text(row.lora),
        rows::nullable(row.user_metadata), row.project_id, state_name(row.state),
        rows::nullable(row.ended_at)});
-}
-
-bool StateStore::has_run(const std::string& id) {
-  return !run("SELECT id FROM runs WHERE id = ?", {id}).rows.empty();
+  return added.changed > 0;
 }
 
 bool StateStore::add_run(const RunRow& row) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  if (has_run(row.id)) return false;
-  insert_run(row);
+  if (!insert_run(row)) return false;
   transaction.commit();
   return true;
 }

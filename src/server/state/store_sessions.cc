@@ -57,10 +57,11 @@ std::string StateStore::add_session(const SessionRow& row, const Idempotency& ke
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   if (!key.name.empty()) {
-    if (const auto known = known_value(row.tenant, "session", key)) return *known;
-    run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
-        "VALUES (?, 'session', ?, ?, ?, ?)",
-        {row.tenant, key.name, row.id, row.created_at, key.fingerprint});
+    const SqlResult added =
+        run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
+            "VALUES (?, 'session', ?, ?, ?, ?) ON CONFLICT (tenant, scope, name) DO NOTHING",
+            {row.tenant, key.name, row.id, row.created_at, key.fingerprint});
+    if (added.changed == 0) return known_value(row.tenant, "session", key).value();
   }
   run("INSERT INTO sessions (id, tenant, number, created_at, sdk_version, tags, user_metadata, "
       "display_name, project_id, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "server/state/store_lists.h"
 #include "tests/server/state/store_fixture.h"
@@ -26,6 +27,38 @@ TEST_P(SqlTest, AKeyThatIsThereIsAFaultOfItsOwn) {
   EXPECT_THROW(add(), NotUnique);
   sql->rollback();
   EXPECT_EQ(sql->run("SELECT value FROM meta WHERE name = 'boot'", {}).rows.size(), 1u);
+}
+
+// A database far away is asked as seldom as may be.
+TEST_P(SqlTest, ATransactionIsOpenedOnTheWayOfItsFirstStatement) {
+  store_.reset();
+  const std::unique_ptr<Sql> sql = connect();
+  const auto taken = [&, before = 0.0]() mutable {
+    const double now = sql->usual_seconds();
+    return now - std::exchange(before, now);
+  };
+  taken();
+  sql->run("SELECT 1", {});
+  const double way = taken();
+  EXPECT_EQ(way > 0, sql->may_hang());
+  for (const Durability durability : {Durability::kRelaxed, Durability::kFull}) {
+    sql->begin(durability);
+    EXPECT_EQ(taken(), 0);
+    EXPECT_EQ(sql->run("UPDATE meta SET value = 7 WHERE name = 'boot'", {}).changed, 1);
+    sql->rollback();
+    taken();
+    sql->begin(durability);
+    EXPECT_EQ(sql->run("SELECT value FROM meta WHERE name = 'boot'", {}).rows[0][0],
+              SqlValue(int64_t{1}));
+    EXPECT_EQ(sql->run("UPDATE meta SET name = 'boot' WHERE name = 'boot'", {}).changed, 1);
+    sql->commit();
+    EXPECT_NEAR(taken(), 3 * way, 1e-9);
+  }
+  sql->begin(Durability::kRelaxed);
+  sql->commit();  // of nothing
+  sql->begin(Durability::kRelaxed);
+  sql->rollback();
+  EXPECT_EQ(taken(), 0);
 }
 
 TEST(Hurry, EndsTheWaitForADatabaseThatHangs) {
