@@ -33,7 +33,7 @@ TEST_P(SqlTest, AKeyThatIsThereIsAFaultOfItsOwn) {
 TEST_P(SqlTest, ATransactionIsOpenedOnTheWayOfItsFirstStatement) {
   store_.reset();
   const std::unique_ptr<Sql> sql = connect();
-  const auto taken = [&, before = 0.0]() mutable {
+  auto taken = [&, before = 0.0]() mutable {
     const double now = sql->usual_seconds();
     return now - std::exchange(before, now);
   };
