@@ -272,6 +272,8 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
 void Service::tell(const api::Event& event) {
   const std::shared_ptr<PendingCommand> pending = futures_.find_pending(event.request);
   if (pending == nullptr) return;
+  if (const auto* row = std::get_if<api::RowTokens>(&event.what))
+    pending->num_told += static_cast<int64_t>(row->tokens.size());
   if (pending->listener) pending->listener(event);
   const auto* progress = std::get_if<api::Progress>(&event.what);
   if (progress == nullptr) return;
@@ -282,11 +284,13 @@ void Service::tell(const api::Event& event) {
 
 void Service::count_settled(PendingCommand& pending, const api::Result& result, double now) {
   pending.tokens.reset();
-  const auto* output = std::get_if<api::SampleOutput>(&result.outcome);
-  if (output == nullptr) return;
-  int64_t tokens = 0;
-  for (const api::SampledSequence& s : output->sequences)
-    tokens += static_cast<int64_t>(s.tokens.size());
+  if (!pending.is_sample) return;
+  int64_t tokens = pending.num_told;  // of one that was cut off
+  if (const auto* output = std::get_if<api::SampleOutput>(&result.outcome)) {
+    tokens = 0;
+    for (const api::SampledSequence& s : output->sequences)
+      tokens += static_cast<int64_t>(s.tokens.size());
+  }
   parts_.usage.add(pending.tenant, pending.key_id, UsageKind::kSampledTokens, tokens, now);
 }
 

@@ -91,6 +91,20 @@ TEST(Listener, HearsAFailureAndTheServersEnd) {
   EXPECT_THAT(ended.events, ElementsAre("accepted", HasSubstr("shut down")));
 }
 
+// Who hangs up has what it was told, and that counts.
+TEST(Listener, WhatWasToldCountsWhereTheRestIsCancelled) {
+  House house;
+  Heard heard, silent;
+  const Service::Sampling sampling = start(house, heard);
+  const Service::Sampling other = start(house, silent);
+  house.service().post({token(sampling.request, 0, 7), token(sampling.request, 1, 8)});
+  for (const Service::Sampling& one : {sampling, other}) {
+    house.service().cancel(one.request, "hung up");
+    house.settle(one.request.text, api::Failure{api::FaultCategory::kUser, "hung up"});
+  }
+  EXPECT_EQ(house.usage().total(UsageKind::kSampledTokens), 2);
+}
+
 // Its other requests and the server go on.
 TEST(Listener, OneThatThrowsIsAlone) {
   House house;
