@@ -16,6 +16,8 @@ class FairShare {
   // Who has something to do now; the others leave.
   template <typename Keys>
   void set_active(const Keys& keys) {
+    const auto is_same = [](const Key& key, const auto& entry) { return key == entry.first; };
+    if (std::equal(keys.begin(), keys.end(), used_.begin(), used_.end(), is_same)) return;
     std::map<Key, double> next;
     std::optional<double> lowest;
     for (const Key& key : keys) {

@@ -170,6 +170,7 @@ void Scheduler::drop_sample(const api::RequestId& request) {
   } else {
     side.cancelled.push_back(request);
   }
+  side.begun.erase(request);
   const auto queue = side.samples.find(command.tenant);
   if (queue != side.samples.end()) {
     std::erase(queue->second, request);

@@ -131,6 +131,7 @@ class Scheduler {
   using SampleQueues = std::map<api::TenantId, std::deque<api::RequestId>>;
   struct Side {                             // what belongs to one engine
     SampleQueues samples;                   // rows left to hand out
+    std::set<api::RequestId> begun;         // those of which some rows were
     std::vector<api::RequestId> cancelled;  // samples
     std::vector<api::RequestId> abandoned;  // passes of which some data were run
     std::vector<api::SnapshotId> released;
@@ -175,8 +176,15 @@ class Scheduler {
       REQUIRES(mutex_);
   bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now)
       REQUIRES(mutex_);
-  [[nodiscard]] int64_t pages_to_begin(const api::Capacity& engine, const Side& side,
-                                       const SampleEntry& entry) const REQUIRES(mutex_);
+  // What requests of several rows need that have begun.
+  struct Begun {
+    int64_t held = 0;     // pages of their prompts
+    int64_t largest = 0;  // pages of a row
+  };
+  [[nodiscard]] Begun begun_samples(const api::Capacity& engine, const Side& side) const
+      REQUIRES(mutex_);
+  [[nodiscard]] static int64_t pages_to_begin(const api::Capacity& engine, const Begun& begun,
+                                              const SampleEntry& entry);
   // A row that may be next: of a tenant's first request, or one that is aside.
   struct NextRow {
     api::TenantId tenant;
@@ -188,12 +196,14 @@ class Scheduler {
     api::TenantId takes_from = {};
   };
   struct BudgetLeft;
+  using LeastUsedFirst = std::set<std::pair<double, api::TenantId>>;
   void add_next_rows(const api::Capacity& engine, const Side& side, const BudgetLeft& left,
-                     const api::TenantId& tenant, std::vector<NextRow>& rows) const
-      REQUIRES(mutex_);
+                     const Begun& begun, const api::TenantId& tenant,
+                     std::vector<NextRow>& rows) const REQUIRES(mutex_);
   [[nodiscard]] std::optional<NextRow> next_sample(const api::Capacity& engine, const Side& side,
-                                                   const BudgetLeft& left, bool must_take) const
-      REQUIRES(mutex_);
+                                                   const BudgetLeft& left,
+                                                   const LeastUsedFirst& order,
+                                                   bool must_take) const REQUIRES(mutex_);
   void hand_out(const api::Capacity& engine, const NextRow& row, Side& side, api::Work& work)
       REQUIRES(mutex_);
   void take_sampling(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);

@@ -139,22 +139,25 @@ bool Scheduler::take_control(const api::Capacity& engine, Side& side, api::Work&
 // Pages for a request's next row. A request of several rows keeps its prompt's pages until the last
 // has ended, so it begins only if, with everything else ended, each of those that have begun could
 // still have its largest row: else two of them could wait for each other for ever.
-int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Side& side,
-                                  const SampleEntry& entry) const {
+int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Begun& begun,
+                                  const SampleEntry& entry) {
   const auto& sample = std::get<api::Sample>(entry.command->op);
   const int64_t cost = engine.cache.to_join(sample, entry.next_row).pages;
   // A single row ends by itself, and one of a request that has begun was counted when it began.
   if (entry.next_row > 0 || sample.num_samples == 1) return cost;
-  int64_t held = engine.cache.of_prompt(sample);
-  int64_t largest = engine.cache.to_join(sample, 1).pages;
-  for (const auto& [tenant, queue] : side.samples) {
-    const SampleEntry& other = samples_.at(queue.front());
-    if (other.next_row == 0) continue;
-    const auto& begun = std::get<api::Sample>(other.command->op);
-    held += engine.cache.of_prompt(begun);
-    largest = std::max(largest, engine.cache.to_join(begun, 1).pages);
-  }
+  const int64_t held = begun.held + engine.cache.of_prompt(sample);
+  const int64_t largest = std::max(begun.largest, engine.cache.to_join(sample, 1).pages);
   return held + largest > engine.total_pages ? engine.total_pages + 1 : cost;
+}
+
+Scheduler::Begun Scheduler::begun_samples(const api::Capacity& engine, const Side& side) const {
+  Begun out;
+  for (const api::RequestId& request : side.begun) {
+    const auto& sample = std::get<api::Sample>(samples_.at(request).command->op);
+    out.held += engine.cache.of_prompt(sample);
+    out.largest = std::max(out.largest, engine.cache.to_join(sample, 1).pages);
+  }
+  return out;
 }
 
 // What is left of an engine's space while a turn is made, and who has what of it.
@@ -172,6 +175,12 @@ struct Scheduler::BudgetLeft {
   [[nodiscard]] api::SampleShare of(const api::TenantId& tenant) const {
     const auto found = shares.find(tenant);
     return found == shares.end() ? api::SampleShare{} : found->second;
+  }
+  // Nothing can begin or run on, whoever asks.
+  [[nodiscard]] bool is_full() const {
+    return rows <= 0 && std::none_of(shares.begin(), shares.end(), [](const auto& entry) {
+             return entry.second.rows_to_take > 0;
+           });
   }
   [[nodiscard]] bool has(const NextRow& row) const {
     return rows > 0 && row.pages_to_begin <= pages && row.states <= states;
@@ -213,7 +222,8 @@ struct Scheduler::BudgetLeft {
 
 // A tenant's rows that are aside come before those of its next request.
 void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, const BudgetLeft& left,
-                              const api::TenantId& tenant, std::vector<NextRow>& rows) const {
+                              const Begun& begun, const api::TenantId& tenant,
+                              std::vector<NextRow>& rows) const {
   const api::SampleShare share = left.of(tenant);
   if (share.rows_aside > 0 && !left.resumed.contains(tenant)) {
     rows.push_back({.tenant = tenant,
@@ -231,7 +241,7 @@ void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, con
   rows.push_back({.tenant = tenant,
                   .begun = entry.next_row > 0,
                   .pages = need.pages,
-                  .pages_to_begin = pages_to_begin(engine, side, entry),
+                  .pages_to_begin = pages_to_begin(engine, begun, entry),
                   .states = need.states});
 }
 
@@ -241,21 +251,14 @@ void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, con
 // never will is handed to the engine, which says so.
 std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& engine,
                                                          const Side& side, const BudgetLeft& left,
+                                                         const LeastUsedFirst& order,
                                                          bool must_take) const {
-  std::vector<api::TenantId> order;
-  for (const auto& [tenant, queue] : side.samples) order.push_back(tenant);
-  for (const auto& [tenant, share] : left.shares) {
-    if (share.rows_aside > 0 && !side.samples.contains(tenant)) order.push_back(tenant);
-  }
-  std::sort(order.begin(), order.end());
-  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
-    return side.sampling_share.used(a) < side.sampling_share.used(b);
-  });
+  const Begun begun = begun_samples(engine, side);
   std::optional<NextRow> last_resort;
   int64_t most_pages = INT64_MAX;  // that one who passes by may hold
-  for (const api::TenantId& tenant : order) {
+  for (const auto& [used, tenant] : order) {
     std::vector<NextRow> rows;
-    add_next_rows(engine, side, left, tenant, rows);
+    add_next_rows(engine, side, left, begun, tenant, rows);
     if (!must_take && rows.size() > 1) rows.resize(1);
     const int64_t held = left.of(tenant).pages;
     for (NextRow& row : rows) {
@@ -290,7 +293,11 @@ void Scheduler::hand_out(const api::Capacity& engine, const NextRow& row, Side& 
   const bool may_know = engine.known != nullptr && entry.next_row == 1;
   const int64_t known = may_know ? engine.known->count(row.tenant, sample, engine.cache) : 0;
   side.sampling_share.charge(row.tenant, static_cast<double>(row.pages - known));
-  if (entry.next_row < sample.num_samples) return;
+  if (entry.next_row < sample.num_samples) {
+    side.begun.insert(entry.command->request);
+    return;
+  }
+  side.begun.erase(entry.command->request);
   queue->second.pop_front();
   if (queue->second.empty()) side.samples.erase(queue);
 }
@@ -302,15 +309,23 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
   for (const auto& [tenant, share] : left.shares) {
     if (share.rows_aside > 0 && !side.samples.contains(tenant)) tenants.push_back(tenant);
   }
+  std::sort(tenants.begin(), tenants.end());
   side.sampling_share.set_active(tenants);
+  LeastUsedFirst order;
   while (true) {
     const bool must_take =
         engine.running_samples == 0 && work.samples.empty() && work.resume.empty();
-    const std::optional<NextRow> row = next_sample(engine, side, left, must_take);
+    if (!must_take && left.is_full()) return;  // of a full engine: however many wait
+    if (order.empty())
+      for (const auto& tenant : tenants) order.emplace(side.sampling_share.used(tenant), tenant);
+    const std::optional<NextRow> row = next_sample(engine, side, left, order, must_take);
     if (!row) return;
     const bool fits = left.has(*row);
     left.take(*row);
+    order.erase({side.sampling_share.used(row->tenant), row->tenant});
     hand_out(engine, *row, side, work);
+    if (side.samples.contains(row->tenant) || left.of(row->tenant).rows_aside > 0)
+      order.emplace(side.sampling_share.used(row->tenant), row->tenant);
     if (!fits) return;  // only the engine knows how much space it will make for it
   }
 }
@@ -427,10 +442,10 @@ std::vector<api::Result> Scheduler::complete(std::vector<api::Result> results, d
     }
     if (const auto sample = samples_.find(result.request); sample != samples_.end()) {
       const api::Command& command = *sample->second.command;
-      const auto& samples = sides_[command.base].samples;
+      Side& side = sides_[command.base];
       const bool rows_left =
           sample->second.next_row < std::get<api::Sample>(command.op).num_samples;
-      if (rows_left && samples.contains(command.tenant)) drop_sample(result.request);
+      if (rows_left && side.samples.contains(command.tenant)) drop_sample(result.request);
       samples_.erase(result.request);
     }
     answer(result.request, std::move(result.outcome));
