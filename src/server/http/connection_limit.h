@@ -54,6 +54,13 @@ class ConnectionLimit {
     if (--found->second.count == 0) of_address_.erase(found);
   }
 
+  // Whether it is not for its own limits that this address has no place for one more.
+  [[nodiscard]] bool may_have(const std::string& address, int64_t bytes) const {
+    const auto found = of_address_.find(address);
+    return found == of_address_.end() || (found->second.count < most_per_address_ &&
+                                          found->second.bytes + bytes <= bytes_.limit() / 2);
+  }
+
   // Of a connection that is open: it `held` so many bytes and now takes `bytes`. False, and no
   // change, when there is no space: in all, or in the half that one address may have.
   bool resize(const std::string& address, int64_t& held, int64_t bytes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // InFlight: how much of what connections may take the requests of each tenant hold that are being
 // answered, whatever addresses they come from: one tenant that takes all it can get leaves the
-// others some. What is answered at once, a sign of life, needs none. Any thread.
+// others some. What is answered at once, a sign of life, has a limit of its own. Any thread.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,19 +18,26 @@ class InFlight {
  public:
   explicit InFlight(const HttpOptions& options)
       : bytes_(std::min(options.connections.limit(),
-                        options.max_connections * connection_bytes(!options.tls.empty()))) {}
+                        options.max_connections * connection_bytes(!options.tls.empty()))),
+        signs_(bytes_.limit() / kForSigns) {}
 
   // How many the keys name.
-  void set_num_tenants(int64_t count) { bytes_.set_num_tenants(count); }
+  void set_num_tenants(int64_t count) {
+    bytes_.set_num_tenants(count);
+    signs_.set_num_tenants(count);
+  }
 
   // As long as `share` lives the request counts with what its connection takes; or its refusal,
   // which clients repeat later.
   std::optional<Response> take(const Request& request, int64_t bytes, SharedLimit::Share& share) {
     const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
-    const bool waits = !is_upkeep || request.route->watches_peer;
-    if (request.tenant.empty() || !waits) return std::nullopt;
-    // Polls leave some for what they wait for.
-    share = bytes_.take(request.tenant, bytes, is_upkeep ? bytes_.limit() / kLeftByPolls : 0);
+    if (request.tenant.empty()) return std::nullopt;
+    if (is_upkeep && !request.route->watches_peer) {
+      share = signs_.take(request.tenant, bytes);
+    } else {
+      // Polls leave some for what they wait for.
+      share = bytes_.take(request.tenant, bytes, is_upkeep ? bytes_.limit() / kLeftByPolls : 0);
+    }
     if (share) return std::nullopt;
     return busy_response(429,
                          "as many requests of this tenant are being answered as may be at once "
@@ -39,7 +46,8 @@ class InFlight {
 
  private:
   static constexpr int64_t kLeftByPolls = 16;
-  SharedLimit bytes_;
+  static constexpr int64_t kForSigns = 4;
+  SharedLimit bytes_, signs_;
 };
 
 }  // namespace strata::server

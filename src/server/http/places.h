@@ -15,65 +15,73 @@
 
 namespace strata::server {
 
-// Who of which address waits for a request, until its header is whole, oldest first. Where no
-// connection is left, the oldest stranger goes, one that never showed a key: a host has as many
-// addresses of IPv6 as it likes. Without strangers the address that holds the most gives up its
-// oldest idle one for a newcomer from an address that would still hold fewer, so that a few clients
-// that hold all cannot keep others out.
+// Who may be closed for a newcomer: strangers, whose present request has no key, whatever they do,
+// and of tenants what waits for its next request, until its header is whole. The stranger goes that
+// has been one for longest: a host has as many addresses of IPv6 as it likes. Without strangers the
+// tenant that has most gives up its oldest, so that a few that hold all cannot keep others out;
+// where each has one, the oldest goes.
 template <typename Connection>
 class IdleConnections {
  public:
-  void opened(const std::string& address) { count(address, 1); }
-  void closed(const std::string& address) { count(address, -1); }
+  // It waits for a request: nobody's yet.
+  void opened(Connection& one) { begin(one); }
+  void closed(Connection& one) {
+    strangers_.erase(one.idle_order);
+    known_.erase(one.idle_order);
+    const auto found = of_tenant_.find(one.tenant);
+    if (found == of_tenant_.end() || !found->second.contains(one.idle_order)) return;
+    by_count_.erase({found->second.size(), one.tenant});
+    found->second.erase(one.idle_order);
+    if (found->second.empty()) {
+      of_tenant_.erase(found);
+    } else {
+      by_count_.insert({found->second.size(), one.tenant});
+    }
+  }
 
   // From when one waits for its next request until something has arrived.
-  void begin(const std::string& address, Connection& one) {
+  void begin(Connection& one) {
+    closed(one);
     one.idle_order = ++last_;
-    of_address_[address].idle.emplace(one.idle_order, &one);
-    if (!one.is_known) strangers_.emplace(one.idle_order, &one);
+    if (one.tenant.empty()) {
+      strangers_.emplace(one.idle_order, &one);
+      return;
+    }
+    known_.emplace(one.idle_order, &one);
+    Oldest& idle = of_tenant_[one.tenant];
+    by_count_.erase({idle.size(), one.tenant});
+    idle.emplace(one.idle_order, &one);
+    by_count_.insert({idle.size(), one.tenant});
   }
-  void end(const std::string& address, Connection& one) {
-    strangers_.erase(one.idle_order);
-    const auto found = of_address_.find(address);
-    if (found != of_address_.end()) found->second.idle.erase(one.idle_order);
+  void end(Connection& one) {
+    if (!one.tenant.empty()) closed(one);
+  }
+  // Whose key its request has; empty: it has none.
+  void asks(Connection& one, const std::string& tenant) {
+    closed(one);
+    one.tenant = tenant;
+    if (tenant.empty()) begin(one);
   }
 
-  // Which to close for one more of this address; null: none that may be.
-  [[nodiscard]] Connection* victim(const std::string& newcomer) const {
+  // Which to close for one more; null: none that may be.
+  [[nodiscard]] Connection* victim() const {
     if (!strangers_.empty()) return strangers_.begin()->second;
-    const auto own = of_address_.find(newcomer);
-    const int64_t held = own == of_address_.end() ? 0 : own->second.count;
-    for (auto at = by_count_.rbegin(); at != by_count_.rend() && at->first > held + 1; ++at) {
-      const auto& idle = of_address_.at(at->second).idle;
-      if (!idle.empty()) return idle.begin()->second;
-    }
-    return nullptr;
+    if (known_.empty()) return nullptr;
+    const auto& [most, tenant] = *by_count_.rbegin();
+    return most > 1 ? of_tenant_.at(tenant).begin()->second : known_.begin()->second;
   }
 
  private:
-  struct Held {
-    int64_t count = 0;
-    std::map<uint64_t, Connection*> idle;
-  };
-  void count(const std::string& address, int64_t more) {
-    Held& held = of_address_[address];
-    by_count_.erase({held.count, address});
-    held.count += more;
-    if (held.count == 0) {
-      of_address_.erase(address);
-    } else {
-      by_count_.insert({held.count, address});
-    }
-  }
-
+  using Oldest = std::map<uint64_t, Connection*>;
   uint64_t last_ = 0;
-  std::map<uint64_t, Connection*> strangers_;  // of all addresses; they stand in `idle` too
-  std::map<std::string, Held> of_address_;     // with connections
-  std::set<std::pair<int64_t, std::string>> by_count_;
+  Oldest strangers_, known_;
+  std::map<std::string, Oldest> of_tenant_;  // that have any
+  std::set<std::pair<size_t, std::string>> by_count_;
 };
 
 // A Connection has a stream, a buffer, `counted` (its address here), `held` (its bytes here),
-// `idle_order`, `is_known` and `is_evicted`: it counts no longer, and is about to end.
+// `tenant` and `idle_order` for IdleConnections, and `is_evicted`: it counts no longer, and is
+// about to end.
 template <typename Connection>
 class Places {
  public:
@@ -82,14 +90,14 @@ class Places {
   // For a connection that was accepted; or the option that forbids it.
   std::string_view take(Connection& one) {
     std::string_view option = try_take(one);
-    if (option.empty() || option == "--max-connections-per-address") return option;
-    return make_place(one.counted) ? try_take(one) : option;
+    if (option.empty() || !limit_.may_have(one.counted, connection_bytes(one.stream.is_secured())))
+      return option;
+    return make_place() ? try_take(one) : option;
   }
   void leave(Connection& one) {
     limit_.resize(one.counted, one.held, 0);
     if (one.is_evicted) return;
-    idles_.end(one.counted, one);
-    idles_.closed(one.counted);
+    idles_.closed(one);
     limit_.close(one.counted);
   }
 
@@ -103,15 +111,17 @@ class Places {
   }
 
   // It waits for a request, until end_idle().
-  void begin_idle(Connection& one) { idles_.begin(one.counted, one); }
-  // It was refused, and only listens whether its peer has read that: anybody may have its place.
-  void begin_linger(Connection& one) {
-    if (one.is_evicted) return;
-    one.is_known = false;
-    idles_.begin(one.counted, one);
+  void begin_idle(Connection& one) {
+    if (!one.is_evicted) idles_.begin(one);
   }
+  // It was refused, and only listens whether its peer has read that: anybody may have its place.
+  void begin_linger(Connection& one) { asks(one, ""); }
   void end_idle(Connection& one) {
-    if (!one.is_evicted) idles_.end(one.counted, one);
+    if (!one.is_evicted) idles_.end(one);
+  }
+  // It is answered: a request with a key, or a signed URL, of this tenant; or one with none.
+  void asks(Connection& one, const std::string& tenant) {
+    if (!one.is_evicted) idles_.asks(one, tenant);
   }
 
   [[nodiscard]] ConnectionLimit& limit() { return limit_; }
@@ -124,15 +134,15 @@ class Places {
       limit_.close(one.counted);
       return "--max-connection-bytes";
     }
-    idles_.opened(one.counted);
+    idles_.opened(one);
     return {};
   }
-  bool make_place(const std::string& newcomer) {
-    Connection* idle = idles_.victim(newcomer);
+  bool make_place() {
+    Connection* idle = idles_.victim();
     if (idle == nullptr) return false;
     leave(*idle);
     idle->is_evicted = true;
-    idle->stream.cancel();
+    idle->stream.close();
     return true;
   }
 

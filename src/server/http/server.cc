@@ -96,7 +96,7 @@ struct HttpServer::State {
     std::string counted;      // where it counts, as far as that is known before a request
     int64_t held = 0;         // bytes that it counts with
     uint64_t idle_order = 0;
-    bool is_known = false;    // a request with a key that holds has come
+    std::string tenant;       // of the last request; empty: it had no key that holds
     bool is_evicted = false;  // ends, and has no place any more
   };
 
@@ -362,7 +362,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const double begin = now_seconds();
   std::optional<Response> refusal =
       check_request({options, router, *rules, identify, admit_request}, parser, request);
-  connection.is_known |= !request.tenant.empty();
+  places.asks(connection, request.tenant);
   const bool keep_alive = parser.keep_alive();
   const bool is_http10 = parser.get().version() < 11;
   const bool expects = wants_continue(parser);
@@ -394,6 +394,7 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   connection.stream.expires_never();
   Response response = co_await run_handler(connection, std::move(request));
   put_in_form(told.path, response);
+  if (response.file) places.asks(connection, response.file->tenant);
   const AnswerTo answered = {told.tenant,
                              told.method,
                              told.path,

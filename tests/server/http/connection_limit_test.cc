@@ -61,54 +61,56 @@ TEST(ConnectionLimit, AClientBehindAProxyHasHalfOfTheBytes) {
 }
 
 struct Idle {
+  std::string tenant;
   uint64_t idle_order = 0;
-  bool is_known = true;
 };
 
-TEST(IdleConnections, TheAddressWithTheMostGivesItsOldest) {
+TEST(IdleConnections, TheTenantWithTheMostGivesItsOldest) {
   IdleConnections<Idle> idles;
-  Idle many[5], few[2];
-  for (Idle& one : many) {
-    idles.opened("many");
-    idles.begin("many", one);
-  }
-  for (Idle& one : few) {
-    idles.opened("few");
-    idles.begin("few", one);
-  }
-  EXPECT_EQ(idles.victim("new"), &many[0]);
-  idles.end("many", many[0]);  // it asks something
-  EXPECT_EQ(idles.victim("few"), &many[1]);
-  EXPECT_EQ(idles.victim("many"), nullptr);
-  for (Idle& one : many) idles.end("many", one);
-  EXPECT_EQ(idles.victim("new"), &few[0]);
-  idles.end("few", few[0]);
-  idles.closed("few");
-  EXPECT_EQ(idles.victim("new"), nullptr) << "it would hold as many as who gives one";
-  idles.begin("many", many[3]);
-  idles.begin("many", many[0]);
-  EXPECT_EQ(idles.victim(""), &many[3]);
+  Idle many[4] = {{"many"}, {"many"}, {"many"}, {"many"}}, few[2] = {{"few"}, {"few"}},
+       one = {"one"};
+  for (Idle& idle : many) idles.begin(idle);
+  for (Idle& idle : few) idles.begin(idle);
+  idles.begin(one);
+  EXPECT_EQ(idles.victim(), &many[0]);
+  idles.end(many[0]);  // it asks something
+  EXPECT_EQ(idles.victim(), &many[1]);
+  idles.begin(many[0]);
+  idles.closed(many[1]);
+  EXPECT_EQ(idles.victim(), &many[2]);
+  for (Idle& idle : many) idles.closed(idle);
+  EXPECT_EQ(idles.victim(), &few[0]);
+  idles.closed(few[0]);
+  EXPECT_EQ(idles.victim(), &few[1]) << "each has one: the oldest";
+  idles.closed(few[1]);
+  idles.closed(one);
+  EXPECT_EQ(idles.victim(), nullptr);
 }
 
-// Who showed no key makes way for everybody, the oldest first, however few its address holds.
+// Who showed no key makes way first, whatever it does, the oldest before the others.
 TEST(IdleConnections, StrangersMakeWay) {
   IdleConnections<Idle> idles;
-  Idle known[3], strange[2] = {{.is_known = false}, {.is_known = false}};
-  for (Idle& one : known) {
-    idles.opened("office");
-    idles.begin("office", one);
+  Idle office[3], strange[2];
+  for (Idle& idle : office) {
+    idles.opened(idle);
+    idles.end(idle);
+    EXPECT_EQ(idles.victim(), &idle) << "it has not said yet who it is";
+    idles.asks(idle, "office");
+    EXPECT_EQ(idles.victim(), nullptr) << "it is answered";
   }
-  for (const int i : {0, 1}) {
-    idles.opened("2001:db8::/64" + std::to_string(i));
-    idles.begin("2001:db8::/64" + std::to_string(i), strange[i]);
-  }
-  for (const char* const newcomer : {"office", "new", "2001:db8::/640"})
-    EXPECT_EQ(idles.victim(newcomer), &strange[0]) << newcomer;
-  idles.end("2001:db8::/640", strange[0]);  // it asks something
-  EXPECT_EQ(idles.victim("office"), &strange[1]);
-  idles.end("2001:db8::/641", strange[1]);
-  EXPECT_EQ(idles.victim("office"), nullptr);
-  EXPECT_EQ(idles.victim("new"), &known[0]);
+  for (Idle& idle : office) idles.begin(idle);
+  for (Idle& idle : strange) idles.opened(idle);
+  EXPECT_EQ(idles.victim(), &strange[0]);
+  idles.end(strange[0]);
+  idles.asks(strange[0], "");
+  EXPECT_EQ(idles.victim(), &strange[1]);
+  idles.closed(strange[1]);
+  EXPECT_EQ(idles.victim(), &strange[0]);
+  idles.asks(office[0], "");  // of its key nothing holds now
+  idles.closed(strange[0]);
+  EXPECT_EQ(idles.victim(), &office[0]);
+  idles.closed(office[0]);
+  EXPECT_EQ(idles.victim(), &office[1]);
 }
 
 TEST_F(HttpServerTest, SilentConnectionsShutNobodyOut) {
@@ -140,7 +142,24 @@ TEST_F(HttpServerTest, ConnectionsWithoutAKeyShutNobodyOut) {
   };
   for (int i = 0; i < 3; ++i) EXPECT_EQ(ask_on_a_new_one("healthz"), "200") << i;
   for (int i = 0; i < 2; ++i) EXPECT_EQ(ask_on_a_new_one("parked"), "200") << i;
-  EXPECT_EQ(ask_on_a_new_one("parked"), "503") << "those with a key stay";
+  for (auto& one : open) one->send(head("POST /api/v1/park", length(2)) + "{}");
+  while (parked.size() < 2) std::this_thread::yield();
+  EXPECT_EQ(ask_on_a_new_one("parked"), "503") << "who waits with a key for an answer stays";
+}
+
+// Nor those that ask for much, and read none of it.
+TEST_F(HttpServerTest, StrangersThatDoNotReadShutNobodyOut) {
+  options.max_connections = 3;
+  options.body_timeout = 30;
+  serve();
+  std::vector<std::unique_ptr<Client>> unread;
+  for (int i = 0; i < 3; ++i) {
+    unread.push_back(std::make_unique<Client>(server->port()));
+    unread.back()->send("GET /api/v1/open HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // their answers are under way
+  EXPECT_EQ(status(ask(head("GET /api/v1/parked"))), "200");
+  EXPECT_EQ(status(ask(head("GET /api/v1/parked"))), "200");
 }
 
 // Of this machine, other than loopback; 0: it has none.
@@ -212,11 +231,16 @@ TEST_F(HttpServerTest, ConnectionsAndTheirHeadersHaveRoomInAll) {
   EXPECT_NE(refused.find("--max-connection-bytes"), std::string::npos);
   for (int i = 0; i < 2; ++i) add_idle();
   EXPECT_TRUE(becomes(10 * connection_bytes(false)));
+  add_idle();
+  EXPECT_TRUE(idle.front()->closes(5)) << "it makes way";
+  EXPECT_TRUE(becomes(10 * connection_bytes(false)));
+  for (size_t i = 1; i < idle.size(); ++i)
+    idle[i]->send(head("POST /api/v1/park", length(2)) + "{}");
+  while (parked.size() < 10) std::this_thread::yield();
   const std::string one_too_many = Client(server->port()).read();
   EXPECT_EQ(status(one_too_many), "503");
   EXPECT_NE(one_too_many.find("--max-connection-bytes"), std::string::npos);
-  idle.front()->send(head("GET /api/v1/parked"));
-  EXPECT_EQ(status(idle.front()->read()), "200");
+  for (const Respond& respond : parked) respond(json_response(200, "{}"));
   idle.clear();
   EXPECT_TRUE(becomes(0));
 }

@@ -67,6 +67,26 @@ TEST_F(InFlightTest, PollsLeaveSomeToWhatTheyWaitFor) {
   EXPECT_EQ(begin("park", "tml-good"), "");
 }
 
+// Signs of life whose end does not come have a part as well: others find places.
+TEST_F(InFlightTest, SignsOfLifeThatDoNotEndLeaveOthersTheirs) {
+  options.connections = SharedLimit(16 * connection_bytes(false));
+  serve();
+  server->set_num_tenants(2);
+  std::vector<std::unique_ptr<Client>> held;
+  int num_refused = 0;
+  for (int i = 0; i < 6; ++i) {
+    held.push_back(std::make_unique<Client>(server->port()));
+    held.back()->send(head("POST /api/v1/beat", length(100)));
+    const std::string answer = held.back()->read(0.2);
+    num_refused += !answer.empty() && status(answer) == "429" ? 1 : 0;
+  }
+  EXPECT_GE(num_refused, 3);
+  EXPECT_LT(num_refused, 6);
+  Client other(server->port());
+  other.send(post("beat", "tml-other"));
+  EXPECT_EQ(status(other.read()), "200");
+}
+
 // Where the keys name one tenant alone, it has all.
 TEST_F(InFlightTest, OneTenantAloneHasAll) {
   server->set_num_tenants(1);

@@ -31,6 +31,9 @@ struct HttpServerTest : testing::Test {
     router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
                 at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
                 false});
+    router.add({"GET", "/api/v1/open", BodyKind::kNone,
+                at_once([](const Request&) { return json_response(200, std::string(kLong, 'x')); }),
+                false});
     router.add({"POST", "/api/v1/echo", BodyKind::kJson, at_once([](const Request& request) {
                   return json_response(200, request.tenant + ":" + request.body);
                 })});

@@ -243,14 +243,14 @@ TEST_F(HttpServerTest, RefusesOneConnectionTooMany) {
   serve();
   auto first = std::make_unique<Client>(server->port());
   Client second(server->port());
-  for (Client* client : {first.get(), &second}) {
-    client->send(head("POST /api/v1/echo", length(2)) + "{}");
-    EXPECT_EQ(status(client->read()), "200");
-  }
+  for (Client* client : {first.get(), &second})
+    client->send(head("POST /api/v1/park", length(2)) + "{}");
+  while (parked.size() < 2) std::this_thread::yield();
   const std::string refused = Client(server->port()).read();
   EXPECT_EQ(status(refused), "503");
   EXPECT_NE(refused.find("--max-connections"), std::string::npos);
-  first.reset();
+  parked.front()(json_response(200, "{}"));
+  EXPECT_EQ(status(first->read()), "200");
   const double end = now_seconds() + 5;
   const std::string request = head("POST /api/v1/echo", length(2)) + "{}";
   std::string got;
