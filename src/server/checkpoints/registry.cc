@@ -409,12 +409,17 @@ void CheckpointRegistry::sweep(double now, double steady) {
   step([&] { store_.flush_touches(); });
   step([&] {
     std::map<std::string, double> still_expired;
-    for (const CheckpointRow& row : store_.collectable(now)) {
-      step([&] {
-        if (!is_leased(row.id) && may_go(row, steady)) return collect(row);
-        const auto since = expired_.find(row.id);
-        if (since != expired_.end()) still_expired.insert(*since);
-      });
+    std::vector<CheckpointRow> batch = store_.collectable(now);
+    while (!batch.empty()) {
+      for (const CheckpointRow& row : batch) {
+        step([&] {
+          if (!is_leased(row.id) && may_go(row, steady)) return collect(row);
+          const auto since = expired_.find(row.id);
+          if (since != expired_.end()) still_expired.insert(*since);
+        });
+      }
+      const CheckpointRow last = std::move(batch.back());
+      batch = store_.collectable(now, &last);
     }
     expired_ = std::move(still_expired);  // a clock that was put right begins anew
   });

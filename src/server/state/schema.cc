@@ -87,6 +87,12 @@ constexpr const char* kVersion4[] = {
     "ALTER TABLE usage_by_key ADD COLUMN prompt_tokens BIGINT NOT NULL DEFAULT 0",
 };
 
+constexpr const char* kVersion5[] = {
+    // What a tenant has that ended, without a look at the rows: their texts stand before the state.
+    "CREATE INDEX sessions_by_end ON sessions (tenant, state, number)",
+    "CREATE INDEX runs_by_end ON runs (tenant, state, number)",
+};
+
 }  // namespace
 
 int64_t schema_version(Sql& sql) {
@@ -112,6 +118,9 @@ void add_version(Sql& sql, int64_t version) {
   }
   if (version == 4) {
     for (const char* statement : kVersion4) sql.run(statement, {});
+  }
+  if (version == 5) {
+    for (const char* statement : kVersion5) sql.run(statement, {});
   }
 }
 

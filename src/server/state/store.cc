@@ -224,38 +224,49 @@ void StateStore::prune(double now) {
   transaction.commit();
 }
 
+void StateStore::note_ended(const SqlResult& updated) {
+  for (const SqlRow& row : updated.rows)
+    if (ended_) ended_->insert(std::get<std::string>(row[0]));
+}
+
 bool StateStore::prune_history(double now, int64_t keep) {
   const StoreLock lock(mutex_);
   std::vector<std::string> sessions, runs;
-  const auto collect = [&](const char* table, const char* checkpoints, const char* alive,
+  std::set<std::string> tenants = ended_.value_or(std::set<std::string>());
+  const auto collect = [&](const char* table, const char* checkpoints, const char* ended,
                            std::vector<std::string>& ids) REQUIRES(mutex_) {
     const auto add = [&](const std::string& which,
                          std::vector<SqlValue> parameters) REQUIRES(mutex_) {
       parameters.emplace_back(kPruneBatch);
-      const SqlResult found = run(fmt::format("SELECT id FROM {0} WHERE state <> '{1}' AND {2} "
+      const SqlResult found = run(fmt::format("SELECT id FROM {0} WHERE state IN ({1}) AND {2} "
                                               "AND NOT EXISTS ({3}) LIMIT ?",
-                                              table, alive, which, checkpoints),
+                                              table, ended, which, checkpoints),
                                   std::move(parameters));
       for (const SqlRow& row : found.rows) ids.push_back(std::get<std::string>(row[0]));
     };
     add("ended_at < ?", {now - kHistoryDays * kDay});
-    const SqlResult crowded = run(fmt::format("SELECT tenant FROM {} WHERE state <> '{}' "
-                                              "GROUP BY tenant HAVING COUNT(*) > ?",
-                                              table, alive),
-                                  {keep});
-    for (const SqlRow& row : crowded.rows) {
+    if (!ended_) {
+      const SqlResult crowded = run(fmt::format("SELECT tenant FROM {} WHERE state IN ({}) "
+                                                "GROUP BY tenant HAVING COUNT(*) > ?",
+                                                table, ended),
+                                    {keep});
+      for (const SqlRow& row : crowded.rows) tenants.insert(std::get<std::string>(row[0]));
+    }
+    // The plus keeps it from an index without the state, which stands behind long texts.
+    for (const std::string& tenant : tenants) {
       const SqlResult oldest = run(fmt::format("SELECT number FROM {} WHERE tenant = ? AND state "
-                                               "<> '{}' ORDER BY number DESC LIMIT 1 OFFSET ?",
-                                               table, alive),
-                                   {row[0], keep});
-      if (!oldest.rows.empty()) add("tenant = ? AND number <= ?", {row[0], oldest.rows[0][0]});
+                                               "IN ({}) ORDER BY +number DESC LIMIT 1 OFFSET ?",
+                                               table, ended),
+                                   {tenant, keep});
+      if (!oldest.rows.empty()) add("tenant = ? AND number <= ?", {tenant, oldest.rows[0][0]});
     }
   };
   collect("sessions",
           "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
           "WHERE runs.session_id = sessions.id",
-          "active", sessions);
-  collect("runs", "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id", "live", runs);
+          "'finished', 'timed_out'", sessions);
+  collect("runs", "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id",
+          "'unloaded', 'lost', 'copy'", runs);
   int64_t left = kPruneBatch;
   TenantSums::Sums samplers;
   Transaction transaction(*sql_);
@@ -276,6 +287,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
     if (left-- > 0) run("DELETE FROM runs WHERE id = ?", {id});
   }
   samplers_.commit(transaction, samplers);
+  if (left > 0) ended_.emplace();
   return left <= 0;
 }
 

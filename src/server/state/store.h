@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -182,9 +183,11 @@ class StateStore {
   void set_expiry(const std::string& id, std::optional<double> expires_at);
   void set_public(const std::string& id, bool is_public);
 
-  // For the registry: rows whose files may go (dead or expired, and no sampler of a living session
-  // reads them), rows whose files are there, and the steps between. expire() makes expiry final.
-  std::vector<CheckpointRow> collectable(double now);
+  // For the registry, without user metadata: rows whose files may go (dead or expired, and no
+  // sampler of a living session reads them), a batch at a time, those behind `last` (null: the
+  // first; none: it was the last one); rows whose files are there; and the steps between. expire()
+  // makes expiry final.
+  std::vector<CheckpointRow> collectable(double now, const CheckpointRow* last = nullptr);
   std::vector<CheckpointRow> rows_with_files();
   void expire(const std::string& id);
   void files_gone(const std::string& id);
@@ -248,6 +251,8 @@ class StateStore {
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);
   void read_samplers() REQUIRES(mutex_);
+  // Of an UPDATE that ended rows and returned their tenants.
+  void note_ended(const SqlResult& updated) REQUIRES(mutex_);
   // Of one session, `most` at most; how many there were.
   int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
@@ -263,6 +268,9 @@ class StateStore {
   // Changed under the mutex.
   TenantSums stored_;    // bytes of checkpoints whose files are there
   TenantSums samplers_;  // rows
+  // Tenants of whom a session or run ended since prune_history() looked; nothing: of whom, nobody
+  // knows.
+  std::optional<std::set<std::string>> ended_ GUARDED_BY(mutex_);
 };
 
 // Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z. A clock of before 2020

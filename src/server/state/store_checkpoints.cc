@@ -3,6 +3,8 @@
 // no sampler of a living session reads them; a signed URL can then still say "gone".
 #include <fmt/format.h>
 
+#include <cfloat>
+
 #include "server/state/rows.h"
 #include "server/state/store.h"
 
@@ -22,6 +24,15 @@ SqlValue kind_value(CheckpointKind kind) { return std::string(kind_name(kind)); 
 std::string select(const std::string& rest) {
   return fmt::format("SELECT {} FROM checkpoints WHERE {}", rows::kCheckpointColumns, rest);
 }
+
+// Without what a client may have written into it.
+std::string select_short(const std::string& rest) {
+  std::string text = select(rest);
+  constexpr std::string_view kText = "user_metadata";
+  return text.replace(text.find(kText), kText.size(), "NULL");
+}
+
+constexpr int64_t kCollectBatch = 500;  // rows that are read under the lock at once
 
 }  // namespace
 
@@ -73,6 +84,7 @@ bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     if (!insert_run(run_row)) return false;
+    if (ended_) ended_->insert(run_row.tenant);  // a copy's run is over
     insert_checkpoint(checkpoint);
     if (!key.name.empty()) {
       run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
@@ -144,25 +156,34 @@ void StateStore::set_for_good(const char* column, SqlValue value, const std::str
   sql_->sync();
 }
 
-std::vector<CheckpointRow> StateStore::collectable(double now) {
+std::vector<CheckpointRow> StateStore::collectable(double now, const CheckpointRow* last) {
   const StoreLock lock(mutex_);
   constexpr const char* kUnread =
       "NOT EXISTS (SELECT 1 FROM samplers JOIN sessions ON sessions.id = samplers.session_id "
       "WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = 'active')";
+  std::vector<CheckpointRow> found;
+  // In the order of their time `when`, up to `until`, those behind `last`.
+  const auto add = [&](const char* which, const char* when, double until) REQUIRES(mutex_) {
+    const double from = last == nullptr ? -1 : last->deleted_at.value_or(*last->expires_at);
+    const std::string rest = fmt::format(
+        "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) AND {2} ORDER BY {1}, id LIMIT ?",
+        which, when, kUnread);
+    found = rows::all(run(select_short(rest),
+                          {until, from, from, last == nullptr ? "" : last->id, kCollectBatch}),
+                      rows::read_checkpoint);
+  };
   // Two selects, since no index serves an OR of two columns; the plus keeps the second one from
   // checkpoints_by_end, where all that live stand together.
-  return rows::all(
-      run(fmt::format("{} AND {} UNION ALL {} AND {}",
-                      select("files_gone = 0 AND deleted_at IS NOT NULL"), kUnread,
-                      select("+files_gone = 0 AND deleted_at IS NULL AND expires_at <= ?"),
-                      kUnread),
-          {now}),
-      rows::read_checkpoint);
+  if (last == nullptr || last->deleted_at) add("files_gone = 0", "deleted_at", DBL_MAX);
+  if (!found.empty()) return found;
+  if (last != nullptr && last->deleted_at) last = nullptr;
+  add("+files_gone = 0 AND deleted_at IS NULL", "expires_at", now);
+  return found;
 }
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {
   const StoreLock lock(mutex_);
-  return rows::all(run(select("files_gone = 0"), {}), rows::read_checkpoint);
+  return rows::all(run(select_short("files_gone = 0"), {}), rows::read_checkpoint);
 }
 
 void StateStore::expire(const std::string& id) {

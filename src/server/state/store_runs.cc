@@ -83,8 +83,10 @@ std::optional<RunRow> StateStore::find_run(const std::string& id) {
 
 void StateStore::end_run(const std::string& id, RunState state, double now) {
   const StoreLock lock(mutex_);
-  run("UPDATE runs SET state = ?, ended_at = ? WHERE id = ? AND state = 'live'",
-      {state_name(state), now, id});
+  note_ended(
+      run("UPDATE runs SET state = ?, ended_at = ? WHERE id = ? AND state = 'live' "
+          "RETURNING tenant",
+          {state_name(state), now, id}));
 }
 
 void StateStore::forget_run(const std::string& id) {

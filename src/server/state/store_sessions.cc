@@ -90,9 +90,10 @@ bool StateStore::end_session(const std::string& id, const std::string& state,
   Transaction transaction(*sql_);
   const SqlResult ended =
       run("UPDATE sessions SET state = ?, ended_at = ?, end_reason = ?, end_detail = ? "
-          "WHERE id = ? AND state = 'active'",
+          "WHERE id = ? AND state = 'active' RETURNING tenant",
           {state, now, reason, detail, id});
-  if (ended.changed == 0) return false;
+  if (ended.rows.empty()) return false;
+  note_ended(ended);
   run("UPDATE runs SET state = 'unloaded', ended_at = ? WHERE session_id = ? AND state = 'live'",
       {now, id});
   transaction.commit();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "server/state/sql.h"
@@ -19,7 +20,7 @@ struct SqlFaults {
   bool commit_lost = false;  // COMMIT is done, and its answer is lost
   std::function<void()> slow_sync;
   std::function<void()> before_begin;  // of the next transaction
-  std::string last;                    // statement that was run
+  std::vector<std::string> ran;        // statements
 };
 
 class FaultySql final : public Sql {
@@ -30,7 +31,7 @@ class FaultySql final : public Sql {
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
     check(statement);
     faults_->lost = false;
-    faults_->last = statement;
+    faults_->ran.emplace_back(statement);
     return sql_->run(statement, parameters);
   }
   void begin(Durability durability) override {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the schema's indexes are for.
+#include "server/state/schema.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/server/state/faulty_sql.h"
+#include "tests/server/state/store_fixture.h"
+
+namespace strata::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The sweep looks every few seconds: never at all rows.
+TEST(StoreIndexes, ASweepFindsByIndexes) {
+  const strata::testing::TempDir dir;
+  const auto faults = std::make_shared<SqlFaults>();
+  StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("db")), faults), 1000);
+  store.prune_history(1000, 10);  // the first one of a start
+  faults->ran.clear();
+  (void)store.collectable(1000);
+  SessionRow session;
+  session.id = "s";
+  session.tenant = "alice";
+  store.add_session(session, {});
+  RunRow run;
+  run.id = "s:train:0";
+  run.tenant = "alice";
+  EXPECT_TRUE(store.add_run(run));
+  store.end_run(run.id, RunState::kUnloaded, 1000);
+  store.end_session("s", "finished", "", "", 1000);
+  store.prune_history(1000, 10);
+  const auto sql = open_sqlite(dir.file("db"));
+  std::string plan;
+  for (const std::string& statement : faults->ran) {
+    const std::vector<SqlValue> values(static_cast<size_t>(std::ranges::count(statement, '?')),
+                                       1000.0);
+    for (const SqlRow& row : sql->run("EXPLAIN QUERY PLAN " + statement, values).rows)
+      plan += std::get<std::string>(row[3]) + "\n";
+  }
+  for (const char* index : {"checkpoints_by_end", "checkpoints_by_expiry", "sessions_by_state",
+                            "runs_by_state", "sessions_by_end", "runs_by_end"})
+    EXPECT_THAT(plan, HasSubstr(index));
+  EXPECT_THAT(plan, ::testing::Not(HasSubstr("SCAN"))) << plan;
+}
+
+}  // namespace
+}  // namespace strata::server
