@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "apps/options.h"
+#include "apps/plan/mode_options.h"
 #include "apps/plan/plan_front.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
@@ -298,49 +299,6 @@ struct Mode {
 int plan_pipeline(const PlanOptions& options) {
   return plan_schedule(options.schedule, options.json);
 }
-
-constexpr std::string_view kOfPipelines[] = {
-    "schedule",     "pipeline",       "microbatches", "chunks", "forwarding-delay",
-    "schedule-out", "with-transfers", "trace",        "json"};
-constexpr std::string_view kOfServing[] = {
-    "model",  "offload",       "memory", "expert-rank", "max-rank",     "dtype",  "threads",
-    "device", "strict-config", "json",   "speculate",   "draft-tokens", "weights"};
-constexpr std::string_view kOfStages[] = {"model",
-                                          "tokens",
-                                          "memory",
-                                          "method",
-                                          "rank",
-                                          "expert-rank",
-                                          "targets",
-                                          "recompute",
-                                          "dtype",
-                                          "weights",
-                                          "threads",
-                                          "device",
-                                          "strict-config",
-                                          "offload",
-                                          "mtp",
-                                          "stages",
-                                          "microbatches",
-                                          "chunks",
-                                          "json",
-                                          "machine",
-                                          "save-machine",
-                                          "forwarding-delay",
-                                          "leftovers",
-                                          "pipeline-schedule",
-                                          "layers-per-stage",
-                                          "recompute-iterations",
-                                          "recompute-layers"};
-constexpr std::string_view kOfTraining[] = {
-    "model",        "tokens",    "memory",       "method",  "rank",    "expert-rank",   "targets",
-    "micro-tokens", "recompute", "dtype",        "threads", "device",  "strict-config", "svg",
-    "offload",      "mtp",       "indexer-loss", "json",    "machine", "save-machine",  "weights"};
-
-constexpr std::string_view kModel[] = {"model"};
-constexpr std::string_view kModelAndTokens[] = {"model", "tokens"};
-constexpr std::string_view kModelTokensAndStages[] = {"model", "tokens", "stages"};
-constexpr std::string_view kScheduleAndSize[] = {"schedule", "pipeline", "microbatches"};
 
 constexpr Mode kModes[] = {
     {{"schedule", "Bubbles and live micro-batches of a pipeline's schedule",
