@@ -123,10 +123,13 @@ OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
 }
 
 // In the group of the stages.
-void ranks_rows(OptionTable& t, StageOptions& o) {
+void ranks_row(OptionTable& t, StageOptions& o) {
   t.text("ranks", o.ranks,
          "pipeline=P,data=D (or one of them) under mpirun -n P*D (or srun): a process for each "
          "rank, on one machine or several, in place of --stages (docs/cluster.md)");
+}
+void ranks_rows(OptionTable& t, StageOptions& o) {
+  ranks_row(t, o);
   t.choice("bind", o.bind, {"auto", "none"},
            "of ranks that share cores, which mpirun then has not bound: auto gives each its part, "
            "by NUMA node; none leaves them");
@@ -334,6 +337,7 @@ OptionTable options_of(PlanOptions& o) {
   t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine");
   schedule_rows(t, o.schedule);
   division_rows(t, o.stages);  // of train in stages
+  ranks_row(t, o.stages);      // and of train as processes
   t.group(kMachineGroup);
   t.flag("json", o.json, "one line of JSON");
   t.common({"model", "for", "tokens", "memory", "method", "rank", "recompute", "dtype", "svg",

@@ -18,12 +18,15 @@
 #include "apps/serve/memory.h"
 #include "apps/setup/machine_file.h"
 #include "apps/setup/model_files.h"
+#include "apps/setup/ranks.h"
+#include "apps/setup/sent_text.h"
 #include "apps/train/run_plan.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/process_memory.h"
 #include "base/stop.h"
 #include "checkpoint/source.h"
+#include "engine/pipeline/sent_plan.h"
 #include "model/adapter/specs.h"
 #include "planner/plan_text.h"
 #include "report/format.h"
@@ -215,7 +218,77 @@ int plan_in_stages(const PlanOptions& options) {
   return 0;
 }
 
+// What each rank sends for a step, of an engine whose plan is made.
+std::vector<engine::SentBytes> sent_of_step(const planner::RunShape& shape,
+                                            const engine::RunPlan& plan, engine::Engine& engine) {
+  engine.set_pass(plan.micro_tokens, plan.recompute.recompute);
+  api::AdapterSlot slot = api::AdapterSlot::kBase;
+  if (!shape.pass.train_base) slot = engine.create_adapter(shape.pass.modules, 0);
+  std::vector<api::Datum> data;
+  for (const int64_t length : shape.lengths)
+    data.push_back({.tokens = std::vector<int32_t>(static_cast<size_t>(length))});
+  api::Batch batch = {
+      .gradients = shape.pass.train_base ? api::Gradients::kParameters : api::Gradients::kAdapters,
+      .mtp_weight = shape.pass.mtp ? 1.0f : 0.0f,
+      .indexer_weight = shape.pass.indexer_loss ? 1.0f : 0.0f};
+  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
+  return engine::plan_sent(plan.pipeline, engine, batch, {&slot, 1});
+}
+
+// As `strata train` refuses it.
+StageOptions divided_by_ranks(const PlanOptions& options) {
+  const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
+  schedule::check_supported(layout);
+  if (!options.memory.empty() || !options.svg.empty())
+    refuse("--ranks, --memory and --svg: what processes take together is not planned yet");
+  return stages_of(stages_of(options), layout);
+}
+
+// Of processes: what each of them takes and sends.
+int plan_over_ranks(const PlanOptions& options) {
+  const LoadSpec spec = checked_spec(options);
+  const StageOptions stages = divided_by_ranks(options);
+  const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
+  engine->set_share({.num_owners = stages.data});
+  const planner::Division division =
+      division_of(engine->config(), stages, spec.recompute, spec.offload);
+  if (options.method == "full") check_sums(division.told, stages);
+  planner::RunShape shape = shape_of(options, *engine, division);
+  const engine::MachineLimits limits = machine_of(options, *engine);
+  if (!options.machine.empty()) shape.price = engine::price_of(limits);
+  const engine::RunPlan plan = plan_run(
+      spec,
+      {.whole = *engine, .division = division, .shape = shape, .recompute = spec.recompute.policy});
+  const std::vector<engine::SentBytes> sent = sent_of_step(shape, plan, *engine);
+  if (options.json) {
+    boost::json::object line =
+        division.is_whole()
+            ? json_of_passes(plan, engine->model().weights->layers().num_layers(), limits)
+            : json_of_stages(plan, limits);
+    line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
+    boost::json::array ranks;
+    for (size_t rank = 0; rank < sent.size(); ++rank) {
+      ranks.push_back({{"rank", rank},
+                       {"planned_sent_bytes", boost::json::parse(sent_json({&sent[rank], 1}))}});
+    }
+    line["ranks"] = std::move(ranks);
+    fmt::print("{}\n", boost::json::serialize(line));
+    return 0;
+  }
+  report::Table table({{""}, {""}});
+  if (stages.data > 1) table.add_row({"data", data_ranks_text(stages.data)});
+  planner::add_rows(plan, limits, offload_folder(options.offload), table);
+  fmt::print("{}{}{}", table.text(), planner::parts_text(plan), sent_table("a step sends", sent));
+  return 0;
+}
+
 int plan_training(const PlanOptions& options) {
+  if (!options.stages.ranks.empty()) return plan_over_ranks(options);
+  if (options.schedule.microbatches > 0 || !(stages_of(options) == StageOptions())) {
+    refuse(
+        "--microbatches, --pipeline-schedule and what else divides a model: of --ranks; give it, "
+        "or strata plan stages");
+  }
   const LoadSpec spec = checked_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
@@ -318,13 +391,15 @@ constexpr Mode kModes[] = {
       kModelTokensAndStages},
      "--stages",
      [](const PlanOptions& o) {
-       return !o.model.empty() && (o.schedule.microbatches > 0 || !(o.stages == StageOptions()));
+       const bool divides = o.schedule.microbatches > 0 || !(o.stages == StageOptions());
+       return !o.model.empty() && o.stages.ranks.empty() && divides;
      },
      plan_in_stages},
     {{"train", "Memory and time of a step of training",
       "Examples:\n"
       "  strata plan train qwen3 --tokens 4x512\n"
-      "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg",
+      "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
+      "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2",
       kOfTraining, kModelAndTokens},
      "--for train",
      [](const PlanOptions& o) { return !o.model.empty(); },

@@ -12,6 +12,11 @@ namespace strata::apps {
 using engine::kSentNames;
 using engine::SentBytes;
 
+std::string data_ranks_text(int data) {
+  return fmt::format(
+      "each micro-batch is one of {} ranks', in turn; below is what one has and does", data);
+}
+
 std::string sent_table(const std::string& title, std::span<const SentBytes> of_ranks) {
   std::vector<report::Column> columns = {{title}};
   for (const std::string_view name : kSentNames) {

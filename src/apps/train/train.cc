@@ -66,15 +66,6 @@ std::string rates_text(const TrainOptions& options) {
                                : fmt::format("{}", fmt::join(options.sweep, ", "));
 }
 
-// What is planned is one of several that are alike.
-void add_data_row(TrainJob& job, report::Table& table) {
-  const int data = job.stages().data;
-  if (data == 1) return;
-  table.add_row({"data", fmt::format("each micro-batch is one of {} ranks', in turn; below is "
-                                     "what one has and does",
-                                     data)});
-}
-
 // Those that were given, else those of this rank now, in so much memory.
 engine::MachineLimits limits_of(TrainJob& job, int64_t most_bytes) {
   if (job.spec().limits) return *job.spec().limits;
@@ -123,7 +114,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) 
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   // Before the pass takes its memory: the probe borrows that much.
   const engine::MachineLimits limits = limits_of(job, plan.stages.front().pass_bytes);
-  add_data_row(job, table);
+  if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages().data)});
   planner::add_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, engine.backend()) + cores});
   fmt::print(stderr, "{}{}{}", table.text(), planner::parts_text(plan), sent_text(job));

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// strata plan train --ranks: what each rank is planned to send for a step, of a config alone, is
+// what ranks that have the model send.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/setup/sent_text.h"
+#include "apps/setup/stages.h"
+#include "backend/thread_comm.h"
+#include "engine/runner.h"
+#include "model/adapter/specs.h"
+#include "tests/apps/plan_run.h"
+#include "tests/apps/program.h"
+
+namespace strata::apps {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Of a step of three sequences of 40 tokens, as the options of plan() have it.
+std::vector<engine::SentBytes> sent_by_ranks(const PlanOptions& options, int pipeline, int data) {
+  StageOptions stages = options.stages;
+  stages.stages = pipeline;
+  stages.data = data;
+  stages.microbatches = std::max(1, options.schedule.microbatches);
+  const LoadSpec spec = read_spec(options);
+  const engine::PipelinePlan plan = plan_stages(spec, stages);
+  std::vector<engine::SentBytes> sent(static_cast<size_t>(plan.num_ranks_in_all()));
+  run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
+    const auto runner = make_runner(comm, plan, spec, {.pass_tokens = options.micro_tokens});
+    const bool is_lora = options.method == "lora";
+    api::AdapterSlot slot = api::AdapterSlot::kBase;
+    if (is_lora) {
+      slot = runner->create_adapter(
+          model::adapter_specs(runner->engine().config(), {"all-linear"}, options.rank, 1.0), 1);
+    } else {
+      runner->enable_base_steps({});
+    }
+    const api::Datum datum = {.tokens = std::vector<int32_t>(40, 3),
+                              .targets = std::vector<int32_t>(40, 5)};
+    api::Batch batch = {.gradients =
+                            is_lora ? api::Gradients::kAdapters : api::Gradients::kParameters};
+    for (int i = 0; i < 3; ++i) batch.sequences.push_back({.datum = &datum, .slot = slot});
+    runner->run(batch);
+    runner->step(slot, {.lr = 1e-3});
+    sent[static_cast<size_t>(comm.rank())] = runner->sent();
+  });
+  return sent;
+}
+
+TEST(PlanRanks, SayWhatRanksSend) {
+  struct Case {
+    int pipeline, data, microbatches;
+    std::string method;
+    int64_t micro_tokens = 2048;
+  };
+  for (const Case& c : {Case{1, 2, 0, "lora", 40}, Case{1, 3, 0, "full"}, Case{2, 1, 3, "lora"},
+                        Case{2, 2, 1, "lora"}, Case{2, 2, 1, "full"}}) {
+    SCOPED_TRACE(std::to_string(c.pipeline) + " " + std::to_string(c.data) + " " + c.method);
+    PlanOptions options = options_of_plan("qwen3");
+    options.method = c.method;
+    options.micro_tokens = c.micro_tokens;
+    options.schedule.microbatches = c.microbatches;
+    options.stages.ranks =
+        "pipeline=" + std::to_string(c.pipeline) + ",data=" + std::to_string(c.data);
+    const boost::json::object planned = plan(options);
+    const std::vector<engine::SentBytes> sent = sent_by_ranks(options, c.pipeline, c.data);
+    const boost::json::array& ranks = planned.at("ranks").as_array();
+    ASSERT_EQ(ranks.size(), sent.size());
+    EXPECT_EQ(planned.at("planned_sent_bytes"), boost::json::parse(sent_json(sent)));
+    for (size_t rank = 0; rank < sent.size(); ++rank) {
+      EXPECT_GT(sent[rank].total(), 0);
+      EXPECT_EQ(ranks[rank].at("planned_sent_bytes"),
+                boost::json::parse(sent_json({&sent[rank], 1})))
+          << rank;
+    }
+  }
+}
+
+TEST(PlanRanks, AreARowEachOfATable) {
+  const Ran ran = run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--ranks",
+                               "data=2", "--threads", "1"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  for (const char* text : {"a step sends", "rank 0", "rank 1", "gradients", "one of 2 ranks'"})
+    EXPECT_THAT(ran.out, HasSubstr(text));
+}
+
+TEST(PlanRanks, RefuseWhatHasNoEffect) {
+  PlanOptions options = options_of_plan("qwen3");
+  options.stages.ranks = "data=2";
+  options.memory = "1GiB";
+  EXPECT_THAT(fault(options), HasSubstr("is not planned yet"));
+  options.memory = "";
+  options.stages.ranks = "tensor=2";
+  EXPECT_THAT(fault(options), HasSubstr("tensor"));
+  const Ran ran =
+      run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--microbatches", "2"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--ranks"));
+}
+
+}  // namespace
+}  // namespace strata::apps
