@@ -20,9 +20,14 @@ int64_t queued_bytes(const api::Command& command) {
     }
   }
   if (const auto* sample = std::get_if<api::Sample>(&command.op)) {
-    // Twice: a record of it has the prompt as well.
-    const size_t values = 2 * sample->prompt.size() + sample->prompt_targets.ids.size();
+    // Twice: a record of it has the prompt as well. Targets have an id, and a place or two here and
+    // with who answers.
+    const size_t values = 2 * sample->prompt.size() + 5 * sample->prompt_targets.ids.size() +
+                          2 * sample->prompt_targets.first.size() + sample->stop.size() +
+                          2 * sample->logit_bias.size();
     bytes += static_cast<int64_t>(4 * values);
+    for (const std::string& text : sample->stop_texts)
+      bytes += static_cast<int64_t>(sizeof text + text.capacity());
   }
   return bytes;
 }

@@ -76,8 +76,9 @@ api::Admitted Scheduler::submit_sample(CommandPtr command, Held& held) {
   if (!queued_samples_.take_only(command->tenant.text, 1))
     return {api::Admission::kFull, command->request};
   expect_answer(command->request);
-  sides_[command->base].samples[command->tenant].push_back(command->request);
-  samples_[command->request] = {.command = command};
+  SampleQueue& queue = sides_[command->base].samples[command->tenant];
+  queue.push_back(command->request);
+  samples_[command->request] = {.command = command, .place = std::prev(queue.end())};
   return {};
 }
 
@@ -171,9 +172,9 @@ void Scheduler::drop_sample(const api::RequestId& request) {
     side.cancelled.push_back(request);
   }
   side.begun.erase(request);
-  const auto queue = side.samples.find(command.tenant);
-  if (queue != side.samples.end()) {
-    std::erase(queue->second, request);
+  if (found->second.place) {
+    const auto queue = side.samples.find(command.tenant);
+    queue->second.erase(*found->second.place);
     if (queue->second.empty()) side.samples.erase(queue);
   }
   samples_.erase(found);

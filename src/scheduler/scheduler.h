@@ -26,6 +26,7 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
@@ -124,11 +125,13 @@ class Scheduler {
     ModelQueue queue;
   };
   using Models = std::map<api::ModelId, Model>;
+  using SampleQueue = std::list<api::RequestId>;
   struct SampleEntry {
     CommandPtr command;
     int64_t next_row = 0;
+    std::optional<SampleQueue::iterator> place = {};  // while rows are left to hand out
   };
-  using SampleQueues = std::map<api::TenantId, std::deque<api::RequestId>>;
+  using SampleQueues = std::map<api::TenantId, SampleQueue>;
   struct Side {                             // what belongs to one engine
     SampleQueues samples;                   // rows left to hand out
     std::set<api::RequestId> begun;         // those of which some rows were

@@ -298,6 +298,7 @@ void Scheduler::hand_out(const api::Capacity& engine, const NextRow& row, Side& 
     return;
   }
   side.begun.erase(entry.command->request);
+  entry.place.reset();
   queue->second.pop_front();
   if (queue->second.empty()) side.samples.erase(queue);
 }
@@ -376,31 +377,50 @@ void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& wo
   side.training_share.set_active(tenants);
   side.model_share.set_active(ids);
   std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
+  // What is compared for each datum, of a thousand models for thousands of data.
+  std::map<api::TenantId, double> used_by_tenant;
+  struct Next {
+    Models::iterator at;
+    const double& tenant_used;
+    double used;
+    int64_t cost;  // of its next datum
+  };
+  const auto next_cost = [](const Model& model) {
+    const auto& data = std::get<api::ForwardBackward>(model.queue.ready()->op).data;
+    return data.empty() ? 0 : datum_tokens(data[model.next_datum]);
+  };
+  std::list<Next> next;
+  for (const Models::iterator at : ready) {
+    double& used = used_by_tenant[at->second.tenant];
+    used = side.training_share.used(at->second.tenant);
+    next.push_back({at, used, side.model_share.used(at->first), next_cost(at->second)});
+  }
   int64_t used = 0;
-  while (!ready.empty()) {
+  while (!next.empty()) {
     // The one that used least, of those whose next datum fits; anything fits an empty pass.
-    auto best = ready.end();
-    int64_t best_cost = 0;
-    const auto meter = [&](Models::iterator m) {
-      return std::tuple(side.training_share.used(m->second.tenant),
-                        side.model_share.used(m->first));
-    };
-    for (auto at = ready.begin(); at != ready.end(); ++at) {
-      const Model& model = (*at)->second;
-      const auto& data = std::get<api::ForwardBackward>(model.queue.ready()->op).data;
-      const int64_t cost = data.empty() ? 0 : datum_tokens(data[model.next_datum]);
-      if (used > 0 && used + cost > engine.pass_tokens) continue;
-      if (best != ready.end() && meter(*best) <= meter(*at)) continue;
-      best = at;
-      best_cost = cost;
+    auto best = next.end();
+    for (auto one = next.begin(); one != next.end(); ++one) {
+      if (used > 0 && used + one->cost > engine.pass_tokens) continue;
+      if (best != next.end() &&
+          std::tie(best->tenant_used, best->used) <= std::tie(one->tenant_used, one->used)) {
+        continue;
+      }
+      best = one;
     }
-    if (best == ready.end()) break;
-    const Models::iterator chosen = *best;
-    take_datum(chosen->second, taken[chosen->first], now);
-    used += best_cost;
-    side.training_share.charge(chosen->second.tenant, static_cast<double>(best_cost));
-    side.model_share.charge(chosen->first, static_cast<double>(best_cost));
-    if (!rows_ready(chosen->second)) ready.erase(best);
+    if (best == next.end()) break;
+    const auto& [id, model] = *best->at;
+    const auto cost = static_cast<double>(best->cost);
+    used += best->cost;
+    take_datum(best->at->second, taken[id], now);
+    side.training_share.charge(model.tenant, cost);
+    side.model_share.charge(id, cost);
+    used_by_tenant[model.tenant] += cost;
+    best->used += cost;
+    if (rows_ready(model)) {
+      best->cost = next_cost(model);
+    } else {
+      next.erase(best);
+    }
   }
   for (auto& [id, rows] : taken) {
     for (api::DataRange& row : rows) work.rows.push_back(std::move(row));
