@@ -58,7 +58,7 @@ inline std::string request_of(const GoldenRow& row, size_t adapter, const TempDi
   sequences.emplace_back(std::move(sequence));
   boost::json::object request;
   request["sequences"] = std::move(sequences);
-  request["want"] = {"logits"};
+  request["want"] = boost::json::array{"logits"};
   const std::string path = folder.file(fmt::format("request{}.json", adapter));
   std::ofstream(path) << boost::json::serialize(request);
   return path;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-constexpr int64_t kGroups = 5, kOut = 70, kIn = 45, kRank = 3, kTop = 2;
+constexpr int64_t kGroups = 5, kOut = 70, kIn = 45, kRank = 3;
 // Four sequences of 31 tokens; every token goes to two groups, none to group 1.
 const std::vector<int64_t> kEnds = {9, 10, 22, 31};
 
