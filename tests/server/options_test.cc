@@ -95,6 +95,9 @@ TEST(Options, ReadsSizesAndDurations) {
         << bad;
   }
   EXPECT_THAT(error_of([] { parse_size("x", "10%"); }), HasSubstr("64MiB"));
+  EXPECT_EQ(parse_size("x", "1024TiB"), int64_t{1} << 50);
+  for (const char* const huge : {"1025TiB", "8000000000000000000", "1e300"})
+    EXPECT_THAT(error_of([&] { parse_size("x", huge); }), HasSubstr("1 PiB")) << huge;
 }
 
 TEST(Options, ReadsAddresses) {

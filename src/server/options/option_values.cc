@@ -57,6 +57,7 @@ constexpr std::array<std::pair<std::string_view, double>, 14> kSizes = {{
     {"GB", 1e9},
     {"TB", 1e12},
 }};
+constexpr double kMostBytes = 0x1p50;  // sums of sizes stay numbers
 constexpr std::array<std::pair<std::string_view, double>, 6> kDurations = {
     {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}}};
 
@@ -71,7 +72,8 @@ int64_t parse_size(const std::string& name, const std::string& text, int64_t who
     return static_cast<int64_t>(static_cast<double>(whole) * value / 100);
   }
   const double bytes = value * unit_factor(kSizes, unit);
-  if (bytes < 1 || bytes >= 9e18) refuse(name, text, wanted);
+  if (bytes > kMostBytes) refuse(name, text, "a size of at most 1 PiB");
+  if (bytes < 1) refuse(name, text, wanted);
   return static_cast<int64_t>(bytes);
 }
 
