@@ -21,8 +21,9 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kReadAtOnce = 8 << 10;  // bytes of a body; templates and tokenizers take longer
-constexpr int64_t kWriteAtOnce = 2048;   // tokens of an answer; a millisecond or two of JSON
+constexpr size_t kReadAtOnce = 8 << 10;     // bytes of a body; templates and tokenizers take longer
+constexpr int64_t kToldChoiceBytes = 1024;  // of a choice that a stream tells, measured
+constexpr int64_t kWriteAtOnce = 2048;      // tokens of an answer; a millisecond or two of JSON
 // Samples of a request, and tokens of their prompts, that are submitted in one turn.
 constexpr size_t kSubmitAtOnce = 32;
 constexpr size_t kSubmitTokens = 16384;
@@ -137,7 +138,8 @@ struct OpenAiEndpoint::Streaming {
   std::shared_ptr<Call> call;
   std::shared_ptr<StreamWriter> writer;
   size_t left = 0;
-  bool is_over = false;  // nothing more is told
+  bool is_over = false;          // nothing more is told
+  SharedLimit::Share held = {};  // what its choices take
 };
 
 void OpenAiEndpoint::in_parts(const Respond& respond, const std::string& tenant, bool is_long,
@@ -333,11 +335,18 @@ void OpenAiEndpoint::stream(const std::shared_ptr<Call>& call) {
     };
     elsewhere.back = parts_.back;
   }
+  int64_t bytes = 0;
+  for (const api::Sample& sample : call->order->samples)
+    bytes += sample.num_samples * kToldChoiceBytes;
+  auto& futures = parts_.service.futures();
+  SharedLimit::Share held = futures.promise(call->request.tenant, bytes);
+  if (!held) return call->give(over_budget_response(bytes, futures.most_bytes()));
   auto streaming = std::make_shared<Streaming>(
       Streaming{.call = call,
                 .writer = std::make_shared<StreamWriter>(
                     AnswerStream(call->head, call->order, *call->text), std::move(elsewhere)),
-                .left = call->order->samples.size()});
+                .left = call->order->samples.size(),
+                .held = std::move(held)});
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
   streaming->writer->body()->on_close([this, of = std::weak_ptr<Call>(call)] {
     if (const std::shared_ptr<Call> left = of.lock()) stop(*left, kHungUp);

@@ -322,6 +322,17 @@ TEST(OpenAiEndpoint, WhatARequestLeavesOutIsTheModels) {
   EXPECT_EQ(house.sample(1).presence_penalty, 2.0f);
 }
 
+// What tells a choice takes memory before a token has come.
+TEST(OpenAiEndpoint, ChoicesOfAStreamAreInABudget) {
+  OpenAiHouse house;
+  const Futures& futures = house.house.service().futures();
+  const auto answer = house.complete(R"("prompt":"a","max_tokens":1,"n":100,"stream":true)");
+  EXPECT_GE(futures.result_bytes(), 100 << 10);
+  house.settle(0, std::vector<std::string>(100, "b"));
+  EXPECT_EQ(answer->response.status, 200);
+  EXPECT_EQ(futures.result_bytes(), 0);
+}
+
 // The prefix cache's hits: of a chat, of several prompts together, and in a stream's last chunk.
 TEST(OpenAiEndpoint, UsageTellsWhatThePrefixCacheKnew) {
   const std::string streams = R"("stream":true,"stream_options":{"include_usage":true})";
