@@ -424,9 +424,11 @@ void CheckpointRegistry::sweep(double now, double steady) {
     expired_ = std::move(still_expired);  // a clock that was put right begins anew
   });
   const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
-  step([&] { store_.prune(trusted); });
   step([&] {
     // Between two of them others get at the store.
+    while (store_.prune(trusted)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  step([&] {
     while (store_.prune_history(trusted, options_.max_history))
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });

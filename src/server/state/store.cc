@@ -213,15 +213,26 @@ std::optional<std::string> StateStore::known_value(const std::string& tenant,
   return std::get<std::string>(found.rows[0][0]);
 }
 
-void StateStore::prune(double now) {
+bool StateStore::prune(double now) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  run("DELETE FROM idempotency WHERE created_at < ?", {now - kDay});
-  run("DELETE FROM stability WHERE last_used <= ?", {now - kDay});
-  if (run("DELETE FROM stability_prompts WHERE last_used <= ?", {now - kDay}).changed > 0)
+  int64_t left = kPruneBatch;
+  const auto drop = [&](const char* table, const char* key, const char* which,
+                        double before) REQUIRES(mutex_) {
+    const SqlResult dropped = run(
+        fmt::format("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} < ? LIMIT ?)",
+                    table, key, which),
+        {before, left});
+    left -= dropped.changed;
+    return dropped.changed > 0;
+  };
+  drop("idempotency", "tenant, scope, name", "created_at", now - kDay);
+  drop("stability", "session_id, sequence_id", "last_used", now - kDay);
+  if (drop("stability_prompts", "session_id, id", "last_used", now - kDay))
     stability_bytes_.clear();
-  run("DELETE FROM checkpoints WHERE files_gone = 1 AND deleted_at < ?", {now - 7 * kDay});
+  drop("checkpoints", "id", "files_gone = 1 AND deleted_at", now - 7 * kDay);
   transaction.commit();
+  return left <= 0;
 }
 
 void StateStore::note_ended(const SqlResult& updated) {

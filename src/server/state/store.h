@@ -227,8 +227,8 @@ class StateStore {
                                               const std::string& sequence_id, double now);
 
   // Drops what nobody can ask for any more: day-old idempotency keys and stability records, and
-  // week-old dead checkpoints.
-  void prune(double now);
+  // week-old dead checkpoints; a batch of them. True: there may be more.
+  bool prune(double now);
   // Drops sessions and runs that ended 30 days ago, and a tenant's beyond the newest `keep`, unless
   // a checkpoint is theirs; a batch of them. True when there may be more.
   bool prune_history(double now, int64_t keep);

@@ -258,6 +258,20 @@ TEST_P(Store, RemembersIdempotencyKeysForADay) {
   EXPECT_EQ(store_->recall("alice", "session", {"k", 7}), std::nullopt);
 }
 
+TEST_P(Store, WhatAgedOutIsDroppedInBatches) {
+  for (int i = 0; i < 501; ++i) {
+    SessionRow row;
+    row.id = "s" + std::to_string(i);
+    row.tenant = "alice";
+    row.created_at = 1000;
+    store_->add_session(row, {"k" + std::to_string(i), 7});
+  }
+  EXPECT_TRUE(store_->prune(1000 + 86401));
+  EXPECT_FALSE(store_->prune(1000 + 86401));
+  for (const char* key : {"k0", "k250", "k500"})
+    EXPECT_EQ(store_->recall("alice", "session", {key, 7}), std::nullopt) << key;
+}
+
 TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
   const std::string bytes("\0\xff' bytes", 9);
   store_->put_stability({"alice", "s", "q", "prompt", {{"q1", bytes}, {"q2", ""}}}, 1000, 1000);
