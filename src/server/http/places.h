@@ -104,6 +104,7 @@ class Places {
   // What it takes now: itself, and its header twice, as it came and in the request that is
   // answered. False, and nothing changes, when there is no space for that.
   bool hold(Connection& one) {
+    if (one.is_evicted) return false;
     const size_t grown = std::max(one.buffer.capacity(), kFirstRead) - kFirstRead;
     const int64_t bytes =
         connection_bytes(one.stream.is_secured()) + 2 * static_cast<int64_t>(grown);

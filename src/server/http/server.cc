@@ -35,6 +35,7 @@
 #include "server/http/read_request.h"
 #include "server/http/request_check.h"
 #include "server/http/stream.h"
+#include "server/http/waiting.h"
 #include "server/http/write_response.h"
 
 namespace strata::server {
@@ -54,26 +55,7 @@ std::chrono::steady_clock::duration in_seconds(double seconds) {
       std::chrono::duration<double>(seconds));
 }
 
-// Where a handler's response meets the connection that waits for it. The handler may keep its end
-// for as long as it likes, also past the server, so the timer stays with the connection.
-struct Pending {
-  std::optional<Response> response;
-  boost::asio::steady_timer* ready =
-      nullptr;  // cancelled when the response is there; null: nobody waits
-};
-
-// A wait for the response, as long as its scope.
-struct Waiting {
-  Waiting(boost::asio::io_context& io, std::shared_ptr<Pending> what)
-      : timer(io, boost::asio::steady_timer::time_point::max()), pending(std::move(what)) {
-    pending->ready = &timer;
-  }
-  ~Waiting() { pending->ready = nullptr; }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-  boost::asio::steady_timer timer;
-  std::shared_ptr<Pending> pending;
-};
+constexpr size_t kReadWithoutATurn = 4 << 10;  // bytes of a body
 
 Response response_to(const BodyFault& fault) {
   const bool is_busy = fault.status == 503 || fault.status == 429;
@@ -135,7 +117,7 @@ struct HttpServer::State {
   std::optional<AddressRules> rules;
   TlsContext tls;  // null: in the clear
   // Before io, whose end ends the coroutines.
-  Turns decompression;
+  Turns decompression, reading;
   Handshakes handshakes;
   InFlight in_flight;
   Places<Connection> places;
@@ -278,6 +260,14 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
   }
   auto pending = std::make_shared<Pending>();
   Waiting waiting(io, pending);
+  // What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
+  // those of one tenant are to leave the thread to others.
+  std::optional<Turns::Turn> turn;
+  const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
+  if (!is_upkeep && request.body.size() > kReadWithoutATurn) {
+    turn.emplace(reading, io, request.tenant);
+    co_await turn->begin();
+  }
   router.dispatch(std::move(request), [this, pending](Response response) {
     auto deliver = [pending, response = std::move(response)]() mutable {
       CHECK(!pending->response.has_value());
@@ -290,6 +280,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
       asio::post(io, std::move(deliver));
     }
   });
+  turn.reset();
   while (!pending->response) {
     error_code ignored;
     co_await waiting.timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));

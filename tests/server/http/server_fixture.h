@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/http/server.h"
@@ -57,6 +58,11 @@ struct HttpServerTest : testing::Test {
          .handler = [this](const Request&, const Respond& respond) { parked.push_back(respond); },
          .effect = Effect::kUpkeep,
          .watches_peer = true});
+    router.add({"POST", "/api/v1/slow", BodyKind::kJson, at_once([this](const Request& request) {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                  order.push_back(request.tenant);
+                  return json_response(200, "{}");
+                })});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
                   return json_response(200, std::to_string(parked.size()));
                 })});
@@ -106,6 +112,7 @@ struct HttpServerTest : testing::Test {
   HttpOptions options;
   std::atomic<bool> is_limited = false;
   std::vector<Respond> parked;
+  std::vector<std::string> order;  // of tenants whose slow requests were answered
   std::unique_ptr<HttpServer> server;
 };
 
