@@ -2,7 +2,8 @@
 // Comm: how the ranks of one run reach each other; nothing else may assume that they share memory.
 // A rank is numbered from 0; every rank runs the same program on the same batch, and calls what all
 // have to call (all_gather) in the same order. Messages are told apart by tags; those of one sender
-// and tag arrive in the order of their sends. One thread a rank.
+// and tag arrive in the order of their sends. One thread a rank; others may send and receive
+// besides, with tags that are theirs alone.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,6 +15,7 @@ namespace strata {
 
 class Comm {
  public:
+  static constexpr int kAnyRank = -1;  // of receive_bytes: whoever sends first
   virtual ~Comm() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;

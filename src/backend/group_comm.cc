@@ -12,6 +12,7 @@ GroupComm::GroupComm(Comm& all, const RankGroup& group)
 }
 
 int GroupComm::rank_of(int member) const {
+  if (member == kAnyRank) return kAnyRank;
   CHECK(member >= 0 && member < group_.size, member, group_.size);
   return group_.first + member * group_.stride;
 }

@@ -264,12 +264,12 @@ class MpiRanks::Link : public Comm {
 
   // A thread that waits: from when on.
   double begin_to_wait() REQUIRES(mutex_) {
-    is_driven_ = true;
+    ++num_drivers_;
     return now_seconds();
   }
   void end_to_wait() REQUIRES(mutex_) {
-    is_driven_ = false;
-    if (!active_.empty()) rested_.notify_all();
+    --num_drivers_;
+    if (num_drivers_ == 0 && !active_.empty()) rested_.notify_all();
   }
   void drive(double since) REQUIRES(mutex_) {
     if (turn()) return;
@@ -308,7 +308,7 @@ class MpiRanks::Link : public Comm {
   }
 
   double rest() REQUIRES(mutex_) {
-    if (is_driven_) return kDrivenRest;
+    if (num_drivers_ > 0) return kDrivenRest;
     return active_.empty() ? kIdleRest : rest_after(now_seconds() - last_moved_);
   }
 
@@ -420,7 +420,7 @@ class MpiRanks::Link : public Comm {
       GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Operation>> controls_ GUARDED_BY(mutex_);
 
-  bool is_driven_ GUARDED_BY(mutex_) = false;  // by who waits
+  int num_drivers_ GUARDED_BY(mutex_) = 0;  // that wait
   double last_turn_ GUARDED_BY(mutex_) = 0.0;
   double last_moved_ GUARDED_BY(mutex_) = 0.0;
   double last_beat_ GUARDED_BY(mutex_) = 0.0;

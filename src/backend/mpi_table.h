@@ -7,7 +7,7 @@
 
 namespace strata {
 
-constexpr int kMpiTableVersion = 2;
+constexpr int kMpiTableVersion = 3;
 constexpr const char* kMpiTableSymbol = "strata_mpi_table";
 
 struct MpiTable {
@@ -16,7 +16,8 @@ struct MpiTable {
   // counts bytes in an int.
   const char* (*start)(int64_t chunk_bytes, int* rank, int* size);
   // Messages of two channels never mix. Both return at once, with an operation that borrows the
-  // bytes until it has ended; null: refused.
+  // bytes until it has ended; null: refused. A receive from -1 is from any rank, and a message of
+  // one piece.
   void* (*send)(int channel, int to, int tag, const void* data, int64_t bytes);
   void* (*receive)(int channel, int from, int tag, void* data, int64_t bytes);
   // Makes progress. Once true the operation is gone; `fault` is then null, or what went wrong.

@@ -46,12 +46,23 @@ void Exchange::send(int from, int to, int64_t tag, const void* data, int64_t byt
   arrived_.notify_all();
 }
 
+Exchange::Channel* Exchange::find_message(int from, int to, int64_t tag) {
+  if (from != Comm::kAnyRank) {
+    Channel& channel = channels_[{from, to, tag}];
+    return channel.empty() ? nullptr : &channel;
+  }
+  for (auto& [key, channel] : channels_) {
+    if (std::get<1>(key) == to && std::get<2>(key) == tag && !channel.empty()) return &channel;
+  }
+  return nullptr;
+}
+
 // False: a break is due.
 bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
                            const Interruption* breaks) {
   const MutexLock lock(mutex_);
-  Channel& channel = channels_[{from, to, tag}];
-  while (channel.empty()) {
+  Channel* channel = nullptr;
+  while ((channel = find_message(from, to, tag)) == nullptr) {
     if (failure_) throw Error(ErrorCode::kIo, "another rank has failed");
     if (breaks == nullptr) {
       arrived_.wait(mutex_);
@@ -61,7 +72,7 @@ bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t by
       arrived_.wait_until(mutex_, now_seconds() + kLookSeconds);
     }
   }
-  channel.pop(data, bytes);
+  channel->pop(data, bytes);
   return true;
 }
 

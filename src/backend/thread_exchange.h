@@ -46,6 +46,8 @@ class Exchange {
     std::vector<Buffer> buffers_;
     size_t first_ = 0, count_ = 0;
   };
+  // From that rank, or any; null where there is no message.
+  Channel* find_message(int from, int to, int64_t tag) REQUIRES(mutex_);
   [[nodiscard]] bool try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
                                  const Interruption* breaks);
 

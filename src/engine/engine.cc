@@ -34,23 +34,27 @@ void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_stat
   state_pool_.set_max_slabs(max_states);
 }
 
-api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
-                                        uint64_t seed) {
+api::AdapterSlot Engine::put(std::unique_ptr<model::LoraAdapter> adapter) {
   int32_t slot = 1;
   while (adapters_.contains(slot)) ++slot;
-  auto adapter = std::make_unique<model::LoraAdapter>(backend(), *model_.weights, specs);
-  adapter->initialise(seed);
-  adapter->refresh(backend());
   adapters_[slot] = std::move(adapter);
   return api::AdapterSlot{slot};
 }
 
+api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
+                                        uint64_t seed) {
+  auto adapter = std::make_unique<model::LoraAdapter>(backend(), *model_.weights, specs);
+  adapter->initialise(seed);
+  adapter->refresh(backend());
+  return put(std::move(adapter));
+}
+
+api::AdapterSlot Engine::plan_adapter(const std::vector<model::LoraModuleSpec>& specs) {
+  return put(std::make_unique<model::LoraAdapter>(backend(), *model_.weights, specs));
+}
+
 api::AdapterSlot Engine::load_adapter(const std::string& dir) {
-  auto adapter = model::load_adapter(backend(), model_, dir);
-  int32_t slot = 1;
-  while (adapters_.contains(slot)) ++slot;
-  adapters_[slot] = std::move(adapter);
-  return api::AdapterSlot{slot};
+  return put(model::load_adapter(backend(), model_, dir));
 }
 
 void Engine::save_adapter(api::AdapterSlot slot, const std::string& dir) const {

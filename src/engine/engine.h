@@ -43,14 +43,21 @@ class Engine {
   }
   // Of training passes from now on. Changes no result.
   void set_pass(int64_t pass_tokens, const model::Recompute& recompute) {
+    set_pass(pass_tokens, recompute, options_.regions);
+  }
+  void set_pass(int64_t pass_tokens, const model::Recompute& recompute,
+                const model::RecomputeRegions& regions) {
     options_.pass_tokens = pass_tokens;
     options_.recompute = recompute;
+    options_.regions = regions;
   }
 
   // Adapter slots: the smallest free number from 1 on. A slot starts from PEFT's initialisation,
   // zero optimizer state and no gradient; a cleared slot's memory is gone, so nothing of it can
   // reach the next owner.
   api::AdapterSlot create_adapter(const std::vector<model::LoraModuleSpec>& specs, uint64_t seed);
+  // Of an engine that plans: nobody touches its values.
+  api::AdapterSlot plan_adapter(const std::vector<model::LoraModuleSpec>& specs);
   api::AdapterSlot load_adapter(const std::string& dir);
   void save_adapter(api::AdapterSlot slot, const std::string& dir) const;
   void clear_adapter(api::AdapterSlot slot);
@@ -92,6 +99,8 @@ class Engine {
 
  private:
   void check(const api::Batch& batch) const;
+  // Into the first free slot.
+  api::AdapterSlot put(std::unique_ptr<model::LoraAdapter> adapter);
 
   EngineOptions options_;
   const model::Recompute inputs_offloaded_ =

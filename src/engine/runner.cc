@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/pipeline/owners.h"
+#include "model/weights/weight_shards.h"
 #include "ops/elementwise.h"
 #include "train/optimizer.h"
 
@@ -18,8 +19,9 @@ bool is_of_forward(schedule::Op op) {
          op == schedule::Op::kRecvForward;
 }
 
-// Of messages between ranks that deal micro-batches out; those of pipelines are far below.
-constexpr int64_t kDataTag = 1 << 22;
+// Of messages between ranks that deal micro-batches out, and of weights that they divide; those of
+// pipelines are far below.
+constexpr int64_t kDataTag = 1 << 22, kWeightTag = 1 << 23;
 
 // Behind the pipeline's tags of what it gathers: those of samples, and of what two stages hold of
 // one matrix.
@@ -41,12 +43,12 @@ std::optional<GroupComm> pipeline_group(Comm& all, const PipelinePlan& plan) {
       RankGroup{.first = all.rank() % plan.data, .stride = plan.data, .size = plan.num_ranks()});
 }
 
-std::optional<GroupComm> data_group(Comm& all, const PipelinePlan& plan) {
+std::optional<GroupComm> data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
   if (plan.data == 1) return {};
   return std::optional<GroupComm>(
       std::in_place, all,
       RankGroup{
-          .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = kDataTag});
+          .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = first_tag});
 }
 
 std::optional<CountedComm> counted(std::optional<GroupComm>& group) {
@@ -81,7 +83,8 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
     : all_(comm),
       plan_(plan),
       pipeline_(pipeline_group(comm, plan)),
-      data_group_(data_group(comm, plan)),
+      data_group_(data_group(comm, plan, kDataTag)),
+      weights_group_(data_group(comm, plan, kWeightTag)),
       comm_(pipeline_ ? *pipeline_ : comm, kinds_of(plan)),
       data_(counted(data_group_)),
       everyone_(comm, kinds_of(plan)),
@@ -102,6 +105,10 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
 
 void Runner::add_stage(int stage, Engine& engine) {
   CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
+  if (model::WeightShards* shards = engine.model().weights->shards()) {
+    CHECK(weights_group_, stage);
+    shards->memory().connect(*weights_group_, int64_t{2} * stage);
+  }
   if (data_) engine.set_share({data_->rank(), data_->size()});
   if (data_) chains_.push_back(std::make_unique<GradientChain>(*data_, engine));
   runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine,
@@ -118,6 +125,12 @@ SentBytes Runner::sent() const {
   SentBytes sent = comm_.sent();
   sent += everyone_.sent();
   if (data_) sent += data_->sent();
+  for (const auto& runner : runners_) {
+    const model::WeightShards* shards = runner->engine().model().weights->shards();
+    if (shards == nullptr) continue;
+    sent[Sent::kParameters] += shards->memory().answered_bytes();
+    sent[Sent::kControl] += shards->memory().asked_bytes();
+  }
   return sent;
 }
 
@@ -139,6 +152,7 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // refuse both.
   CHECK(plan_.num_stages() == 1 || (batch.indexer_weight == 0.0f && !batch.want_top));
   const Ending ending{runners_};
+  turn_away_weights();  // of what was run besides batches
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
   for (const auto& runner : runners_) runner->prepare(batch, result, sink);
@@ -153,6 +167,7 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
     result.num_passes += round_.num_microbatches();
     num_backwards += round_.backward ? static_cast<size_t>(round_.num_microbatches()) : 0;
   }
+  turn_away_weights();
   if (round_.num_dealt > 1) {
     for (const auto& chain : chains_) chain->finish();
     if (batch.want_loss) exchange_losses(batch, result);
@@ -317,6 +332,7 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
 void Runner::enable_base_steps(const train::BaseStep& how) {
   ownerships_.clear();
   for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
+  turn_away_weights();  // of which masters may have been read
 }
 
 void Runner::receive_state(TensorView state) {

@@ -114,6 +114,8 @@ class Runner {
   // Whether this rank's pipeline gives rank 0 what is gathered.
   [[nodiscard]] bool gathers() const { return !data_ || data_->rank() == 0; }
   void run_actions(const api::Batch& batch);
+  // Of weights that ranks divide each has its part alone.
+  void turn_away_weights();
   // Of a batch whose micro-batches are dealt out: which rank has which.
   void deal(const api::Batch& batch);
   // From each of the ranks that have the last stage to the others of them.
@@ -155,7 +157,8 @@ class Runner {
   const PipelinePlan& plan_;
   // Of one pipeline, and of the ranks with this one's stages; none where there is one pipeline.
   std::optional<GroupComm> pipeline_, data_group_;
-  CountedComm comm_;  // of the pipeline
+  std::optional<GroupComm> weights_group_;  // of the same ranks, for weights that they divide
+  CountedComm comm_;                        // of the pipeline
   std::optional<CountedComm> data_;
   CountedComm everyone_;
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed

@@ -76,6 +76,13 @@ void Runner::exchange_losses(const api::Batch& batch, api::BatchResult& result) 
   }
 }
 
+// What others ask for is sent when all are here, so that it counts for the batch that took it.
+void Runner::turn_away_weights() {
+  if (engine().model().weights->shards() == nullptr) return;
+  for (const auto& runner : runners_) runner->engine().model().weights->turn_away();
+  data_->all_gather({}, all_sums_);
+}
+
 void Runner::sum_over_data() {
   data_->all_gather(sums_, all_sums_);
   std::fill(sums_.begin(), sums_.end(), 0.0);

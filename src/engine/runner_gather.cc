@@ -249,7 +249,8 @@ void Runner::read_masters(size_t index, int64_t first_row, TensorView rows) {
 void Runner::refresh_base() {
   for (const auto& runner : runners_) {
     Engine& stage = runner->engine();
-    stage.base_trainer().refresh(stage.backend(), *stage.model().weights);
+    if (stage.model().weights->shards() == nullptr)
+      stage.base_trainer().refresh(stage.backend(), *stage.model().weights);
     if (data_) exchange_parameters(*data_, stage);
   }
 }

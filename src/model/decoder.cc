@@ -104,9 +104,11 @@ void make_stage_again(Pass& pass, Tape& tape) {
   tape.again.clear();
   TensorView x = tape.layers.empty() ? TensorView() : tape.layers.front().states[0];
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
-    LayerSaved kept = tape.layers[static_cast<size_t>(layer - part.first)];
     const bool is_last = layer + 1 == part.last;
+    // Behind the last one it goes back.
+    pass.on_host(
+        [&] { pass.weights.turn_to(pass.backend, layer, is_last ? layer - 1 : layer + 1); });
+    LayerSaved kept = tape.layers[static_cast<size_t>(layer - part.first)];
     if (!regions.keeps_layer_inputs) kept.states[0] = x;
     x = regions.keeps_layer_inputs || is_last ? TensorView() : take_state(pass);
     if (!regions.layers) {
@@ -137,7 +139,10 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   TensorView x = begins ? take_input(pass, 0, recompute) : tape.first;
   CHECK(!x.empty());
   TensorView other = wants_backward ? TensorView() : take_input(pass, part.first, recompute);
-  if (begins) begin_state(pass, x);
+  if (begins) {
+    pass.on_host([&] { pass.weights.turn_to_embedding(); });
+    begin_state(pass, x);
+  }
   const bool as_one = wants_backward && part.size() > 0 && !recompute.keeps_all() &&
                       tape.regions.iterations && !tape.regions.keeps_layer_inputs;
   if (as_one) x = forward_as_one(pass, tape, x, hidden_states);
@@ -172,6 +177,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   }
   tape.last = x;
   if (!pass.weights.ends()) return;
+  pass.on_host([&] { pass.weights.turn_to_end(); });
   final_norm(pass, norm_of(pass), x, final_hidden);
   keep_hidden_state(pass, hidden_states, part.size(), config.streams ? x : final_hidden);
 }
@@ -184,6 +190,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const TensorView d = tape.d;
   CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
   if (pass.weights.ends()) {
+    pass.on_host([&] { pass.weights.turn_to_end(); });
     ops::fill_zero(pass.backend, d);
     in_turn(tape.turns, kFinalNormPart,
             [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, d); });

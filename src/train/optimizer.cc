@@ -296,7 +296,7 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   }
   balance_routers(backend);
   zero_gradients(backend);
-  refresh(backend, weights);
+  if (weights.shards() == nullptr) refresh(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
 }
 

@@ -111,6 +111,7 @@ class BaseTrainer {
   // What it takes, or will once it steps.
   [[nodiscard]] int64_t num_bytes() const;
 
+  // Of weights that ranks divide (model/weights/weight_shards.h) masters alone move.
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
   // The same where stages hold the parameters: each finishes its gradients and adds their sums of
   // squares to `sums`, [the table's size]; the root of the sum of all, added in order, is the norm.

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/group_comm.h"
@@ -92,6 +93,26 @@ void large_messages_cross(Comm& comm) {
   }
 }
 
+// Another thread of rank 0 answers whoever asks, itself too, while the rank sends and receives.
+void a_thread_answers_any_rank(Comm& comm) {
+  constexpr int kAsked = 20;
+  std::jthread answering;
+  if (comm.rank() == 0) {
+    answering = std::jthread([&comm] {
+      for (int i = 0; i < 3 * kAsked; ++i) {
+        const int from = receive_int(comm, Comm::kAnyRank, 7);
+        send_int(comm, from, 8, 100 * from);
+      }
+    });
+  }
+  for (int i = 0; i < kAsked; ++i) {
+    send_int(comm, 0, 7, comm.rank());
+    send_int(comm, (comm.rank() + 1) % 3, 9, i);
+    EXPECT_EQ(receive_int(comm, (comm.rank() + 2) % 3, 9), i);
+    EXPECT_EQ(receive_int(comm, 0, 8), 100 * comm.rank());
+  }
+}
+
 // Large ones too: nobody waits for what nobody receives.
 void what_nobody_receives_is_dropped(Comm& comm) {
   const std::vector<uint8_t> large(static_cast<size_t>(3 * kChunkBytes));
@@ -125,6 +146,7 @@ constexpr Case kCases[] = {
     {"ChannelGrows", 1, channel_grows_while_its_oldest_is_in_the_middle},
     {"TensorsAndGatheredValues", 3, tensors_and_gathered_values},
     {"LargeMessagesCross", 2, large_messages_cross},
+    {"AThreadAnswersAnyRank", 3, a_thread_answers_any_rank},
     {"WhatNobodyReceivesIsDropped", 2, what_nobody_receives_is_dropped},
     {"AFailedRankStopsOthers", 3, a_failed_rank_stops_those_that_wait, "rank 1 found a fault"},
     {"ABugStopsOthers", 2, a_bug_of_one_is_a_fault_of_all, "out of luck"},

@@ -11,6 +11,7 @@
 
 #include "backend/thread_comm.h"
 #include "engine/runner.h"
+#include "model/weights/weight_shards.h"
 #include "tests/stages/staged_run.h"
 
 namespace strata::engine {
@@ -135,6 +136,32 @@ TEST(Data, EachRankOwnsItsPart) {
   }
 }
 
+// Of so many ranks each has its part of the weights between batches, and in them what two layers
+// take at most; all that it was planned to have.
+TEST(Data, EachRankHasItsPartOfTheWeights) {
+  StagedCase c = dealt("qwen3", 3);
+  c.shards = true;
+  c.num_layers = 12;
+  const PipelinePlan plan = staged_plan(c);
+  run_ranks(3, [&](Comm& comm) {
+    Runner runner(comm, plan, staged_engines(c, comm, plan));
+    const model::ModelWeights& weights = *runner.engine().model().weights;
+    const model::ShardUnits& units = weights.shards()->units();
+    const MemoryShare share = plan.weight_share(comm.rank());
+    int64_t own = 0, all = 0;
+    for (const int64_t bytes : units.bytes) {
+      own += part_of(bytes, share).size();
+      all += bytes;
+    }
+    EXPECT_EQ(all, weights.num_bytes());
+    EXPECT_NEAR(static_cast<double>(own), static_cast<double>(all) / 3,
+                64.0 * static_cast<double>(units.bytes.size()));
+    const auto largest = *std::max_element(units.bytes.begin(), units.bytes.end());
+    EXPECT_GT(weights.memory_bytes(), own);
+    EXPECT_LE(weights.memory_bytes(), own + 2 * largest);
+  });
+}
+
 // All in one round; and of more ranks than sequences, some have none.
 TEST(Data, OneRound) {
   StagedCase c = dealt("qwen3", 2);
@@ -171,6 +198,49 @@ std::vector<StagedCase> pipelines() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipelines, DataBits, testing::ValuesIn(pipelines()));
+
+// Weights are divided, and come layer by layer: of every family, and of pipelines.
+std::vector<StagedCase> shards() {
+  std::vector<StagedCase> cases;
+  for (const char* model : {"llama2", "qwen2_window", "gemma3", "ministral", "qwen3_moe",
+                            "deepseek_moe", "deepseek_v4", "qwen3_5", "qwen3_5_moe"}) {
+    const bool odd = cases.size() % 2 == 1;
+    StagedCase c = dealt(model, odd ? 2 : 3);
+    c.dtype = odd ? DType::kBF16 : DType::kF32;
+    c.again = odd ? Again::kLayers : Again::kNothing;
+    c.parameters = cases.size() % 4 == 2;
+    cases.push_back(c);
+  }
+  for (const bool tied : {false, true}) {
+    StagedCase c = dealt("deepseek_v4_mtp", 2);
+    c.mtp = true;
+    c.tied = c.parameters = tied;
+    cases.push_back(c);
+  }
+  StagedCase routed = dealt("deepseek_moe", 3);  // whose biases every rank moves
+  routed.parameters = true;
+  routed.router_bias_rate = 0.01;
+  cases.push_back(routed);
+  StagedCase muon = dealt("qwen3_moe", 2);
+  muon.parameters = muon.muon = true;
+  cases.push_back(muon);
+  for (const Kind kind : {Kind::k1f1b, Kind::kGpipe, Kind::kCircular, Kind::kZb1p}) {
+    StagedCase c = {.num_layers = 4,
+                    .num_ranks = 2,
+                    .data = kind == Kind::kGpipe ? 3 : 2,
+                    .num_chunks = kind == Kind::kCircular ? 2 : 1,
+                    .kind = kind,
+                    .num_microbatches = 2,
+                    .again = kind == Kind::kGpipe ? Again::kStage : Again::kBoth};
+    c.tied = kind != Kind::kCircular;
+    c.parameters = kind == Kind::k1f1b;
+    cases.push_back(c);
+  }
+  for (StagedCase& c : cases) c.shards = true;
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, DataBits, testing::ValuesIn(shards()));
 
 }  // namespace
 }  // namespace strata::engine

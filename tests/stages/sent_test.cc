@@ -118,6 +118,14 @@ std::vector<StagedCase> divisions() {
     }
     add({.model = "qwen3_5", .num_ranks = 3, .kind = Kind::kGpipe, .num_microbatches = 2});
   }
+  // Where ranks divide the weights too.
+  const std::vector<StagedCase> whole = cases;
+  for (StagedCase c : whole) {
+    if (c.data == 1) continue;
+    c.shards = true;
+    c.again = c.num_ranks == 1 ? Again::kLayers : Again::kStage;
+    cases.push_back(c);
+  }
   return cases;
 }
 

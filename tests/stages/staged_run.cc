@@ -238,8 +238,8 @@ void stir(model::LoraAdapter& adapter) {
 void PrintTo(const StagedCase& c, std::ostream* out) {
   *out << c.model << " " << c.num_layers << " layers " << (c.parameters ? "full" : "lora")
        << (c.dtype == DType::kBF16 ? " bf16" : " f32") << " S=" << c.num_ranks
-       << (c.data > 1 ? " data=" + std::to_string(c.data) : "") << " R=" << c.num_chunks << " "
-       << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
+       << (c.data > 1 ? " data=" + std::to_string(c.data) : "") << (c.shards ? " shards" : "")
+       << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
        << " again=" << static_cast<int>(c.again) << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "")
        << (c.muon ? " muon" : "") << (c.router_bias_rate > 0 ? " router biases" : "");
 }
@@ -273,7 +273,8 @@ std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& c
     auto backend = engines.empty() ? std::make_unique<CpuBackend>(choose_cpu_path(), 1)
                                    : engines.front()->backend().sharing();
     auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
-                                   plan.layers[static_cast<size_t>(stage)]);
+                                   plan.layers[static_cast<size_t>(stage)],
+                                   plan.weight_share(comm.rank() % plan.data));
     engines.push_back(std::make_unique<Engine>(std::move(backend), std::move(model), options));
   }
   return engines;
@@ -296,6 +297,7 @@ PipelinePlan staged_plan(const StagedCase& c) {
   }
   PipelinePlan plan = make_pipeline_plan(table, c.forwarding_delay, std::move(layers));
   plan.data = c.data;
+  plan.shard_weights = c.shards;
   return plan;
 }
 

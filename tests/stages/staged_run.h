@@ -27,7 +27,8 @@ struct StagedCase {
   DType dtype = DType::kF32;
   // Of the stages.
   int num_ranks = 2;
-  int data = 1;  // ranks of each stage
+  int data = 1;         // ranks of each stage
+  bool shards = false;  // which divide its weights among themselves
   int num_chunks = 1;
   schedule::Kind kind = schedule::Kind::kGpipe;
   int num_microbatches = 4;

@@ -223,7 +223,7 @@ std::vector<engine::SentBytes> sent_of_step(const planner::RunShape& shape,
                                             const engine::RunPlan& plan, engine::Engine& engine) {
   engine.set_pass(plan.micro_tokens, plan.recompute.recompute);
   api::AdapterSlot slot = api::AdapterSlot::kBase;
-  if (!shape.pass.train_base) slot = engine.create_adapter(shape.pass.modules, 0);
+  if (!shape.pass.train_base) slot = engine.plan_adapter(shape.pass.modules);
   std::vector<api::Datum> data;
   for (const int64_t length : shape.lengths)
     data.push_back({.tokens = std::vector<int32_t>(static_cast<size_t>(length))});

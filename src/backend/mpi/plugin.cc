@@ -77,7 +77,8 @@ void* send(int channel, int to, int tag, const void* data, int64_t bytes) {
 
 void* receive(int channel, int from, int tag, void* data, int64_t bytes) {
   return in_pieces(bytes, true, [&](int64_t first, int count, MPI_Request* request) {
-    return MPI_Irecv(static_cast<std::byte*>(data) + first, count, MPI_BYTE, from, tag,
+    return MPI_Irecv(static_cast<std::byte*>(data) + first, count, MPI_BYTE,
+                     from < 0 ? MPI_ANY_SOURCE : from, tag,
                      state.channels[static_cast<size_t>(channel)], request);
   });
 }

@@ -5,6 +5,8 @@
 
 #include "base/trace.h"
 #include "engine/pipeline/gradient_chain.h"
+#include "model/weights/weight_shards.h"
+#include "ops/elementwise.h"
 
 namespace strata::engine {
 namespace {
@@ -82,9 +84,50 @@ std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
   return pieces;
 }
 
+namespace {
+
+// What an owner's step has made of a piece, as products read it.
+void read_piece(Engine& engine, const ParameterPiece& piece, TensorView rows) {
+  model::ModelWeights& weights = *engine.model().weights;
+  Backend& backend = engine.backend();
+  if (weights.shards() == nullptr)
+    return weights.read(backend, piece.index, piece.rows.first, rows);
+  const train::BaseTrainer& trainer = engine.base_trainer();
+  const int64_t cols = piece.shape[1];
+  const int64_t first = piece.rows.first - trainer.own_rows(piece.index).first;
+  ops::copy(backend, trainer.master(piece.index).part(first * cols, piece.shape), rows);
+}
+
+// Ranks that divide the weights all write them anew, while none asks for any.
+class Rewriting {
+ public:
+  Rewriting(Comm& data, model::ModelWeights& weights) : data_(data), shards_(weights.shards()) {
+    if (shards_ == nullptr) return;
+    weights.turn_away();
+    shards_->memory().settle();
+    meet();
+  }
+  void end() {
+    if (shards_ == nullptr) return;
+    shards_->memory().trim();
+    meet();
+  }
+
+ private:
+  void meet() {
+    std::vector<double> all;
+    data_.all_gather({}, all);
+  }
+  Comm& data_;
+  model::WeightShards* const shards_;
+};
+
+}  // namespace
+
 // No owner is more than a piece ahead of another.
 void exchange_parameters(Comm& data, Engine& engine) {
   const TraceSpan span("exchange parameters");
+  Rewriting rewriting(data, *engine.model().weights);
   model::ModelWeights& weights = *engine.model().weights;
   std::vector<std::vector<ParameterPiece>> pieces;
   size_t most = 0;
@@ -98,10 +141,12 @@ void exchange_parameters(Comm& data, Engine& engine) {
     if (i < own.size()) {
       const Scratch::Mark mark(backend.scratch());
       const TensorView rows = backend.scratch().take(own[i].dtype, own[i].shape);
-      weights.read(backend, own[i].index, own[i].rows.first, rows);
+      read_piece(engine, own[i], rows);
       for (int to = 0; to < data.size(); ++to) {
         if (to != data.rank()) data.send(to, kParameterTag, rows);
       }
+      if (weights.shards() != nullptr)
+        weights.write(backend, own[i].index, own[i].rows.first, rows);
     }
     for (int from = 0; from < data.size(); ++from) {
       const std::vector<ParameterPiece>& theirs = pieces[static_cast<size_t>(from)];
@@ -112,6 +157,7 @@ void exchange_parameters(Comm& data, Engine& engine) {
       weights.write(backend, theirs[i].index, theirs[i].rows.first, rows);
     }
   }
+  rewriting.end();
 }
 
 }  // namespace strata::engine

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/memory_share.h"
 #include "model/pass/recompute.h"
 #include "model/weights/layer_table.h"
 #include "schedule/action.h"
@@ -23,7 +24,12 @@ struct PipelinePlan {
   // Ranks that have the same stages, and deal the micro-batches out among themselves. Of two
   // neighbouring ranks of a run these differ.
   int data = 1;
+  bool shard_weights = false;  // each of which keeps a part of the weights
 
+  // Of the weights, that rank's of the data.
+  [[nodiscard]] MemoryShare weight_share(int rank_of_data) const {
+    return shard_weights ? MemoryShare{rank_of_data, data} : MemoryShare();
+  }
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
   // Of one pipeline; and of all, one for each number of the data.
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }

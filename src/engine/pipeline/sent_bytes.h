@@ -13,9 +13,9 @@ enum class Sent : uint8_t {
   kActivations,          // states, to the next stage
   kActivationGradients,  // of them, back
   kGradients,            // of what trains
-  kParameters,           // that a step has moved
+  kParameters,           // that a step has moved, and weights that ranks divide
   kResults,              // losses and logprobs, and what is gathered
-  kControl,              // sums of squares, loads of experts
+  kControl,              // sums of squares, loads of experts, questions for weights
 };
 constexpr std::array<std::string_view, 6> kSentNames = {
     "activations", "activation_gradients", "gradients", "parameters", "results", "control"};

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "engine/pipeline/owners.h"
 #include "engine/pipeline/stage_runner.h"
+#include "model/weights/weight_shards.h"
 
 namespace strata::engine {
 namespace {
@@ -49,6 +50,9 @@ class SentPlanner {
     }
     if (plan_.data > 1) add_chains(backwards);
     if (batch_.want_loss) add_losses();
+    for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
+      for (int data = 0; data < plan_.data; ++data) add_weights(stage, data);
+    }
   }
 
   void add_step(api::AdapterSlot slot) {
@@ -153,6 +157,55 @@ class SentPlanner {
         if (owner == backwards.back()) continue;
         of(rank_of(stage), backwards.back())[Sent::kGradients] +=
             owned[static_cast<size_t>(owner)] * kF32Bytes;
+      }
+    }
+  }
+
+  // How often a rank's passes have a unit of its stage come.
+  [[nodiscard]] std::vector<int64_t> fetches_of(const model::ShardUnits& units, int stage,
+                                                int data) const {
+    std::vector<int64_t> fetches(units.bytes.size());
+    model::ShardWalk walk(units.bytes.size());
+    const auto take = [&](const model::ShardTurn& turn) {
+      walk.turn_to(turn, [](size_t) {}, [&](size_t unit) { ++fetches[unit]; });
+    };
+    const EngineOptions& options = engine_.options();
+    const bool again = options.regions.makes_stage() && !options.recompute.keeps_all();
+    Round round;
+    round.dealt = data;
+    round.num_dealt = plan_.data;
+    while (next_round(plan_, options.pass_tokens, batch_, round)) {
+      for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(rank_of(stage))]) {
+        for (const schedule::Action& action : slot.actions()) {
+          if (action.stage != stage || !round.has(action.microbatch)) continue;
+          if (action.op == schedule::Op::kForward) {
+            for_each_forward_turn(units, runs_mtp(round, action.microbatch), take);
+          } else if (schedule::is_backward(action.op) && batch_.want_loss && round.backward) {
+            for_each_backward_turn(units, again, take);
+          }
+        }
+      }
+    }
+    return fetches;
+  }
+  // Of a sequence's last token there is none.
+  [[nodiscard]] bool runs_mtp(const Round& round, int own) const {
+    const size_t m = round.place_of(own);
+    bool any = false;
+    for (size_t s = round.firsts[m]; s < round.firsts[m + 1]; ++s) any = any || tokens_of(s) > 1;
+    return any && batch_.mtp_weight > 0.0f;
+  }
+  // What it asks the others of its stage for, and gets from them.
+  void add_weights(int stage, int data) {
+    const model::ShardUnits units = weights_.shard_units(plan_.layers[static_cast<size_t>(stage)]);
+    const std::vector<int64_t> fetches = fetches_of(units, stage, data);
+    for (size_t unit = 0; unit < fetches.size(); ++unit) {
+      for (int owner = 0; owner < plan_.data; ++owner) {
+        const BytePart part = part_of(units.bytes[unit], {owner, plan_.data});
+        if (owner == data) continue;
+        of(rank_of(stage), owner)[Sent::kParameters] += fetches[unit] * part.size();
+        of(rank_of(stage), data)[Sent::kControl] +=
+            fetches[unit] * num_questions(part) * kQuestionBytes;
       }
     }
   }

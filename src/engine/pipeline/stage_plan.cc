@@ -110,7 +110,7 @@ int64_t peak_deferred(const PipelinePlan& plan, int stage) {
 StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const PlanShape& shape) {
   const int64_t weights = engine.model().weights->num_bytes();
   const bool in_files = shape.weights_in_files || engine.model().weights->in_files();
-  StagePlan own = {.weight_bytes = in_files ? 0 : weights,
+  StagePlan own = {.weight_bytes = in_files ? 0 : engine.model().weights->memory_bytes(),
                    .file_bytes = in_files ? weights : 0,
                    .training_bytes = training_bytes(engine, shape),
                    .border_bytes = border_bytes(plan, stage, engine, shape.pass_tokens),

@@ -115,7 +115,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   MemoryPlan plan;
   plan.activation_file_bytes = pass_file_bytes;
   const bool in_files = shape.weights_in_files || weights.in_files();
-  plan.items.push_back({"weights", in_files ? 0 : weights.num_bytes()});
+  plan.items.push_back({"weights", in_files ? 0 : weights.memory_bytes()});
   if (in_files) plan.file_bytes = weights.num_bytes();
   int64_t adapters = 0;
   for (const auto& [slot, adapter] : engine.adapters()) {

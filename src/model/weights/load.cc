@@ -282,25 +282,6 @@ std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, Model
   return faults;
 }
 
-bool uses_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use) {
-  if (use == UseMtp::kNever) return false;
-  const bool there =
-      config.mtp_layer && std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                                      [](const CheckpointTensor& tensor) {
-                                        const std::string_view name = tensor.info.name;
-                                        return name.starts_with("mtp.") ||
-                                               name.starts_with("model.mtp.");
-                                      });
-  if (there || use == UseMtp::kIfThere) return there;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("load: no layer of multi-token prediction: {}",
-                  config.mtp_layer
-                      ? "the checkpoint has no tensor mtp.0.*; transformers does not save it"
-                      : "config.json has none, or none that is known: that of DeepSeek-V4 "
-                        "with a num_nextn_predict_layers of 1 is"));
-}
-
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options) {
   return load_configured(backend, dir, load_config(dir, options.strict_config), options);
 }
@@ -319,8 +300,9 @@ LoadedModel load_configured(Backend& backend, const std::string& dir, ParsedConf
   KeptForms kept = forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype,
                                  options.keep, NarrowLook::kCodes, options.part);
   if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
-  model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
-                                                 files.get(), options.part, std::move(kept.forms));
+  model.weights =
+      std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype, files.get(),
+                                     options.part, std::move(kept.forms), options.share);
   model.files = std::move(files);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
@@ -386,10 +368,11 @@ void draw_integers(Backend& backend, const Counter& random, ModelWeights& weight
 }  // namespace
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
-                       uint64_t seed, std::optional<LayerRange> part) {
+                       uint64_t seed, std::optional<LayerRange> part, const MemoryShare& share) {
   LoadedModel model;
   model.config = config;
-  model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype, nullptr, part);
+  model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype, nullptr, part,
+                                                 WeightForms(), share);
   std::vector<float> values;  // of a slice
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];

@@ -35,6 +35,7 @@ struct LoadOptions {
   std::optional<LayerRange> part = {};  // a stage's layers; nothing else is read
   // Of weights that files have in 4 or 8 bits. Of f32 they are dequantised.
   KeepWeights keep = KeepWeights::kBf16;
+  MemoryShare share = {};  // of ranks that divide the weights
 };
 
 struct LoadedModel {
@@ -58,7 +59,8 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
 // A model without a directory: random weights as Hugging Face initialises them (matrices normal
 // with initializer_range, norms 1, biases 0), drawn by (seed, name, element); or a stage of it.
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
-                       uint64_t seed, std::optional<LayerRange> part = {});
+                       uint64_t seed, std::optional<LayerRange> part = {},
+                       const MemoryShare& share = {});
 
 [[noreturn]] void fail_faults(const std::string& dir, const std::vector<std::string>& faults);
 

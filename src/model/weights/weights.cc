@@ -8,6 +8,7 @@
 
 #include "backend/file_memory.h"
 #include "model/weights/no_layers.h"
+#include "model/weights/weight_shards.h"
 #include "ops/elementwise.h"
 #include "ops/pack.h"
 
@@ -85,6 +86,11 @@ ParamView& view_of(std::vector<ParamView>& views, int key) {
   return views[index];
 }
 
+// On every rank: training moves it in place, alike on all.
+bool stays_whole(const Parameter& parameter) {
+  return parameter.row != nullptr && parameter.row->balances;
+}
+
 void bind(Parameter& parameter, void* memory, DType dtype, int64_t width, NarrowForm form) {
   if (parameter.is_matrix()) {
     parameter.panel = {.data = memory,
@@ -110,7 +116,8 @@ std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::str
 }
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
-                           FileAllocator* files, std::optional<LayerRange> part, WeightForms forms)
+                           FileAllocator* files, std::optional<LayerRange> part, WeightForms forms,
+                           const MemoryShare& share)
     : config_(config),
       part_(part.value_or(LayerRange{0, config.num_layers()})),
       layer_table_(config),
@@ -140,7 +147,11 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
       total += ends() ? row_bytes(row, compute_dtype, panel_width) : 0;
   }
   if (ends()) total += norm_bytes + (own_head ? embed_bytes(kHeadName) : 0);
-  arena_ = Arena(files != nullptr ? *files : backend.allocator(), total);
+  CHECK(files == nullptr || !share.is_divided());
+  arena_ = Arena(files != nullptr     ? *files
+                 : share.is_divided() ? sparse_allocator()
+                                      : backend.allocator(),
+                 total);
   const auto take = [&](bool held, int64_t bytes) { return held ? arena_.take(bytes) : nullptr; };
 
   embedding_ = add_parameter(make_parameter(kEmbeddingName, embed_shape),
@@ -158,9 +169,37 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
                           take(ends(), embed_bytes(kHeadName)), panel_width, form_of(kHeadName));
   }
   bind_layers();
+  if (share.is_divided()) {
+    shards_ = std::make_unique<WeightShards>(shard_units(part_), ranges_of_units(), share,
+                                             backend.allocator());
+  }
   if (files == nullptr) return;
   pages_ = std::make_unique<WeightPages>(pages_of_layers(),
                                          backend.page_queue("weights' files", *files));
+}
+
+ModelWeights::~ModelWeights() = default;
+
+int64_t ModelWeights::memory_bytes() const {
+  if (shards_) return shards_->num_bytes();
+  return pages_ ? 0 : num_bytes();
+}
+
+void ModelWeights::turn_to(const Backend& backend, int64_t layer, int64_t next) const {
+  if (pages_) pages_->turn_to(&backend, layer, next);
+  if (shards_) shards_->turn_to(turn_of_layer(shards_->units(), layer, next));
+}
+
+void ModelWeights::turn_to_embedding() const {
+  if (shards_) shards_->turn_to(turn_of_embedding(shards_->units()));
+}
+
+void ModelWeights::turn_to_end() const {
+  if (shards_) shards_->turn_to(turn_of_end(shards_->units()));
+}
+
+void ModelWeights::turn_away() const {
+  if (shards_) shards_->turn_to({});
 }
 
 // Of each layer, and then of what is outside the layers.
@@ -181,6 +220,49 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
     }
   }
   return pages;
+}
+
+size_t ModelWeights::unit_of(size_t index) const {
+  const auto num_layers = static_cast<size_t>(layer_table_.num_layers());
+  const int layer = table_[index].layer;
+  if (layer >= 0) return static_cast<size_t>(layer);
+  return index == embedding_ ? num_layers : num_layers + 1;
+}
+
+ShardUnits ModelWeights::shard_units(const LayerRange& part) const {
+  ShardUnits units = {.part = part,
+                      .num_layers = config_.num_layers(),
+                      .end_has_embedding = config_.tie_word_embeddings || config_.use_mtp};
+  units.bytes.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
+  const bool ends = units.ends();
+  const bool has_embedding = units.begins() || (ends && units.end_has_embedding);
+  for (size_t index = 0; index < table_.size(); ++index) {
+    const int layer = table_[index].layer;
+    const bool is_held = layer >= 0 ? part.contains(layer) || (ends && layer >= units.num_layers)
+                         : index == embedding_ ? has_embedding
+                                               : ends;
+    if (!is_held) continue;
+    (stays_whole(table_[index]) ? units.whole_bytes : units.bytes[unit_of(index)]) +=
+        table_[index].bytes;
+  }
+  return units;
+}
+
+std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
+  std::vector<std::vector<PageRange>> units(static_cast<size_t>(layer_table_.num_layers()) + 2);
+  for (size_t index = 0; index < table_.size(); ++index) {
+    const Parameter& parameter = table_[index];
+    if (!parameter.held || stays_whole(parameter)) continue;
+    void* const data = parameter.is_matrix() ? parameter.panel.data : parameter.values.data;
+    std::vector<PageRange>& ranges = units[unit_of(index)];
+    // Experts lie one behind the other.
+    if (!ranges.empty() && static_cast<char*>(ranges.back().data) + ranges.back().bytes == data) {
+      ranges.back().bytes += parameter.bytes;
+    } else {
+      ranges.push_back({data, parameter.bytes});
+    }
+  }
+  return units;
 }
 
 ModelWeights::HeldLayers ModelWeights::held_of(const LayerStack& stack) const {
@@ -214,6 +296,9 @@ int64_t ModelWeights::held_bytes(const LayerStack& stack, const ParamRow& row,
 size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t panel_width,
                                    NarrowForm form) {
   parameter.held = memory != nullptr;
+  parameter.bytes = parameter.is_matrix() ? matrix_bytes(parameter.shape, compute_dtype_,
+                                                         panel_width, parameter.blocks, form)
+                                          : values_bytes(parameter.shape);
   if (parameter.held) bind(parameter, memory, compute_dtype_, panel_width, form);
   table_.push_back(std::move(parameter));
   return table_.size() - 1;
@@ -340,6 +425,7 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
     pages_->come_back(parameter.layer);
     pages_->note_written(rows.num_bytes());
   }
+  if (shards_) shards_->note_written(unit_of(index), rows.num_bytes());
   if (parameter.is_matrix()) {
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
@@ -359,12 +445,21 @@ void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_ro
     pages_->come_back(parameter.layer);
     pages_->note_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
   }
+  if (shards_) {
+    shards_->note_written(unit_of(index),
+                          rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
+  }
   pack_narrow_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
 }
 
 void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const {
   const Parameter& parameter = table_[index];
   if (pages_) pages_->come_back(parameter.layer);
+  if (shards_ && !stays_whole(parameter)) {
+    ShardTurn turn;
+    turn.need(unit_of(index));
+    shards_->turn_to(turn);
+  }
   if (parameter.is_matrix()) {
     unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);
     return;

@@ -19,6 +19,7 @@
 
 #include "backend/arena.h"
 #include "backend/backend.h"
+#include "backend/memory_share.h"
 #include "model/config.h"
 #include "model/weights/layer_table.h"
 #include "model/weights/weight_pages.h"
@@ -47,6 +48,7 @@ struct Parameter {
   [[nodiscard]] const Shape& tensor_shape() const {
     return stored_shape.rank() == 0 ? shape : stored_shape;
   }
+  int64_t bytes = 0;  // of memory, where it is held
   PanelView panel;    // matrices
   RowBlocks blocks;   // of the panel's rows
   TensorView values;  // what is not a matrix: f32, dense
@@ -79,16 +81,22 @@ struct StoredTensor {
   std::vector<size_t> parameters;
 };
 
+struct ShardUnits;
+class WeightShards;
+
 class ModelWeights {
  public:
   // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16. With `files`
   // they lie there and not in the backend's memory; then passes say where they are (turn_to). With
   // `part` it holds those layers; the first of a model's parts has the embedding, the last one what
   // comes after the layers, and both have the embedding where the last one reads it too: as its
-  // head, or for multi-token prediction. Of compute_dtype bf16 matrices have their `forms`.
+  // head, or for multi-token prediction. Of compute_dtype bf16 matrices have their `forms`. With a
+  // `share` of several ranks it keeps that part of what it holds, once the ranks are connected
+  // (shards), and passes say where they are, likewise.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                FileAllocator* files = nullptr, std::optional<LayerRange> part = {},
-               WeightForms forms = {});
+               WeightForms forms = {}, const MemoryShare& share = {});
+  ~ModelWeights();
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
@@ -115,15 +123,23 @@ class ModelWeights {
   // The table by checkpoint tensors, in its order. Borrows names from the table.
   [[nodiscard]] std::vector<StoredTensor> stored_tensors() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
+  // Of the memory, with what passes have of other ranks' parts.
+  [[nodiscard]] int64_t memory_bytes() const;
   // Of matrices, none where all are of the compute type.
   [[nodiscard]] const WeightForms& forms() const { return forms_; }
 
   [[nodiscard]] bool in_files() const { return pages_ != nullptr; }
   // A pass of this backend is at this layer, and then at `next` (num_layers: the head): of weights
   // in files, what comes next is read ahead, and what is done with leaves the memory.
-  void turn_to(const Backend& backend, int64_t layer, int64_t next) const {
-    if (pages_) pages_->turn_to(&backend, layer, next);
-  }
+  void turn_to(const Backend& backend, int64_t layer, int64_t next) const;
+  // The same of weights that ranks divide: before the layers, behind them, and between batches.
+  void turn_to_embedding() const;
+  void turn_to_end() const;
+  void turn_away() const;
+  // Of weights that ranks divide; else null.
+  [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
+  // As a stage with these layers has them.
+  [[nodiscard]] ShardUnits shard_units(const LayerRange& part) const;
 
   // A layer's sublayers, ready to run; none where it is another stage's.
   [[nodiscard]] std::span<const SublayerContext> layer(int64_t index) const {
@@ -159,6 +175,8 @@ class ModelWeights {
   void add_mtp_head(int64_t panel_width);
   void bind_layers();
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
+  [[nodiscard]] size_t unit_of(size_t index) const;
+  [[nodiscard]] std::vector<std::vector<PageRange>> ranges_of_units() const;
   // The view of a row, whose (first) parameter is `index` in the table.
   void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
   // Without memory where it is another stage's.
@@ -186,7 +204,8 @@ class ModelWeights {
   DType compute_dtype_;
   WeightForms forms_;
   Arena arena_;
-  std::unique_ptr<WeightPages> pages_;  // of weights in files
+  std::unique_ptr<WeightPages> pages_;    // of weights in files
+  std::unique_ptr<WeightShards> shards_;  // of those that ranks divide
   std::vector<Parameter> table_;
   // Of each layer and sublayer, its connector's parameters and its block's, by key.
   struct SublayerParams {

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weights/weight_shards.h"
+
+namespace strata::model {
+namespace {
+
+constexpr int64_t kMostWritten = 16 << 20;
+
+// What comes after the layers reads.
+template <typename Take>
+void for_each_end_unit(const ShardUnits& units, Take take) {
+  take(units.end());
+  if (units.end_has_embedding) take(units.embedding());
+}
+
+}  // namespace
+
+ShardTurn turn_of_embedding(const ShardUnits& units) {
+  ShardTurn turn;
+  turn.need(units.embedding());
+  if (units.part.size() > 0) turn.expect(static_cast<size_t>(units.part.first));
+  return turn;
+}
+
+ShardTurn turn_of_layer(const ShardUnits& units, int64_t layer, int64_t next) {
+  ShardTurn turn;
+  turn.need(static_cast<size_t>(layer));
+  // Multi-token prediction's reads what comes after the layers, too.
+  if (layer >= units.num_layers) for_each_end_unit(units, [&](size_t unit) { turn.need(unit); });
+  if (units.part.contains(next)) turn.expect(static_cast<size_t>(next));
+  if (next == units.num_layers && units.ends())
+    for_each_end_unit(units, [&](size_t unit) { turn.expect(unit); });
+  return turn;
+}
+
+ShardTurn turn_of_end(const ShardUnits& units) {
+  ShardTurn turn;
+  for_each_end_unit(units, [&](size_t unit) { turn.need(unit); });
+  if (units.part.size() > 0) turn.expect(static_cast<size_t>(units.part.last - 1));
+  return turn;
+}
+
+int64_t shard_bytes(const ShardUnits& units, const MemoryShare& share) {
+  const auto of_others = [&](size_t unit) {
+    return units.bytes[unit] - part_of(units.bytes[unit], share).size();
+  };
+  int64_t own = units.whole_bytes, here = 0, most = 0, largest = 0;
+  for (const int64_t bytes : units.bytes) {
+    const int64_t part = part_of(bytes, share).size();
+    own += part;
+    largest = std::max(largest, part);
+  }
+  ShardWalk walk(units.bytes.size());
+  const auto take = [&](const ShardTurn& turn) {
+    walk.turn_to(
+        turn, [&](size_t unit) { here -= of_others(unit); },
+        [&](size_t unit) { here += of_others(unit); });
+    most = std::max(most, here);
+  };
+  const auto mtp = static_cast<size_t>(units.num_layers);
+  for_each_forward_turn(units, mtp < units.embedding(), take);
+  for_each_backward_turn(units, /*again=*/false, take);
+  return own + most + message_bytes(largest, share);
+}
+
+void WeightShards::turn_to(const ShardTurn& turn) {
+  walk_.turn_to(
+      turn, [&](size_t unit) { memory_.let_go(unit); }, [&](size_t unit) { memory_.fetch(unit); });
+  for (const size_t unit : turn.now()) memory_.wait_for(unit);
+}
+
+void WeightShards::note_written(size_t unit, int64_t bytes) {
+  is_written_[unit] = true;
+  written_ += bytes;
+  if (written_ < kMostWritten) return;
+  written_ = 0;
+  for (size_t i = 0; i < is_written_.size(); ++i) {
+    if (is_written_[i]) memory_.trim(i);
+    is_written_[i] = false;
+  }
+}
+
+}  // namespace strata::model

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// WeightShards: of weights that ranks have divided among themselves (backend/divided_memory.h), the
+// layer at hand and the next one are here as a whole, in whichever direction a pass walks, and of
+// all others this rank's part. Units are the layers, the embedding, and what comes after the
+// layers. A ShardWalk says which a pass needs where, for passes and for plans of them alike.
+// Engine thread only.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "backend/divided_memory.h"
+#include "model/weights/layer_table.h"
+
+namespace strata::model {
+
+// Of a stage, which may be a whole model.
+struct ShardUnits {
+  LayerRange part;
+  int64_t num_layers = 0;           // of the model, without multi-token prediction's
+  bool end_has_embedding = false;   // which is the head, or what multi-token prediction reads
+  std::vector<int64_t> bytes = {};  // of each unit; 0: another stage's
+  int64_t whole_bytes = 0;          // of what is whole on every rank
+
+  [[nodiscard]] bool begins() const { return part.first == 0; }
+  [[nodiscard]] bool ends() const { return part.last == num_layers; }
+  [[nodiscard]] size_t embedding() const { return bytes.size() - 2; }
+  [[nodiscard]] size_t end() const { return bytes.size() - 1; }
+};
+
+// What a pass needs where it is, and what it will need next.
+class ShardTurn {
+ public:
+  ShardTurn() = default;  // nothing
+  // What is needed comes before what is expected.
+  void need(size_t unit) {
+    add(unit);
+    num_now_ = num_;
+  }
+  void expect(size_t unit) { add(unit); }
+  [[nodiscard]] std::span<const size_t> now() const { return std::span(units_).first(num_now_); }
+  [[nodiscard]] std::span<const size_t> all() const { return std::span(units_).first(num_); }
+  [[nodiscard]] bool has(size_t unit) const {
+    return std::find(all().begin(), all().end(), unit) != all().end();
+  }
+
+ private:
+  void add(size_t unit) {
+    if (!has(unit)) units_[num_++] = unit;
+  }
+  std::array<size_t, 6> units_ = {};
+  size_t num_now_ = 0, num_ = 0;
+};
+
+// At the embedding; at a layer, with the next one (num_layers: what comes after the layers); and
+// after the layers, with the layer where a backward begins.
+ShardTurn turn_of_embedding(const ShardUnits& units);
+ShardTurn turn_of_layer(const ShardUnits& units, int64_t layer, int64_t next);
+ShardTurn turn_of_end(const ShardUnits& units);
+
+// Calls take(turn) with a stage's turns of a forward, with its loss, and of a backward, in their
+// order. `mtp`: multi-token prediction runs. `again`: the stage is recomputed as one first.
+template <typename Take>
+void for_each_forward_turn(const ShardUnits& units, bool mtp, Take take) {
+  if (units.begins()) take(turn_of_embedding(units));
+  for (int64_t layer = units.part.first; layer < units.part.last; ++layer)
+    take(turn_of_layer(units, layer, layer + 1));
+  if (!units.ends()) return;
+  take(turn_of_end(units));
+  if (mtp) take(turn_of_layer(units, units.num_layers, units.num_layers + 1));
+}
+template <typename Take>
+void for_each_backward_turn(const ShardUnits& units, bool again, Take take) {
+  const LayerRange& part = units.part;
+  if (units.ends()) take(turn_of_end(units));
+  for (int64_t layer = part.first; again && layer < part.last; ++layer)
+    take(turn_of_layer(units, layer, layer + 1 < part.last ? layer + 1 : layer - 1));
+  for (int64_t layer = part.last - 1; layer >= part.first; --layer)
+    take(turn_of_layer(units, layer, layer - 1));
+}
+
+class ShardWalk {
+ public:
+  explicit ShardWalk(size_t num_units) : here_(num_units) {}
+  // Calls let_go(unit) with what is here and not needed, then fetch(unit) with what is not here.
+  template <typename LetGo, typename Fetch>
+  void turn_to(const ShardTurn& turn, LetGo let_go, Fetch fetch) {
+    for (size_t unit = 0; unit < here_.size(); ++unit) {
+      if (!here_[unit] || turn.has(unit)) continue;
+      here_[unit] = false;
+      let_go(unit);
+    }
+    for (const size_t unit : turn.all()) {
+      if (here_[unit]) continue;
+      here_[unit] = true;
+      fetch(unit);
+    }
+  }
+
+ private:
+  std::vector<bool> here_;
+};
+
+// Of a rank: its parts, at most what passes have of the others at once, and what is on its way to
+// others.
+int64_t shard_bytes(const ShardUnits& units, const MemoryShare& share);
+
+class WeightShards {
+ public:
+  WeightShards(ShardUnits units, std::vector<std::vector<PageRange>> ranges,
+               const MemoryShare& share, Allocator& of_work)
+      : units_(std::move(units)),
+        walk_(units_.bytes.size()),
+        is_written_(units_.bytes.size()),
+        memory_(std::move(ranges), share, of_work) {}
+
+  [[nodiscard]] const ShardUnits& units() const { return units_; }
+  [[nodiscard]] DividedMemory& memory() { return memory_; }
+  [[nodiscard]] const DividedMemory& memory() const { return memory_; }
+  [[nodiscard]] int64_t num_bytes() const { return shard_bytes(units_, memory_.share()); }
+  // What it needs is here when it returns.
+  void turn_to(const ShardTurn& turn);
+  // While weights are written, so that they do not fill the memory.
+  void note_written(size_t unit, int64_t bytes);
+
+ private:
+  const ShardUnits units_;
+  ShardWalk walk_;
+  std::vector<bool> is_written_;  // since a unit was trimmed
+  int64_t written_ = 0;
+  DividedMemory memory_;
+};
+
+}  // namespace strata::model
