@@ -57,14 +57,18 @@ TEST(PlanRanks, SayWhatRanksSend) {
     int pipeline, data, microbatches;
     std::string method;
     int64_t micro_tokens = 2048;
+    bool shards = false;
   };
-  for (const Case& c : {Case{1, 2, 0, "lora", 40}, Case{1, 3, 0, "full"}, Case{2, 1, 3, "lora"},
-                        Case{2, 2, 1, "lora"}, Case{2, 2, 1, "full"}}) {
+  for (const Case& c :
+       {Case{1, 2, 0, "lora", 40}, Case{1, 3, 0, "full"}, Case{2, 1, 3, "lora"},
+        Case{2, 2, 1, "lora"}, Case{2, 2, 1, "full"}, Case{1, 2, 0, "lora", 40, true},
+        Case{2, 2, 1, "lora", 2048, true}, Case{1, 3, 0, "full", 2048, true}}) {
     SCOPED_TRACE(std::to_string(c.pipeline) + " " + std::to_string(c.data) + " " + c.method);
     PlanOptions options = options_of_plan("qwen3");
     options.method = c.method;
     options.micro_tokens = c.micro_tokens;
     options.schedule.microbatches = c.microbatches;
+    options.stages.shard_weights = c.shards;
     options.stages.ranks =
         "pipeline=" + std::to_string(c.pipeline) + ",data=" + std::to_string(c.data);
     const boost::json::object planned = plan(options);
@@ -95,6 +99,10 @@ TEST(PlanRanks, RefuseWhatHasNoEffect) {
   options.memory = "1GiB";
   EXPECT_THAT(fault(options), HasSubstr("is not planned yet"));
   options.memory = "";
+  options.stages.ranks = "pipeline=2";
+  options.stages.shard_weights = true;
+  EXPECT_THAT(fault(options), HasSubstr("give --ranks data=N"));
+  options.stages.shard_weights = false;
   options.stages.ranks = "tensor=2";
   EXPECT_THAT(fault(options), HasSubstr("tensor"));
   const Ran ran =

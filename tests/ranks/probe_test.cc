@@ -39,6 +39,7 @@ TEST_F(RanksTest, ChangeNoByteOfAProbe) {
                                         root_ + "/divided.safetensors"};
       for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
       words.insert(words.end(), {"--ranks", ranks == 2 ? "data=2" : "data=2,pipeline=2"});
+      if (request != "main") words.emplace_back("--shard-weights");
       const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, ranks, quoted(words)));
       ASSERT_EQ(ended.code, 0) << ended.text;
       EXPECT_EQ(content(root_ + "/divided.safetensors"), content(one.out)) << ranks;

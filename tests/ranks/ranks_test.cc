@@ -106,11 +106,17 @@ TEST_F(RanksTest, OfDataChangeNoBit) {
   std::vector<Case> cases = {
       {2, "data=2", "lora"},
       {3, "data=3", "full"},
-      {4, "data=2,pipeline=2", "full", {.schedule = "1f1b", .microbatches = 2}}};
+      {4, "data=2,pipeline=2", "full", {.schedule = "1f1b", .microbatches = 2}},
+      {3, "data=3", "lora", {.shard_weights = true}}};
   if (runs_all()) {
     cases.push_back({2, "data=2", "full"});
     cases.push_back({3, "data=3", "lora"});
+    cases.push_back({4,
+                     "data=2,pipeline=2",
+                     "lora",
+                     {.shard_weights = true, .schedule = "1f1b", .microbatches = 2}});
     cases.push_back({2, "data=2", "full", {.microbatches = 2}});
+    cases.push_back({2, "data=2", "full", {.shard_weights = true}});
     cases.push_back({2, "data=2", "muon"});
     cases.push_back({4, "data=2,pipeline=2", "muon", {.schedule = "1f1b", .microbatches = 2}});
     cases.push_back({4, "pipeline=2,data=2", "lora", {.schedule = "zb1p", .microbatches = 2}});
@@ -316,6 +322,7 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
       {2, "pipelines=2", "which names no kind"},
       {2, "pipeline=2", "--ranks and --stages 2: ", {.stages = 2}},
       {2, "pipeline=2", "--ranks and --memory 1GiB: ", {}, "1GiB"},
+      {2, "pipeline=2", "--shard-weights: data ranks divide the weights", {.shard_weights = true}},
       {2,
        "data=2",
        "--ranks data=2 and --pipeline-schedule zb1p: ",

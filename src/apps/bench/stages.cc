@@ -88,7 +88,8 @@ class StagesBench {
       made.config = config_;
       made.weights = std::make_unique<model::ModelWeights>(
           *backend, config_, spec_.dtype, nullptr, plan_.layers[static_cast<size_t>(stage)],
-          random_forms(*backend, config_, spec_.dtype, options_.weights));
+          random_forms(*backend, config_, spec_.dtype, options_.weights),
+          plan_.weight_share(comm.rank() % plan_.data));
       fill_random(*backend, *made.weights);
       engines.push_back(
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options));

@@ -221,7 +221,7 @@ int plan_in_stages(const PlanOptions& options) {
 // What each rank sends for a step, of an engine whose plan is made.
 std::vector<engine::SentBytes> sent_of_step(const planner::RunShape& shape,
                                             const engine::RunPlan& plan, engine::Engine& engine) {
-  engine.set_pass(plan.micro_tokens, plan.recompute.recompute);
+  engine.set_pass(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
   api::AdapterSlot slot = api::AdapterSlot::kBase;
   if (!shape.pass.train_base) slot = engine.plan_adapter(shape.pass.modules);
   std::vector<api::Datum> data;
@@ -246,8 +246,9 @@ StageOptions divided_by_ranks(const PlanOptions& options) {
 
 // Of processes: what each of them takes and sends.
 int plan_over_ranks(const PlanOptions& options) {
-  const LoadSpec spec = checked_spec(options);
+  LoadSpec spec = checked_spec(options);
   const StageOptions stages = divided_by_ranks(options);
+  if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   engine->set_share({.num_owners = stages.data});
   const planner::Division division =
@@ -286,8 +287,8 @@ int plan_training(const PlanOptions& options) {
   if (!options.stages.ranks.empty()) return plan_over_ranks(options);
   if (options.schedule.microbatches > 0 || !(stages_of(options) == StageOptions())) {
     refuse(
-        "--microbatches, --pipeline-schedule and what else divides a model: of --ranks; give it, "
-        "or strata plan stages");
+        "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
+        "strata plan stages");
   }
   const LoadSpec spec = checked_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);

@@ -147,7 +147,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
                             spec.where));
   }
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
-                                                        part, std::move(forms));
+                                                        part, std::move(forms), spec.share);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   if (!part) check_recompute_tags(*engine, spec.recompute.tags);
   return engine;
@@ -162,7 +162,8 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
                               .mtp = spec.mtp,
                               .offload = spec.weights_in_files ? offload_folder(spec.offload) : "",
                               .part = part,
-                              .keep = spec.weights});
+                              .keep = spec.weights,
+                              .share = spec.share});
   for (const std::string& warning : model.warnings) {
     if (tell == Warnings::kTold) log(LogLevel::kWarning, warning);
   }

@@ -158,6 +158,11 @@ int threads_of(int rank, int num_ranks, int threads) {
 planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
                               const engine::RecomputeChoice& recompute,
                               const std::string& offload) {
+  if (options.shard_weights && options.data == 1) {
+    refuse(
+        "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
+        "it, or leave it out");
+  }
   const schedule::Table table = find_schedule({.schedule = options.schedule,
                                                .num_ranks = options.stages,
                                                .ranks_option = "--stages",
@@ -171,6 +176,7 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
       .schedule = options.schedule,
       .regions = regions_allowed(options)};
   division.told.data = options.data;
+  division.told.shard_weights = options.shard_weights;
   division.told.regions = regions_of(options, recompute, division.told.is_whole());
   if (!division.told.is_whole()) check_offload(recompute, offload);
   if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind)) {
@@ -193,13 +199,23 @@ engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& optio
   return plan;
 }
 
+namespace {
+
+// What a rank loads.
+LoadSpec with_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
+  spec.share = plan.weight_share(rank % plan.data);
+  return spec;
+}
+
+}  // namespace
+
 engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run) {
   const engine::PipelinePlan& told = run.division.told;
   const std::vector<LayerRange> parts = run.division.parts();
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (size_t stage = 0; stage < parts.size(); ++stage) {
     engines.push_back(make_planning_engine(
-        spec, /*draft_tokens=*/0,
+        with_share(spec, told, /*rank=*/0), /*draft_tokens=*/0,
         parts.size() == 1 ? std::nullopt : std::optional<LayerRange>(parts[stage]),
         threads_of(told.ranks[stage], told.num_ranks(), spec.threads)));
     engines.back()->set_share({.num_owners = told.data});
@@ -216,7 +232,7 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
       plan.regions.any() ? spec.recompute : engine::RecomputeChoice();
   const int threads = threads_of(comm.rank_here(), comm.ranks_here(), spec.threads);
   if (plan.num_stages() == 1) {
-    LoadSpec own = spec;
+    LoadSpec own = with_share(spec, plan, comm.rank());
     if (plan.data > 1) own.threads = threads;
     engines.push_back(make_engine(own, options, recompute));
     return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
@@ -229,7 +245,8 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
     auto backend =
         engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
     engines.push_back(
-        load_engine(std::move(backend), spec, options, plan.layers[static_cast<size_t>(stage)],
+        load_engine(std::move(backend), with_share(spec, plan, comm.rank()), options,
+                    plan.layers[static_cast<size_t>(stage)],
                     comm.rank() == 0 && stage == 0 ? Warnings::kTold : Warnings::kNone));
   }
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));

@@ -18,8 +18,9 @@ struct StageOptions {
   int data = 1;    // pipelines, which deal micro-batches out among themselves
   // How they are divided where they are processes (apps/setup/ranks.h); empty: they are threads.
   std::string ranks = {};
-  std::string bind = "auto";  // those that share a machine's cores divide them; none: as they are
-  int chunks = 0;             // stages of a rank; 0: one, or as many as a file of the schedule has
+  std::string bind = "auto";   // those that share a machine's cores divide them; none: as they are
+  bool shard_weights = false;  // of data ranks each keeps a part of the weights
+  int chunks = 0;              // stages of a rank; 0: one, or as many as a file of the schedule has
   std::string schedule = "gpipe";
   int microbatches = 1;
   int forwarding_delay = 1;

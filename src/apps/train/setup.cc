@@ -189,6 +189,7 @@ TrainRun plan_run(const LoadSpec& asked, const TrainOptions& options, const Trai
   const planner::Division division =
       division_of(config, options.stages, within.recompute, within.offload);
   if (options.method == "full") check_sums(division.told, options.stages);
+  spec.share = division.told.weight_share(0);
   const auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
   engine->set_share({.num_owners = options.stages.data});
   check_router_biases(options, engine->model());
