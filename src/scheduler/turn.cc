@@ -312,13 +312,14 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
   }
   std::sort(tenants.begin(), tenants.end());
   side.sampling_share.set_active(tenants);
+  // Nobody is looked at while the engine is full, however many wait.
+  if (engine.running_samples > 0 && left.is_full()) return;
   LeastUsedFirst order;
+  for (const auto& tenant : tenants) order.emplace(side.sampling_share.used(tenant), tenant);
   while (true) {
     const bool must_take =
         engine.running_samples == 0 && work.samples.empty() && work.resume.empty();
-    if (!must_take && left.is_full()) return;  // of a full engine: however many wait
-    if (order.empty())
-      for (const auto& tenant : tenants) order.emplace(side.sampling_share.used(tenant), tenant);
+    if (!must_take && left.is_full()) return;
     const std::optional<NextRow> row = next_sample(engine, side, left, order, must_take);
     if (!row) return;
     const bool fits = left.has(*row);
