@@ -164,7 +164,8 @@ std::vector<CheckpointRow> StateStore::collectable(double now, const CheckpointR
   std::vector<CheckpointRow> found;
   // In the order of their time `when`, up to `until`, those behind `last`.
   const auto add = [&](const char* which, const char* when, double until) REQUIRES(mutex_) {
-    const double from = last == nullptr ? -1 : last->deleted_at.value_or(*last->expires_at);
+    double from = -1;
+    if (last != nullptr) from = last->deleted_at ? *last->deleted_at : last->expires_at.value();
     const std::string rest = fmt::format(
         "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) AND {2} ORDER BY {1}, id LIMIT ?",
         which, when, kUnread);
