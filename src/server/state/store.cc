@@ -230,13 +230,18 @@ bool StateStore::prune(double now) {
   drop("stability", "session_id, sequence_id", "last_used", now - kDay);
   if (drop("stability_prompts", "session_id, id", "last_used", now - kDay))
     stability_bytes_.clear();
-  drop("checkpoints", "id", "files_gone = 1 AND deleted_at", now - 7 * kDay);
+  const SqlResult checkpoints =
+      run("DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE files_gone = 1 "
+          "AND deleted_at < ? LIMIT ?) RETURNING tenant",
+          {now - 7 * kDay, left});
+  left -= std::ssize(checkpoints.rows);
+  note_ended(checkpoints);  // what kept a session or run is gone
   transaction.commit();
   return left <= 0;
 }
 
-void StateStore::note_ended(const SqlResult& updated) {
-  for (const SqlRow& row : updated.rows)
+void StateStore::note_ended(const SqlResult& tenants) {
+  for (const SqlRow& row : tenants.rows)
     if (ended_) ended_->insert(std::get<std::string>(row[0]));
 }
 

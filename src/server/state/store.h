@@ -251,8 +251,8 @@ class StateStore {
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);
   void read_samplers() REQUIRES(mutex_);
-  // Of an UPDATE that ended rows and returned their tenants.
-  void note_ended(const SqlResult& updated) REQUIRES(mutex_);
+  // Tenants, of a statement that ended rows or took what kept them.
+  void note_ended(const SqlResult& tenants) REQUIRES(mutex_);
   // Of one session, `most` at most; how many there were.
   int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
@@ -268,8 +268,8 @@ class StateStore {
   // Changed under the mutex.
   TenantSums stored_;    // bytes of checkpoints whose files are there
   TenantSums samplers_;  // rows
-  // Tenants of whom a session or run ended since prune_history() looked; nothing: of whom, nobody
-  // knows.
+  // Tenants of whom a session or run ended, or lost what kept it, since prune_history() looked;
+  // nothing: of whom, nobody knows.
   std::optional<std::set<std::string>> ended_ GUARDED_BY(mutex_);
 };
 

@@ -407,6 +407,15 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   }
   EXPECT_EQ(lists().sessions("alice", {}).size(), 12u);
   EXPECT_FALSE(store_->find_session("s49").has_value());
+  // Likewise of those who lost the checkpoint that kept a run.
+  EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
+  EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
+  store_->files_gone("id1");
+  store_->prune(10 * 86400);
+  while (store_->prune_history(10 * 86400, 10)) {
+  }
+  EXPECT_FALSE(store_->find_session("s3").has_value());
+  EXPECT_FALSE(store_->find_run("s3:train:0").has_value());
 }
 
 TEST_P(Store, OfTooManySamplersThoseOfEndedSessionsGoOldestFirst) {
