@@ -32,12 +32,10 @@ class InFlight {
   std::optional<Response> take(const Request& request, int64_t bytes, SharedLimit::Share& share) {
     const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
     if (request.tenant.empty()) return std::nullopt;
-    if (is_upkeep && !request.route->watches_peer) {
-      share = signs_.take(request.tenant, bytes);
-    } else {
-      // Polls leave some for what they wait for.
-      share = bytes_.take(request.tenant, bytes, is_upkeep ? bytes_.limit() / kLeftByPolls : 0);
-    }
+    // Polls leave some for what they wait for.
+    share = is_upkeep && !request.route->watches_peer
+                ? signs_.take(request.tenant, bytes)
+                : bytes_.take(request.tenant, bytes, is_upkeep ? bytes_.limit() / kLeftByPolls : 0);
     if (share) return std::nullopt;
     return busy_response(429,
                          "as many requests of this tenant are being answered as may be at once "

@@ -15,8 +15,7 @@ namespace strata::server {
 // with the connection.
 struct Pending {
   std::optional<Response> response;
-  boost::asio::steady_timer* ready =
-      nullptr;  // cancelled when the response is there; null: nobody waits
+  boost::asio::steady_timer* ready = nullptr;  // cancelled by the response; null: nobody waits
 };
 
 // A wait for the response, as long as its scope.

@@ -13,6 +13,7 @@
 #include <charconv>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -185,8 +186,7 @@ class Postgres final : public Sql {
   void commit() override {
     // A COMMIT of a failed transaction answers ROLLBACK and no error.
     const bool broken = libpq().PQtransactionStatus(connection_) == PQTRANS_INERROR;
-    if (opening_.empty()) run("COMMIT", {});
-    opening_.clear();
+    if (std::exchange(opening_, {}).empty()) run("COMMIT", {});
     in_transaction_ = false;
     CHECK(!broken, "a failed transaction was committed");
   }
@@ -199,9 +199,7 @@ class Postgres final : public Sql {
   void rollback() noexcept override {
     if (!in_transaction_) return;
     in_transaction_ = false;
-    const bool is_open = opening_.empty();
-    opening_.clear();
-    if (!is_open) return;
+    if (!std::exchange(opening_, {}).empty()) return;
     try {
       if (is_ready_ && libpq().PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK", {});
     } catch (const Error&) {  // the connection is lost, and the transaction with it
