@@ -132,6 +132,9 @@ std::string closing_text(const Response& response);
 // Such a 503.
 std::string busy_text(std::string_view message);
 
+// Appends to a body; its memory grows by doubling, but not beyond `limit` bytes if that suffices.
+void append_bounded(std::string& body, std::string_view bytes, uint64_t limit);
+
 // Takes the response of one request: called exactly once, from any thread.
 using Respond = std::function<void(Response)>;
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <new>
 
+#include "server/http/message.h"
+
 namespace strata::server {
 namespace {
 
@@ -23,17 +25,6 @@ constexpr uint32_t kMagic = 0xFD2FB528;
 constexpr uint32_t kSkippable = 0x184D2A50;
 
 }  // namespace
-
-void append_bounded(std::string& out, std::string_view bytes, uint64_t limit) {
-  const size_t wanted = out.size() + bytes.size();
-  if (wanted > out.capacity() && 2 * out.capacity() > limit) {
-    std::string larger;  // reserve() of one that has memory doubles it too
-    larger.reserve(std::max<size_t>(wanted, limit));
-    larger.append(out);
-    out.swap(larger);
-  }
-  out.append(bytes);
-}
 
 struct ZstdBody::Context {
   ZSTD_DCtx* zstd = ZSTD_createDCtx();

@@ -9,9 +9,6 @@
 
 namespace strata::server {
 
-// Appends; the string's memory grows by doubling, but not beyond `limit` bytes if that suffices.
-void append_bounded(std::string& out, std::string_view bytes, uint64_t limit);
-
 class ZstdBody {
  public:
   // kMore: there is more to come out of what was fed; feed() again, with what is left of it.
