@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "server/http/connection_limit.h"
+#include "server/http/server.h"
 
 namespace strata::server {
 namespace {

@@ -30,7 +30,7 @@ class Budget {
   SharedLimit downloads;    // pieces of files that are being sent
   SharedLimit remembered;   // numbers of requests that came before
   SharedLimit samplers;     // sampling sessions in use
-  SharedLimit connections;  // that are open; nobody's share (http/connection_limit.h)
+  SharedLimit connections;  // that are open; nobody's share (http/places.h)
   // How many.
   SharedLimit samples;  // that have not begun
   SharedLimit polls;    // that wait

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "server/http/connection_limit.h"
+#include "server/http/server.h"
 
 namespace strata::server {
 namespace {

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "base/shared_limit.h"
-#include "server/http/connection_limit.h"
 #include "server/http/server.h"
 
 namespace strata::server {

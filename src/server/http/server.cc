@@ -358,15 +358,14 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const bool is_http10 = parser.get().version() < 11;
   const bool expects = wants_continue(parser);
   parser.get().clear();  // `request` has a copy
+  std::optional<ProxiedRequest> proxied;
   if (connection.is_proxied) {
     request.address = options.proxies.client(request.headers, connection.address);
-  }
-  const ProxiedRequest proxied(places.limit(),
-                               connection.is_proxied ? counted_network(request.address) : "",
-                               connection.held);
-  if (!refusal && !proxied.refused_by().empty()) {
-    refusal = busy_response(
-        503, fmt::format("too many requests of this client at once ({})", proxied.refused_by()));
+    proxied.emplace(places.limit(), counted_network(request.address), connection.held);
+    if (!refusal && !proxied->refused_by().empty()) {
+      refusal = busy_response(
+          503, fmt::format("too many requests of this client at once ({})", proxied->refused_by()));
+    }
   }
   SharedLimit::Share in_flight_share;
   if (!refusal) refusal = in_flight.take(request, connection.held, in_flight_share);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many connections may be open, from where, and what they take.
-#include "server/http/connection_limit.h"
+#include "server/http/places.h"
 
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "server/http/places.h"
 #include "tests/server/http/server_fixture.h"
 
 namespace strata::server {
