@@ -95,9 +95,9 @@ std::vector<float> read_floats(const DatumMessage& datum, std::string_view name,
   return std::move(tensor.values);
 }
 
-// Takes what it builds off limits.elements.
+// Takes what it builds off limits.elements. `records`: of a loss that reads some, else null.
 api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
-                       const std::string& where, DataLimits& limits, SampleRecords& records) {
+                       const std::string& where, DataLimits& limits, SampleRecords* records) {
   api::Datum datum;
   datum.tokens = read_tokens(message, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
@@ -122,7 +122,7 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
         read_floats(message, api::row_of(input).name, targets.num_columns, left, where);
   }
   limits.elements = left.elements;
-  if (loss.reads_records()) apply_records(message, records, where, datum);
+  if (records != nullptr) apply_records(message, *records, where, datum);
   return datum;
 }
 
@@ -258,10 +258,11 @@ api::ForwardBackward ForwardBackwardBody::build(const DataLimits& limits,
   if (message_.data.empty()) fail("forward_backward", "the list of data is empty");
   command.data.reserve(message_.data.size());
   DataLimits left = limits;
-  SampleRecords records(find_record, limits.record_bytes);
+  std::optional<SampleRecords> records;
+  if (loss.reads_records()) records.emplace(find_record, limits.record_bytes);
   for (size_t i = 0; i < message_.data.size(); ++i) {
-    command.data.push_back(
-        build_datum(message_.data[i], loss, fmt::format("datum {}", i), left, records));
+    command.data.push_back(build_datum(message_.data[i], loss, fmt::format("datum {}", i), left,
+                                       records ? &*records : nullptr));
   }
   return command;
 }
