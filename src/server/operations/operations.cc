@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <functional>
 #include <string>
-#include <utility>
 
 #include "server/operations/operation.h"
 
@@ -8,13 +8,9 @@ namespace strata::server {
 namespace {
 
 Handler handler_of(const Operation& operation, Service& service) {
-  if (const auto* run = std::get_if<Operation::AtOnce>(&operation.run)) {
-    return at_once(
-        [&service, run = *run](const Request& request) { return run(service, request); });
-  }
-  return
-      [&service, run = std::get<Operation::Later>(operation.run)](
-          Request&& request, const Respond& respond) { run(service, std::move(request), respond); };
+  if (const auto* run = std::get_if<Operation::AtOnce>(&operation.run))
+    return at_once(std::bind_front(*run, std::ref(service)));
+  return std::bind_front(std::get<Operation::Later>(operation.run), std::ref(service));
 }
 
 }  // namespace
