@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -253,8 +254,7 @@ int run_serve(const server::ServeOptions& given) {
   server::TinkerServer server(
       options, names, host.bases(), served_texts(host), budget, dispatch_to(scheduler, host),
       [&] { return stats_of(host, scheduler); }, merging.merger);
-  host.start(scheduler,
-             [&server](std::vector<api::Event> events) { server.post(std::move(events)); });
+  host.start(scheduler, std::bind_front(&server::TinkerServer::post, &server));
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
   announce(options, server, host);
