@@ -93,6 +93,9 @@ class Scheduler {
   [[nodiscard]] size_t num_dropped() const;
   [[nodiscard]] SchedulerStats stats() const;
 
+  // Tokens that a datum counts as in a pass.
+  [[nodiscard]] static int64_t datum_tokens(const api::Datum& datum);
+
   // Engine side, one thread. One turn for one of the engines; empty when none has anything to do.
   api::Work next(std::span<const api::Capacity> engines, double now);
   // What of sampling may be done while a turn with training rows is running.

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "scheduler/cost.h"
 #include "scheduler/scheduler.h"
 
 namespace strata::scheduler {
@@ -348,6 +347,10 @@ bool Scheduler::training_may_run(const api::Capacity& engine, Side& side, const 
     side.sample_mark = engine.sample_seconds;
   }
   return engine.train_seconds - side.train_mark <= engine.sample_seconds - side.sample_mark;
+}
+
+int64_t Scheduler::datum_tokens(const api::Datum& datum) {
+  return std::max<int64_t>(1, std::ssize(datum.tokens));
 }
 
 void Scheduler::take_datum(Model& model, std::vector<api::DataRange>& rows, double now) {

@@ -11,7 +11,7 @@
 
 #include "api/result.h"
 #include "api/work.h"
-#include "scheduler/cost.h"
+#include "scheduler/scheduler.h"
 
 namespace strata::scheduler {
 
@@ -99,8 +99,8 @@ class FakeEngine {
       const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
       if (rows.first == 0) note(*rows.command);
       for (size_t i = rows.first; i < rows.last; ++i) {
-        used += datum_tokens(data[i]);
-        tokens[rows.command->tenant.text] += datum_tokens(data[i]);
+        used += Scheduler::datum_tokens(data[i]);
+        tokens[rows.command->tenant.text] += Scheduler::datum_tokens(data[i]);
       }
       const bool failed = rows.first == 0 && fail.contains(rows.command->request.text);
       if (failed || rows.last == data.size()) answer(*rows.command, api::ForwardBackwardResult{});

@@ -17,7 +17,6 @@
 #include "checkpoint/source.h"
 #include "data/end_tokens.h"
 #include "engine/adapter_state.h"
-#include "scheduler/cost.h"
 
 namespace strata::apps {
 namespace {
@@ -326,7 +325,7 @@ void EngineHost::count(const api::Work& work) {
   int64_t batch = 0;
   for (const api::DataRange& rows : work.rows) {
     const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
-    for (size_t i = rows.first; i < rows.last; ++i) batch += scheduler::datum_tokens(data[i]);
+    for (size_t i = rows.first; i < rows.last; ++i) batch += scheduler::Scheduler::datum_tokens(data[i]);
   }
   if (batch > 0) {
     batch_tokens_ = batch;
