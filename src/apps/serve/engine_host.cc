@@ -220,7 +220,9 @@ void EngineHost::finish_files() {
     std::vector<api::Result> finished = base.runner->finish_files();
     std::move(finished.begin(), finished.end(), std::back_inserter(results));
   }
-  if (!results.empty()) post(scheduler_->complete(std::move(results), now_seconds()));
+  if (results.empty()) return;
+  count_adapters();  // one that could not be read is gone
+  post(scheduler_->complete(std::move(results), now_seconds()));
 }
 
 // The events of a request come before its result.
@@ -301,14 +303,8 @@ void EngineHost::count(const api::Work& work) {
     sum.drafts_accepted += base.runner->drafts().accepted;
     sum.running_samples += base.runner->capacity().running_samples;
     sum.snapshot_bytes += base.runner->snapshots().num_bytes();
-    const engine::Stages& stages = *base.stages;
-    for (size_t i = 0; i < stages.size(); ++i)
-      sum.kv_bytes += stages.engine(i).kv_pool().num_bytes();
     sum.prompt_tokens += base.runner->prefix_counts().prompt_tokens;
     sum.cached_tokens += base.runner->prefix_counts().found_tokens;
-    if (const engine::PrefixCache* prefixes = base.runner->prefixes())
-      sum.prefix_bytes += prefixes->num_pages() * stages.engine().kv_pool().page_bytes() *
-                          static_cast<int64_t>(stages.size());
   }
   trained_tokens_ = sum.trained_tokens;
   sampled_tokens_ = sum.sampled_tokens;
@@ -316,21 +312,39 @@ void EngineHost::count(const api::Work& work) {
   drafts_accepted_ = sum.drafts_accepted;
   running_samples_ = sum.running_samples;
   snapshot_bytes_ = sum.snapshot_bytes;
-  kv_bytes_ = sum.kv_bytes;
   prompt_tokens_ = sum.prompt_tokens;
   cached_tokens_ = sum.cached_tokens;
-  prefix_bytes_ = sum.prefix_bytes;
-  adapters_ = book_->num_models();
-  adapter_bytes_ = book_->num_bytes();
+  if (!work.control.empty()) count_adapters();
+  if (work.decode || !work.cancel.empty() || !work.release.empty()) count_cache();
   int64_t batch = 0;
   for (const api::DataRange& rows : work.rows) {
     const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
-    for (size_t i = rows.first; i < rows.last; ++i) batch += scheduler::Scheduler::datum_tokens(data[i]);
+    for (size_t i = rows.first; i < rows.last; ++i)
+      batch += scheduler::Scheduler::datum_tokens(data[i]);
   }
   if (batch > 0) {
     batch_tokens_ = batch;
     ++train_passes_;
   }
+}
+
+void EngineHost::count_adapters() {
+  adapters_ = book_->num_models();
+  adapter_bytes_ = book_->num_bytes();
+}
+
+void EngineHost::count_cache() {
+  int64_t kv_bytes = 0, prefix_bytes = 0;
+  for (const Base& base : engines_) {
+    const engine::Stages& stages = *base.stages;
+    for (size_t i = 0; i < stages.size(); ++i) kv_bytes += stages.engine(i).kv_pool().num_bytes();
+    const engine::PrefixCache* prefixes = base.runner->prefixes();
+    if (prefixes == nullptr) continue;
+    prefix_bytes += prefixes->num_pages() * stages.engine().kv_pool().page_bytes() *
+                    static_cast<int64_t>(stages.size());
+  }
+  kv_bytes_ = kv_bytes;
+  prefix_bytes_ = prefix_bytes;
 }
 
 EngineHost::Counts EngineHost::counts() const {

@@ -116,7 +116,10 @@ class EngineHost {
   void post(std::vector<api::Result> results);
   [[nodiscard]] bool is_break_due();
   void take_break();
+  // What the engines hold, as far as such work changes it, for counts().
   void count(const api::Work& work);
+  void count_adapters();
+  void count_cache();
 
   std::vector<Base> engines_;
   std::vector<api::BaseInfo> bases_;
