@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "server/crypto.h"
 #include "server/json.h"
-#include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/results.h"
 #include "server/protocol/sample_request.h"
@@ -103,7 +103,7 @@ void check_record(const api::Sample& sample, const ServiceOptions& options) {
 // Any thread. A fault is told once its sampler is known, which the audit log names.
 void read_sample_call(SampleCall& call) {
   const JsonBody json(call.request.body, "asample", call.request.body_share.get());
-  call.fingerprint = fingerprint_of(call.request.body);
+  call.fingerprint = Hash::of(call.request.body);
   call.sampler_id = json.root().string("sampling_session_id");
   try {
     call.seq_id = json.root().integer("seq_id", 0, INT64_MAX);

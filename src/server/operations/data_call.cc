@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "server/protocol/results.h"
 #include "server/protocol/stability_record.h"
@@ -70,7 +71,7 @@ void read_data(const ServiceParts& parts, const DataLimits& limits, DataCall& ca
   } catch (const Error& error) {
     if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the data
     call.fault = error.what();
-    call.fingerprint = fingerprint_of(call.request.body);
+    call.fingerprint = Hash::of(call.request.body);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/operations/numbered.h"
 
-#include "server/protocol/forward_backward.h"
+#include "base/hash.h"
 
 namespace strata::server {
 
@@ -21,14 +21,14 @@ Response numbered(Service& service, const Request& request, const Fields& body,
 api::Command training_command(Service& service, const NumberedCall& call) {
   api::Command command =
       service.training_command(call.request, call.model, call.model_id, call.seq_id);
-  command.fingerprint = fingerprint_of(call.request.body);
+  command.fingerprint = Hash::of(call.request.body);
   return command;
 }
 
 Response refuse_later(Service& service, const NumberedCall& call, std::string_view message,
                       api::FaultCategory category) {
   return service.refuse_later(call.request.tenant, call.model_id, call.seq_id,
-                              fingerprint_of(call.request.body), message, category);
+                              Hash::of(call.request.body), message, category);
 }
 
 }  // namespace strata::server

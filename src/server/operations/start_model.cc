@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "server/json.h"
 #include "server/protocol/common_fields.h"
-#include "server/protocol/forward_backward.h"
 
 namespace strata::server {
 namespace {
@@ -104,7 +104,7 @@ Response start_model(Service& service, const Request& request, const Fields& bod
   api::Command command =
       service.new_command(request.tenant, start.session, base, FutureKind::kTraining);
   command.model = {id};
-  command.fingerprint = fingerprint_of(request.body);
+  command.fingerprint = Hash::of(request.body);
   command.op = std::move(start.create);
   // First what a restart must know, then the model: what the store refuses takes no slot.
   if (is_new && !store.add_run(row)) refuse_number(service, request, row, start.type);

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "base/hash.h"
 #include "server/json.h"
-#include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {
@@ -25,7 +25,7 @@ Response unload_model(Service& service, const Request& request) {
   const std::string id = json.root().string("model_id");
   const LiveModel& model = service.live_model(request, id);
   api::Command command = service.training_command(request, model, id, /*seq_id=*/0);
-  command.fingerprint = fingerprint_of(request.body);
+  command.fingerprint = Hash::of(request.body);
   command.op = api::UnloadModel{};
   Response response =
       service.submit(std::move(command), {.completion = std::make_shared<ModelUnloaded>(id)});

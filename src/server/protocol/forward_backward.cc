@@ -179,33 +179,6 @@ api::Loss make_loss(const api::LossRow& row, const Config& config) {
   return loss;
 }
 
-// FNV-1a, eight bytes at a time where there are eight.
-class Hash {
- public:
-  void mix_bytes(const void* data, size_t size) {
-    const char* at = static_cast<const char*>(data);
-    for (; size >= 8; size -= 8, at += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, at, 8);
-      mix(word);
-    }
-    for (; size > 0; --size, ++at) mix(static_cast<unsigned char>(*at));
-  }
-  template <typename T>
-  void mix_values(const std::vector<T>& items) {
-    mix(items.size());
-    mix_bytes(items.data(), items.size() * sizeof(T));
-  }
-  void mix(uint64_t word) {
-    hash_ = (hash_ ^ word) * 0x100000001b3ULL;
-    hash_ ^= hash_ >> 29;
-  }
-  [[nodiscard]] uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325ULL;
-};
-
 std::string endpoint(DataForm form) {
   return form == DataForm::kJsonForward ? "forward" : "forward_backward";
 }
@@ -294,12 +267,6 @@ uint64_t fingerprint_of(const api::ForwardBackward& command) {
     for (const std::vector<float>& column : datum.inputs.values) hash.mix_values(column);
     hash.mix(static_cast<uint64_t>(datum.num_targets));
   }
-  return hash.value();
-}
-
-uint64_t fingerprint_of(std::string_view bytes) {
-  Hash hash;
-  hash.mix_bytes(bytes.data(), bytes.size());
   return hash.value();
 }
 

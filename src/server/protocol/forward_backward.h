@@ -13,6 +13,7 @@
 
 #include "api/command.h"
 #include "api/work.h"
+#include "base/hash.h"
 #include "server/protocol/data_message.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/parsed_budget.h"
@@ -76,6 +77,5 @@ std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
 // Of everything that makes two commands the same request; seeds the server drew are left out by the
 // caller.
 uint64_t fingerprint_of(const api::ForwardBackward& command);
-uint64_t fingerprint_of(std::string_view bytes);
 
 }  // namespace strata::server

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "base/hash.h"
 #include "server/crypto.h"
-#include "server/protocol/forward_backward.h"
 
 namespace strata::server {
 namespace {
@@ -16,7 +16,7 @@ constexpr size_t kMostKept = 256;  // characters
 Idempotency idempotency_of(const Request& request) {
   std::string key(request.header("x-idempotency-key"));
   if (key.size() > kMostKept) key = "sha256:" + to_hex(sha256(key));
-  return {std::move(key), static_cast<int64_t>(fingerprint_of(request.body))};
+  return {std::move(key), static_cast<int64_t>(Hash::of(request.body))};
 }
 
 }  // namespace strata::server
