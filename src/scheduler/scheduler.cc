@@ -14,7 +14,7 @@ namespace strata::scheduler {
 namespace {
 
 constexpr int64_t kPartOfOne = 4;       // of all queued bytes, for one command
-constexpr int64_t kBookkeeping = 1024;  // its places in queues and maps, its future
+constexpr int64_t kBookkeeping = 1024;  // its places in queues and maps, its future and number
 
 // Bytes of a command until it is answered, nearly.
 int64_t queued_bytes(const api::Command& command) {

@@ -74,7 +74,7 @@ struct Sampled : Completion {
 
 // The answer to a request that came before.
 std::optional<Response> known_sample(Service& service, const SampleCall& call) {
-  const Answered* known = service.remembered().find(call.sampler_id, call.seq_id);
+  const KnownRequest* known = service.remembered().find({call.sampler_id, call.seq_id});
   if (known == nullptr) return std::nullopt;
   if (known->fingerprint == call.fingerprint)
     return sample_reply(known->request, call.sampler_id, call.seq_id, known->num_samples);
@@ -142,10 +142,11 @@ Response submit_sample(Service& service, SampleCall& call) {
   auto sampled =
       std::make_shared<Sampled>(service.parts().store, std::move(record),
                                 service.options().max_stability_bytes, std::move(order.targets));
-  Response response = service.submit(std::move(command),
-                                     {.completion = std::move(sampled), .key_id = request.key_id});
+  Response response = service.submit(std::move(command), {.completion = std::move(sampled),
+                                                          .key_id = request.key_id,
+                                                          .number = {id, seq_id},
+                                                          .num_samples = num_samples});
   if (response.status != 200) return response;
-  service.remembered().add(request.tenant, id, seq_id, {call.fingerprint, request_id, num_samples});
   return sample_reply(request_id, id, seq_id, num_samples);
 }
 

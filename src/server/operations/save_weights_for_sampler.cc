@@ -76,7 +76,7 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
     refused = too_many_samplers_response();
   if (refused) {
     std::optional<Response> known =
-        service.known_number(call.model_id, call.seq_id, command.fingerprint);
+        service.known_number({call.model_id, call.seq_id}, command.fingerprint);
     return known ? std::move(*known) : std::move(*refused);
   }
   command.op = api::SaveForSampler{sampler.dir, model.base_name, sampler.snapshot,

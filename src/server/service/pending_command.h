@@ -10,6 +10,7 @@
 #include "api/result.h"
 #include "server/http/message.h"
 #include "server/service/listener.h"
+#include "server/service/remembered.h"
 #include "server/view/watch.h"
 
 namespace strata::server {
@@ -35,7 +36,9 @@ class Completion {
 struct PendingCommand {
   std::shared_ptr<Completion> completion = {};  // null: a listener is told, and nobody polls
   Listener listener = {};
-  std::string key_id = {};  // whose tokens they are: of passes and samples
+  std::string key_id = {};    // whose tokens they are: of passes and samples
+  RequestNumber number = {};  // of a sample; those of models submit() knows
+  int64_t num_samples = 0;    // of one that has a number
   // Set by Service::submit().
   api::RequestId request = {};
   bool is_sample = false;

@@ -7,45 +7,68 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kMostOfOne = 8192;    // far more than retries reach back
-constexpr int64_t kEntryBytes = 256;   // with what maps and the heap add
-constexpr int64_t kFirstBytes = 1024;  // of the first number of a thing
+constexpr size_t kMostOfOne = 8192;   // answered: far more than retries reach back
+constexpr int64_t kEntryBytes = 256;  // with what maps and the heap add
+constexpr int64_t kThingBytes = 768;
 
 }  // namespace
 
-const Answered* Remembered::find(const std::string& of, int64_t number) const {
-  const auto numbers = entries_.find(of);
-  if (numbers == entries_.end()) return nullptr;
-  const auto found = numbers->second.find(number);
-  return found == numbers->second.end() ? nullptr : &found->second.answered;
+const KnownRequest* Remembered::find(const RequestNumber& number) const {
+  const auto thing = things_.find(number.of);
+  if (thing == things_.end()) return nullptr;
+  for (const auto* entries : {&thing->second.waiting, &thing->second.answered}) {
+    const auto found = entries->find(number.number);
+    if (found != entries->end()) return &found->second.known;
+  }
+  return nullptr;
 }
 
-void Remembered::add(const std::string& tenant, const std::string& of, int64_t number,
-                     Answered answered) {
-  const auto [at, is_first] = entries_.try_emplace(of);
-  std::map<int64_t, Entry>& numbers = at->second;
-  if (numbers.size() >= kMostOfOne) numbers.erase(numbers.begin());
-  const int64_t size = is_first ? kFirstBytes : kEntryBytes;
-  SharedLimit::Share share = bytes_.take(tenant, size);
-  while (!share && !numbers.empty()) {
-    numbers.erase(numbers.begin());
-    share = bytes_.take(tenant, size);
-  }
-  if (share) numbers[number] = {std::move(answered), std::move(share)};
-  if (numbers.empty()) entries_.erase(at);
+void Remembered::add(const RequestNumber& number, KnownRequest known) {
+  things_[number.of].waiting[number.number] = {std::move(known), {}};
+}
+
+void Remembered::settle(const std::string& tenant, const RequestNumber& number,
+                        const std::string& request) {
+  const auto thing = things_.find(number.of);
+  if (thing == things_.end()) return;
+  Numbers& numbers = thing->second;
+  const auto found = numbers.waiting.find(number.number);
+  if (found == numbers.waiting.end() || found->second.known.request != request) return;
+  auto entry = numbers.waiting.extract(found);
+  if (number.number == kMaking || take_space(tenant, numbers, entry.mapped().bytes))
+    numbers.answered.insert(std::move(entry));
+  if (numbers.waiting.empty() && numbers.answered.empty()) things_.erase(thing);
+}
+
+bool Remembered::forget_oldest(Numbers& numbers) {
+  const auto oldest = numbers.answered.upper_bound(kMaking);
+  if (oldest == numbers.answered.end()) return false;
+  numbers.answered.erase(oldest);
+  return true;
+}
+
+bool Remembered::take_space(const std::string& tenant, Numbers& numbers,
+                            SharedLimit::Share& bytes) {
+  if (numbers.answered.size() >= kMostOfOne) forget_oldest(numbers);
+  do {
+    if (!numbers.bytes) numbers.bytes = bytes_.take(tenant, kThingBytes);
+    if (numbers.bytes) bytes = bytes_.take(tenant, kEntryBytes);
+  } while (!bytes && forget_oldest(numbers));
+  if (!bytes) numbers.bytes = {};  // none of the answered takes any
+  return static_cast<bool>(bytes);
 }
 
 int64_t Remembered::forget(const std::string& of) {
-  const auto found = entries_.find(of);
-  if (found == entries_.end()) return 0;
-  const int64_t count = std::ssize(found->second);
-  entries_.erase(found);
+  const auto found = things_.find(of);
+  if (found == things_.end()) return 0;
+  const int64_t count = std::ssize(found->second.waiting) + std::ssize(found->second.answered);
+  things_.erase(found);
   return count;
 }
 
 int64_t Remembered::forget_below(const std::string& prefix) {
-  const auto found = entries_.lower_bound(prefix);
-  return found != entries_.end() && found->first.starts_with(prefix) ? forget(found->first) : 0;
+  const auto found = things_.lower_bound(prefix);
+  return found != things_.end() && found->first.starts_with(prefix) ? forget(found->first) : 0;
 }
 
 }  // namespace strata::server

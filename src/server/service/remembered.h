@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembered: how the numbers of a model or a sampling session were answered, against duplicates.
-// What they take is the tenant's; for space the oldest of the same thing are forgotten, and where
-// that is not enough a number is not remembered: sent again, it is new. I/O thread only.
+// Remembered: which request came with a number of a model or of a sampling session, against
+// duplicates: the one table of such numbers. A number is known as long as its future waits: what
+// that takes is its command's, and counted where that waits. Once it is answered it takes its
+// tenant's space, for which the oldest answered ones of the same thing are forgotten; where that is
+// not enough it is forgotten itself. I/O thread only.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +14,13 @@
 
 namespace strata::server {
 
-struct Answered {
+// Of a thing: a model, or a sampling session.
+struct RequestNumber {
+  std::string of = {};  // empty: a request has none
+  int64_t number = 0;
+};
+
+struct KnownRequest {
   uint64_t fingerprint = 0;
   std::string request;
   int64_t num_samples = 0;
@@ -20,23 +28,36 @@ struct Answered {
 
 class Remembered {
  public:
+  // A model's making, which is known as long as the model: there are no more of these than models.
+  static constexpr int64_t kMaking = -1;
+
   explicit Remembered(const SharedLimit& bytes) : bytes_(bytes) {}
 
   // Null when it did not come, or was forgotten.
-  [[nodiscard]] const Answered* find(const std::string& of, int64_t number) const;
-  void add(const std::string& tenant, const std::string& of, int64_t number, Answered answered);
-  // All numbers; how many there were.
+  [[nodiscard]] const KnownRequest* find(const RequestNumber& number) const;
+  // A request that waits, and that it waits no longer.
+  void add(const RequestNumber& number, KnownRequest known);
+  void settle(const std::string& tenant, const RequestNumber& number, const std::string& request);
+  // All numbers of a thing; how many there were.
   int64_t forget(const std::string& of);
   // Those of the first thing whose name begins with this; how many. 0: there are no more.
   int64_t forget_below(const std::string& prefix);
 
  private:
   struct Entry {
-    Answered answered;
-    SharedLimit::Share bytes;
+    KnownRequest known;
+    SharedLimit::Share bytes;  // of one that was answered
   };
+  struct Numbers {  // of a thing, one at least
+    std::map<int64_t, Entry> waiting, answered;
+    SharedLimit::Share bytes;  // its own, where any of the answered takes some
+  };
+  [[nodiscard]] bool take_space(const std::string& tenant, Numbers& numbers,
+                                SharedLimit::Share& bytes);
+  static bool forget_oldest(Numbers& numbers);
+
   SharedLimit bytes_;
-  std::map<std::string, std::map<int64_t, Entry>> entries_;  // none is empty
+  std::map<std::string, Numbers> things_;
 };
 
 }  // namespace strata::server

@@ -198,7 +198,11 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     return response;
   };
   const uint64_t fingerprint = command.fingerprint;
-  if (auto known = known_number(model, seq_id, fingerprint)) return refuse(std::move(*known));
+  const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
+  if (seq_id > 0 || makes_model) {
+    pending.number = {model, makes_model ? Remembered::kMaking : seq_id};
+    if (auto known = known_number(pending.number, fingerprint)) return refuse(std::move(*known));
+  }
   if (stopping_) return refuse(busy_response(503, "the server is shutting down"));
   if (command.may_be_put_off() && !futures_.has_budget(tenant))
     return refuse(over_budget_response());
@@ -209,7 +213,6 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   }
   const TokenUse use = tokens_of(command);
   if (auto over = parts_.usage.refuses(tenant, use, now_seconds())) return refuse(std::move(*over));
-  const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
   const api::Admitted admitted = dispatch_.submit(std::move(command));
   if (admitted.admission == api::Admission::kAccepted) {
     pending.tokens = parts_.usage.add(tenant, pending.key_id, use, now_seconds());
@@ -218,7 +221,8 @@ Response Service::submit(api::Command command, PendingCommand pending) {
                     pending.watched.operation, model.empty() ? "-" : model, seq_id));
     const auto kept = std::make_shared<PendingCommand>(std::move(pending));
     futures_.add(id, tenant, std::move(promised), kept);
-    if (seq_id > 0) remembered_.add(tenant, model, seq_id, {fingerprint, id.text});
+    if (!kept->number.of.empty())
+      remembered_.add(kept->number, {fingerprint, id.text, kept->num_samples});
     if (kept->listener) kept->listener({id, api::Accepted{}});
     return future_response(id.text, model);
   }
@@ -244,12 +248,12 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   return busy_response(503, "the server is shutting down");
 }
 
-std::optional<Response> Service::known_number(const std::string& model_id, int64_t seq_id,
+std::optional<Response> Service::known_number(const RequestNumber& number,
                                               uint64_t fingerprint) const {
-  const Answered* known = seq_id > 0 ? remembered_.find(model_id, seq_id) : nullptr;
+  const KnownRequest* known = remembered_.find(number);
   if (known == nullptr) return std::nullopt;
-  if (known->fingerprint == fingerprint) return future_response(known->request, model_id);
-  return conflict_response(model_id, seq_id);
+  if (known->fingerprint == fingerprint) return future_response(known->request, number.of);
+  return conflict_response(number.of, number.number);
 }
 
 void Service::undo(const PendingCommand& pending) {
@@ -259,13 +263,15 @@ void Service::undo(const PendingCommand& pending) {
 Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
                                int64_t seq_id, uint64_t fingerprint, std::string_view message,
                                api::FaultCategory category) {
-  if (auto known = known_number(model_id, seq_id, fingerprint)) return std::move(*known);
+  const RequestNumber number = {model_id, seq_id};
+  if (auto known = known_number(number, fingerprint)) return std::move(*known);
   if (!futures_.has_budget(tenant)) return over_budget_response();
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
   futures_.fail(id, category, message, now_seconds());
   dispatch_.consume({model_id}, seq_id);
-  remembered_.add(tenant, model_id, seq_id, {fingerprint, id.text});
+  remembered_.add(number, {fingerprint, id.text});
+  remembered_.settle(tenant, number, id.text);
   return future_response(id.text, model_id);
 }
 
@@ -294,11 +300,11 @@ void Service::count_settled(PendingCommand& pending, const api::Result& result, 
   parts_.usage.add(pending.tenant, pending.key_id, UsageKind::kSampledTokens, tokens, now);
 }
 
-void Service::settle(api::Result& result, double now) {
-  const std::shared_ptr<PendingCommand> pending = futures_.take_pending(result.request);
+bool Service::settle(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                     double now) {
   if (pending == nullptr) {
     if (std::holds_alternative<api::Saved>(result.outcome)) dispatch_.drop_saved(result.request);
-    return;
+    return true;
   }
   parts_.watch.settled(pending->watched, result.request, result.outcome, now);
   count_settled(*pending, result, now);
@@ -309,18 +315,24 @@ void Service::settle(api::Result& result, double now) {
   }
   if (pending->listener) {
     futures_.forget(result.request);
-    return pending->listener(std::move(result));
+    pending->listener(std::move(result));
+    return true;
   }
-  if (failure != nullptr)
-    return futures_.fail(result.request, failure->category, failure->message, now);
+  if (failure != nullptr) {
+    futures_.fail(result.request, failure->category, failure->message, now);
+    return true;
+  }
   const size_t values = num_values(result.outcome);
   const bool is_large = values > kValuesAtOnce && parts_.parse;
   // What waits to be packed counts as a result too.
   const auto bytes = static_cast<int64_t>(values * sizeof(float));
-  if (is_large && !futures_.reserve(result.request, bytes, now)) return;
-  if ((pending->completion->writes_files() && parts_.aside) || is_large)
-    return settle_aside(pending, result);
+  if (is_large && !futures_.reserve(result.request, bytes, now)) return true;
+  if ((pending->completion->writes_files() && parts_.aside) || is_large) {
+    settle_aside(pending, result);
+    return false;
+  }
   futures_.complete(result.request, answer(*pending, result), now);
+  return true;
 }
 
 void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result) {
@@ -329,6 +341,7 @@ void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::
     auto response = std::make_shared<Response>(answer(*pending, *moved));
     parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
+      remembered_.settle(pending->tenant, pending->number, moved->request.text);
       parts_.watch.progress(pending->watched, "");
     });
   };
@@ -406,10 +419,15 @@ void Service::settle_event(api::Event& event, double now) {
     return;
   }
   api::Result result = {event.request, std::move(*outcome)};
-  const std::string fault = guarded("settle", [&] { settle(result, now); });
-  if (fault.empty()) return;
-  futures_.fail(event.request, api::FaultCategory::kServer,
-                "the server failed on this request; its log says why", now);
+  const std::shared_ptr<PendingCommand> pending = futures_.take_pending(event.request);
+  bool is_told = true;
+  const std::string fault = guarded("settle", [&] { is_told = settle(pending, result, now); });
+  if (!fault.empty()) {
+    futures_.fail(event.request, api::FaultCategory::kServer,
+                  "the server failed on this request; its log says why", now);
+  }
+  if (pending != nullptr && is_told)
+    remembered_.settle(pending->tenant, pending->number, event.request.text);
 }
 
 Service::Sampling Service::sample(const Request& request, const LiveSampler& weights,

@@ -4,7 +4,8 @@
 // clock. Always true between two calls:
 //   - a model, or a sampler, is of a session that is alive, and its id begins with the session's;
 //   - a number is remembered of a model that is alive alone, or a sampler of a session that is, or
-//     whose samplers are being dropped: some thousand rows and numbers a tick;
+//     whose samplers are being dropped: some thousand rows and numbers a tick; and as long as its
+//     request waits;
 //   - a command that the engines have taken has a future until it ends, and every future ends, also
 //     when its session does.
 // What must survive a restart is the state store's and the checkpoint registry's. I/O thread only,
@@ -119,7 +120,7 @@ class Service {
   [[nodiscard]] SamplerTable& samplers() { return samplers_; }
   [[nodiscard]] Futures& futures() { return futures_; }
   [[nodiscard]] const Futures& futures() const { return futures_; }
-  [[nodiscard]] Remembered& remembered() { return remembered_; }
+  [[nodiscard]] const Remembered& remembered() const { return remembered_; }
 
   // What is alive. These throw Error for what is not, or is another tenant's, and note in the
   // request what it is about.
@@ -153,7 +154,7 @@ class Service {
   // prepared for it is undone.
   Response submit(api::Command command, PendingCommand pending);
   // The answer to a number of a model that came before, as it was then, whatever has changed since.
-  [[nodiscard]] std::optional<Response> known_number(const std::string& model_id, int64_t seq_id,
+  [[nodiscard]] std::optional<Response> known_number(const RequestNumber& number,
                                                      uint64_t fingerprint) const;
   // A future that has failed already, for a fault of the data; its number is used up.
   Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
@@ -196,7 +197,8 @@ class Service {
   void tell(const api::Event& event);
   void settle_event(api::Event& event, double now);
   void settle_posted(size_t most);
-  void settle(api::Result& result, double now);
+  // Whether its end is told now; false: its answer is being made elsewhere.
+  bool settle(const std::shared_ptr<PendingCommand>& pending, api::Result& result, double now);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
   void write_files(const PendingCommand& pending) const;

@@ -45,15 +45,63 @@ TEST(Numbers, OfWhatWasNotTakenAreNew) {
   EXPECT_EQ(step(house, model, 1, "0.2").status, 200);
 }
 
-// What the scheduler has run never runs again; without a memory of its answer it is told so.
+// What the scheduler has run never runs again; without a memory of its answer it is told so. Until
+// it is answered it is known.
 TEST(Numbers, ThatAreForgottenAreNotRunTwice) {
   ServiceOptions options;
   options.remembered_bytes = SharedLimit(1);
   House house(options);
   const std::string model = house.model(house.session());
-  EXPECT_EQ(step(house, model, 1).status, 200);
+  const Response first = step(house, model, 1);
+  EXPECT_EQ(first.status, 200);
   house.admission = api::Admission::kGivenUp;
+  EXPECT_EQ(step(house, model, 1).body, first.body);
+  EXPECT_EQ(step(house, model, 1, "0.2").status, 409);
+  house.settle(House::text(first, "request_id"), api::StepResult{});
   EXPECT_EQ(step(house, model, 1).status, 400);
+}
+
+// Also with its answer made elsewhere, whose future waits for that.
+TEST(Numbers, AreKnownUntilTheirAnswersAreMade) {
+  ServiceOptions options;
+  options.remembered_bytes = SharedLimit(1);
+  House house(options);
+  const std::string model = house.model(house.session());
+  const auto save = [&] {
+    return house.post("save_weights", R"({"model_id":")" + model + R"(","seq_id":1,"path":"a"})");
+  };
+  house.holds_jobs = true;
+  const Response first = save();
+  house.settle(House::text(first, "request_id"), api::Saved{});
+  EXPECT_EQ(save().body, first.body);
+  house.run_aside();
+  house.admission = api::Admission::kGivenUp;
+  EXPECT_EQ(save().status, 400);
+}
+
+// The making of a model comes again as long as there is the model.
+TEST(Numbers, OfAModelItselfStay) {
+  ServiceOptions options;
+  options.remembered_bytes = SharedLimit(1);
+  House house(options);
+  const std::string session = house.session();
+  const auto create = [&](int rank) {
+    return house.post("create_model", R"({"session_id":")" + session +
+                                          R"(","model_seq_id":0,"base_model":"tiny",)" +
+                                          R"("lora_config":{"rank":)" + std::to_string(rank) +
+                                          "}}");
+  };
+  const Response made = create(8);
+  const auto expect_known = [&](const char* when) {
+    EXPECT_EQ(create(8).body, made.body) << when;
+    EXPECT_EQ(create(4).status, 400) << when;
+    EXPECT_EQ(house.submitted.size(), 1u) << when;
+  };
+  expect_known("while it waits");
+  house.settle(House::text(made, "request_id"), api::Done{});
+  expect_known("when it is made");
+  house.service().begin_shutdown();
+  expect_known("when the server stops");
 }
 
 }  // namespace
