@@ -89,7 +89,7 @@ class Bench {
             .op = std::move(op)};
   }
   void submit(api::Command command) {
-    CHECK(scheduler_.submit(std::move(command), 0.0).admission == api::Admission::kAccepted);
+    CHECK(scheduler_.submit(std::move(command), 0.0) == api::Admission::kAccepted);
   }
   void run() {
     while (!scheduler_.idle()) {

@@ -5,9 +5,9 @@
 //
 // Who checks what: the server checks form (types, ranges of options, names, which inputs a loss
 // has, equal lengths) and fills every default; the engine checks what depends on the model (ids
-// below the vocabulary, context length, finite numbers, rank and slot limits, files). Order,
-// duplicates and gaps are the scheduler's. N tokens of a datum, K targets a position, P tokens of a
-// prompt.
+// below the vocabulary, context length, finite numbers, rank and slot limits, files). Duplicates
+// are the server's, order and gaps the scheduler's. N tokens of a datum, K targets a position, P
+// tokens of a prompt.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -3,21 +3,16 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace strata::scheduler {
 
-ModelQueue::Arrival ModelQueue::add(const CommandPtr& command, double now, api::RequestId& first) {
-  const int64_t seq = command->seq_id;
-  if (const auto waits = waiting_.find(seq); waits != waiting_.end()) {
-    first = waits->second->request;
-    const bool same = waits->second->fingerprint == command->fingerprint;
-    return same ? Arrival::kDuplicate : Arrival::kConflict;
-  }
-  if (!awaits(seq)) return Arrival::kGivenUp;
+void ModelQueue::add(const CommandPtr& command, double now) {
+  CHECK(awaits(command->seq_id), command->seq_id);
   const bool blocked = has_gap();
-  waiting_[seq] = command;
+  waiting_[command->seq_id] = command;
   if (!blocked) blocked_since_ = now;
   find_missing();
-  return Arrival::kQueued;
 }
 
 void ModelQueue::consume(int64_t seq_id, double now) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelQueue: the operations of one model in the order of their numbers, whatever order they arrive
 // in. Number n starts only after 1 ... n - 1 have started, were refused at submission, or were
-// given up, and never twice; how a number that has started was answered, the server remembers.
+// given up, and never twice; which request came with a number, the server remembers.
 // Plain data, no lock: the Scheduler holds one.
 #pragma once
 #include <cstdint>
@@ -19,19 +19,12 @@ using CommandPtr = std::shared_ptr<const api::Command>;
 
 class ModelQueue {
  public:
-  enum class Arrival : uint8_t {
-    kQueued,
-    kDuplicate,  // the same payload waits under this number
-    kConflict,   // another payload does
-    kGivenUp,    // the number was refused or given up, or has started
-  };
-
-  // `first` gets the request id of the one that waits: a duplicate's or a conflict's.
-  Arrival add(const CommandPtr& command, double now, api::RequestId& first);
   // Whether this number may still come: it has not, and nothing says that it will not.
   [[nodiscard]] bool awaits(int64_t seq_id) const {
     return seq_id >= next_ && !waiting_.contains(seq_id) && !consumed_.contains(seq_id);
   }
+  // Of a number that is awaited.
+  void add(const CommandPtr& command, double now);
   // The number was refused at submission: nobody waits for it.
   void consume(int64_t seq_id, double now);
 

@@ -55,13 +55,13 @@ void Scheduler::note_change() {
   condition_.notify_all();
 }
 
-api::Admitted Scheduler::submit(api::Command command, double now) {
+api::Admission Scheduler::submit(api::Command command, double now) {
   const int64_t bytes = queued_bytes(command);
   const auto held = std::make_shared<Held>(Held{std::move(command), bytes});
   const CommandPtr shared(held, &held->command);
   const MutexLock lock(mutex_);
-  if (stopping_) return {api::Admission::kStopping, shared->request};
-  api::Admitted out;
+  if (stopping_) return api::Admission::kStopping;
+  auto out = api::Admission::kAccepted;
   if (std::holds_alternative<api::Sample>(shared->op)) {
     out = submit_sample(shared, *held);
   } else if (std::holds_alternative<api::CreateModel>(shared->op)) {
@@ -71,10 +71,7 @@ api::Admitted Scheduler::submit(api::Command command, double now) {
   } else {
     out = submit_training(shared, *held, now);
   }
-  if (out.admission == api::Admission::kAccepted) {
-    out.request = shared->request;
-    note_change();
-  }
+  if (out == api::Admission::kAccepted) note_change();
   return out;
 }
 
@@ -93,78 +90,52 @@ api::Admission Scheduler::book(Held& held, const Model* model) {
   return held.bytes ? api::Admission::kAccepted : api::Admission::kFull;
 }
 
-api::Admitted Scheduler::submit_sample(CommandPtr command, Held& held) {
-  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted)
-    return {full, command->request};
-  if (!queued_samples_.take_only(command->tenant.text, 1))
-    return {api::Admission::kFull, command->request};
+api::Admission Scheduler::submit_sample(CommandPtr command, Held& held) {
+  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted) return full;
+  if (!queued_samples_.take_only(command->tenant.text, 1)) return api::Admission::kFull;
   expect_answer(command->request);
   SampleQueue& queue = sides_[command->base].samples[command->tenant];
   queue.push_back(command->request);
   samples_[command->request] = {.command = command, .place = std::prev(queue.end())};
-  return {};
+  return api::Admission::kAccepted;
 }
 
-api::Admitted Scheduler::submit_create(CommandPtr command, Held& held) {
-  if (const auto found = models_.find(command->model); found != models_.end()) {
-    const Model& model = found->second;
-    const bool same = model.created_fingerprint == command->fingerprint;
-    return {same ? api::Admission::kDuplicate : api::Admission::kConflict, model.created_by};
-  }
-  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted)
-    return {full, command->request};
+api::Admission Scheduler::submit_create(CommandPtr command, Held& held) {
+  if (models_.contains(command->model)) return api::Admission::kGivenUp;
+  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted) return full;
   Model& model = models_[command->model];
   model.tenant = command->tenant;
   model.session = command->session;
   model.base = command->base;
-  model.created_by = command->request;
-  model.created_fingerprint = command->fingerprint;
   model.create = command;
   expect_answer(command->request);
-  return {};
+  return api::Admission::kAccepted;
 }
 
-api::Admitted Scheduler::submit_unload(CommandPtr command, double now) {
+api::Admission Scheduler::submit_unload(CommandPtr command, double now) {
   const auto found = models_.find(command->model);
-  if (found == models_.end() || found->second.ending)
-    return {api::Admission::kUnknownModel, command->request};
+  if (found == models_.end() || found->second.ending) return api::Admission::kUnknownModel;
   expect_answer(command->request);
   found->second.unload = command;
   end_model(found->second, api::FaultCategory::kUser,
             fmt::format("model {} was unloaded", command->model.text), false, now);
-  return {};
+  return api::Admission::kAccepted;
 }
 
-api::Admitted Scheduler::submit_training(CommandPtr command, Held& held, double now) {
+api::Admission Scheduler::submit_training(CommandPtr command, Held& held, double now) {
   const auto found = models_.find(command->model);
-  if (found == models_.end() || found->second.ending)
-    return {api::Admission::kUnknownModel, command->request};
+  if (found == models_.end() || found->second.ending) return api::Admission::kUnknownModel;
   Model& model = found->second;
   CHECK(command->seq_id >= 1, command->seq_id);
-  if (model.queue.awaits(command->seq_id)) {
-    // What everything else waits for is let in, or a full queue would never drain.
-    const bool may_wait = command->seq_id != model.queue.next();
-    if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
-      return {api::Admission::kFull, command->request};
-    if (const auto full = book(held, &model); full != api::Admission::kAccepted)
-      return {full, command->request};
-  }
-  api::Admitted out{api::Admission::kAccepted, command->request};
-  switch (model.queue.add(command, now, out.request)) {
-    case ModelQueue::Arrival::kDuplicate:
-      out.admission = api::Admission::kDuplicate;
-      return out;
-    case ModelQueue::Arrival::kConflict:
-      out.admission = api::Admission::kConflict;
-      return out;
-    case ModelQueue::Arrival::kGivenUp:
-      out.admission = api::Admission::kGivenUp;
-      return out;
-    case ModelQueue::Arrival::kQueued:
-      break;
-  }
+  if (!model.queue.awaits(command->seq_id)) return api::Admission::kGivenUp;
+  // What everything else waits for is let in, or a full queue would never drain.
+  const bool may_wait = command->seq_id != model.queue.next();
+  if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
+    return api::Admission::kFull;
+  if (const auto full = book(held, &model); full != api::Admission::kAccepted) return full;
+  model.queue.add(command, now);
   expect_answer(command->request);
-  return out;
+  return api::Admission::kAccepted;
 }
 
 void Scheduler::consume(const api::ModelId& id, int64_t seq_id, double now) {

@@ -70,7 +70,7 @@ class Scheduler {
         queued_bytes_(options.queued_bytes) {}
 
   // Server side, any thread. `now` is now_seconds().
-  api::Admitted submit(api::Command command, double now);
+  api::Admission submit(api::Command command, double now);
   // A request with this number was refused before it came here: nobody waits for it.
   void consume(const api::ModelId& model, int64_t seq_id, double now);
   // Ends a session: what has not started fails with `reason` (category user), running samples are
@@ -116,12 +116,11 @@ class Scheduler {
     api::TenantId tenant;
     api::SessionId session;
     api::BaseId base = {};
-    api::RequestId created_by;  // with its fingerprint, to know a repeated submission
-    uint64_t created_fingerprint = 0;
-    CommandPtr create;     // until it is handed out
-    bool live = false;     // its creation succeeded
-    bool loading = false;  // a LoadState was handed out: nothing of it starts before the answer
-    bool ending = false;   // nothing new is accepted; after its last saves comes the unload
+    CommandPtr create;      // until it is handed out
+    bool creating = false;  // it was, and is not answered yet
+    bool live = false;      // its creation succeeded
+    bool loading = false;   // a LoadState was handed out: nothing of it starts before the answer
+    bool ending = false;    // nothing new is accepted; after its last saves comes the unload
     std::deque<CommandPtr> last_saves;
     CommandPtr unload;
     size_t next_datum = 0;  // of the command in front, when it has begun
@@ -154,10 +153,10 @@ class Scheduler {
     int64_t num_bytes = 0;
     SharedLimit::Share bytes = {};
   };
-  api::Admitted submit_sample(CommandPtr command, Held& held) REQUIRES(mutex_);
-  api::Admitted submit_create(CommandPtr command, Held& held) REQUIRES(mutex_);
-  api::Admitted submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
-  api::Admitted submit_training(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
+  api::Admission submit_sample(CommandPtr command, Held& held) REQUIRES(mutex_);
+  api::Admission submit_create(CommandPtr command, Held& held) REQUIRES(mutex_);
+  api::Admission submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
+  api::Admission submit_training(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
   // kAccepted, or why there is no space for the command's bytes: of `model`'s in its order, if any.
   [[nodiscard]] api::Admission book(Held& held, const Model* model) REQUIRES(mutex_);
 

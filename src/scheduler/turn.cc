@@ -77,7 +77,7 @@ CommandPtr Scheduler::next_control(const Model& model) const {
   if (model.create != nullptr) return model.create;
   if (model.loading) return nullptr;
   if (model.ending) {
-    if (creating_.contains(model.created_by)) return nullptr;
+    if (model.creating) return nullptr;
     return model.last_saves.empty() ? model.unload : model.last_saves.front();
   }
   return model.live && !rows_ready(model) ? model.queue.ready() : nullptr;
@@ -88,6 +88,7 @@ bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& w
   const CommandPtr command = next_control(model);
   if (command == model.create) {
     creating_[command->request] = id;
+    model.creating = true;
     model.create = nullptr;
   } else if (!model.ending) {
     model.loading = is_load(*command);
@@ -435,6 +436,7 @@ void Scheduler::finish_create(const api::ModelId& id, const api::Outcome& outcom
   const auto found = models_.find(id);
   CHECK(found != models_.end(), id.text);
   Model& model = found->second;
+  model.creating = false;
   const auto* failure = std::get_if<api::Failure>(&outcome);
   if (failure == nullptr) {
     model.live = true;

@@ -70,7 +70,7 @@ struct Server {
   int64_t saved_bytes = 0;
 
   void submit(api::Command command) {
-    ASSERT_EQ(scheduler.submit(std::move(command), 0.0).admission, api::Admission::kAccepted);
+    ASSERT_EQ(scheduler.submit(std::move(command), 0.0), api::Admission::kAccepted);
   }
   bool reads = true;  // files that are asked for at once, as other threads do later
 

@@ -22,7 +22,7 @@ struct House {
 
   api::Admission submit(api::Command command) {
     if (command.request.empty()) command.request.text = "r" + std::to_string(next_request++);
-    return scheduler.submit(std::move(command), now).admission;
+    return scheduler.submit(std::move(command), now);
   }
   bool turn() {
     const api::Capacity capacity = engine.capacity();

@@ -25,7 +25,7 @@ TEST(SchedulerLimits, AFullQueueLetsInWhatEverythingWaitsFor) {
   EXPECT_LE(bytes.used(), 75'000);
   EXPECT_EQ(house.submit(op("m", seq + 1, api::SaveState{})),
             api::Admission::kAccepted);  // put off by nothing but saves
-  EXPECT_EQ(house.submit(op("m", 3, rows({4000}))), api::Admission::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 3, rows({4000}))), api::Admission::kGivenUp);
   EXPECT_EQ(house.submit(op("m", 1, rows({5000}))), api::Admission::kAccepted);
   EXPECT_LE(bytes.used(), 100'000);
   house.run();
@@ -132,7 +132,7 @@ TEST(SchedulerLimits, OperationsOfAModelAreCounted) {
   for (int64_t seq = 2; seq <= 101; ++seq)
     EXPECT_EQ(house.submit(op("m", seq, api::SaveState{})), api::Admission::kAccepted);
   EXPECT_EQ(house.submit(op("m", 102, api::SaveState{})), api::Admission::kFull);
-  EXPECT_EQ(house.submit(op("m", 50, api::SaveState{})), api::Admission::kDuplicate);
+  EXPECT_EQ(house.submit(op("m", 50, api::SaveState{})), api::Admission::kGivenUp);
   EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})),
             api::Admission::kAccepted);  // all wait for it
   house.run();

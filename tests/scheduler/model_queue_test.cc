@@ -6,20 +6,10 @@
 namespace strata::scheduler {
 namespace {
 
-using Arrival = ModelQueue::Arrival;
-
-CommandPtr command(int64_t seq, uint64_t fingerprint = 0, const std::string& request = "") {
-  return std::make_shared<const api::Command>(
-      api::Command{.request = {request.empty() ? "r" + std::to_string(seq) : request},
-                   .model = {"m"},
-                   .seq_id = seq,
-                   .fingerprint = fingerprint,
-                   .op = api::OptimStep{}});
-}
-
-Arrival add(ModelQueue& queue, int64_t seq, double now = 0.0) {
-  api::RequestId first;
-  return queue.add(command(seq), now, first);
+void add(ModelQueue& queue, int64_t seq, double now = 0.0) {
+  queue.add(std::make_shared<const api::Command>(
+                api::Command{.model = {"m"}, .seq_id = seq, .op = api::OptimStep{}}),
+            now);
 }
 
 TEST(ModelQueue, RunsInNumberOrder) {
@@ -56,15 +46,13 @@ TEST(ModelQueue, KnowsTheLowestNumberThatHasNotArrived) {
   EXPECT_EQ(queue.missing(), 10);
 }
 
-TEST(ModelQueue, KnowsDuplicatesAndConflictsOfWhatWaitsAndRunsNothingTwice) {
+TEST(ModelQueue, AwaitsANumberOnce) {
   ModelQueue queue;
-  api::RequestId first;
-  EXPECT_EQ(queue.add(command(1, 7, "a"), 0.0, first), Arrival::kQueued);
-  EXPECT_EQ(queue.add(command(1, 7, "b"), 0.0, first), Arrival::kDuplicate);
-  EXPECT_EQ(first.text, "a");
-  EXPECT_EQ(queue.add(command(1, 8, "c"), 0.0, first), Arrival::kConflict);
+  EXPECT_TRUE(queue.awaits(1));
+  add(queue, 1);
+  EXPECT_FALSE(queue.awaits(1));
   queue.pop(0.0);
-  EXPECT_EQ(queue.add(command(1, 7, "b"), 0.0, first), Arrival::kGivenUp);
+  EXPECT_FALSE(queue.awaits(1));
   EXPECT_EQ(queue.num_waiting(), 0u);
 }
 
@@ -77,10 +65,10 @@ TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
   queue.consume(4, 0.0);
   queue.consume(3, 0.0);
   EXPECT_EQ(queue.num_ready(), 2u);
-  EXPECT_EQ(add(queue, 4), Arrival::kGivenUp);
+  EXPECT_FALSE(queue.awaits(4));
   queue.pop(0.0);
   queue.pop(0.0);
-  EXPECT_EQ(add(queue, 6), Arrival::kQueued);
+  EXPECT_TRUE(queue.awaits(6));
 }
 
 TEST(ModelQueue, AConsumedNumberThatIsWaitingStays) {
@@ -105,9 +93,9 @@ TEST(ModelQueue, AGapIsCountedFromWhenSomethingBeganToWait) {
   queue.pop(42.0);
   add(queue, 7, 50.0);
   EXPECT_EQ(queue.give_up_gap(60.0).size(), 1u);
-  EXPECT_EQ(add(queue, 5), Arrival::kGivenUp);
-  EXPECT_EQ(add(queue, 6), Arrival::kGivenUp);
-  EXPECT_EQ(add(queue, 8), Arrival::kQueued);
+  EXPECT_FALSE(queue.awaits(5));
+  EXPECT_FALSE(queue.awaits(6));
+  add(queue, 8);
   EXPECT_EQ(queue.ready()->seq_id, 8);
 }
 

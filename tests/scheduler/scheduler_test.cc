@@ -60,10 +60,7 @@ TEST(Scheduler, AnyArrivalOrderGivesTheOrderOfNumbersAndOneAnswerEach) {
       if (events[i].seq_id > 0 && *rc::gen::inRange(0, 4) == 0) {
         api::Command again = events[i];
         again.request.text += "-again";
-        const api::Admitted repeated = house.scheduler.submit(again, 0.0);
-        const bool waits = repeated.admission == api::Admission::kDuplicate;
-        RC_ASSERT(waits || repeated.admission == api::Admission::kGivenUp);
-        RC_ASSERT(!waits || repeated.request == events[i].request);
+        RC_ASSERT(house.scheduler.submit(again, 0.0) == api::Admission::kGivenUp);
       }
     }
     house.run();
@@ -176,28 +173,21 @@ TEST(Scheduler, ARefusedSubmissionConsumesItsNumber) {
   EXPECT_EQ(house.posted["m-2"].size(), 1u);
 }
 
-TEST(Scheduler, DuplicateConflictAndUnknownModelAreTold) {
+// Whoever has forgotten that it came.
+TEST(Scheduler, ANumberIsTakenOnceAndOfAModelThatIsThere) {
   House house;
   EXPECT_EQ(house.submit(op("m", 1, api::OptimStep{})), api::Admission::kUnknownModel);
   EXPECT_EQ(house.submit(create("m")), api::Admission::kAccepted);
   house.run();
   api::Command again = create("m");
   again.request.text = "other";
-  const api::Admitted repeated = house.scheduler.submit(again, 0.0);
-  EXPECT_EQ(repeated.admission, api::Admission::kDuplicate);
-  EXPECT_EQ(repeated.request.text, "create-m");
-  again.fingerprint = 1;
-  EXPECT_EQ(house.submit(again), api::Admission::kConflict);
+  EXPECT_EQ(house.submit(again), api::Admission::kGivenUp);
   house.submit(op("m", 1, api::OptimStep{}));
-  api::Command changed = op("m", 1, api::OptimStep{});
-  changed.request.text = "changed";
-  changed.fingerprint = 99;
-  EXPECT_EQ(house.submit(changed), api::Admission::kConflict);
+  again = op("m", 1, api::OptimStep{});
+  again.request.text = "again";
+  EXPECT_EQ(house.submit(again), api::Admission::kGivenUp);
   house.run();
-  // What has run never runs again, whoever has forgotten it.
-  api::Command late = op("m", 1, api::OptimStep{});
-  late.request.text = "late";
-  EXPECT_EQ(house.submit(late), api::Admission::kGivenUp);
+  EXPECT_EQ(house.submit(again), api::Admission::kGivenUp);
   house.run();
   EXPECT_THAT(house.engine.log["m"], ElementsAre("create-m", "m-1"));
 }

@@ -54,7 +54,7 @@ class ServerHouse {
     return options;
   }
   static Dispatch nobody() {
-    return {.submit = [](const api::Command&) { return api::Admitted{}; },
+    return {.submit = [](const api::Command&) { return api::Admission::kAccepted; },
             .consume = [](const api::ModelId&, int64_t) {},
             .end_session = [](const api::SessionId&, const std::string&) {},
             .cancel = [](const api::RequestId&, const std::string&) { return false; },

@@ -14,7 +14,7 @@
 namespace strata::server {
 
 struct Dispatch {
-  std::function<api::Admitted(api::Command)> submit;
+  std::function<api::Admission(api::Command)> submit;
   // This number was refused before it got there: nobody waits for it.
   std::function<void(const api::ModelId&, int64_t seq_id)> consume;
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;

@@ -213,8 +213,8 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   }
   const TokenUse use = tokens_of(command);
   if (auto over = parts_.usage.refuses(tenant, use, now_seconds())) return refuse(std::move(*over));
-  const api::Admitted admitted = dispatch_.submit(std::move(command));
-  if (admitted.admission == api::Admission::kAccepted) {
+  const api::Admission admission = dispatch_.submit(std::move(command));
+  if (admission == api::Admission::kAccepted) {
     pending.tokens = parts_.usage.add(tenant, pending.key_id, use, now_seconds());
     log(LogLevel::kDebug,
         fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
@@ -227,12 +227,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     return future_response(id.text, model);
   }
   undo(pending);
-  switch (admitted.admission) {
-    case api::Admission::kAccepted:
-    case api::Admission::kDuplicate:
-      return future_response(admitted.request.text, model);
-    case api::Admission::kConflict:
-      return conflict_response(model, seq_id);
+  switch (admission) {
     case api::Admission::kGivenUp:
       return given_up_response(model, seq_id);
     case api::Admission::kUnknownModel:
@@ -242,8 +237,9 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     case api::Admission::kTooLarge:
       if (model.empty()) return error_response(400, too_large_text());
       return refuse_later(tenant, model, seq_id, fingerprint, too_large_text());
+    case api::Admission::kAccepted:
     case api::Admission::kStopping:
-      return busy_response(503, "the server is shutting down");
+      break;
   }
   return busy_response(503, "the server is shutting down");
 }

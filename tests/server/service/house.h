@@ -188,9 +188,8 @@ class House {
     return {
         .submit =
             [this](api::Command command) {
-              const api::Admitted out{admission, command.request};
               if (admission == api::Admission::kAccepted) submitted.push_back(std::move(command));
-              return out;
+              return admission;
             },
         .consume = [this](const api::ModelId&, int64_t number) { consumed.push_back(number); },
         .end_session = [this](const api::SessionId& id,
