@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kMostBody = 64 * kMiB;
 constexpr int64_t kUsefulBody = 128 << 10;   // a small compressed request, with its decoder
-constexpr int64_t kUsefulResult = 16 << 10;  // of a short pass
+constexpr int64_t kUsefulResult = 16 << 10;  // of short data
 constexpr int64_t kMostHandshakes = 512;
 constexpr int64_t kBodiesOfLargest = 4;  // so many of the largest size at once
 

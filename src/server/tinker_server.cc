@@ -35,7 +35,7 @@ namespace {
 constexpr double kTickSeconds = 0.1;
 constexpr double kQuietSeconds = 1.0;  // between two lines about refused logins
 constexpr int kParseThreads = 2;
-constexpr int kTextThreads = 2;         // of OpenAI's clients: a long chat delays no pass
+constexpr int kTextThreads = 2;         // of OpenAI's clients: a long chat delays no data
 constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
 constexpr size_t kMostLists = 64;       // that wait to be read, of a tenant
 constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant

@@ -65,8 +65,8 @@ const char* advice(UsageKind kind) {
 
 TokenUse tokens_of(const api::Command& command) {
   TokenUse use;
-  if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
-    for (const api::Datum& datum : pass->data) use.trained += std::ssize(datum.tokens);
+  if (const auto* work = std::get_if<api::ForwardBackward>(&command.op)) {
+    for (const api::Datum& datum : work->data) use.trained += std::ssize(datum.tokens);
   } else if (const auto* sample = std::get_if<api::Sample>(&command.op)) {
     use.prompt = std::ssize(sample->prompt);
     use.most_sampled = sample->num_samples * sample->max_tokens;

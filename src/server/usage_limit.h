@@ -12,7 +12,7 @@ namespace strata::server {
 
 enum class UsageKind : uint8_t {
   kRequests,       // with a key, but polls and signs of life
-  kTrainedTokens,  // of passes, forward alone too, when they are accepted
+  kTrainedTokens,  // of data, of forward alone too, when they are accepted
   kSampledTokens,  // that samples yield
   kPromptTokens,   // of samples' prompts, once for all of a request, when it is accepted
   kDiskBytes,      // of checkpoints whose files are there; quotas only

@@ -63,7 +63,7 @@ struct RequestCheck {
 struct BodyLimit {
   uint64_t bytes = 0;
   std::string_view option;
-  bool may_be_put_off = false;  // passes and samples: without space for it 429, else 503
+  bool may_be_put_off = false;  // data and samples: without space for it 429, else 503
 };
 BodyLimit body_limit(const HttpOptions& options, const Route* route);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass over data: what forward_backward and forward have in common. Faults of the data come
+// A call with data: what forward_backward and forward have in common. Faults of the data come
 // through the future. A large body is read on another thread, whole and at once: what depends on
 // its model, which JSON names behind the data, is asked when it is back.
 #pragma once

@@ -36,7 +36,7 @@ class Completion {
 struct PendingCommand {
   std::shared_ptr<Completion> completion = {};  // null: a listener is told, and nobody polls
   Listener listener = {};
-  std::string key_id = {};    // whose tokens they are: of passes and samples
+  std::string key_id = {};    // whose tokens they are: of data and samples
   RequestNumber number = {};  // of a sample; those of models submit() knows
   int64_t num_samples = 0;    // of one that has a number
   // Set by Service::submit().

@@ -29,8 +29,8 @@ size_t num_values(const api::Outcome& outcome) {
     count = sample->prompt_logprobs.size() + num_values(sample->prompt_topk) +
             sample->prompt_target_logprobs.size() + num_values(sample->prompt_draws);
     for (const auto& s : sample->sequences) count += 2 * s.tokens.size() + num_values(s.topk);
-  } else if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
-    for (const auto& datum : pass->data) count += datum.logprobs.size();
+  } else if (const auto* result = std::get_if<api::ForwardBackwardResult>(&outcome)) {
+    for (const auto& datum : result->data) count += datum.logprobs.size();
   }
   return count;
 }
@@ -152,7 +152,7 @@ std::optional<Response> Service::shed(const Request& request) const {
     return std::nullopt;
   }
   return busy_response(
-      503, fmt::format("the server is {:.1f} s behind; passes and samples wait until it is not",
+      503, fmt::format("the server is {:.1f} s behind; data and samples wait until it is not",
                        clock_.behind()));
 }
 

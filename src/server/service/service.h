@@ -189,7 +189,7 @@ class Service {
   [[noreturn]] void tell_lost_model(const Request& request, const std::string& id) const;
   SamplerTable::Row make_sampler_again(const Request& request, const std::string& id);
 
-  // A thread that is behind takes no new passes and samples.
+  // A thread that is behind takes no new data and samples.
   [[nodiscard]] std::optional<Response> shed(const Request& request) const;
   void count_settled(PendingCommand& pending, const api::Result& result, double now);
 

@@ -262,7 +262,7 @@ class StateStore {
   int64_t boot_ = 0;
   double boot_time_ = 0;
   int64_t number_ GUARDED_BY(mutex_) = 0;  // the highest in use
-  Mutex touched_mutex_;  // its own: passes touch their run, whether the database hangs or not
+  Mutex touched_mutex_;  // its own: requests touch their run, whether the database hangs or not
   std::map<std::string, double> touched_ GUARDED_BY(touched_mutex_);
   std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
   // Changed under the mutex.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LossCurve: the mean loss of a run by optimizer step, in bounded memory. Losses of the passes
+// LossCurve: the mean loss of a run by optimizer step, in bounded memory. Losses of the requests
 // between two steps count together, as the client sees them. When it is full, neighbours merge and
 // each point stands for twice as many steps.
 //   curve.add_loss(sum, weight);  ...  curve.step(n);
@@ -18,7 +18,7 @@ class LossCurve {
   };
   explicit LossCurve(std::size_t max_points = 400) : max_points_(max_points) {}
 
-  // The sum of a pass's token losses and what to divide it by; a weight of zero says nothing.
+  // The sum of a request's token losses and what to divide it by; a weight of zero says nothing.
   void add_loss(double sum, double weight);
   // An optimizer step, with the number it got.
   void step(int64_t number);

@@ -17,8 +17,8 @@ constexpr size_t kHistory = 300;
 const char* operation_name(const api::Operation& op) {
   struct Name {
     const char* operator()(const api::CreateModel&) const { return "create_model"; }
-    const char* operator()(const api::ForwardBackward& pass) const {
-      return pass.forward_only ? "forward" : "forward_backward";
+    const char* operator()(const api::ForwardBackward& work) const {
+      return work.forward_only ? "forward" : "forward_backward";
     }
     const char* operator()(const api::OptimStep&) const { return "optim_step"; }
     const char* operator()(const api::SaveState&) const { return "save_weights"; }
@@ -31,9 +31,9 @@ const char* operation_name(const api::Operation& op) {
 }
 
 // A mean over what the client weighted; where a loss has no weights, over its positions.
-double loss_weight(const api::ForwardBackward& pass) {
+double loss_weight(const api::ForwardBackward& op) {
   double weight = 0.0;
-  for (const api::Datum& datum : pass.data) {
+  for (const api::Datum& datum : op.data) {
     const std::vector<float>& weights = datum.inputs[api::LossInput::kWeights];
     if (weights.empty()) weight += static_cast<double>(datum.tokens.size());
     for (const float w : weights) weight += std::fabs(static_cast<double>(w));
@@ -52,10 +52,10 @@ const char* outcome_name(const api::Outcome& outcome) {
 WatchedCommand watched(const api::Command& command, double now) {
   WatchedCommand out{
       .operation = operation_name(command.op), .run = command.model.text, .begin = now};
-  const auto* pass = std::get_if<api::ForwardBackward>(&command.op);
-  if (pass == nullptr) return out;
-  out.loss_weight = loss_weight(*pass);
-  out.evaluates = pass->forward_only;
+  const auto* op = std::get_if<api::ForwardBackward>(&command.op);
+  if (op == nullptr) return out;
+  out.loss_weight = loss_weight(*op);
+  out.evaluates = op->forward_only;
   return out;
 }
 
@@ -88,9 +88,9 @@ void Watch::settled(const WatchedCommand& command, const api::RequestId& request
   if (found == runs_.end()) return;
   WatchedRun& run = found->second;
   run.in_flight.clear();
-  if (const auto* pass = std::get_if<api::ForwardBackwardResult>(&outcome)) {
-    const auto loss = pass->metrics.find("loss:sum");
-    if (loss == pass->metrics.end()) return;
+  if (const auto* result = std::get_if<api::ForwardBackwardResult>(&outcome)) {
+    const auto loss = result->metrics.find("loss:sum");
+    if (loss == result->metrics.end()) return;
     if (command.evaluates) {
       run.evaluations.add_at(run.steps, loss->second, command.loss_weight);
     } else {

@@ -23,7 +23,7 @@ struct WatchedCommand {
   std::string run;
   double begin = 0.0;        // now_seconds()
   double loss_weight = 0.0;  // what to divide its loss by; 0: none to show
-  bool evaluates = false;    // a forward pass alone
+  bool evaluates = false;    // forward alone
 };
 
 // What is worth remembering of `command`.
@@ -37,9 +37,9 @@ struct WatchedRun {
   double begin = 0.0;  // seconds since 1970
   bool live = true;
   int64_t steps = 0;
-  std::string in_flight = {};  // how far its long pass is, in words
+  std::string in_flight = {};  // how far its long request is, in words
   LossCurve curve = LossCurve();
-  LossCurve evaluations = LossCurve();  // of forward passes alone, by the step behind them
+  LossCurve evaluations = LossCurve();  // of forward alone, by the step behind them
 };
 
 class Watch {
