@@ -70,6 +70,7 @@ ranks:
 checks:
 	@for check in tools/check/check_*.py; do [ ! -e "$$check" ] || python3 "$$check"; done
 	@python3 tools/check/check_layers.py --self-test
+	@python3 tools/check/check_docs.py --self-test
 	@python3 tools/check/check_python_imports.py --self-test
 
 asan tsan:
