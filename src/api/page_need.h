@@ -59,6 +59,8 @@ struct CachePages {
   [[nodiscard]] int64_t of_largest(const Sample& sample) const {
     return holding(prompt_size(sample) + sample.max_tokens) + (sample.num_samples > 1 ? 1 : 0);
   }
+  // The inverse: positions of the longest request that `pages` hold, whatever its rows.
+  [[nodiscard]] int64_t longest(int64_t pages) const { return (pages - 1) * page_size; }
 
  private:
   [[nodiscard]] static int64_t prompt_size(const SampleRequest& request) {

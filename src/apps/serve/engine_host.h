@@ -54,11 +54,11 @@ class EngineHost {
 
   [[nodiscard]] const std::vector<api::BaseInfo>& bases() const { return bases_; }
   [[nodiscard]] const engine::RunPlan& plan() const { return plan_; }
-  // Positions that the cache has for one sample: a prompt that several share keeps one more page.
+  // Positions that the cache has for one sample.
   [[nodiscard]] int64_t longest_sample(api::BaseId base) const {
     const auto index = static_cast<size_t>(base);
-    return (plan_.server.max_pages[index] - 1) *
-           engines_[index].stages->engine().kv_pool().page_size();
+    const engine::KvPool& pool = engines_[index].stages->engine().kv_pool();
+    return pool.need().longest(plan_.server.max_pages[index]);
   }
   [[nodiscard]] const ModelTexts& texts(api::BaseId base) const {
     return engines_.at(static_cast<size_t>(base)).texts;
