@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <filesystem>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "checkpoint/peft_config.h"
 
 namespace strata::server {
 namespace {
@@ -46,12 +46,7 @@ std::string base_in_config(const std::string& name, const std::string& dir) {
                             "folder?",
                             name, dir));
   }
-  boost::json::error_code error;
-  const boost::json::value file = boost::json::parse(read_file(path, kMaxConfigBytes), error);
-  if (error || !file.is_object())
-    throw Error(ErrorCode::kInvalidArgument, path + ": want a JSON object");
-  const boost::json::value* base = file.get_object().if_contains("base_model_name_or_path");
-  return base != nullptr && base->is_string() ? std::string(base->get_string()) : "";
+  return parse_peft_config(read_file(path, kMaxConfigBytes), path).base_model_name_or_path;
 }
 
 std::string last_part(std::string_view path) {
