@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's context allows, in one arithmetic and one sentence: asked by
-// the server before it takes a command, and by an engine before it runs one.
-// Nothing, or why not.
+// What a model's context and the memory for a pass allow, each in one arithmetic and one sentence:
+// asked by the server before it takes a command, and by an engine before it runs one. Nothing, or
+// why not.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,6 +23,24 @@ inline std::optional<std::string> over_context(int64_t prompt, int64_t max_token
   return "Prompt length plus max_tokens exceeds the model's context window: " +
          std::to_string(prompt) + " + " + std::to_string(max_tokens) + " > " +
          std::to_string(context);
+}
+
+// Of a datum that is trained, where a pass has memory for `longest` tokens of one.
+inline std::optional<std::string> over_memory(int64_t tokens, int64_t longest) {
+  if (tokens <= longest) return std::nullopt;
+  return "has " + std::to_string(tokens) + " tokens, and the memory for a pass holds " +
+         std::to_string(longest) +
+         " of one datum that is trained (max_trained_length of get_server_capabilities); split it, "
+         "or start the server with more --memory";
+}
+
+// Of the pass of one sequence, whose bytes an engine has counted.
+inline std::optional<std::string> over_memory(int64_t tokens, int64_t bytes, bool recomputes,
+                                              int64_t most_bytes) {
+  if (bytes <= most_bytes) return std::nullopt;
+  return "a pass of " + std::to_string(tokens) + " tokens takes " + std::to_string(bytes) +
+         " bytes" + (recomputes ? " with full recompute" : "") + ", and a pass may take " +
+         std::to_string(most_bytes) + "; split the sequence, or give more memory (--memory)";
 }
 
 }  // namespace strata::api

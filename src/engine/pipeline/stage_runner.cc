@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
+#include "api/context.h"
 #include "backend/offload_space.h"
 #include "base/check.h"
 #include "base/env.h"
@@ -182,25 +184,22 @@ const PassPlan& StageRunner::count(Flight& flight, const PassWork& work) {
 // inputs in files.
 void StageRunner::fit(Flight& flight, PassWork& work, size_t first) {
   const EngineOptions& options = engine_.options();
-  const auto too_much = [&] {
+  std::optional<std::string> fault;
+  const auto fits = [&] {
     const PassPlan& counted = count(flight, work);
-    return options.pass_bytes > 0 && counted.total() + counted.kept() > options.pass_bytes;
+    fault = api::over_memory(flight.micro_batch.builder().num_tokens(),
+                             counted.total() + counted.kept(), work.backward(),
+                             options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
+    return !fault;
   };
-  if (!too_much()) return;
+  if (fits()) return;
   if (work.backward()) work.recompute = model::Recompute::kFull;
-  if (!too_much()) return;
+  if (fits()) return;
   if (work.backward() && !options.offload.empty()) {
     work.recompute = engine_.least_recompute();
-    if (!too_much()) return;
+    if (fits()) return;
   }
-  const PassPlan& counted = engine_.last_plan();
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("sequences[{}]: a pass of {} tokens takes {} bytes{}, and a pass may take {}; "
-                  "split the sequence, or give more memory (--memory)",
-                  first, flight.micro_batch.builder().num_tokens(),
-                  counted.total() + counted.kept(), work.backward() ? " with full recompute" : "",
-                  options.pass_bytes));
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("sequences[{}]: {}", first, *fault));
 }
 
 // Space in files for the pass that was counted last.

@@ -246,12 +246,9 @@ std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
     const int64_t tokens = std::ssize(command.data[i].tokens);
     if (const auto fault = api::over_context(tokens, base.max_context))
       return fmt::format("datum {}: {}", i, *fault);
-    if (command.forward_only || tokens <= base.longest_datum) continue;
-    return fmt::format(
-        "datum {}: has {} tokens, and the memory for a pass holds {} of one datum that is trained "
-        "(max_trained_length of get_server_capabilities); split it, or start the server with more "
-        "--memory",
-        i, tokens, base.longest_datum);
+    if (command.forward_only) continue;
+    if (const auto fault = api::over_memory(tokens, base.longest_datum))
+      return fmt::format("datum {}: {}", i, *fault);
   }
   return std::nullopt;
 }
