@@ -82,9 +82,9 @@ def rl(tokens, logprobs, advantages, **more):
 
 
 class Wire:
-    def __init__(self, url, key=KEY, version="0.38.0"):
+    def __init__(self, url, key=KEY, version="0.38.0", timeout=60, **options):
         self.url = url
-        self.http = httpx.Client(base_url=url + "/api/v1/", timeout=60,
+        self.http = httpx.Client(base_url=url + "/api/v1/", timeout=timeout, **options,
                                  headers={"X-API-Key": key, "X-Stainless-Package-Version": version})
 
     def post(self, path, body, **more):

@@ -4,8 +4,9 @@
 traced by valgrind's callgrind, which knows each line that ran, inlined ones too.
 
 The rule: a file is a header with its source. It counts where it is below src/server, src/scheduler, src/engine or src/apps
-and a line of it ran for the request that does not run while nobody asks for anything. What the engine computes with (model,
-train, ops, ...) and plain values (api) are printed and not counted.
+and a line of it ran for the request that does not run while nobody asks for anything, nor when what requests left is written
+down some seconds later. The request comes on a connection that is open, and is polled once it is done. What the engine
+computes with (model, train, ops, ...) and plain values (api) are printed and not counted.
 
 usage: tools/run/walk.py PROGRAM MODEL [--lines]     PROGRAM: built with -g1 or more; --lines: which lines of each file
 Needs valgrind, and the Python of tools/run/sdk_python.sh.
@@ -21,12 +22,18 @@ import sys
 import tempfile
 import time
 
+import httpx
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import wire  # noqa: E402
 
 COUNTED = ("server", "scheduler", "engine", "apps")
-POLL_SECONDS, IDLE_SECONDS, STANDSTILL_SECONDS = 4, 8, 3  # what is swept every five seconds is a part of what runs anyway
+IDLE_SECONDS, STANDSTILL_SECONDS = 8, 3  # what is swept every five seconds is a part of what runs anyway
+QUIET_SECONDS, MOST_SECONDS = 3, 600     # so long without work is done; under valgrind on a busy machine nothing is quick
+ROUNDS = 3                               # of idling: in one of them at least the sweep finds what a request left
+SETTLE_SECONDS = 0.5                     # what follows an answer on the server's side
+TICK = os.sysconf("SC_CLK_TCK")
 
 
 def lines_of(dump):
@@ -52,7 +59,7 @@ def lines_of(dump):
 
 class Trace:
     def __init__(self, program, model, work):
-        self.work, self.num = pathlib.Path(work), 0
+        self.work, self.num, self.at_rest = pathlib.Path(work), 0, 0.0
         tool = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={work}/dump.%p"]
         command = [program, "serve", "--model", f"tiny={model}", "--listen", "127.0.0.1:0", "--data", f"{work}/data", "--no-keys", "--metrics-listen", "127.0.0.1:0",
                    "--memory", "2GiB", "--threads", "1"]
@@ -62,7 +69,8 @@ class Trace:
                                            env={**os.environ, "STRATA_CPU_PATH": "avx2"})  # valgrind knows no AVX-512
 
     def url(self):
-        for _ in range(600):
+        end = time.monotonic() + MOST_SECONDS
+        while time.monotonic() < end:
             found = re.search(r"http://127\.0\.0\.1:\d+", self.log.read_text())
             if found:
                 return found[0]
@@ -77,16 +85,34 @@ class Trace:
         before = set(self.work.glob("dump.*"))
         self.num += 1
         self.control("-d", f"part{self.num}")
-        for _ in range(100):
+        end = time.monotonic() + MOST_SECONDS
+        while time.monotonic() < end:
             new = [path for path in set(self.work.glob("dump.*")) - before if "totals:" in path.read_text(errors="replace")]
             if new:
                 return lines_of(new[0])
             time.sleep(0.1)
         raise SystemExit("walk: callgrind wrote no dump")
 
+    def worked(self, seconds):
+        """How much of one core's time the process takes, of so many seconds."""
+        def used():
+            fields = pathlib.Path(f"/proc/{self.server.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / TICK
+        before = used()
+        time.sleep(seconds)
+        return (used() - before) / seconds
+
+    def wait_until_quiet(self):
+        """Until it works no more than it does for nobody, without asking it: a poll that is held is another way."""
+        end = time.monotonic() + MOST_SECONDS
+        time.sleep(1)
+        while self.worked(QUIET_SECONDS) > 1.5 * self.at_rest + 0.02:
+            if time.monotonic() > end:
+                raise SystemExit("walk: the request is never done")
+
     def idle(self):
         """What runs while nobody asks for anything; also that the process stood still, as it does under valgrind."""
-        time.sleep(IDLE_SECONDS)
+        self.at_rest = self.worked(IDLE_SECONDS)
         os.kill(self.server.pid, signal.SIGSTOP)
         time.sleep(STANDSTILL_SECONDS)
         os.kill(self.server.pid, signal.SIGCONT)
@@ -99,7 +125,7 @@ def walks(program, model):
     with tempfile.TemporaryDirectory() as work:
         trace = Trace(program, model, work)
         try:
-            client = wire.Wire(trace.url())
+            client = wire.Wire(trace.url(), timeout=MOST_SECONDS, limits=httpx.Limits(keepalive_expiry=None))
             session = client.session()
             adapter, sampler = client.model(session), client.sampler(session, 1, base_model="tiny")
             tokens, number = list(range(5, 37)), iter(range(1, 100))
@@ -111,12 +137,16 @@ def walks(program, model):
             for name, send in (("forward_backward", lambda: adapter.send([wire.ce(tokens)])), ("asample", sample)):
                 client.result(send())  # what is made once
                 trace.control("-i", "on")
-                for _ in range(2):  # the first writes what the warm one used
+                for _ in range(ROUNDS):
+                    client.result(send())
+                    time.sleep(SETTLE_SECONDS)
+                    trace.ran()  # not what this one ran, but what is written down of it next
                     for stem, lines in trace.idle().items():
                         anyway[stem] |= lines
                 submission = send()
-                time.sleep(POLL_SECONDS)
+                trace.wait_until_quiet()
                 client.result(submission)
+                time.sleep(SETTLE_SECONDS)
                 out[name] = trace.ran()
                 for stem, lines in trace.idle().items():
                     anyway[stem] |= lines
@@ -124,7 +154,10 @@ def walks(program, model):
             return out, anyway
         finally:
             trace.server.terminate()
-            trace.server.wait(120)
+            try:
+                trace.server.wait(MOST_SECONDS)
+            except subprocess.TimeoutExpired:
+                trace.server.kill()
 
 
 def main():
