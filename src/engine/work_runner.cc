@@ -110,11 +110,12 @@ api::Capacity WorkRunner::capacity() const {
 std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interruption* breaks) {
   results_.clear();
   for (const api::RequestId& request : work.cancel) partial_.erase(request);
-  leave(work);
+  if (!work.cancel.empty() || !work.release.empty()) leave(work);
   const double begin = now_seconds();
   for (const auto& command : work.control) control(*command);
   const double joining = now_seconds();
-  join(work, results_);  // before the pass, whose breaks let others join
+  // Before the pass, whose breaks let others join.
+  if (!work.samples.empty() || !work.resume.empty()) join(work, results_);
   train_seconds_ += joining - begin;
   sample_seconds_ += now_seconds() - joining;
   if (!work.rows.empty()) train(work.rows, breaks);
