@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The nouns that travel between a front end (probe, train, generate, or serve's commands) and the
-// engine. Plain values; the engine checks them before any compute (engine/checks.cc). N tokens of a
+// engine. Plain values; the engine checks them before any compute (engine/engine.cc). N tokens of a
 // datum, K targets of a token, T tokens of all sequences, V vocabulary, P tokens of a prompt.
 #pragma once
 #include <cstdint>
