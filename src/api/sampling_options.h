@@ -7,11 +7,13 @@
 // Logprobs are those of the logits before bias, penalties and cuts.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <limits>
 #include <string_view>
 
 #include "api/batch.h"
+#include "base/rng.h"
 
 namespace strata::api {
 
@@ -83,5 +85,12 @@ constexpr SamplingOption kSamplingOptions[] = {
 
 constexpr size_t kMostLogitBiases = 1024;  // of a request
 constexpr float kMostLogitBias = 100.0f;   // and, negative, the least
+
+// What sample `i` of a server's request draws with. Others who want the same answer use it.
+inline uint64_t sample_seed(uint64_t seed, int64_t i) {
+  constexpr uint64_t kSeedStream = 0x73657276652d31;  // keeps these seeds apart from other draws
+  const auto words = Counter{.seed = seed, .stream = kSeedStream}.words(static_cast<uint64_t>(i));
+  return uint64_t{words[0]} << 32 | words[1];
+}
 
 }  // namespace strata::api

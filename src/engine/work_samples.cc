@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "api/context.h"
+#include "api/sampling_options.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/sampling/sample_seed.h"
 #include "engine/work_runner.h"
 
 namespace strata::engine {
@@ -155,7 +155,7 @@ void WorkRunner::drop_unreachable_prefixes() {
 
 void WorkRunner::add_sample(size_t group, int64_t index) {
   const api::Sample& sample = loop_.group(group).answer->sample();
-  SampleRow& row = loop_.row(loop_.add_row(group, sample_seed(sample.seed, index)));
+  SampleRow& row = loop_.row(loop_.add_row(group, api::sample_seed(sample.seed, index)));
   row.index = index;
   row.shares_prompt = index > 0;
   if (!sample.stop_texts.empty())

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <random>
 
+#include "api/sampling_options.h"
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/sampling/sample_seed.h"
 #include "model/adapter/io.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
@@ -66,7 +66,7 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   api::SampleRequest request = sampling_.request;
   request.prompt = prompt;
   request.slot = slot_;
-  request.seed = options_.seed_rule == "server" ? engine::sample_seed(seed_.value_or(0), 0)
+  request.seed = options_.seed_rule == "server" ? api::sample_seed(seed_.value_or(0), 0)
                                                 : seed_.value_or(0) + num_answers_++;
   request.stop = end_tokens_;
   const int64_t budget = context() - std::ssize(prompt);
