@@ -118,8 +118,9 @@ void SamplePass::run_pass(Backend& backend) {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
     read_logits(pass, hidden);
   }
+  if (engine_.options().draft_tokens == 0) return;
   take_back_rejected(backend);
-  if (engine_.options().draft_tokens > 0) make_drafts(pass);
+  make_drafts(pass);
 }
 
 // Of this stage; [T, D] what the head reads, where it has one.
@@ -138,7 +139,7 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
   tape_.first = space(!weights.begins());
   tape_.last_memory = space(!weights.ends());
   const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
-  keep_before_drafts(pass.backend);
+  if (engine_.options().draft_tokens > 0) keep_before_drafts(pass.backend);
   pass.on_host([&] { runner_.receive_state(tape_.first); });
   model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
   pass.on_host([&] {
