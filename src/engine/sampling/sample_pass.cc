@@ -175,6 +175,7 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
   size_t slice = 0;
   chunks_.start(pass, selected_);
   backend.on_host([&] {
+    if (!shares()) return;
     if (has_logits()) return news_.write();
     runner_.share(news_.bytes());
     news_.read();
