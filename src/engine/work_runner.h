@@ -23,7 +23,7 @@
 #include "engine/sampling/preemption.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/snapshots.h"
-#include "engine/sampling/step_budget.h"
+#include "engine/sampling/step_tokens.h"
 #include "engine/stages.h"
 
 namespace strata::engine {

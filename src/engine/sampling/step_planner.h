@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepPlanner: what each row reads in a step, as slices of one flat batch: the tokens of a step are
-// shared by owner (step_share.h), rows that decode before prompts. Writes of a row how far it is
+// shared by owner (step_tokens.h), rows that decode before prompts. Writes of a row how far it is
 // read, and when. Engine thread only.
 #pragma once
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "engine/pass_builder.h"
 #include "engine/sampling/row_book.h"
-#include "engine/sampling/step_share.h"
+#include "engine/sampling/step_tokens.h"
 
 namespace strata::engine {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/sampling/step_share.h"
+#include "engine/sampling/step_tokens.h"
 
 #include <algorithm>
 
