@@ -155,11 +155,10 @@ void WorkRunner::drop_unreachable_prefixes() {
 
 void WorkRunner::add_sample(size_t group, int64_t index) {
   const api::Sample& sample = loop_.group(group).answer->sample();
-  SampleRow& row = loop_.row(loop_.add_row(group, api::sample_seed(sample.seed, index)));
-  row.index = index;
-  row.shares_prompt = index > 0;
-  if (!sample.stop_texts.empty())
-    row.stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
+  const size_t row = loop_.add_row(group, api::sample_seed(sample.seed, index));
+  std::unique_ptr<StopText> stop;
+  if (!sample.stop_texts.empty()) stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
+  loop_.name_sample(row, index, std::move(stop));
 }
 
 std::optional<size_t> WorkRunner::find_group(const api::RequestId& request) const {

@@ -258,8 +258,8 @@ TEST(PrefixCache, KeepsNothingOfAPassThatFailed) {
         ask("request", "tenant", tiny_tokens(30, engine->config().vocab_size, 1), 3, 1));
     const auto& sample = std::get<api::Sample>(command->op);
     const size_t group =
-        book.open(std::shared_ptr<const api::SampleRequest>(command, &sample), nullptr, 1);
-    book.group(group).answer = std::make_shared<SampleAnswer>(SampleAnswer{.command = command});
+        book.open(std::shared_ptr<const api::SampleRequest>(command, &sample), nullptr, 1,
+                  std::make_shared<SampleAnswer>(SampleAnswer{.command = command}));
     const size_t row = book.add_row(group, 1);
     book.close(group);
     planner.plan(0);

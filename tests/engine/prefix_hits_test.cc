@@ -162,8 +162,8 @@ class House {
     });
     const auto& shared = std::get<api::Sample>(command->op);
     const size_t group =
-        book_.open({command, &shared}, weights, std::hash<std::string>()(owner.tenant));
-    book_.group(group).answer = std::make_shared<SampleAnswer>(SampleAnswer{.command = command});
+        book_.open({command, &shared}, weights, std::hash<std::string>()(owner.tenant),
+                   std::make_shared<SampleAnswer>(SampleAnswer{.command = command}));
     const size_t row = book_.add_row(group, ++seed_);
     book_.close(group);
     sample.seed = seed_;

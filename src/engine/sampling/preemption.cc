@@ -159,7 +159,7 @@ void Preemption::resume(const api::ResumeRow& which) {
   const std::optional<size_t> found = row_to_resume(which.tenant);
   if (!found) return;
   const size_t id = *found;
-  SampleRow& row = loop_.row(id);
+  const SampleRow& row = loop_.row(id);
   while (!which.takes_from.empty() && !has_budget(need_to_resume(row)) &&
          take_space(which.takes_from, need_to_resume(row))) {
   }
@@ -169,14 +169,8 @@ void Preemption::resume(const api::ResumeRow& which) {
          (give_up_pages(nullptr, id) || give_up_pages(nullptr, kNoRow))) {
   }
   if (!has_budget(need_to_resume(row))) return;
-  const SampleGroup& group = group_of(row);
-  int64_t reread = 0;
-  if (!row.resident) {
-    reread = group.prompt_size() + row.num_sampled();
-    row.shares_prompt = group.answer->sample().num_samples > 1;
-  }
-  row.runs_until = row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled);
-  loop_.resume(id);
+  const int64_t reread = row.resident ? 0 : group_of(row).prompt_size() + row.num_sampled();
+  loop_.resume(id, row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled));
 }
 
 std::vector<api::SampleShare> Preemption::shares() const {

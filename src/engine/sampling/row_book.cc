@@ -22,12 +22,14 @@ void RowBook::release(std::vector<void*>& pages, void*& state) {
 }
 
 size_t RowBook::open(std::shared_ptr<const api::SampleRequest> of,
-                     std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner) {
+                     std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner,
+                     std::shared_ptr<SampleAnswer> answer) {
   const api::SampleRequest& request = *of;
   engine_.check(request, next_id_);
   SampleGroup group;
   group.request = std::move(of);
   group.owner = owner;
+  group.answer = std::move(answer);
   for (const api::LogitBias& bias : request.logit_bias)
     group.bias.push_back({.token = bias.token, .add = bias.add});
   group.penalties = {.repetition = request.repetition_penalty,
@@ -71,6 +73,13 @@ size_t RowBook::add_row(size_t group_id, uint64_t seed) {
   return next_id_++;
 }
 
+void RowBook::name_sample(size_t id, int64_t index, std::unique_ptr<StopText> stop) {
+  SampleRow& row = rows_.at(id);
+  row.index = index;
+  row.shares_prompt = index > 0;
+  row.stop = std::move(stop);
+}
+
 void RowBook::close(size_t group) {
   groups_.at(group).closed = true;
   drop_if_unused(group);
@@ -98,6 +107,9 @@ void RowBook::vacate(size_t id) {
   row.drafts.clear();
   row.ahead.clear();  // its tokens are read again, and it is sampled again
   row.joined = false;
+  // Others of the group wait for the prompt that it was to read: the first of them that runs reads
+  // it in its place, from its begin. Where none runs now, the next that resumes or joins does,
+  // since nobody has begun.
   if (std::exchange(row.leads, false) && !group.ready) {
     group.begun = false;
     for (const size_t other : active_) {
@@ -133,12 +145,14 @@ void RowBook::give_up_pages(size_t id) {
   vacate(id);
 }
 
-void RowBook::resume(size_t id) {
+void RowBook::resume(size_t id, int64_t runs_until) {
   SampleRow& row = rows_.at(id);
   CHECK(!row.finished && row.aside, id);
   row.aside = false;
+  row.runs_until = runs_until;
   if (!row.resident) {
     SampleGroup& group = group_of(row);
+    row.shares_prompt = group.answer != nullptr && group.answer->sample().num_samples > 1;
     row.resident = true;
     ++group.num_resident;
     row.leads = !group.begun;
@@ -183,7 +197,8 @@ void RowBook::give_weights(size_t id, std::shared_ptr<model::LoraAdapter> adapte
   group.has_weights = true;
 }
 
-bool RowBook::can_read(SampleRow& row) {
+bool RowBook::can_read(size_t id) {
+  SampleRow& row = rows_.at(id);
   if (!group_of(row).has_weights) return false;
   if (row.leads && !std::exchange(row.has_looked, true)) look_for_prefix(row);
   if (row.leads || row.joined) return true;
@@ -216,20 +231,26 @@ void RowBook::join_prompt(SampleRow& row) {
   row.joined = true;
 }
 
-int64_t RowBook::stop_in_prompt(SampleRow& row) {
+int64_t RowBook::stop_in_prompt(size_t id) {
+  SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   const int64_t prompt = group.prompt_size();
   const int64_t border = shared_positions(group);
   const bool has_state = engine_.cache_layout().state_bytes() > 0;
   if (!has_state || !row.leads || border == 0) return prompt;
   if (!shares(group) && !uses_prefixes(group)) return prompt;
+  // The state is that of what was read, so it can be copied only while it stands at the border:
+  // a piece ends there, and behind the pass that reads it, before the next piece, the state is
+  // kept: here for the group's rows, by note_read() for other requests. Who was set aside and reads
+  // the prompt again finds the group's copy.
   if (row.position < border) return border;
   if (row.position == border && shares(group) && group.state == nullptr)
     group.state = take_copy(engine_.state_pool(), row.state);
   return prompt;
 }
 
-void RowBook::cover(SampleRow& row, int64_t end) {
+void RowBook::cover(size_t id, int64_t end) {
+  SampleRow& row = rows_.at(id);
   KvPool& pool = engine_.kv_pool();
   give_back_unread(row);
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
@@ -248,7 +269,8 @@ void RowBook::give_back_unread(SampleRow& row) {
   }
 }
 
-void RowBook::end_prompt(SampleRow& row) {
+void RowBook::end_prompt(size_t id) {
+  SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   group.ready = true;
@@ -257,6 +279,36 @@ void RowBook::end_prompt(SampleRow& row) {
   for (void* page : group.pages) {
     if (page != nullptr) pool.share(page);
   }
+}
+
+void RowBook::read_on(size_t id, int64_t end, int64_t step) {
+  SampleRow& row = rows_.at(id);
+  row.last_step = step;
+  row.position = end;
+}
+
+bool RowBook::add_token(size_t id, const ChosenToken& token) {
+  SampleRow& row = rows_.at(id);
+  const SampleGroup& group = group_of(row);
+  const api::SampleRequest& request = *group.request;
+  api::SampleResult& result = row.result;
+  if (!group.penalties.none()) ops::count_token(row.counts, token.token);
+  result.tokens.push_back(token.token);
+  result.logprobs.push_back(token.logprob);
+  result.sample_topk_ids.insert(result.sample_topk_ids.end(), token.topk_ids.begin(),
+                                token.topk_ids.end());
+  result.sample_topk_logprobs.insert(result.sample_topk_logprobs.end(), token.topk_logprobs.begin(),
+                                     token.topk_logprobs.end());
+  result.stopped =
+      std::find(request.stop.begin(), request.stop.end(), token.token) != request.stop.end();
+  return result.stopped || std::ssize(result.tokens) >= request.max_tokens;
+}
+
+ChosenToken RowBook::take_ahead(size_t id) {
+  std::vector<ChosenToken>& ahead = rows_.at(id).ahead;
+  ChosenToken first = std::move(ahead.front());
+  ahead.erase(ahead.begin());
+  return first;
 }
 
 // What is known of prefixes goes before a row lacks anything.

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // RowBook: the rows of a running batch, and the groups they come in, rows of one prompt: who runs,
-// and what is held of the cache. One table, of which each part has one writer: RowBook who runs,
-// pages and states, StepPlanner what is read, SamplePass what is sampled and drafted, Preemption
-// when a row may be set aside, WorkRunner what becomes of a command. Rows of one prompt share its
-// pages: it is read once; where sequences have a state of their own (model/cache_layout.h), up to
-// the last page border, where the first row's state is copied. With a cache of prefixes a row that
-// reads its prompt begins behind what is known of it, and leaves what it has read. Engine thread
-// only.
+// what is held of the cache, what was read and sampled. One table, which all may read and RowBook
+// alone writes: what others do to a row is a verb of its. Rows of one prompt share its pages: it is
+// read once; where sequences have a state of their own (model/cache_layout.h), up to the last page
+// border, where the first row's state is copied. With a cache of prefixes a row that reads its
+// prompt begins behind what is known of it, and leaves what it has read. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/command.h"
@@ -125,47 +124,75 @@ class RowBook {
 
   // As SamplingLoop has them.
   size_t open(std::shared_ptr<const api::SampleRequest> request,
-              std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner);
+              std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner,
+              std::shared_ptr<SampleAnswer> answer = nullptr);
   size_t add_row(size_t group, uint64_t seed);
+  // Which sample of its command the row is, and where its text ends (or null).
+  void name_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop);
   void close(size_t group);
   bool set_aside(size_t row, bool keep);
   void give_up_pages(size_t row);
-  void resume(size_t row);
+  void resume(size_t row, int64_t runs_until = 0);
   void finish(size_t id);
   api::SampleResult take(size_t id);
 
   [[nodiscard]] const std::map<size_t, SampleRow>& rows() const { return rows_; }
   [[nodiscard]] const std::map<size_t, SampleGroup>& groups() const { return groups_; }
-  [[nodiscard]] SampleRow& row(size_t id) { return rows_.at(id); }
-  [[nodiscard]] SampleGroup& group(size_t id) { return groups_.at(id); }
-  [[nodiscard]] SampleGroup& group_of(const SampleRow& row) { return groups_.at(row.group); }
+  [[nodiscard]] const SampleRow& row(size_t id) const { return rows_.at(id); }
+  [[nodiscard]] const SampleGroup& group(size_t id) const { return groups_.at(id); }
+  [[nodiscard]] const SampleGroup& group_of(const SampleRow& row) const {
+    return groups_.at(row.group);
+  }
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }
   // Of these, rows whose group's weights are being read.
   [[nodiscard]] int64_t num_waiting() const;
-  // The weights of a group that was opened without them.
+  // The weights of a group are not there yet, and come.
+  void await_weights(size_t group) { groups_.at(group).has_weights = false; }
   void give_weights(size_t group, std::shared_ptr<model::LoraAdapter> adapter);
 
-  // What a row reads of its cache, and writes to.
+  // What a row reads of its cache, and writes to (StepPlanner).
 
   // Tokens that are not in its cache yet: of the prompt, and its own.
-  [[nodiscard]] int64_t unread(const SampleRow& row) {
+  [[nodiscard]] int64_t unread(const SampleRow& row) const {
     return group_of(row).prompt_size() + row.num_sampled() - row.position;
   }
   // Whether the row can read now. One that does not lead waits for its group's prompt, behind which
   // it then begins.
-  bool can_read(SampleRow& row);
+  bool can_read(size_t row);
   // Where a row stops that reads its prompt: a leader first where further rows will begin, since
   // its state there is copied.
-  int64_t stop_in_prompt(SampleRow& row);
+  int64_t stop_in_prompt(size_t row);
   // The row has pages for positions up to `end` and a state; what no query of it will read again
   // has gone.
-  void cover(SampleRow& row, int64_t end);
+  void cover(size_t row, int64_t end);
   // With the pass that is being made the group's prompt is in the leader's cache: after it others
   // may start from there.
-  void end_prompt(SampleRow& row);
+  void end_prompt(size_t row);
+  // The row takes part in this step, and is read up to `end` by it.
+  void read_on(size_t row, int64_t end, int64_t step);
+
+  // What a pass gives of a row (SamplePass).
+
   // What the pass was to read of the row is in its cache, though nothing is sampled yet.
   void note_read(size_t row, bool ends_prompt);
+  // Values of its group's prompt, to be filled until they are complete.
+  [[nodiscard]] api::SampleResult& prompt_values(size_t row) {
+    return group_of(rows_.at(row)).prompt;
+  }
+  void complete_values(size_t row) { group_of(rows_.at(row)).has_values = true; }
+  // What take() throws in place of a result; "": nothing.
+  void set_error(size_t row, const std::string& what) { rows_.at(row).error = what; }
+  // Whether it is the row's last.
+  bool add_token(size_t row, const ChosenToken& token);
+  // Tokens that were sampled in advance, oldest first, and drafts of those behind them.
+  void add_ahead(size_t row, ChosenToken token) { rows_.at(row).ahead.push_back(std::move(token)); }
+  ChosenToken take_ahead(size_t row);
+  void add_draft(size_t row, int32_t token) { rows_.at(row).drafts.push_back(token); }
+  void clear_drafts(size_t row) { rows_.at(row).drafts.clear(); }
+  // The last `count` tokens that were read are not in its cache: they were drafts that do not
+  // count.
+  void unread_last(size_t row, int64_t count) { rows_.at(row).position -= count; }
 
   // Tokens of the prompts that were looked for, and those that were found.
   struct PrefixCounts {
@@ -175,6 +202,7 @@ class RowBook {
   [[nodiscard]] const PrefixCounts& prefix_counts() const { return prefix_counts_; }
 
  private:
+  [[nodiscard]] SampleGroup& group_of(SampleRow& row) { return groups_.at(row.group); }
   [[nodiscard]] bool uses_prefixes(const SampleGroup& group) const {
     return prefixes_ != nullptr && group.answer != nullptr && group.has_weights;
   }

@@ -90,7 +90,7 @@ std::span<const SampledToken> SamplePass::run() {
   }
   for (const StepSlice& slice : step_.slices()) {
     drafts_.read += slice.num_drafts;
-    if (slice.ends_prompt) book_.group_of(book_.row(slice.id)).has_values = true;
+    if (slice.ends_prompt) book_.complete_values(slice.id);
   }
   std::sort(sampled_.begin(), sampled_.end(),
             [](const auto& a, const auto& b) { return a.id < b.id; });
@@ -101,11 +101,7 @@ std::span<const SampledToken> SamplePass::run() {
 void SamplePass::hand_out_ahead() {
   const std::vector<size_t> active(book_.active().begin(), book_.active().end());
   for (const size_t id : active) {
-    SampleRow& row = book_.row(id);
-    if (row.ahead.empty()) continue;
-    const ChosenToken chosen = std::move(row.ahead.front());
-    row.ahead.erase(row.ahead.begin());
-    use_choice(id, chosen);
+    if (!book_.row(id).ahead.empty()) use_choice(id, book_.take_ahead(id));
   }
 }
 
@@ -212,17 +208,17 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
 // Row `at` of the pass, where it is of a prompt whose values are wanted.
 void SamplePass::read_prompt(model::Pass& pass, const StepSlice& slice, int32_t at,
                              const LogitsRow& of) {
-  SampleRow& row = book_.row(slice.id);
-  SampleGroup& group = book_.group_of(row);
+  const SampleRow& row = book_.row(slice.id);
+  const SampleGroup& group = book_.group_of(row);
   const int64_t next = row.position - (slice.end - at) + 1;
   bool reads_prompt = false;
   pass.on_host([&] { reads_prompt = records_prompt(row); });
   if (!reads_prompt || next >= group.prompt_size() || !reads_position(*group.request, next)) return;
   recorded_.push_back({slice.id, next});
   try {
-    if (has_logits()) record_prompt(pass.backend, group, next, of);
+    if (has_logits()) record_prompt(pass.backend, slice.id, next, of);
   } catch (const Error& error) {
-    row.error = error.what();
+    book_.set_error(slice.id, error.what());
   }
 }
 
@@ -246,33 +242,34 @@ void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_r
   choice.topk_logprobs.resize(k);
 }
 
-void SamplePass::record_prompt(Backend& backend, SampleGroup& group, int64_t position,
+void SamplePass::record_prompt(Backend& backend, size_t row, int64_t position,
                                const LogitsRow& of) {
   const auto at = static_cast<size_t>(position);
-  const api::SampleRequest& request = *group.request;
+  const api::SampleRequest& request = *book_.group_of(book_.row(row)).request;
+  api::SampleResult& values = book_.prompt_values(row);
   const auto read_logprob = [&](int32_t token, float& out) {
     ops::target_logprobs(backend, of.logits, of.lse, {&of.row, 1}, {&token, 1}, {&out, 1});
   };
   const auto [first_target, last_target] = targets_at(request, position);
   for (size_t i = first_target; i < last_target; ++i) {
     const int32_t id = request.prompt_targets.ids[i];
-    if (id >= 0) read_logprob(id, group.prompt.prompt_target_logprobs[i]);
+    if (id >= 0) read_logprob(id, values.prompt_target_logprobs[i]);
   }
   if (request.prompt_draws > 0) {
     const auto draws = static_cast<size_t>(request.prompt_draws);
     const size_t offset = (at - 1) * draws;
     ops::draw_tokens(backend, of.logits, of.lse, of.row,
                      {.temperature = request.temperature, .seed = request.seed}, offset,
-                     std::span(group.prompt.prompt_draw_ids).subspan(offset, draws),
-                     std::span(group.prompt.prompt_draw_logprobs).subspan(offset, draws));
+                     std::span(values.prompt_draw_ids).subspan(offset, draws),
+                     std::span(values.prompt_draw_logprobs).subspan(offset, draws));
   }
   if (!request.wants_prompt_logprobs() || position < request.first_prompt_logprob) return;
-  read_logprob(request.prompt[at], group.prompt.prompt_logprobs[at]);
+  read_logprob(request.prompt[at], values.prompt_logprobs[at]);
   const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
   if (k == 0) return;
   ops::topk_logprobs(backend, of.logits, of.lse, of.row,
-                     std::span(group.prompt.topk_ids).subspan(at * k, k),
-                     std::span(group.prompt.topk_logprobs).subspan(at * k, k));
+                     std::span(values.topk_ids).subspan(at * k, k),
+                     std::span(values.topk_logprobs).subspan(at * k, k));
 }
 
 // One token for each choice. A row that cannot be read ends alone.
@@ -297,10 +294,12 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
 // What a chunk of logits gave.
 void SamplePass::share_news() {
   for (const RecordedPrompt& recorded : recorded_) {
-    SampleRow& row = book_.row(recorded.row);
-    news_.pass(row.error);
-    SampleGroup& group = book_.group_of(row);
-    api::SampleResult& prompt = group.prompt;
+    const SampleRow& row = book_.row(recorded.row);
+    std::string error = row.error;
+    news_.pass(error);
+    book_.set_error(recorded.row, error);
+    const SampleGroup& group = book_.group_of(row);
+    api::SampleResult& prompt = book_.prompt_values(recorded.row);
     const auto at = static_cast<size_t>(recorded.position);
     const auto [first, last] = targets_at(*group.request, recorded.position);
     news_.pass(std::span(prompt.prompt_target_logprobs).subspan(first, last - first));
@@ -323,26 +322,12 @@ void SamplePass::share_news() {
 }
 
 void SamplePass::use_choice(size_t id, const ChosenToken& choice) {
-  SampleRow& row = book_.row(id);
   if (!choice.error.empty()) {
-    row.error = choice.error;
+    book_.set_error(id, choice.error);
     sampled_.push_back({.id = id, .token = -1, .last = true});
     return book_.finish(id);
   }
-  const SampleGroup& group = book_.group_of(row);
-  const api::SampleRequest& request = *group.request;
-  api::SampleResult& result = row.result;
-  if (!group.penalties.none()) ops::count_token(row.counts, choice.token);
-  result.tokens.push_back(choice.token);
-  result.logprobs.push_back(choice.logprob);
-  result.sample_topk_ids.insert(result.sample_topk_ids.end(), choice.topk_ids.begin(),
-                                choice.topk_ids.end());
-  result.sample_topk_logprobs.insert(result.sample_topk_logprobs.end(),
-                                     choice.topk_logprobs.begin(), choice.topk_logprobs.end());
-  result.stopped =
-      std::find(request.stop.begin(), request.stop.end(), choice.token) != request.stop.end();
-  const bool last =
-      result.stopped || static_cast<int64_t>(result.tokens.size()) >= request.max_tokens;
+  const bool last = book_.add_token(id, choice);
   sampled_.push_back({.id = id, .token = choice.token, .logprob = choice.logprob, .last = last});
   if (last) book_.finish(id);
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SamplePass: the pass over what a step reads, and what comes of its logits: values of prompts,
-// tokens, drafts of multi-token prediction. Writes what rows have sampled and drafted, and the
-// values of their groups' prompts. Of a model in stages every rank plans the same steps and runs
-// its stage of them; the last one has the logits, and tells the others what they gave. Engine
-// thread only.
+// tokens, drafts of multi-token prediction. Of a model in stages every rank plans the same steps
+// and runs its stage of them; the last one has the logits, and tells the others what they gave.
+// Engine thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -60,7 +59,7 @@ class SamplePass {
   };
   void read_prompt(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
   void add_choice(const StepSlice& slice, int32_t at, int32_t logits_row);
-  void record_prompt(Backend& backend, SampleGroup& group, int64_t position, const LogitsRow& of);
+  void record_prompt(Backend& backend, size_t row, int64_t position, const LogitsRow& of);
   void share_news();
   void choose(Backend& backend, TensorView logits, TensorView lse);
   static ChosenToken chosen_of(SampleChoice& choice);

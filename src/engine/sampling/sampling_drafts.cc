@@ -22,27 +22,27 @@ void SamplePass::keep_before_drafts(Backend& backend) {
 
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
 void SamplePass::accept_draft(SampleChoice& choice) {
-  SampleRow& row = book_.row(choice.id);
+  const SampleRow& row = book_.row(choice.id);
   // One that stands behind a rejected draft was given a prefix that the row does not have.
   if (row.finished || row.ahead.size() + 1 != choice.num_drafts) return;
   if (!row.ahead.empty() && !row.ahead.back().error.empty()) return;
   const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
   if (row.drafts[choice.num_drafts - 1] != before) return;
   ++drafts_.accepted;
-  row.ahead.push_back(chosen_of(choice));
+  book_.add_ahead(choice.id, chosen_of(choice));
 }
 
 // Rows stand before the first draft that was rejected, as if it had not been read.
 void SamplePass::take_back_rejected(Backend& backend) {
   backend.on_host([&] {
     for (const StepSlice& slice : step_.slices()) {
-      SampleRow& row = book_.row(slice.id);
+      const SampleRow& row = book_.row(slice.id);
       if (slice.num_drafts == 0 || row.finished) continue;
       // Every accepted draft gave one token in advance, and the first rejected one ends them.
       const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
       put_back_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
                     row.position);
-      row.position -= rejected;
+      book_.unread_last(slice.id, rejected);
     }
   });
 }
@@ -87,9 +87,9 @@ void SamplePass::list_known_rows(const model::Pass& pass) {
   mtp_slices_.clear();
   for (size_t s = 0; s < step_.slices().size(); ++s) {
     const StepSlice& slice = step_.slices()[s];
-    SampleRow& row = book_.row(slice.id);
+    const SampleRow& row = book_.row(slice.id);
     if (row.finished) continue;
-    const bool is_run = pass.on_host([&] { row.drafts.clear(); });
+    const bool is_run = pass.on_host([&] { book_.clear_drafts(slice.id); });
     const model::PassSequence& sequence = pass.sequences[s];
     const SampleGroup& group = book_.group_of(row);
     const int64_t prompt = group.prompt_size();
@@ -200,7 +200,7 @@ void SamplePass::choose_drafts(model::Pass& own, TensorView hidden) {
     backend.on_host([&] {
       for (const SampleChoice& choice : choices_) {
         // No numbers: nothing is taken for the next token.
-        if (choice.error.empty()) book_.row(choice.id).drafts.push_back(choice.token);
+        if (choice.error.empty()) book_.add_draft(choice.id, choice.token);
       }
     });
   }

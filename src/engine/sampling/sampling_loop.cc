@@ -31,9 +31,7 @@ size_t SamplingLoop::open(const std::shared_ptr<const api::SampleRequest>& reque
                           const std::shared_ptr<SampleAnswer>& answer) {
   size_t group = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {  // the first one checks
-    RowBook& book = parts_[i]->book;
-    group = book.open(request, adapter.empty() ? nullptr : adapter[i], owner);
-    book.group(group).answer = answer;
+    group = parts_[i]->book.open(request, adapter.empty() ? nullptr : adapter[i], owner, answer);
   }
   return group;
 }
@@ -45,7 +43,7 @@ void SamplingLoop::give_weights(size_t group, const StagedAdapter& adapter) {
 // What a row ended with is told once.
 api::SampleResult SamplingLoop::take(size_t id) {
   for (size_t i = 1; i < parts_.size(); ++i) {
-    parts_[i]->book.row(id).error.clear();
+    parts_[i]->book.set_error(id, "");
     static_cast<void>(parts_[i]->book.take(id));
   }
   return book().take(id);

@@ -57,10 +57,14 @@ class SamplingLoop {
     all([&](RowBook& book) { row = book.add_row(group, seed); });
     return row;
   }
+  // Which sample of its command the row is, and where its text ends (or null).
+  void name_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
+    book().name_sample(row, index, std::move(stop));
+  }
   // A group whose weights are not there yet, and their arrival: its rows count as running, and take
   // no part in steps before it.
   void await_weights(size_t group) {
-    all([&](RowBook& book) { book.group(group).has_weights = false; });
+    all([&](RowBook& book) { book.await_weights(group); });
   }
   void give_weights(size_t group, const StagedAdapter& adapter);
   void close(size_t group) {
@@ -78,15 +82,18 @@ class SamplingLoop {
   void give_up_pages(size_t row) {
     all([&](RowBook& book) { book.give_up_pages(row); });
   }
-  void resume(size_t row) {
-    all([&](RowBook& book) { book.resume(row); });
+  // It is not to be set aside before it has sampled `runs_until` tokens.
+  void resume(size_t row, int64_t runs_until = 0) {
+    all([&](RowBook& book) { book.resume(row, runs_until); });
   }
   // The table, by id. Rows go when they are taken, groups with the last row once they are closed.
   [[nodiscard]] const std::map<size_t, SampleRow>& rows() const { return book().rows(); }
   [[nodiscard]] const std::map<size_t, SampleGroup>& groups() const { return book().groups(); }
-  [[nodiscard]] SampleRow& row(size_t id) { return book().row(id); }
-  [[nodiscard]] SampleGroup& group(size_t id) { return book().group(id); }
-  [[nodiscard]] SampleGroup& group_of(const SampleRow& row) { return book().group_of(row); }
+  [[nodiscard]] const SampleRow& row(size_t id) const { return book().row(id); }
+  [[nodiscard]] const SampleGroup& group(size_t id) const { return book().group(id); }
+  [[nodiscard]] const SampleGroup& group_of(const SampleRow& row) const {
+    return book().group_of(row);
+  }
   // Tokens that a step may read and sample, but for one of each row where one owner has all rows.
   // 0: the engine's prefill_tokens, which it never exceeds.
   void set_step_tokens(int64_t tokens) { step_tokens_ = tokens; }

@@ -7,9 +7,10 @@
 namespace strata::engine {
 
 // Tokens that the row reads next: of its prompt, or of its own after that.
-int64_t StepPlanner::next_piece(SampleRow& row, int64_t budget) {
+int64_t StepPlanner::next_piece(size_t id, int64_t budget) {
+  const SampleRow& row = book_.row(id);
   if (row.position >= book_.group_of(row).prompt_size()) return std::min(book_.unread(row), budget);
-  return std::min(book_.stop_in_prompt(row) - row.position, budget);
+  return std::min(book_.stop_in_prompt(id) - row.position, budget);
 }
 
 // Which rows have one token to go through the model, the last they know, and which have more to
@@ -19,10 +20,10 @@ void StepPlanner::sort_rows() {
   reading_.clear();
   claims_.clear();
   for (const size_t id : book_.active()) {
-    SampleRow& row = book_.row(id);
+    const SampleRow& row = book_.row(id);
     if (!row.ahead.empty()) continue;
     const SampleGroup& group = book_.group_of(row);
-    if (!book_.can_read(row)) continue;
+    if (!book_.can_read(id)) continue;
     auto claim = std::find_if(claims_.begin(), claims_.end(),
                               [&](const StepClaim& c) { return c.owner == group.owner; });
     if (claim == claims_.end()) claim = claims_.insert(claim, {.owner = group.owner});
@@ -74,7 +75,7 @@ void StepPlanner::plan(int64_t step_tokens) {
   for (const size_t id : reading_) {
     int64_t& left = claim_of(id).granted_prompt;
     if (left <= 0) continue;
-    const int64_t count = next_piece(book_.row(id), left);
+    const int64_t count = next_piece(id, left);
     add_slice(id, count);
     left -= count;
   }
@@ -99,23 +100,22 @@ int64_t StepPlanner::drafts_to_read(const SampleRow& row) const {
 
 // A slice of more tokens than the row has reads its drafts behind them.
 void StepPlanner::add_slice(size_t id, int64_t count) {
-  SampleRow& row = book_.row(id);
-  SampleGroup& group = book_.group_of(row);
+  const SampleRow& row = book_.row(id);
+  const SampleGroup& group = book_.group_of(row);
   const int64_t end = row.position + count;
   const bool samples = count >= book_.unread(row);
   const int64_t reach = samples ? reach_of_drafts(row, end) : end;
-  book_.cover(row, reach);
+  book_.cover(id, reach);
   builder_.reach(reach);
   const int64_t begin_row = builder_.num_tokens();
   const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
   const int64_t num_drafts = std::max<int64_t>(0, count - book_.unread(row));
   const bool ends_prompt = end == group.prompt_size() && row.leads;
-  row.last_step = num_steps_;
   if (row.position < group.prompt_size()) {
     builder_.add(std::span(group.request->prompt)
                      .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
                  row.position, group.adapter, kept);
-    if (ends_prompt) book_.end_prompt(row);
+    if (ends_prompt) book_.end_prompt(id);
   } else {
     next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
                         row.result.tokens.end());
@@ -130,7 +130,7 @@ void StepPlanner::add_slice(size_t id, int64_t count) {
                      .num_drafts = num_drafts,
                      .first_index = row.result.tokens.size(),
                      .ends_prompt = ends_prompt});
-  row.position = end;
+  book_.read_on(id, end, num_steps_);
 }
 
 }  // namespace strata::engine

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepPlanner: what each row reads in a step, as slices of one flat batch: the tokens of a step are
-// shared by owner (step_tokens.h), rows that decode before prompts. Writes of a row how far it is
-// read, and when. Engine thread only.
+// shared by owner (step_tokens.h), rows that decode before prompts. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -38,7 +37,7 @@ class StepPlanner {
   [[nodiscard]] int64_t most_drafts(const SampleRow& row) const;
 
  private:
-  [[nodiscard]] int64_t next_piece(SampleRow& row, int64_t budget);
+  [[nodiscard]] int64_t next_piece(size_t id, int64_t budget);
   void sort_rows();
   void add_slice(size_t id, int64_t count);
   [[nodiscard]] int64_t drafts_to_read(const SampleRow& row) const;
