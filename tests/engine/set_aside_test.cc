@@ -190,6 +190,33 @@ TEST(SetAside, AShortSampleIsNotHeldUpByAnotherTenantsLongOnes) {
   }
 }
 
+// Whoever gives samples up frees all they hold, also of those that are aside.
+TEST(SetAside, ARowThatIsAsideIsCancelled) {
+  Server server({.options = {.page_size = 4}}, {}, {.max_sample_rows = 2});
+  const std::vector<std::string> given_up = {"long-0", "long-1"};
+  for (const std::string& id : given_up)
+    server.submit(sample_of(*server.engine, "hog", id, 5, 60, 1));
+  for (int i = 0; i < 20; ++i) server.turn();
+  server.submit(sample_of(*server.engine, "other", "third", 6, 60, 1));
+  const auto num_aside = [&] {
+    int64_t count = 0;
+    for (const api::SampleShare& share : server.runner.capacity().shares) count += share.rows_aside;
+    return count;
+  };
+  for (int i = 0; i < 5; ++i) server.turn();
+  ASSERT_EQ(num_aside(), 1);
+  for (const std::string& id : given_up) EXPECT_TRUE(server.scheduler.cancel({id}, "given up"));
+  server.turn();
+  EXPECT_EQ(num_aside(), 0);
+  EXPECT_EQ(server.runner.capacity().running_samples, 1);
+  server.run();
+  for (const std::string& id : given_up) {
+    ASSERT_EQ(server.posted[id].size(), 1u) << id;
+    EXPECT_EQ(std::get<api::Failure>(server.posted[id][0]).message, "given up");
+  }
+  EXPECT_TRUE(std::holds_alternative<api::SampleOutput>(server.posted["third"].at(0)));
+}
+
 // Tenants that keep coming, with requests up to what the whole pool holds: each is answered once,
 // as it would be alone, and nothing is held in the end.
 TEST(SetAside, ACrowdOnFewPagesGetsWhatEachWouldAlone) {
