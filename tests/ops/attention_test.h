@@ -181,15 +181,131 @@ struct ExpectedAttention {
 //   d_p:    e_d = (H + 1) u sum_h |d_out v|; delta: e_D = sum_h |d_out| e_out + H u sum_h |d_out
 //   out| d_s:    p (e_d + e_D + |d_p - delta| (e_p' + w + 2 u)), e_p' = e_p + e_lse d_q:    scale
 //   sum_j (e_ds |k| + (T + 2) u |d_s k|) + o |d_q|; d_k, d_v alike over queries.
+class ExpectedSequence {
+ public:
+  ExpectedSequence(const AttentionCase& c, DType dtype, int64_t length, int64_t begin)
+      : c_(c),
+        shape_{length, c.num_heads, c.num_kv_heads, c.head_dim, c.value_dim(), c.window},
+        w_(dtype == DType::kF32 ? 0.0 : unit_roundoff(DType::kBF16)),
+        o_forward_(unit_roundoff(dtype)),
+        terms_(static_cast<double>((c.window == 0 ? length : std::min(length, c.window)) *
+                                   c.num_heads / c.num_kv_heads) +
+               2),
+        q_at_(static_cast<size_t>(begin * c.num_heads * c.head_dim)),
+        k_at_(static_cast<size_t>(begin * c.num_kv_heads * c.head_dim)),
+        o_at_(static_cast<size_t>(begin * c.num_heads * c.value_dim())),
+        v_at_(static_cast<size_t>(begin * c.num_kv_heads * c.value_dim())),
+        l_at_(static_cast<size_t>(begin * c.num_heads)) {}
+
+  // Of all sequences' values, q, k, v and d_out.
+  void fill(const double* q, const double* k, const double* v, const double* d_out,
+            ExpectedAttention& e) {
+    qs_ = q + q_at_;
+    ks_ = k + k_at_;
+    vs_ = v + v_at_;
+    ds_ = d_out + o_at_;
+    const double scale = c_.scale();
+    ref::attention(shape_, scale, qs_, ks_, vs_, e.out.want.data() + o_at_,
+                   e.lse.want.data() + l_at_);
+    ref::attention_backward(shape_, scale, qs_, ks_, vs_, ds_, e.d_q.want.data() + q_at_,
+                            e.d_k.want.data() + k_at_, e.d_v.want.data() + v_at_);
+    for (int64_t t = 0; t < shape_.num_tokens; ++t) {
+      for (int64_t n = 0; n < c_.num_heads; ++n) bound_row(t, n, e);
+    }
+  }
+
+ private:
+  static constexpr double kU = 0x1.0p-24;
+
+  // What rounding makes of a row's probabilities, and of its out times d_out.
+  struct Rounding {
+    double p = 0, lse = 0, delta = 0;
+  };
+
+  void bound_row(int64_t t, int64_t n, ExpectedAttention& e) {
+    const auto row = static_cast<size_t>(shape_.query(t, n));
+    const double lse = ref::attention_probabilities(shape_, c_.scale(), qs_, ks_, t, n, p_);
+    double largest = 0;
+    double largest_score = 0;
+    for (int64_t j = shape_.first_key(t); j <= t; ++j) {
+      double sum = 0;
+      for (int64_t h = 0; h < c_.head_dim; ++h) {
+        sum += std::abs(qs_[row + static_cast<size_t>(h)] * ks_[shape_.key(j, n) + h]) * c_.scale();
+      }
+      largest = std::max(largest, sum);
+      largest_score =
+          std::max(largest_score, std::abs(lse + std::log(p_[static_cast<size_t>(j)] + 1e-300)));
+    }
+    const double e_s = (static_cast<double>(c_.head_dim) + 4) * kU * largest;
+    Rounding rounding = {.p = 2 * e_s + (largest_score + 48) * kU,
+                         .lse = e_s + (std::abs(lse) + largest_score + 48) * kU};
+    e.lse.bound[l_at_ + row / static_cast<size_t>(c_.head_dim)] = rounding.lse;
+    const double delta = bound_out(t, n, rounding, e);
+    for (int64_t j = shape_.first_key(t); j <= t; ++j) bound_key(t, n, j, delta, rounding, e);
+  }
+
+  // Returns its out times d_out.
+  double bound_out(int64_t t, int64_t n, Rounding& rounding, ExpectedAttention& e) {
+    const auto value_dim = static_cast<double>(shape_.value_dim);
+    double delta = 0;
+    for (int64_t h = 0; h < shape_.value_dim; ++h) {
+      const size_t at = static_cast<size_t>(shape_.out(t, n)) + static_cast<size_t>(h);
+      double magnitude = 0;
+      for (int64_t j = shape_.first_key(t); j <= t; ++j) {
+        magnitude += p_[static_cast<size_t>(j)] * std::abs(vs_[shape_.value(j, n) + h]);
+      }
+      const double want = e.out.want[o_at_ + at];
+      double& bound = e.out.bound[o_at_ + at];
+      bound = magnitude * (rounding.p + w_ + 1.1 * terms_ * kU) + o_forward_ * std::abs(want);
+      rounding.delta += std::abs(ds_[at]) * (bound + value_dim * kU * std::abs(want));
+      delta += ds_[at] * want;
+    }
+    return delta;
+  }
+
+  void bound_key(int64_t t, int64_t n, int64_t j, double delta, const Rounding& rounding,
+                 ExpectedAttention& e) {
+    const auto row = static_cast<size_t>(shape_.query(t, n));
+    const auto out_row = static_cast<size_t>(shape_.out(t, n));
+    const auto key = static_cast<size_t>(shape_.key(j, n));
+    const auto value = static_cast<size_t>(shape_.value(j, n));
+    const double scale = c_.scale();
+    double d_p = 0;
+    double d_p_magnitude = 0;
+    for (int64_t h = 0; h < shape_.value_dim; ++h) {
+      const double product =
+          ds_[out_row + static_cast<size_t>(h)] * vs_[value + static_cast<size_t>(h)];
+      d_p += product;
+      d_p_magnitude += std::abs(product);
+    }
+    const double prob = p_[static_cast<size_t>(j)];
+    const double relative = rounding.p + rounding.lse + w_ + terms_ * kU;
+    const double d_s = prob * (d_p - delta);
+    const double e_d_s =
+        prob * ((static_cast<double>(shape_.value_dim) + 1) * kU * d_p_magnitude + rounding.delta) +
+        std::abs(d_s) * relative;
+    for (int64_t h = 0; h < c_.head_dim; ++h) {
+      const size_t qi = row + static_cast<size_t>(h);
+      const size_t ki = key + static_cast<size_t>(h);
+      e.d_q.bound[q_at_ + qi] += scale * e_d_s * std::abs(ks_[ki]);
+      e.d_k.bound[k_at_ + ki] += scale * e_d_s * std::abs(qs_[qi]);
+    }
+    for (int64_t h = 0; h < shape_.value_dim; ++h) {
+      e.d_v.bound[v_at_ + value + static_cast<size_t>(h)] +=
+          prob * relative * std::abs(ds_[out_row + static_cast<size_t>(h)]);
+    }
+  }
+
+  const AttentionCase& c_;
+  const ref::AttentionShape shape_;
+  const double w_, o_forward_, terms_;
+  const size_t q_at_, k_at_, o_at_, v_at_, l_at_;
+  const double *qs_ = nullptr, *ks_ = nullptr, *vs_ = nullptr, *ds_ = nullptr;
+  std::vector<double> p_;
+};
+
 inline ExpectedAttention expected_attention(const AttentionCase& c, const AttentionData& data,
                                             DType result) {
-  constexpr double kU = 0x1.0p-24;
-  const double w = data.q.view().dtype == DType::kF32 ? 0.0 : unit_roundoff(DType::kBF16);
-  const double o_forward = unit_roundoff(data.q.view().dtype);
-  const double o = unit_roundoff(result);
-  const double scale = c.scale();
-  const int64_t dim = c.head_dim;
-  const int64_t value_dim = c.value_dim();
   const auto q = data.q.values();
   const auto k = data.k.values();
   const auto v = data.v.values();
@@ -197,93 +313,15 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
   const auto sized = [](size_t n) {
     return Expected{std::vector<double>(n), std::vector<double>(n)};
   };
-  ExpectedAttention e{sized(d_out.size()), sized(q.size() / static_cast<size_t>(dim)),
+  ExpectedAttention e{sized(d_out.size()), sized(q.size() / static_cast<size_t>(c.head_dim)),
                       sized(q.size()), sized(k.size()), sized(v.size())};
   int64_t begin = 0;
   for (const int64_t length : c.lengths) {
-    const ref::AttentionShape shape{length, c.num_heads, c.num_kv_heads, dim, value_dim, c.window};
-    const auto q_at = static_cast<size_t>(begin * c.num_heads * dim);
-    const auto k_at = static_cast<size_t>(begin * c.num_kv_heads * dim);
-    const auto o_at = static_cast<size_t>(begin * c.num_heads * value_dim);
-    const auto v_at = static_cast<size_t>(begin * c.num_kv_heads * value_dim);
-    const auto l_at = static_cast<size_t>(begin * c.num_heads);
-    const double* qs = q.data() + q_at;
-    const double* ks = k.data() + k_at;
-    const double* vs = v.data() + v_at;
-    const double* ds = d_out.data() + o_at;
-    ref::attention(shape, scale, qs, ks, vs, e.out.want.data() + o_at, e.lse.want.data() + l_at);
-    ref::attention_backward(shape, scale, qs, ks, vs, ds, e.d_q.want.data() + q_at,
-                            e.d_k.want.data() + k_at, e.d_v.want.data() + v_at);
-    const int64_t keys = c.window == 0 ? length : std::min(length, c.window);
-    const double terms = static_cast<double>(keys * c.num_heads / c.num_kv_heads) + 2;
-    std::vector<double> p;
-    for (int64_t t = 0; t < length; ++t) {
-      for (int64_t n = 0; n < c.num_heads; ++n) {
-        const auto row = static_cast<size_t>(shape.query(t, n));
-        const auto out_row = static_cast<size_t>(shape.out(t, n));
-        const double lse = ref::attention_probabilities(shape, scale, qs, ks, t, n, p);
-        double largest = 0;
-        double largest_score = 0;
-        for (int64_t j = shape.first_key(t); j <= t; ++j) {
-          double sum = 0;
-          for (int64_t h = 0; h < dim; ++h) {
-            sum += std::abs(qs[row + static_cast<size_t>(h)] * ks[shape.key(j, n) + h]) * scale;
-          }
-          largest = std::max(largest, sum);
-          largest_score =
-              std::max(largest_score, std::abs(lse + std::log(p[static_cast<size_t>(j)] + 1e-300)));
-        }
-        const double e_s = (static_cast<double>(dim) + 4) * kU * largest;
-        const double e_p = 2 * e_s + (largest_score + 48) * kU;
-        const double e_lse = e_s + (std::abs(lse) + largest_score + 48) * kU;
-        e.lse.bound[l_at + row / static_cast<size_t>(dim)] = e_lse;
-        double e_delta = 0;
-        double delta = 0;
-        for (int64_t h = 0; h < value_dim; ++h) {
-          const size_t at = out_row + static_cast<size_t>(h);
-          double magnitude = 0;
-          for (int64_t j = shape.first_key(t); j <= t; ++j) {
-            magnitude += p[static_cast<size_t>(j)] * std::abs(vs[shape.value(j, n) + h]);
-          }
-          const double want = e.out.want[o_at + at];
-          double& bound = e.out.bound[o_at + at];
-          bound = magnitude * (e_p + w + 1.1 * terms * kU) + o_forward * std::abs(want);
-          e_delta +=
-              std::abs(ds[at]) * (bound + static_cast<double>(value_dim) * kU * std::abs(want));
-          delta += ds[at] * want;
-        }
-        for (int64_t j = shape.first_key(t); j <= t; ++j) {
-          const auto key = static_cast<size_t>(shape.key(j, n));
-          const auto value = static_cast<size_t>(shape.value(j, n));
-          double d_p = 0;
-          double d_p_magnitude = 0;
-          for (int64_t h = 0; h < value_dim; ++h) {
-            const double product =
-                ds[out_row + static_cast<size_t>(h)] * vs[value + static_cast<size_t>(h)];
-            d_p += product;
-            d_p_magnitude += std::abs(product);
-          }
-          const double prob = p[static_cast<size_t>(j)];
-          const double rounding = e_p + e_lse + w + terms * kU;
-          const double d_s = prob * (d_p - delta);
-          const double e_d_s =
-              prob * ((static_cast<double>(value_dim) + 1) * kU * d_p_magnitude + e_delta) +
-              std::abs(d_s) * rounding;
-          for (int64_t h = 0; h < dim; ++h) {
-            const size_t qi = row + static_cast<size_t>(h);
-            const size_t ki = key + static_cast<size_t>(h);
-            e.d_q.bound[q_at + qi] += scale * e_d_s * std::abs(ks[ki]);
-            e.d_k.bound[k_at + ki] += scale * e_d_s * std::abs(qs[qi]);
-          }
-          for (int64_t h = 0; h < value_dim; ++h) {
-            e.d_v.bound[v_at + value + static_cast<size_t>(h)] +=
-                prob * rounding * std::abs(ds[out_row + static_cast<size_t>(h)]);
-          }
-        }
-      }
-    }
+    ExpectedSequence(c, data.q.view().dtype, length, begin)
+        .fill(q.data(), k.data(), v.data(), d_out.data(), e);
     begin += length;
   }
+  const double o = unit_roundoff(result);
   for (Expected* x : {&e.d_q, &e.d_k, &e.d_v}) {
     for (size_t i = 0; i < x->want.size(); ++i) x->bound[i] += o * std::abs(x->want[i]);
   }

@@ -117,6 +117,35 @@ TEST(HyperConnection, SinkhornEndsOnColumns) {
   }
 }
 
+// Comb's rows for its columns.
+std::vector<double> turned(std::vector<double> w, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t j = 0; j < i; ++j) std::swap(w[2 * n + i * n + j], w[2 * n + j * n + i]);
+  }
+  return w;
+}
+
+std::vector<double> weights_of_others(const Case& c, const Site& site, const Buffer& mix,
+                                      double eps, bool transposed) {
+  ref::HyperShape shape = shape_of(c);
+  shape.eps = eps;
+  shape.steps = c.steps;
+  const auto n = static_cast<size_t>(c.streams);
+  std::vector<double> out;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    auto own = part(mix.values(), t * numbers(c), numbers(c)), base = site.base.values();
+    // Columns first is rows first of what is turned.
+    if (transposed) {
+      own = turned(own, n);
+      base = turned(base, n);
+    }
+    auto w = ref::hyper_weights(shape, own, base, site.scale.values());
+    if (transposed) w = turned(w, n);
+    out.insert(out.end(), w.begin(), w.end());
+  }
+  return out;
+}
+
 // What others had wrong in a site's weights, planted in the reference with an epsilon that shows:
 // the bound of MixAndWeightsMatchReference is then missed by more than a hundred times.
 TEST(HyperConnectionTraps, WeightsOfOthersShow) {
@@ -135,35 +164,13 @@ TEST(HyperConnectionTraps, WeightsOfOthersShow) {
                  .eps = kEps,
                  .steps = c.steps},
                 got);
-  ref::HyperShape shape = shape_of(c);
-  shape.eps = kEps;
-  const auto reference = [&](bool transposed, int steps) {
-    std::vector<double> out;
-    shape.steps = steps;
-    const auto n = static_cast<size_t>(c.streams);
-    const auto turned = [&](std::vector<double> w) {
-      for (size_t i = 0; i < n; ++i) {
-        for (size_t j = 0; j < i; ++j) std::swap(w[2 * n + i * n + j], w[2 * n + j * n + i]);
-      }
-      return w;
-    };
-    for (int64_t t = 0; t < c.tokens; ++t) {
-      auto own = part(mix.values(), t * r, r), base = site.base.values();
-      // Columns first is rows first of what is turned.
-      if (transposed) {
-        own = turned(own);
-        base = turned(base);
-      }
-      auto w = ref::hyper_weights(shape, own, base, site.scale.values());
-      if (transposed) w = turned(w);
-      out.insert(out.end(), w.begin(), w.end());
-    }
-    return out;
+  const auto reference = [&](bool transposed) {
+    return weights_of_others(c, site, mix, kEps, transposed);
   };
   const auto limits = [&](const std::vector<double>& want) {
     return relative_l2(got.values(), want) / (1.01 * unit_roundoff(kF32));
   };
-  const std::vector<double> right = reference(false, c.steps);
+  const std::vector<double> right = reference(false);
   EXPECT_LE(limits(right), 1);
   std::vector<double> with_eps = right;
   for (size_t i = 0; i < with_eps.size(); ++i) {
@@ -171,7 +178,7 @@ TEST(HyperConnectionTraps, WeightsOfOthersShow) {
     if (at >= c.streams && at < 2 * c.streams) with_eps[i] += kEps;
   }
   EXPECT_GT(limits(with_eps), 100) << "post with an epsilon";
-  EXPECT_GT(limits(reference(true, c.steps)), 100) << "softmax over columns, rows last";
+  EXPECT_GT(limits(reference(true)), 100) << "softmax over columns, rows last";
   // One more pass over rows behind the last one over columns.
   std::vector<double> rows_last = right;
   for (size_t m = static_cast<size_t>(2 * c.streams); m < rows_last.size();
@@ -185,7 +192,7 @@ TEST(HyperConnectionTraps, WeightsOfOthersShow) {
   }
   EXPECT_GT(limits(rows_last), 100) << "the last pass over rows";
   RecordProperty("eps", std::to_string(limits(with_eps)));
-  RecordProperty("columns", std::to_string(limits(reference(true, c.steps))));
+  RecordProperty("columns", std::to_string(limits(reference(true))));
   RecordProperty("rows_last", std::to_string(limits(rows_last)));
 }
 

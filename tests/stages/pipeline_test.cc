@@ -211,6 +211,17 @@ TEST(Pipeline, FaultOfABatchIsAnErrorOnAllRanks) {
   }
 }
 
+void expect_taken(const StagePlan& planned, StageRunner& runner) {
+  SCOPED_TRACE(runner.stage());
+  EXPECT_EQ(planned.pass_bytes, runner.pass_bytes());
+  EXPECT_EQ(planned.held_bytes, runner.held_bytes());
+  EXPECT_EQ(planned.border_bytes, runner.border_bytes());
+  EXPECT_EQ(planned.peak_deferred, runner.peak_deferred());
+  EXPECT_EQ(planned.deferred_bytes, runner.deferred_bytes());
+  EXPECT_EQ(planned.peak_live, runner.peak_live());
+  EXPECT_EQ(planned.weight_bytes, runner.engine().model().weights->num_bytes());
+}
+
 // Stages take what they were planned to: weights, what trains, and their passes, as many of them
 // as in flight at once.
 TEST(StagePlans, AreWhatIsTaken) {
@@ -257,14 +268,8 @@ TEST(StagePlans, AreWhatIsTaken) {
         pipeline.run(batch);
         for (const auto& runner : pipeline.stages()) {
           const StagePlan& planned = plans[runner->stage()];
-          EXPECT_EQ(planned.pass_bytes, runner->pass_bytes()) << runner->stage();
-          EXPECT_EQ(planned.held_bytes, runner->held_bytes()) << runner->stage();
-          EXPECT_EQ(planned.border_bytes, runner->border_bytes()) << runner->stage();
-          EXPECT_EQ(planned.peak_deferred, runner->peak_deferred()) << runner->stage();
-          EXPECT_EQ(planned.deferred_bytes, runner->deferred_bytes()) << runner->stage();
+          expect_taken(planned, *runner);
           EXPECT_EQ(planned.deferred_bytes > 0, parameters && kind == schedule::Kind::kZb1p);
-          EXPECT_EQ(planned.peak_live, runner->peak_live()) << runner->stage();
-          EXPECT_EQ(planned.weight_bytes, runner->engine().model().weights->num_bytes());
           const int64_t taken = runner->engine().adapter(slot).num_bytes();
           EXPECT_EQ(adapter_bytes.at(runner->stage()), taken);
           EXPECT_GT(planned.training_bytes, taken - 1);
