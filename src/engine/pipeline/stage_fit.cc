@@ -3,15 +3,18 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
-#include "engine/pipeline/stage_front.h"
+#include "engine/plan/recompute_plan.h"
 
 namespace strata::engine {
 namespace {
 
-constexpr size_t kRankPoints = 512;  // choices of a rank's stages together
+constexpr size_t kStagePoints = 256;  // choices of a stage
+constexpr size_t kCorrected = 4;      // of them that are counted beforehand
+constexpr size_t kRankPoints = 512;   // choices of a rank's stages together
 
 using model::RecomputeRegions;
 
@@ -38,6 +41,109 @@ model::Recompute together(std::span<const model::Recompute> of_stages,
   }
   return model::Recompute::keeping(std::move(tags), std::move(masks));
 }
+
+// Of points by rising bytes and falling cost at most about so many, evenly over their bytes: both
+// ends, and between them the cheapest of each share.
+template <typename P>
+void thin_out(std::vector<P>& points, size_t most) {
+  if (points.size() <= most) return;
+  const auto first = static_cast<double>(points.front().bytes);
+  const double share =
+      (static_cast<double>(points.back().bytes) - first) / static_cast<double>(most);
+  const auto share_of = [&](const P& point) {
+    return static_cast<int64_t>((static_cast<double>(point.bytes) - first) / share);
+  };
+  std::vector<P> kept = {points.front()};
+  for (size_t i = 1; i < points.size(); ++i) {
+    const bool is_last = i + 1 == points.size() || share_of(points[i + 1]) != share_of(points[i]);
+    if (is_last) kept.push_back(std::move(points[i]));
+  }
+  points = std::move(kept);
+}
+
+// Strikes points that another is no worse than in both; the rest by rising bytes.
+template <typename P>
+void keep_best(std::vector<P>& points) {
+  std::stable_sort(points.begin(), points.end(), [](const P& a, const P& b) {
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.cost < b.cost;
+  });
+  std::vector<P> best;
+  for (P& point : points) {
+    if (best.empty() || point.cost < best.back().cost) best.push_back(std::move(point));
+  }
+  points = std::move(best);
+}
+
+}  // namespace
+
+// What one stage can keep of its activations where each layer is recomputed alone: choices by
+// rising bytes and falling work, none of which is better in both. None depends on a number of bytes
+// that is to hold it, so that more bytes only add choices.
+class StageFront {
+ public:
+  // `shape`: of a micro-batch on this stage.
+  StageFront(const PipelinePlan& plan, int stage, Engine& engine, const PlanShape& shape,
+             const Price& price)
+      : plan_(plan),
+        stage_(stage),
+        engine_(engine),
+        shape_(shape),
+        planner_(engine, shape, /*offloads=*/false, price) {
+    size_t choice = 0;
+    for (const RecomputePlanner::Point& point : planner_.front())
+      points_.push_back({point.bytes, point.cost, choice++});
+    thin_out(points_, kStagePoints);
+    correct_bytes();
+  }
+
+  struct Point {
+    int64_t bytes = 0;  // of the stage, about
+    double cost = 0.0;  // of what is recomputed of a micro-batch, in floating-point operations
+    size_t choice = 0;  // for recompute() and counted()
+  };
+  [[nodiscard]] const std::vector<Point>& points() const { return points_; }
+  [[nodiscard]] model::Recompute recompute(size_t choice) const { return planner_.at(choice); }
+  // What the stage takes with it, as its passes are counted: once.
+  const StagePlan& counted(size_t choice) {
+    const auto found = counted_.find(choice);
+    if (found != counted_.end()) return found->second;
+    PlanShape shape = shape_;
+    shape.recompute = recompute(choice);
+    return counted_.emplace(choice, plan_stage(plan_, stage_, engine_, shape)).first->second;
+  }
+
+ private:
+  // Bytes of choices are but about right, and those of a pass: some are counted, and what they are
+  // off by is spread over those between them.
+  void correct_bytes() {
+    const size_t step = std::max<size_t>(1, points_.size() / kCorrected);
+    std::vector<size_t> at;
+    for (size_t i = 0; i + 1 < points_.size(); i += step) at.push_back(i);
+    at.push_back(points_.size() - 1);
+    std::vector<double> off;
+    for (const size_t i : at)
+      off.push_back(static_cast<double>(counted(points_[i].choice).total() - points_[i].bytes));
+    for (size_t k = 0; k < at.size(); ++k) {
+      const size_t end = k + 1 < at.size() ? at[k + 1] : at[k] + 1;
+      for (size_t i = at[k]; i < end; ++i) {
+        const double share = static_cast<double>(i - at[k]) / static_cast<double>(end - at[k]);
+        const double own = k + 1 < at.size() ? off[k] + share * (off[k + 1] - off[k]) : off[k];
+        points_[i].bytes += static_cast<int64_t>(own);
+      }
+    }
+    keep_best(points_);
+  }
+
+  const PipelinePlan& plan_;
+  const int stage_;
+  Engine& engine_;
+  const PlanShape shape_;
+  RecomputePlanner planner_;
+  std::vector<Point> points_;
+  std::unordered_map<size_t, StagePlan> counted_;
+};
+
+namespace {
 
 // Choices of stages whose layers are regions of their own. Ranks wait for the busiest one: at each
 // level of work every rank has the fewest bytes that keep it there. A lower level takes no fewer.
