@@ -31,6 +31,13 @@ engine::RunPlan plan_run(const TrainRun& run);
 engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
                          engine::RecomputePlan recompute);
 
+// Of a model that nothing divides, in passes in which no step is planned. Without a time.
+engine::RunPlan plan_run(engine::Engine& engine, const engine::PlanShape& pass);
+// What a stage takes for a pass that is there, and counted; or a model that nothing divides.
+engine::StagePlan plan_stage(const engine::PipelinePlan& pipeline, int stage,
+                             engine::Engine& engine, const engine::PlanShape& shape,
+                             const engine::PassPlan& counted);
+
 // A model that is served: its stages, and how they divide it; without a plan one, which is whole.
 struct ServedModel {
   std::vector<engine::Engine*> stages;

@@ -51,7 +51,7 @@ PlannedPasses stage_passes(const ServedModel& model, size_t stage, int64_t token
   engine::Engine& engine = *model.stages[stage];
   const engine::PlanShape shape = pass_shape(engine, tokens, rank, expert_rank);
   if (model.plan == nullptr) {
-    const int64_t bytes = engine::plan_pass_bytes(engine, shape);
+    const int64_t bytes = engine::plan_pass(engine, shape).total();
     return {bytes, bytes};
   }
   const engine::StagePlan plan =

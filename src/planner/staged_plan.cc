@@ -217,8 +217,7 @@ class StagedPlanner {
         {"data", processes * shape_.pass.data_bytes +
                      ranks * std::max({shape_.step_tokens, shape_.largest_step, shape_.longest}) *
                          kListBytesPerToken});
-    plan.items.push_back(
-        {"process", processes * engine::process_bytes() + (ranks - 1) * kRankBytes});
+    plan.items.push_back({"process", processes * engine::kProcessBytes + (ranks - 1) * kRankBytes});
     return plan;
   }
 

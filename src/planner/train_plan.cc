@@ -29,11 +29,11 @@ int64_t evaluation_bytes(engine::Engine& engine, const RunShape& shape, int64_t 
   }
   if (pass.pass_tokens <= pass_tokens(shape, micro_tokens)) return 0;
   pass.backward = pass.train_base = false;
-  return engine::plan_pass_bytes(engine, pass);
+  return engine::plan_pass(engine, pass).total();
 }
 
-bool weights_in_files(const engine::Engine& engine, const RunShape& shape) {
-  return shape.pass.weights_in_files || engine.model().weights->in_files();
+bool weights_in_files(const TrainRun& run) {
+  return run.shape.pass.weights_in_files || run.whole.model().weights->in_files();
 }
 
 // Passes that the sequences take, in their order.
@@ -50,71 +50,38 @@ int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
 }
 
 // The one stage of a model that nothing divides.
-engine::StagePlan stage_of(const engine::RunPlan& plan) {
-  engine::StagePlan stage = {.weight_bytes = plan.bytes_of("weights"),
-                             .file_bytes = plan.memory.file_bytes,
-                             .training_bytes = plan.bytes_of("adapters"),
-                             .pass_bytes = plan.bytes_of("pass"),
-                             .list_bytes = plan.bytes_of("positions")};
-  if (plan.pass.train_base) {
-    stage.training_bytes += plan.bytes_of("base training");
-    stage.step_bytes = plan.bytes_of("step");
+engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
+  engine::StagePlan stage = {.file_bytes = memory.file_bytes};
+  for (const auto& [name, bytes] : memory.items) {
+    if (name == "weights") stage.weight_bytes = bytes;
+    if (name == "adapters" || name == "base training") stage.training_bytes += bytes;
+    if (name == "pass") stage.pass_bytes = bytes;
+    if (name == "positions") stage.list_bytes = bytes;
+    if (name == "step") stage.step_bytes = bytes;
   }
   return stage;
 }
 
-engine::RunPlan plan_passes(const TrainRun& run, const RunShape& shape, int64_t micro_tokens,
-                            engine::RecomputePlan recompute) {
-  engine::RunPlan plan = {.pipeline = run.division.told,
-                          .schedule = run.division.schedule,
-                          .micro_tokens = micro_tokens,
-                          .pass = pass_of(shape, micro_tokens),
-                          .recompute = std::move(recompute),
-                          .weights_in_files = weights_in_files(run.whole, shape)};
-  if (plan.pipeline.layers.empty())
-    plan.pipeline = engine::make_whole_plan(run.whole.config().num_layers());
-  plan.pass.recompute = plan.recompute.recompute;
-  const int64_t bytes =
-      std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
-  plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
-  plan.stages.push_back(stage_of(plan));
-  double tokens = 0.0;
-  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
-  plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *
-                                      static_cast<double>(shape.step_tokens) / tokens);
-  const engine::Work work = engine::step_work(*run.whole.model().weights,
-                                              {.lengths = shape.lengths,
-                                               .modules = shape.pass.modules,
-                                               .indexer_loss = shape.pass.indexer_loss},
-                                              {.tokens = static_cast<double>(shape.step_tokens),
-                                               .number = plan.num_passes,
-                                               .pass_tokens = plan.pass.pass_tokens,
-                                               .weights_in_files = plan.weights_in_files},
-                                              plan.recompute);
-  plan.work.push_back(1.0 / plan.pipeline.data * work);
-  return plan;
-}
-
-engine::RunPlan plan_passes(const TrainRun& run, const RunShape& shape,
-                            const model::Recompute& recompute) {
-  return plan_passes(
-      run, shape, shape.micro_tokens,
-      engine::describe_recompute(run.whole, pass_of(shape, shape.micro_tokens), recompute));
+// In passes as long as they may be.
+engine::RunPlan plan_passes(const TrainRun& run, const model::Recompute& recompute) {
+  const int64_t tokens = run.shape.micro_tokens;
+  return plan_run(run, tokens,
+                  engine::describe_recompute(run.whole, pass_of(run.shape, tokens), recompute));
 }
 
 // The plan that costs the least of those that a memory holds; or what is missing.
 class Fit {
  public:
   // `any_files`: also activations in files beyond the space for them.
-  Fit(const TrainRun& run, const RunShape& shape, bool any_files)
+  Fit(const TrainRun& run, bool any_files)
       : run_(run),
         engine_(run.whole),
-        shape_(shape),
+        shape_(run.shape),
         budget_(run.memory->bytes),
         any_files_(any_files) {
-    for (const int64_t limit : pass_limits(shape)) {
+    for (const int64_t limit : pass_limits(shape_)) {
       if (!any_files) try_passes(limit, /*offloads=*/false);
-      if (any_files || shape.file_space.most > 0) try_passes(limit, /*offloads=*/true);
+      if (any_files || shape_.file_space.most > 0) try_passes(limit, /*offloads=*/true);
     }
   }
   [[nodiscard]] bool has() const { return best_.has_value(); }
@@ -144,7 +111,7 @@ class Fit {
           return planned <= budget_ && (any_files_ || shape_.file_space.holds(file_bytes, planned));
         });
     if (!plan) return;
-    engine::RunPlan whole = plan_passes(run_, shape_, limit, *std::move(plan));
+    engine::RunPlan whole = plan_run(run_, limit, *std::move(plan));
     const double cost = shape_.price.of(whole.work.front());
     if (best_ && cost >= cost_) return;
     best_ = std::move(whole);
@@ -166,37 +133,36 @@ class Fit {
 bool needs_files(const TrainRun& run) {
   const RunShape& shape = run.shape;
   if (shape.pass.train_base || run.is_loaded) return false;
-  RunShape in_files = shape;
-  in_files.pass.weights_in_files = true;
+  TrainRun in_files = run;
+  in_files.shape.pass.weights_in_files = true;
   // Of the longest passes that keep all.
   const double least_cost =
-      shape.price.of(plan_passes(run, in_files, model::Recompute::kNone).work.front());
+      shape.price.of(plan_passes(in_files, model::Recompute::kNone).work.front());
   for (const bool any_files : {false, true}) {
-    const Fit in_memory(run, shape, any_files);
+    const Fit in_memory(run, any_files);
     if (!any_files && shape.file_space.most == 0) {
       if (in_memory.has()) return false;
       continue;  // files are a last resort
     }
     if (in_memory.cost() <= least_cost) return false;
-    const Fit weights(run, in_files, any_files);
+    const Fit weights(in_files, any_files);
     if (in_memory.has() || weights.has()) return weights.cost() < in_memory.cost();
   }
   return true;
 }
 
-engine::RunPlan plan_within(const TrainRun& run) {
-  RunShape shape = run.shape;
-  shape.pass.weights_in_files = shape.pass.weights_in_files || needs_files(run);
-  Fit fit(run, shape, /*any_files=*/false);
+engine::RunPlan plan_within(TrainRun run) {
+  if (needs_files(run)) run.shape.pass.weights_in_files = true;
+  Fit fit(run, /*any_files=*/false);
   if (fit.has()) return fit.take();
-  Fit in_files(run, shape, /*any_files=*/true);
+  Fit in_files(run, /*any_files=*/true);
   if (in_files.has()) return in_files.take();
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} tokens "
                   "takes {} at least, with all it can in files; give more, or drop longer examples "
                   "with --max-length",
-                  run.memory->text, weights_in_files(run.whole, shape) ? "" : "weights, ",
+                  run.memory->text, weights_in_files(run) ? "" : "weights, ",
                   report::format_bytes(in_files.besides()), in_files.least_tokens(),
                   report::format_bytes(in_files.least())));
 }
@@ -205,12 +171,53 @@ engine::RunPlan plan_within(const TrainRun& run) {
 
 engine::RunPlan plan_run(const TrainRun& run) {
   if (!run.division.is_whole()) return plan_staged(run);
-  return run.memory ? plan_within(run) : plan_passes(run, run.shape, run.recompute);
+  return run.memory ? plan_within(run) : plan_passes(run, run.recompute);
 }
 
 engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
                          engine::RecomputePlan recompute) {
-  return plan_passes(run, run.shape, micro_tokens, std::move(recompute));
+  const RunShape& shape = run.shape;
+  engine::RunPlan plan = {.pipeline = run.division.told,
+                          .schedule = run.division.schedule,
+                          .micro_tokens = micro_tokens,
+                          .pass = pass_of(shape, micro_tokens),
+                          .recompute = std::move(recompute),
+                          .weights_in_files = weights_in_files(run)};
+  if (plan.pipeline.layers.empty())
+    plan.pipeline = engine::make_whole_plan(run.whole.config().num_layers());
+  plan.pass.recompute = plan.recompute.recompute;
+  const int64_t bytes =
+      std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
+  plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
+  plan.stages.push_back(stage_of(plan.memory));
+  double tokens = 0.0;
+  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
+  plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *
+                                      static_cast<double>(shape.step_tokens) / tokens);
+  const engine::Work work = engine::step_work(*run.whole.model().weights,
+                                              {.lengths = shape.lengths,
+                                               .modules = shape.pass.modules,
+                                               .indexer_loss = shape.pass.indexer_loss},
+                                              {.tokens = static_cast<double>(shape.step_tokens),
+                                               .number = plan.num_passes,
+                                               .pass_tokens = plan.pass.pass_tokens,
+                                               .weights_in_files = plan.weights_in_files},
+                                              plan.recompute);
+  plan.work.push_back(1.0 / plan.pipeline.data * work);
+  return plan;
+}
+
+engine::RunPlan plan_run(engine::Engine& engine, const engine::PlanShape& pass) {
+  return {.pipeline = engine::make_whole_plan(engine.config().num_layers()),
+          .pass = pass,
+          .memory = engine::plan_memory(engine, pass)};
+}
+
+engine::StagePlan plan_stage(const engine::PipelinePlan& pipeline, int stage,
+                             engine::Engine& engine, const engine::PlanShape& shape,
+                             const engine::PassPlan& counted) {
+  if (!pipeline.is_whole()) return engine::plan_stage(pipeline, stage, engine, shape);
+  return stage_of(engine::plan_memory(engine, shape, counted.total(), counted.file_bytes));
 }
 
 }  // namespace strata::planner

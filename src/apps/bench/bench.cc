@@ -145,16 +145,25 @@ class Bench {
     return model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
   }
 
-  // Of the work; passes may be shorter than its batch, and not than a sequence.
-  [[nodiscard]] engine::RunPlan plan_of_memory() const {
+  // Of training passes may be shorter than the work, and not than a sequence.
+  [[nodiscard]] engine::RunPlan plan_of_work() const {
+    const int64_t most = engine_->options().pass_tokens, tokens = work_.batch * work_.length;
+    if (work_.kind != Kind::kTrain) {
+      engine::PlanShape shape = {.pass_tokens = std::min(tokens, most),
+                                 .kv_positions = work_.batch * (work_.length + kTimedTokens + 2),
+                                 .num_sampled = work_.batch};
+      if (work_.adapters) shape.modules = modules();
+      return planner::plan_run(*engine_, shape);
+    }
     return planner::plan_run(
         {.whole = *engine_,
          .shape = {.pass = {.modules = modules(), .backward = true},
-                   .micro_tokens = engine_->options().pass_tokens,
+                   .micro_tokens = most,
                    .lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
                    .longest = work_.length,
-                   .step_tokens = work_.batch * work_.length,
+                   .step_tokens = tokens,
                    .file_space = space_for_files(options_.offload)},
+         .recompute = engine_->options().recompute,
          .memory = budget_of(options_.memory),
          .is_loaded = true});
   }
@@ -187,7 +196,7 @@ class Bench {
           std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options);
     }
     if (!options_.memory.empty()) {
-      plan_ = plan_of_memory();
+      plan_ = plan_of_work();
       if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
       engine_->set_pass(plan_->micro_tokens, plan_->recompute.recompute);
     }
@@ -339,16 +348,7 @@ class Bench {
   }
 
   [[nodiscard]] engine::MemoryPlan planned() const {
-    if (plan_) return plan_->memory;
-    const int64_t tokens = work_.batch * work_.length;
-    engine::PlanShape shape = {
-        .pass_tokens = std::min<int64_t>(tokens, std::max<int64_t>(2048, work_.length)),
-        .backward = work_.kind == Kind::kTrain,
-        .kv_positions =
-            work_.kind == Kind::kTrain ? 0 : work_.batch * (work_.length + kTimedTokens + 2),
-        .num_sampled = work_.kind == Kind::kTrain ? 0 : work_.batch};
-    if (!slots_.empty()) shape.modules = modules();
-    return engine::plan_memory(*engine_, shape);
+    return plan_ ? plan_->memory : plan_of_work().memory;
   }
 
   // Of a token in a layer, measured: the pool's memory over what it holds; 0 without one.

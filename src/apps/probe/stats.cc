@@ -7,22 +7,12 @@
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
 #include "base/process_memory.h"
-#include "engine/pipeline/stage_plan.h"
+#include "planner/planner.h"
 
 namespace strata::apps {
 namespace {
 
 namespace json = boost::json;
-
-engine::PassPlan count_pass(const engine::PipelinePlan& plan, int stage, engine::Engine& engine,
-                            const engine::PassWork& work, engine::PassState& state) {
-  engine::PassMeter meter(engine.backend());
-  const auto whole = [&](Backend& counter) { engine::count_pass(counter, engine, work, state); };
-  const auto apart = [&](Backend& counter) {
-    return count_stage_pass(counter, engine, work, state, plan.defers(stage));
-  };
-  return plan.has_flights() ? meter.count_held(apart) : meter.count(whole);
-}
 
 // Whether backward makes this activation again (model/pass/recompute.h).
 bool is_recomputed(const engine::Engine& engine, const model::SavedCost& cost) {
@@ -45,7 +35,6 @@ json::object object_of(const std::map<std::string, int64_t>& by_tag) {
 struct ProbeStats::Heaviest {
   engine::PlanShape shape;
   engine::PassPlan plan;
-  std::vector<model::SavedCost> saved;
 };
 
 ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine,
@@ -55,8 +44,7 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
                              .train_base = batch.gradients == api::Gradients::kParameters,
                              .mtp = batch.mtp_weight > 0.0f,
                              .indexer_loss = batch.indexer_weight > 0.0f},
-                   .plan = {},
-                   .saved = {}};
+                   .plan = {}};
   engine::Round round;
   round.num_dealt = plan_.data;
   while (next_round(plan_, engine.options().pass_tokens, batch, round)) {
@@ -64,13 +52,13 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
       engine::MicroBatch rows;
       const engine::PassWork work =
           rows.lay_out(engine, batch, round.firsts[m], round.firsts[m + 1]);
-      engine::PassPlan counted = count_pass(plan_, stage, engine, work, rows.state());
+      engine::PassPlan counted =
+          engine::plan_pass(engine, work, rows.state(), plan_.has_flights(), plan_.defers(stage));
       const bool is_first = most.shape.pass_tokens == 0;
       most.shape.pass_tokens = std::max(most.shape.pass_tokens, rows.builder().num_tokens());
       if (!is_first && counted.total() + counted.kept() <= most.plan.total() + most.plan.kept())
         continue;
       most.plan = std::move(counted);
-      most.saved = rows.builder().saved_costs();
     }
   }
   return most;
@@ -93,12 +81,16 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
                  .layers = engine.model().weights->part().size(),
                  .peak_live = runner.peak_live()};
   const Heaviest most = heaviest_pass(runner.stage(), engine, batch);
-  const int64_t trained = plan(most, runner, stage);
-  stage.peak_bytes = stage.weight_bytes + trained + engine.backend().scratch().high_water() +
+  const engine::StagePlan planned =
+      planner::plan_stage(plan_, runner.stage(), engine, most.shape, most.plan);
+  stage.weight_bytes = planned.weight_bytes;
+  stage.planned_bytes = planned.total();
+  stage.peak_bytes = planned.weight_bytes + planned.training_bytes +
+                     engine.backend().scratch().high_water() +
                      engine.backend().worker_high_water() * engine.backend().parallelism() +
                      runner.peak_live() * runner.held_bytes() + runner.border_bytes() +
                      runner.peak_deferred() * runner.deferred_bytes();
-  for (const model::SavedCost& cost : most.saved) {
+  for (const model::SavedCost& cost : most.plan.saved) {
     const std::string tag(cost.tag);
     if (is_recomputed(engine, cost)) {
       ++stage.recomputed[tag];
@@ -110,24 +102,6 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
   }
   Stage& kept = stages_[static_cast<size_t>(runner.stage() * plan_.data + data)];
   if (stage.planned_bytes >= kept.planned_bytes) kept = std::move(stage);
-}
-
-int64_t ProbeStats::plan(const Heaviest& most, engine::StageRunner& runner, Stage& stage) {
-  if (!plan_.is_whole()) {
-    const engine::StagePlan own = plan_stage(plan_, runner.stage(), runner.engine(), most.shape);
-    stage.planned_bytes = own.total();
-    stage.weight_bytes = own.weight_bytes;
-    return own.training_bytes;
-  }
-  const engine::MemoryPlan memory =
-      plan_memory(runner.engine(), most.shape, most.plan.total(), most.plan.file_bytes);
-  stage.planned_bytes = memory.total() - engine::process_bytes();
-  int64_t trained = 0;
-  for (const engine::PlanItem& item : memory.items) {
-    if (item.name == "weights") stage.weight_bytes = item.bytes;
-    if (item.name == "adapters" || item.name == "base training") trained += item.bytes;
-  }
-  return trained;
 }
 
 // What stages of this process have recorded, for rank 0 of another one.
@@ -179,7 +153,7 @@ void ProbeStats::gather(Comm& comm) {
 }
 
 std::string ProbeStats::json() const {
-  int64_t planned = num_processes_ * engine::process_bytes();
+  int64_t planned = num_processes_ * engine::kProcessBytes;
   std::map<std::string, int64_t> saved, offloaded, recomputed;
   const auto add = [](const auto& from, auto& to) {
     for (const auto& [tag, value] : from) to[tag] += value;

@@ -47,8 +47,6 @@ class ProbeStats {
   struct Heaviest;
   [[nodiscard]] Heaviest heaviest_pass(int stage, engine::Engine& engine,
                                        const api::Batch& batch) const;
-  // Fills planned and weight bytes; returns those of what trains.
-  int64_t plan(const Heaviest& most, engine::StageRunner& runner, Stage& stage);
   void record_stage(engine::StageRunner& runner, int data, const api::Batch& batch);
 
   [[nodiscard]] std::string records_text() const;

@@ -9,11 +9,6 @@
 namespace strata::engine {
 namespace {
 
-// What libraries, thread stacks and small lists write to: measured, the same for every model (4.2
-// MiB at most, while a run is saved). The program's text is mapped from its file and no memory of
-// its own.
-constexpr int64_t kProcessBytes = 5 << 20;
-
 using Adapters = std::vector<std::unique_ptr<model::LoraAdapter>>;
 
 // `count` sequences of `length` tokens each; neighbours share an adapter, so that runs are as few
@@ -50,17 +45,22 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
       .mtp_losses = mtp_losses,
       .indexer_weight = shape.indexer_loss ? 1.0f : 0.0f,
       .indexer_losses = indexer_losses};
-  PassMeter meter(engine.backend());
-  const auto whole = [&](Backend& counter) { count_pass(counter, engine, work, state); };
-  const auto apart = [&](Backend& counter) {
-    return count_stage_pass(counter, engine, work, state, shape.defers);
-  };
-  PassPlan plan = shape.in_stages ? meter.count_held(apart) : meter.count(whole);
-  plan.saved = builder.saved_costs();
-  return plan;
+  return plan_pass(engine, work, state, shape.in_stages, shape.defers);
 }
 
 }  // namespace
+
+PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
+                   bool defers) {
+  PassMeter meter(engine.backend());
+  const auto whole = [&](Backend& counter) { count_pass(counter, engine, work, state); };
+  const auto apart = [&](Backend& counter) {
+    return count_stage_pass(counter, engine, work, state, defers);
+  };
+  PassPlan plan = in_stages ? meter.count_held(apart) : meter.count(whole);
+  plan.saved = work.builder.saved_costs();
+  return plan;
+}
 
 PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
   const model::ModelWeights& weights = *engine.model().weights;
@@ -101,8 +101,6 @@ int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
       meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
   return std::max<int64_t>(0, step.total() - pass_bytes);
 }
-
-int64_t process_bytes() { return kProcessBytes; }
 
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
   const PassPlan pass = plan_pass(engine, shape);

@@ -11,6 +11,9 @@
 
 namespace strata::engine {
 
+struct PassWork;  // engine/pass.h
+struct PassState;
+
 // A pass that is planned before there are data, or adapters, to run it with.
 struct PlanShape {
   int64_t pass_tokens = 2048;
@@ -63,14 +66,16 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
 // One pass of this shape: its tokens as one sequence, as one for each worker (each of another
 // adapter), or each a sequence, whichever takes most.
 PassPlan plan_pass(Engine& engine, const PlanShape& shape);
+// One that is there: its forward and its backward in a row, or apart.
+PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
+                   bool defers);
 // The rope tables of such a pass.
 int64_t position_bytes(const Engine& engine, const PlanShape& shape);
 // What an optimizer step takes beyond the pass's bytes; 0 where the base does not train.
 int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes);
-// What libraries, thread stacks and small lists of a process write to.
-int64_t process_bytes();
-inline int64_t plan_pass_bytes(Engine& engine, const PlanShape& shape) {
-  return plan_pass(engine, shape).total();
-}
+// What libraries, thread stacks and small lists of a process write to: measured, the same for every
+// model (4.2 MiB at most, while a run is saved). The program's text is mapped from its file and no
+// memory of its own.
+constexpr int64_t kProcessBytes = 5 << 20;
 
 }  // namespace strata::engine
