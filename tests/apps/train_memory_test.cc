@@ -83,6 +83,27 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
   }
 }
 
+// Muon has no second moments of matrices, and works with more memory in a step than AdamW.
+TEST_F(TrainTest, StagesOfAllParametersTakeWhatIsPlanned) {
+  for (const char* const optimizer : {"adamw", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    TrainOptions o = options(optimizer);
+    o.model = deep_model();
+    o.method = "full";
+    o.optimizer = optimizer;
+    o.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
+    with_job(o, [&](TrainJob& job, const engine::RunPlan& plan) {
+      job.step();
+      for (const auto& runner : job.pipeline().stages()) {
+        const engine::StagePlan& planned = plan.stages[static_cast<size_t>(runner->stage())];
+        engine::Engine& engine = runner->engine();
+        EXPECT_EQ(planned.training_bytes, engine.base_trainer().num_bytes());
+        EXPECT_LE(engine.backend().scratch().high_water(), planned.pass_bytes + planned.step_bytes);
+      }
+    });
+  }
+}
+
 // The weights are twice the memory of the whole run.
 TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
   TrainOptions one = wide_options("one");

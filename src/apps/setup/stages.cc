@@ -209,7 +209,11 @@ LoadSpec with_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
 
 }  // namespace
 
-engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run) {
+void plan_base_steps(engine::Engine& engine, const train::BaseStep& how) {
+  engine.base_trainer().enable_steps([](size_t, int64_t, TensorView) {}, how);
+}
+
+engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run, const train::BaseStep& how) {
   const engine::PipelinePlan& told = run.division.told;
   const std::vector<LayerRange> parts = run.division.parts();
   std::vector<std::unique_ptr<engine::Engine>> engines;
@@ -219,6 +223,7 @@ engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run) {
         parts.size() == 1 ? std::nullopt : std::optional<LayerRange>(parts[stage]),
         threads_of(told.ranks[stage], told.num_ranks(), spec.threads)));
     engines.back()->set_share({.num_owners = told.data});
+    if (run.shape.pass.train_base) plan_base_steps(*engines.back(), how);
     run.stages.push_back(engines.back().get());
   }
   return planner::plan_run(run);

@@ -194,15 +194,15 @@ TrainRun plan_run(const LoadSpec& asked, const TrainOptions& options, const Trai
   engine->set_share({.num_owners = options.stages.data});
   check_router_biases(options, engine->model());
   const planner::RunShape shape = train_shape(spec, options, engine->config(), division, data);
-  if (options.method == "full") {
-    // Which fills nothing: plans are of what it takes.
-    engine->base_trainer().enable_steps([](size_t, int64_t, TensorView) {}, base_step_of(options));
-  }
-  run.plan = plan_run(within, {.whole = *engine,
-                               .division = division,
-                               .shape = shape,
-                               .recompute = within.recompute.policy,
-                               .memory = budget_of(options.memory)});
+  const train::BaseStep how = base_step_of(options);
+  if (shape.pass.train_base) plan_base_steps(*engine, how);
+  run.plan = plan_run(within,
+                      {.whole = *engine,
+                       .division = division,
+                       .shape = shape,
+                       .recompute = within.recompute.policy,
+                       .memory = budget_of(options.memory)},
+                      how);
   check_indexers(options, engine->model());
   const bool has_files = run.plan.weights_in_files || run.plan.recompute.file_bytes > 0;
   if (has_files) check_offload_folder(options.offload);
