@@ -33,7 +33,7 @@ class TrainDefaultsTest : public TrainTest {
     o.threads = 2;
     return o;
   }
-  [[nodiscard]] TrainOptions settled(const TrainOptions& o) const {
+  [[nodiscard]] static TrainSettings settled(const TrainOptions& o) {
     const LoadSpec spec = read_train_spec(o);
     return settle(o, spec, read_train_data(o, spec));
   }
@@ -68,7 +68,8 @@ TEST_F(TrainDefaultsTest, TheBundledModelLearnsTheBundledAnswers) {
 }
 
 TEST_F(TrainDefaultsTest, FollowTheDataTheModelAndEachOther) {
-  const TrainOptions o = settled(bare("out"));
+  const TrainOptions given = bare("out");
+  const TrainSettings o = settled(given);
   EXPECT_EQ(o.batch_size, 1);  // of 38 examples
   EXPECT_EQ(o.batch_tokens, data::kBatchTokens);
   EXPECT_EQ(o.epochs, 3);
@@ -150,7 +151,7 @@ TEST_F(TrainDefaultsTest, AResumedRunKeepsWhatWasDerived) {
   ASSERT_EQ(run_train(o), 0);
   o.resume = true;
   EXPECT_EQ(run_train(o), 0);
-  const TrainOptions was = settled(bare("out"));
+  const TrainSettings was = settled(o);
   TrainOptions named = o;
   named.batch_size = was.batch_size;
   named.epochs = was.epochs;

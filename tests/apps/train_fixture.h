@@ -232,10 +232,10 @@ class TrainTest : public ::testing::Test {
   void with_job(const TrainOptions& given, Body body) const {
     const LoadSpec spec = read_train_spec(given);
     const TrainData data = read_train_data(given, spec);
-    const TrainOptions o = settle(given, spec, data);
-    const TrainRun run = plan_run(spec, o, data);
+    const TrainSettings settings = settle(given, spec, data);
+    const TrainRun run = plan_run(spec, settings, data);
     run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
-      const auto job = make_train_job(comm, run, o, data);
+      const auto job = make_train_job(comm, run, settings, data);
       if constexpr (std::is_invocable_v<Body, TrainJob&>) {
         body(*job);
       } else {

@@ -32,12 +32,13 @@ constexpr int64_t kRank = 32;
 
 class StagesBench {
  public:
-  StagesBench(const StagedWork& work, const BenchOptions& options)
+  // `stages`: as the options have them, or as processes do.
+  StagesBench(const StagedWork& work, const BenchOptions& options, const StageOptions& stages)
       : work_(work),
         options_(options),
         spec_(spec_of(work, options)),
         config_(spec_.parsed.config),
-        plan_(division_of(config_, options.stages, spec_.recompute, options.offload).told) {}
+        plan_(division_of(config_, stages, spec_).told) {}
 
   int run() {
     run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });
@@ -66,12 +67,14 @@ class StagesBench {
                         .dtype = options.dtype,
                         .weights = options.weights,
                         .recompute = work.recompute,
+                        .offload = options.offload,
                         .threads = options.threads});
     }
     LoadSpec spec;
     spec.parsed.config = bench_config(work.shape);
     spec.dtype = parse_dtype(options.dtype, spec.parsed.config);
     spec.recompute = parse_recompute(work.recompute);
+    spec.offload = options.offload;
     return spec;
   }
 
@@ -232,14 +235,13 @@ class StagesBench {
 }  // namespace
 
 int bench_stages(const StagedWork& work, const BenchOptions& options) {
-  if (options.stages.ranks.empty()) return StagesBench(work, options).run();
+  if (options.stages.ranks.empty()) return StagesBench(work, options, options.stages).run();
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
-    BenchOptions divided = options;
-    divided.stages = stages_of(options.stages, layout);
+    const StageOptions stages = stages_of(options.stages, layout);
     StagedWork shared = work;
     shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
     report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
-    const int code = StagesBench(shared, divided).run_as_process(comm);
+    const int code = StagesBench(shared, options, stages).run_as_process(comm);
     trace.finish();
     return code;
   });

@@ -7,12 +7,10 @@
 #include <boost/json.hpp>
 #include <charconv>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <utility>
 
 #include "apps/options.h"
-#include "apps/plan/mode_options.h"
 #include "apps/plan/plan_front.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
@@ -142,11 +140,6 @@ boost::json::object json_of_passes(const engine::RunPlan& plan, int64_t num_laye
           {"limits", limits.source}};
 }
 
-engine::MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
-  return limits_of(engine.backend(), engine.model().weights->compute_dtype(), kProbeBytes,
-                   options.machine, options.save_machine);
-}
-
 // Of training.
 LoadSpec checked_spec(const PlanOptions& options) {
   if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
@@ -191,31 +184,9 @@ StageOptions stages_of(const PlanOptions& options) {
   return stages;
 }
 
-int plan_in_stages(const PlanOptions& options) {
-  const LoadSpec asked = checked_spec(options);
-  const StageOptions stages = stages_of(options);
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(asked);
-  const LoadSpec spec = options.memory.empty() ? asked : within_memory(asked);
-  const planner::Division division =
-      division_of(engine->config(), stages, spec.recompute, spec.offload);
-  if (division.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
-  planner::RunShape shape = shape_of(options, *engine, division);
-  const engine::MachineLimits limits = machine_of(options, *engine);
-  // As in plan_training().
-  if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  const engine::RunPlan plan = plan_run(spec, {.whole = *engine,
-                                               .division = division,
-                                               .shape = shape,
-                                               .recompute = spec.recompute.policy,
-                                               .memory = budget_of(options.memory)});
-  if (options.json) {
-    fmt::print("{}\n", boost::json::serialize(json_of_stages(plan, limits)));
-    return 0;
-  }
-  report::Table table({{""}, {""}});
-  planner::add_rows(plan, limits, offload_folder(options.offload), table);
-  fmt::print("{}{}", table.text(), planner::parts_text(plan));
-  return 0;
+engine::MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
+  return limits_of(engine.backend(), engine.model().weights->compute_dtype(), kProbeBytes,
+                   options.machine, options.save_machine);
 }
 
 // What each rank sends for a step, of an engine whose plan is made.
@@ -251,8 +222,7 @@ int plan_over_ranks(const PlanOptions& options) {
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   engine->set_share({.num_owners = stages.data});
-  const planner::Division division =
-      division_of(engine->config(), stages, spec.recompute, spec.offload);
+  const planner::Division division = division_of(engine->config(), stages, spec);
   if (options.method == "full") check_sums(division.told, stages);
   planner::RunShape shape = shape_of(options, *engine, division);
   const engine::MachineLimits limits = machine_of(options, *engine);
@@ -283,42 +253,56 @@ int plan_over_ranks(const PlanOptions& options) {
   return 0;
 }
 
-int plan_training(const PlanOptions& options) {
-  if (!options.stages.ranks.empty()) return plan_over_ranks(options);
-  if (options.schedule.microbatches > 0 || !(stages_of(options) == StageOptions())) {
+report::Table table_of_passes(const engine::RunPlan& plan, const engine::Engine& engine,
+                              const LoadSpec& spec) {
+  const model::ModelWeights& weights = *engine.model().weights;
+  report::Table table({{""}, {""}});
+  table.add_row(
+      {"model", fmt::format("{}, {} parameters, {}", engine.config().family,
+                            report::format_count(static_cast<double>(weights.num_parameters())),
+                            dtype_name(weights.compute_dtype()))});
+  if (const auto source = find_weights(spec.dir)) add_weights_row(weights, source.get(), table);
+  table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
+                                       plan.pass.pass_tokens, plan.num_passes)});
+  return table;
+}
+
+int plan_training(const PlanOptions& options, bool in_stages) {
+  if (!in_stages && !options.stages.ranks.empty()) return plan_over_ranks(options);
+  const StageOptions stages = stages_of(options);
+  if (!in_stages && !(stages == StageOptions())) {
     refuse(
         "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
         "strata plan stages");
   }
   const LoadSpec spec = checked_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
-  if (options.with_indexer_loss && engine->model().weights->layers().num_indexers() == 0) {
+  const model::LayerTable& layers = engine->model().weights->layers();
+  if (options.with_indexer_loss && layers.num_indexers() == 0)
     refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
-  }
+  const planner::Division division =
+      division_of(engine->config(), stages, spec, !options.memory.empty());
+  if (in_stages && division.is_whole())
+    refuse("--stages 1: give more, or --microbatches, or leave it out");
   const engine::MachineLimits limits = machine_of(options, *engine);
-  planner::RunShape shape = shape_of(options, *engine);
+  planner::RunShape shape = shape_of(options, *engine, division);
   // What is probed now would make another plan a minute later.
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
   const planner::TrainRun run = {.whole = *engine,
+                                 .division = division,
                                  .shape = shape,
                                  .recompute = spec.recompute.policy,
                                  .memory = budget_of(options.memory)};
-  const engine::RunPlan plan = planner::plan_run(run);
-  const model::ModelWeights& weights = *engine->model().weights;
+  const engine::RunPlan plan = plan_run(spec, run);
   if (!options.svg.empty()) draw_front(options.svg, run, limits, plan);
   if (options.json) {
-    const boost::json::object line = json_of_passes(plan, weights.layers().num_layers(), limits);
+    const boost::json::object line = in_stages ? json_of_stages(plan, limits)
+                                               : json_of_passes(plan, layers.num_layers(), limits);
     fmt::print("{}\n", boost::json::serialize(line));
     return 0;
   }
-  report::Table table({{""}, {""}});
-  table.add_row(
-      {"model", fmt::format("{}, {} parameters, {}", engine->config().family,
-                            report::format_count(static_cast<double>(weights.num_parameters())),
-                            dtype_name(weights.compute_dtype()))});
-  if (const auto source = find_weights(spec.dir)) add_weights_row(weights, source.get(), table);
-  table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
-                                       plan.pass.pass_tokens, plan.num_passes)});
+  report::Table table =
+      in_stages ? report::Table({{""}, {""}}) : table_of_passes(plan, *engine, spec);
   planner::add_rows(plan, limits, offload_folder(options.offload), table);
   fmt::print("{}{}", table.text(), planner::parts_text(plan));
   return 0;
@@ -374,37 +358,53 @@ int plan_pipeline(const PlanOptions& options) {
   return plan_schedule(options.schedule, options.json);
 }
 
+constexpr const char* kOfPipelines =
+    "schedule,pipeline,microbatches,chunks,forwarding-delay,schedule-out,with-transfers,trace,json";
+constexpr const char* kOfServing =
+    "model,offload,memory,expert-rank,max-rank,dtype,threads,device,strict-config,json,speculate,"
+    "draft-tokens,weights";
+constexpr const char* kOfStages =
+    "model,tokens,memory,method,rank,expert-rank,targets,recompute,dtype,weights,threads,device,"
+    "strict-config,offload,mtp,stages,microbatches,chunks,json,machine,save-machine,"
+    "forwarding-delay,leftovers,pipeline-schedule,layers-per-stage,recompute-iterations,"
+    "recompute-layers";
+constexpr const char* kOfTraining =
+    "model,tokens,memory,method,rank,expert-rank,targets,micro-tokens,recompute,dtype,threads,"
+    "device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,ranks,"
+    "shard-weights,microbatches,chunks,forwarding-delay,leftovers,pipeline-schedule,"
+    "layers-per-stage,recompute-iterations,recompute-layers";
+
 constexpr Mode kModes[] = {
     {{"schedule", "Bubbles and live micro-batches of a pipeline's schedule",
       "Example:\n"
       "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
-      kOfPipelines, kScheduleAndSize},
+      kOfPipelines, "schedule,pipeline,microbatches"},
      "--schedule",
      [](const PlanOptions& o) { return !o.schedule.schedule.empty(); },
      plan_pipeline},
     {{"serve", "What a server's memory holds", "Example:\n  strata plan serve qwen3 --memory 8GiB",
-      kOfServing, kModel},
+      kOfServing, "model"},
      "--for serve",
      [](const PlanOptions& o) { return o.purpose == "serve"; },
      plan_serving},
     {{"stages", "Memory of each rank and time of a step, trained in pipeline stages",
       "Example:\n  strata plan stages qwen3 --tokens 8x512 --stages 2 --microbatches 8", kOfStages,
-      kModelTokensAndStages},
+      "model,tokens,stages"},
      "--stages",
      [](const PlanOptions& o) {
        const bool divides = o.schedule.microbatches > 0 || !(o.stages == StageOptions());
        return !o.model.empty() && o.stages.ranks.empty() && divides;
      },
-     plan_in_stages},
+     [](const PlanOptions& o) { return plan_training(o, /*in_stages=*/true); }},
     {{"train", "Memory and time of a step of training",
       "Examples:\n"
       "  strata plan train qwen3 --tokens 4x512\n"
       "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
       "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2",
-      kOfTraining, kModelAndTokens},
+      kOfTraining, "model,tokens"},
      "--for train",
      [](const PlanOptions& o) { return !o.model.empty(); },
-     plan_training},
+     [](const PlanOptions& o) { return plan_training(o, /*in_stages=*/false); }},
 };
 
 const Mode& mode_called(std::string_view word) {
@@ -419,10 +419,11 @@ void check_effects(const Mode& mode, PlanOptions given) {
   PlanOptions absent;
   const OptionTable values = options_of(given);
   const OptionTable defaults = options_of(absent);
+  const std::vector<std::string> read = split_commas(mode.told.options);
   for (size_t i = 0; i < values.rows().size(); ++i) {
     const OptionRow& row = values.rows()[i];
     if (row.text() == defaults.rows()[i].text() || row.name == "for") continue;
-    if (std::ranges::find(mode.told.options, row.name) != mode.told.options.end()) continue;
+    if (std::ranges::find(read, row.name) != read.end()) continue;
     refuse(fmt::format("--{}: has no effect with {}; leave it out", row.name, mode.name));
   }
 }
@@ -438,8 +439,9 @@ std::vector<PlanMode> plan_modes() {
 
 OptionTable options_of(PlanOptions& o, const PlanMode& mode) {
   OptionTable table = options_of(o);
-  table.keep(mode.options);
-  for (const std::string_view name : mode.required) table.require(name);
+  const std::vector<std::string> read = split_commas(mode.options);
+  table.keep(std::vector<std::string_view>(read.begin(), read.end()));
+  for (const std::string& name : split_commas(mode.required)) table.require(name);
   return table;
 }
 

@@ -5,7 +5,6 @@
 // mode is a row in plan.cc, and a subcommand with the options that it reads.
 #pragma once
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,8 +42,8 @@ struct PlanMode {
   std::string_view word;
   const char* help;  // one line
   const char* examples;
-  std::span<const std::string_view> options;  // that it reads
-  std::span<const std::string_view> required;
+  const char* options;  // that it reads, with commas
+  const char* required;
 };
 std::vector<PlanMode> plan_modes();
 

@@ -308,13 +308,9 @@ LoadSpec spec_of(const LoadSpec& asked, const ProbeOptions& options, const Probe
   return spec;
 }
 
-ProbeRequest parse(const std::string& json, const ProbeOptions& options) {
-  return parse_probe_request(json, options.request, static_cast<int64_t>(options.adapters.size()));
-}
-
-engine::PipelinePlan plan_request(const LoadSpec& asked, const ProbeOptions& options,
+engine::PipelinePlan plan_request(const LoadSpec& asked, const StageOptions& stages,
                                   const ProbeRequest& request) {
-  const engine::PipelinePlan plan = plan_stages(asked, options.stages);
+  const engine::PipelinePlan plan = plan_stages(asked, stages);
   const int num_microbatches = plan.table.num_microbatches;
   if (num_microbatches > std::ssize(request.sequences)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -327,33 +323,43 @@ engine::PipelinePlan plan_request(const LoadSpec& asked, const ProbeOptions& opt
         "indexer_loss and --stages: losses of layers in several stages are not added up yet");
   }
   const bool parameters = request.param_grads || (request.train && request.train->parameters);
-  if (parameters) check_sums(plan, options.stages);
+  if (parameters) check_sums(plan, stages);
   return plan;
 }
 
-// As one of ranks that are processes.
-int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& given) {
-  ProbeOptions options = given;
-  options.stages = stages_of(given.stages, layout);
+ProbeRequest parse(const std::string& json, const ProbeOptions& options) {
+  return parse_probe_request(json, options.request, static_cast<int64_t>(options.adapters.size()));
+}
+
+// On ranks that are threads, or as one of those that are processes.
+int run_request(const ProbeOptions& options, const StageOptions& stages, const LoadSpec& asked,
+                const ProbeRequest& request, Comm* process) {
+  const engine::PipelinePlan plan = plan_request(asked, stages, request);
+  const LoadSpec spec = spec_of(asked, options, request);
+  ProbeStats stats(plan);
+  ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
+  api::TensorSink results;
+  const auto on_rank = [&](Comm& comm) {
+    Probe(options, spec, request, wanted).run(comm, plan, results);
+  };
+  process == nullptr ? run_ranks(plan.num_ranks(), on_rank) : on_rank(*process);
+  if (process != nullptr && wanted != nullptr) stats.gather(*process);
+  if (process == nullptr || process->rank() == 0) write(options, results, wanted);
+  return 0;
+}
+
+int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptions options) {
+  const StageOptions stages = stages_of(options.stages, layout);
   const LoadSpec asked = read_spec(options);
   RankFacts facts = facts_of(asked, options_of(options));
-  add_schedule(options.stages, facts);
+  add_schedule(stages, facts);
   for (const std::string& dir : options.adapters)
     facts.emplace_back("--adapter (hash)", identity_of(dir));
   check_alike(comm, facts);
   std::string json;
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
   share(comm, json);
-  const ProbeRequest request = parse(json, options);
-  const engine::PipelinePlan plan = plan_request(asked, options, request);
-  const LoadSpec spec = spec_of(asked, options, request);
-  ProbeStats stats(plan);
-  ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
-  api::TensorSink results;
-  Probe(options, spec, request, wanted).run(comm, plan, results);
-  if (wanted != nullptr) stats.gather(comm);
-  if (comm.rank() == 0) write(options, results, wanted);
-  return 0;
+  return run_request(options, stages, asked, parse(json, options), &comm);
 }
 
 }  // namespace
@@ -366,16 +372,7 @@ int run_probe(const ProbeOptions& options) {
   }
   check_started_alone();
   const ProbeRequest request = parse(read_file(options.request, kMaxRequestBytes), options);
-  const LoadSpec asked = read_spec(options);
-  const engine::PipelinePlan plan = plan_request(asked, options, request);
-  const LoadSpec spec = spec_of(asked, options, request);
-  ProbeStats stats(plan);
-  ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
-  api::TensorSink results;
-  run_ranks(plan.num_ranks(),
-            [&](Comm& comm) { Probe(options, spec, request, wanted).run(comm, plan, results); });
-  write(options, results, wanted);
-  return 0;
+  return run_request(options, options.stages, read_spec(options), request, nullptr);
 }
 
 }  // namespace strata::apps

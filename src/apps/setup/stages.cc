@@ -156,8 +156,7 @@ int threads_of(int rank, int num_ranks, int threads) {
 }
 
 planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
-                              const engine::RecomputeChoice& recompute,
-                              const std::string& offload) {
+                              const engine::RunSpec& spec, bool within_memory) {
   if (options.shard_weights && options.data == 1) {
     refuse(
         "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
@@ -177,8 +176,9 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
       .regions = regions_allowed(options)};
   division.told.data = options.data;
   division.told.shard_weights = options.shard_weights;
-  division.told.regions = regions_of(options, recompute, division.told.is_whole());
-  if (!division.told.is_whole()) check_offload(recompute, offload);
+  division.told.regions = regions_of(
+      options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
+  if (!division.told.is_whole() && !within_memory) check_offload(spec.recompute, spec.offload);
   if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind)) {
     division.spec = {.kind = kind,
                      .num_ranks = options.stages,
@@ -193,7 +193,7 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options) {
   model::ModelConfig config = spec.parsed.config;
   config.use_mtp = config.mtp_layer && uses_mtp(spec);
-  engine::PipelinePlan plan = division_of(config, options, spec.recompute, spec.offload).told;
+  engine::PipelinePlan plan = division_of(config, options, spec).told;
   // A stage knows too little for the checks that make_engine makes.
   if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(spec));
   return plan;

@@ -34,9 +34,10 @@ struct StageOptions {
 
 // All checks, before anything is loaded. Errors name all numbers.
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options);
-// The same, and what --memory may choose. `offload` as the option of that name has it.
+// The same, and what a number of bytes may choose: all is recomputed then, and it has a use for the
+// folder of files.
 planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
-                              const engine::RecomputeChoice& recompute, const std::string& offload);
+                              const engine::RunSpec& spec, bool within_memory = false);
 
 // Threads of a rank, of so many (0: all cores that the ranks share) that are divided among them.
 int threads_of(int rank, int num_ranks, int threads);

@@ -33,18 +33,17 @@ int64_t num_mtp_trained(const data::Example& example) {
 
 }  // namespace
 
-data::BatchPlanOptions batch_plan_options(const TrainOptions& options) {
-  const int64_t tokens = options.batch_tokens.value();
-  return {.batch_tokens = tokens > 0 ? tokens : INT64_MAX,
-          .batch_size = options.batch_size.value(),
-          .micro_tokens = options.micro_tokens,
-          .epochs = options.epochs.value(),
-          .steps = options.steps.value(),
-          .seed = options.seed};
+data::BatchPlanOptions batch_plan_options(const TrainSettings& settings) {
+  return {.batch_tokens = settings.batch_tokens > 0 ? settings.batch_tokens : INT64_MAX,
+          .batch_size = settings.batch_size,
+          .micro_tokens = settings.options.micro_tokens,
+          .epochs = settings.epochs,
+          .steps = settings.steps,
+          .seed = settings.options.seed};
 }
 
-int64_t num_steps(const TrainOptions& options, const data::Dataset& train) {
-  return data::BatchPlan(train.examples.lengths(), batch_plan_options(options)).num_steps();
+int64_t num_steps(const TrainSettings& settings, const data::Dataset& train) {
+  return data::BatchPlan(train.examples.lengths(), batch_plan_options(settings)).num_steps();
 }
 
 train::BaseStep base_step_of(const TrainOptions& options) {
@@ -57,33 +56,34 @@ model::WithIndexers with_indexers(const TrainOptions& options) {
   return options.indexer_loss > 0 ? model::WithIndexers::kYes : model::WithIndexers::kNo;
 }
 
-std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
+std::vector<model::LoraModuleSpec> modules_of(const TrainSettings& settings,
                                               const model::ModelConfig& config) {
-  if (!options.adapter.empty()) return options.adapter_modules;
+  const TrainOptions& options = settings.options;
+  if (!options.adapter.empty()) return settings.adapter_modules;
   return model::adapter_specs(config, split_commas(options.targets), options.rank, options.alpha,
                               model::parse_expert_rank(options.expert_rank),
                               with_indexers(options));
 }
 
-TrainJob::TrainJob(const TrainOptions& options, const LoadSpec& spec,
+TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
                    std::shared_ptr<engine::Runner> pipeline, const TrainData& data,
                    const TrainJob* turns_with)
-    : options_(options),
+    : settings_(settings),
       spec_(spec),
       pipeline_(std::move(pipeline)),
       data_(data),
-      plan_(data.train.examples.lengths(), batch_plan_options(options)),
-      schedule_{.schedule = data::parse_schedule(options.lr_schedule),
-                .peak = options.lr.value(),
-                .warmup_steps = options.warmup_steps.value(),
+      plan_(data.train.examples.lengths(), batch_plan_options(settings)),
+      schedule_{.schedule = data::parse_schedule(settings.options.lr_schedule),
+                .peak = settings.lr,
+                .warmup_steps = settings.warmup_steps,
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
-    pipeline_->enable_base_steps(base_step_of(options_));
+    pipeline_->enable_base_steps(base_step_of(options()));
     return;
   }
-  slot_ = options_.adapter.empty()
-              ? pipeline_->create_adapter(modules_of(options_, engine().config()), options_.seed)
-              : pipeline_->load_adapter(options_.adapter);
+  slot_ = options().adapter.empty()
+              ? pipeline_->create_adapter(modules_of(settings_, engine().config()), options().seed)
+              : pipeline_->load_adapter(options().adapter);
   const model::LoraAdapter* first = turns_with ? &engine().adapter(turns_with->slot_) : nullptr;
   pipeline_->for_adapter(slot_, [first](model::LoraAdapter& a) { a.enable_training(first); });
 }
@@ -91,7 +91,7 @@ TrainJob::TrainJob(const TrainOptions& options, const LoadSpec& spec,
 int64_t TrainJob::num_trained_parameters() { return sizes_of_state().front(); }
 
 double TrainJob::mtp_weight() const {
-  return pipeline_->engine().config().use_mtp ? options_.mtp_weight.value_or(kMtpWeight) : 0.0;
+  return pipeline_->engine().config().use_mtp ? options().mtp_weight.value_or(kMtpWeight) : 0.0;
 }
 
 api::BatchResult TrainJob::run(const data::Examples& examples, const Pass& pass,
@@ -121,7 +121,7 @@ std::vector<engine::SentBytes> TrainJob::plan_next_sent() {
   api::Batch batch = {
       .gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters,
       .mtp_weight = static_cast<float>(mtp_weight()),
-      .indexer_weight = static_cast<float>(options_.indexer_loss)};
+      .indexer_weight = static_cast<float>(options().indexer_loss)};
   for (const Pass& pass : plan_.step(std::min(steps_done_, num_steps() - 1)).passes) {
     for (const int64_t i : pass) {
       const size_t tokens = data_.train.examples[static_cast<size_t>(i)].tokens.size();
@@ -178,7 +178,7 @@ TrainStep TrainJob::step() {
   }
   const Weights weights = {
       .trained = 1.0f / static_cast<float>(done.trained_tokens),
-      .indexer = static_cast<float>(options_.indexer_loss / static_cast<double>(done.tokens))};
+      .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(done.tokens))};
   sent_ -= pipeline_->sent();
   const Losses losses = run_step(plan.passes, weights);
   done.loss = losses.decoder;
@@ -186,17 +186,17 @@ TrainStep TrainJob::step() {
     done.mtp_loss =
         losses.mtp * static_cast<double>(done.trained_tokens) / static_cast<double>(mtp_tokens);
   }
-  if (options_.indexer_loss > 0) {
+  if (options().indexer_loss > 0) {
     const int64_t layers = engine().model().weights->layers().num_indexers();
     done.indexer_loss = losses.indexer / static_cast<double>(done.tokens * layers);
   }
   done.lr = data::learning_rate(schedule_, done.step);
   const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
-                                                         .beta1 = options_.beta1,
-                                                         .beta2 = options_.beta2,
-                                                         .eps = options_.eps,
-                                                         .weight_decay = options_.weight_decay,
-                                                         .grad_clip_norm = options_.clip});
+                                                         .beta1 = options().beta1,
+                                                         .beta2 = options().beta2,
+                                                         .eps = options().eps,
+                                                         .weight_decay = options().weight_decay,
+                                                         .grad_clip_norm = options().clip});
   sent_ += pipeline_->sent();
   CHECK(result.stepped && result.step == done.step, result.step, done.step);
   done.grad_norm = result.grad_norm;
@@ -206,7 +206,7 @@ TrainStep TrainJob::step() {
 
 double TrainJob::evaluate() {
   if (data_.eval.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
-  return score(*pipeline_, {&slot_, 1}, data_.eval, options_.micro_tokens, WantTop::kNo)
+  return score(*pipeline_, {&slot_, 1}, data_.eval, options().micro_tokens, WantTop::kNo)
       .front()
       .total.loss();
 }

@@ -11,7 +11,7 @@
 
 #include "api/batch.h"
 #include "apps/train/cadence.h"
-#include "apps/train/train.h"
+#include "apps/train/settings.h"
 #include "base/function_ref.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
@@ -34,12 +34,12 @@ struct TrainStep {
   int64_t trained_tokens = 0;
 };
 
-// How the data are cut into steps and passes. Here and below options are settled (settings.h).
-data::BatchPlanOptions batch_plan_options(const TrainOptions& options);
-int64_t num_steps(const TrainOptions& options, const data::Dataset& train);
+// How the data are cut into steps and passes.
+data::BatchPlanOptions batch_plan_options(const TrainSettings& settings);
+int64_t num_steps(const TrainSettings& settings, const data::Dataset& train);
 
 // The modules of the adapter that trains: a fresh one's, or those of --adapter.
-std::vector<model::LoraModuleSpec> modules_of(const TrainOptions& options,
+std::vector<model::LoraModuleSpec> modules_of(const TrainSettings& settings,
                                               const model::ModelConfig& config);
 
 // How all parameters are stepped, where they train.
@@ -70,11 +70,12 @@ class TrainJob {
  public:
   // Borrows the data. Jobs of one pipeline, which is not divided, take turns step by step; each has
   // an adapter of its own, with the gradients of the first one's, `turns_with`.
-  TrainJob(const TrainOptions& options, const LoadSpec& spec,
+  TrainJob(const TrainSettings& settings, const LoadSpec& spec,
            std::shared_ptr<engine::Runner> pipeline, const TrainData& data,
            const TrainJob* turns_with = nullptr);
 
-  [[nodiscard]] const TrainOptions& options() const { return options_; }
+  [[nodiscard]] const TrainSettings& settings() const { return settings_; }
+  [[nodiscard]] const TrainOptions& options() const { return settings_.options; }
   [[nodiscard]] const LoadSpec& spec() const { return spec_; }
   // The rank's first stage; the whole model where it is not divided.
   [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
@@ -83,7 +84,7 @@ class TrainJob {
   [[nodiscard]] engine::Runner& pipeline() { return *pipeline_; }
   // Which prints and writes.
   [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }
-  [[nodiscard]] bool is_lora() const { return options_.method == "lora"; }
+  [[nodiscard]] bool is_lora() const { return options().method == "lora"; }
   // Of multi-token prediction's loss; 0: it takes no part.
   [[nodiscard]] double mtp_weight() const;
   [[nodiscard]] int64_t num_steps() const { return plan_.num_steps(); }
@@ -145,7 +146,7 @@ class TrainJob {
   TensorView gather_router_bias(size_t index);
   [[nodiscard]] std::vector<size_t> router_biases();
 
-  TrainOptions options_;
+  TrainSettings settings_;
   LoadSpec spec_;
   std::shared_ptr<engine::Runner> pipeline_;
   const TrainData& data_;
@@ -170,18 +171,16 @@ struct TrainRun {
 LoadSpec read_train_spec(const TrainOptions& options);
 // Reads the data. Throws Error on any fault. Prints what it does to stderr.
 TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec);
-// What --memory may make of stages: all is recomputed, and it has a use for the folder of files.
-LoadSpec within_memory(LoadSpec spec);
 // All checks of how a run is divided, and what --memory makes of it. `ranks_here`: that share this
 // machine's threads where they are processes.
-TrainRun plan_run(const LoadSpec& spec, const TrainOptions& options, const TrainData& data,
+TrainRun plan_run(const LoadSpec& spec, const TrainSettings& settings, const TrainData& data,
                   int ranks_here = 1);
 // Loads what this rank has of the model. Borrows all it is given.
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
-                                                 const TrainOptions& options,
+                                                 const TrainSettings& settings,
                                                  const TrainData& data);
 // The same with a job of it alone.
 std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
-                                         const TrainOptions& options, const TrainData& data);
+                                         const TrainSettings& settings, const TrainData& data);
 
 }  // namespace strata::apps

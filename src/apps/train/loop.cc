@@ -57,14 +57,13 @@ void remove_older(const std::string& out, int64_t keep) {
 // A loss as people compare models by it.
 std::string perplexity_text(double loss) { return fmt::format("{:.4g}", std::exp(loss)); }
 
-void write_curves(const TrainOptions& options) {
-  write_file_atomic(options.out + "/loss.svg",
-                    training_curves(report::read_metrics(metrics_path(options))));
+void write_curves(const std::string& out) {
+  write_file_atomic(out + "/loss.svg", training_curves(report::read_metrics(metrics_path(out))));
 }
 
 }  // namespace
 
-std::string metrics_path(const TrainOptions& options) { return options.out + "/metrics.jsonl"; }
+std::string metrics_path(const std::string& out) { return out + "/metrics.jsonl"; }
 
 TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
                      const std::optional<Predicted>& predicted, TrainSampler* sampler, bool shows)
@@ -77,13 +76,13 @@ TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
       begin_(now_seconds()),
       last_save_(begin_) {
   if (!job.is_first_rank()) return;
-  log_.emplace(report::MetricsLog::resume(metrics_path(job.options()), job.steps_done()));
-  const TrainOptions& options = job.options();
-  if (!options.samples.empty()) {
-    samples_.emplace(report::MetricsLog::resume(options.out + "/samples.jsonl", job.steps_done()));
+  const TrainSettings& settings = job.settings();
+  log_.emplace(report::MetricsLog::resume(metrics_path(settings.out), job.steps_done()));
+  if (!job.options().samples.empty()) {
+    samples_.emplace(report::MetricsLog::resume(settings.out + "/samples.jsonl", job.steps_done()));
   }
-  if (!options.tensorboard.empty()) {
-    events_.emplace(options.tensorboard);
+  if (!settings.tensorboard.empty()) {
+    events_.emplace(settings.tensorboard);
     if (job.steps_done() > 0) events_->start_at(job.steps_done() + 1);
   }
   if (shows_) {
@@ -195,7 +194,7 @@ void TrainLoop::evaluate(int64_t step) {
   // Before the first step there is nothing that was trained.
   if (step == 0 || !job_.evaluations().add(step, loss)) return;
   if (!job_.options().keep_best) return;
-  const std::string dir = job_.options().out + "/best";
+  const std::string dir = job_.settings().out + "/best";
   job_.export_to(dir);
   write_card(dir);
 }
@@ -211,25 +210,26 @@ void TrainLoop::sample(int64_t step) {
 }
 
 void TrainLoop::save(bool keeps) {
-  const TrainOptions& options = job_.options();
+  const std::string& out = job_.settings().out;
+  const int64_t kept = job_.options().keep;
   const TraceSpan span("save", "step", job_.steps_done());
   if (log_) log_->sync();
   if (samples_) samples_->sync();
   if (events_) events_->sync();
   // Before the state: a run that is killed in between goes on from an older one, and writes it
   // again.
-  const bool to_folder = keeps && options.keep > 0;
+  const bool to_folder = keeps && kept > 0;
   if (to_folder) {
-    const std::string dir = fmt::format("{}/{}{}", options.out, kKept, job_.steps_done());
+    const std::string dir = fmt::format("{}/{}{}", out, kKept, job_.steps_done());
     job_.export_to(dir);
     write_card(dir);
   }
   save_train_state(job_, fingerprint_);
-  write_card(options.out);
+  write_card(out);
   last_save_ = now_seconds();
   if (!job_.is_first_rank()) return;
-  if (to_folder) remove_older(options.out, options.keep);
-  write_curves(options);
+  if (to_folder) remove_older(out, kept);
+  write_curves(out);
 }
 
 void TrainLoop::write_card(const std::string& dir) const {
@@ -272,7 +272,8 @@ void TrainLoop::add_ranks() {
 }
 
 void TrainLoop::read_back() {
-  for (const report::MetricsRecord& record : report::read_metrics(metrics_path(job_.options()))) {
+  for (const report::MetricsRecord& record :
+       report::read_metrics(metrics_path(job_.settings().out))) {
     const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
     if (std::isfinite(loss)) loss_ = loss;
     if (std::isfinite(record.number("mtp_loss"))) mtp_loss_ = record.number("mtp_loss");
@@ -353,7 +354,6 @@ void TrainLoop::add_costs(report::Table& table) const {
 }
 
 void TrainLoop::print_summary() const {
-  const TrainOptions& options = job_.options();
   if (ends_early() && job_.steps_done() < job_.num_steps()) {
     fmt::print(stderr,
                "stopped early at step {} of {}: no new lowest evaluation loss in {} evaluations\n",
@@ -362,10 +362,11 @@ void TrainLoop::print_summary() const {
   report::Table table({{""}, {""}});
   add_losses(table);
   add_costs(table);
-  table.add_row({"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
-                                      options.out, job_.is_lora() ? "PEFT adapter" : "model")});
+  table.add_row(
+      {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
+                            job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
   fmt::print(stderr, "{}", table.text());
-  if (options.json) print_json();
+  if (job_.options().json) print_json();
 }
 
 void TrainLoop::print_json() const {

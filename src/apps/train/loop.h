@@ -25,7 +25,7 @@ struct Predicted {
   double step_seconds = 0;
 };
 
-std::string metrics_path(const TrainOptions& options);
+std::string metrics_path(const std::string& out);
 
 class TrainLoop {
  public:

@@ -24,9 +24,9 @@ int64_t longest_of(const std::vector<int64_t>& lengths) {
 }
 
 // Every pass that the run will make.
-void add_passes_of_run(planner::RunShape& shape, const TrainOptions& options,
+void add_passes_of_run(planner::RunShape& shape, const TrainSettings& settings,
                        const planner::Division& division, const std::vector<int64_t>& eval) {
-  data::BatchPlan batches(shape.lengths, batch_plan_options(options));
+  data::BatchPlan batches(shape.lengths, batch_plan_options(settings));
   std::vector<std::vector<int64_t>> passes;
   double total = 0.0;
   for (int64_t step = 0; step < batches.num_steps(); ++step) {
@@ -42,7 +42,7 @@ void add_passes_of_run(planner::RunShape& shape, const TrainOptions& options,
     total += static_cast<double>(tokens);
   }
   // Without a limit of examples every step but an epoch's last is about full.
-  if (*options.batch_size > 0) {
+  if (settings.batch_size > 0) {
     shape.step_tokens =
         static_cast<int64_t>(std::ceil(total / static_cast<double>(batches.num_steps())));
   }
@@ -60,9 +60,10 @@ planner::FileSpace space_for_files(const std::string& named) {
   return {.most = file_space(named, ""), .memory = named.empty() ? usable_memory() : INT64_MAX};
 }
 
-planner::RunShape train_shape(const LoadSpec& spec, const TrainOptions& options,
+planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& settings,
                               const model::ModelConfig& config, const planner::Division& division,
                               const TrainData& data) {
+  const TrainOptions& options = settings.options;
   const auto& [train, eval] = data;
   const bool is_lora = options.method == "lora";
   const std::vector<int64_t> lengths = train.examples.lengths();
@@ -75,11 +76,11 @@ planner::RunShape train_shape(const LoadSpec& spec, const TrainOptions& options,
       .micro_tokens = options.micro_tokens,
       .lengths = lengths,
       .longest = std::max(longest_of(lengths), longest_of(evaluated)),
-      .step_tokens = std::min(batch_plan_options(options).batch_tokens, train.num_tokens),
+      .step_tokens = std::min(batch_plan_options(settings).batch_tokens, train.num_tokens),
       .file_space = space_for_files(options.offload),
       .price = spec.limits ? engine::price_of(*spec.limits) : engine::Price()};
-  add_passes_of_run(shape, options, division, evaluated);
-  shape.pass.kv_positions = options.sample_positions;
+  add_passes_of_run(shape, settings, division, evaluated);
+  shape.pass.kv_positions = settings.sample_positions;
   shape.pass.num_sampled = std::ssize(options.samples);
   const int64_t num_runs = std::max<int64_t>(1, std::ssize(options.sweep));
   shape.pass.data_bytes = bytes_of(train, num_runs) + bytes_of(eval, num_runs);
@@ -87,7 +88,7 @@ planner::RunShape train_shape(const LoadSpec& spec, const TrainOptions& options,
     shape.pass.data_bytes -= eval.examples.store()->memory_bytes();
   }
   if (is_lora) {
-    shape.pass.modules = modules_of(options, config);
+    shape.pass.modules = modules_of(settings, config);
     shape.pass.num_adapters = num_runs;
   }
   return shape;

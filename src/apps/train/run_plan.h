@@ -14,7 +14,7 @@ std::optional<planner::Budget> budget_of(const std::string& memory);
 // Any number where a folder was named, else what apps/setup/engine_setup.h says of it.
 planner::FileSpace space_for_files(const std::string& named);
 
-planner::RunShape train_shape(const LoadSpec& spec, const TrainOptions& options,
+planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& settings,
                               const model::ModelConfig& config, const planner::Division& division,
                               const TrainData& data);
 

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "apps/train/job.h"
 #include "apps/train/sampler.h"
 #include "base/error.h"
 #include "data/batch_defaults.h"
@@ -34,7 +35,13 @@ void recall(const boost::json::object& recorded, const char* name, std::optional
   if (fault == std::errc() && end == digits.data() + digits.size()) value = was;
 }
 
-void recall_all(const std::string& recorded, TrainOptions& o) {
+// What options and records say of the settings.
+struct Said {
+  std::optional<int64_t> batch_size, batch_tokens, epochs, steps, warmup_steps;
+  std::optional<double> lr, warmup_ratio;
+};
+
+void recall_all(const std::string& recorded, Said& o) {
   const boost::json::object was = boost::json::parse(recorded).as_object();
   // One of the two says how long a run is.
   if (o.epochs && !o.steps) o.steps = 0;
@@ -67,47 +74,51 @@ double default_learning_rate(const std::string& method, int64_t hidden_size, int
   return rate * std::sqrt(static_cast<double>(batch_size) / kWholeRateBatch);
 }
 
-TrainOptions settle(const TrainOptions& options, const LoadSpec& spec, const TrainData& data,
-                    const std::string& recorded) {
+TrainSettings settle(const TrainOptions& options, const LoadSpec& spec, const TrainData& data,
+                     const std::string& recorded) {
   check_batch(options);
-  TrainOptions o = options;
-  if (o.batch_size) *o.batch_size *= o.gradient_accumulation_steps;
-  o.gradient_accumulation_steps = 1;
-  if (!recorded.empty()) recall_all(recorded, o);
-  o.steps = o.steps.value_or(0);
+  Said said = {options.batch_size,   options.batch_tokens, options.epochs,      options.steps,
+               options.warmup_steps, options.lr,           options.warmup_ratio};
+  if (said.batch_size) *said.batch_size *= options.gradient_accumulation_steps;
+  if (!recorded.empty()) recall_all(recorded, said);
   const data::BatchChoice batch = data::complete(
-      {.batch_size = o.batch_size, .batch_tokens = o.batch_tokens, .epochs = o.epochs},
+      {.batch_size = said.batch_size, .batch_tokens = said.batch_tokens, .epochs = said.epochs},
       static_cast<int64_t>(data.train.examples.size()), data.train.num_tokens);
-  o.batch_size = batch.batch_size;
-  o.batch_tokens = batch.batch_tokens;
-  o.epochs = batch.epochs;
-  if (!o.samples.empty()) {
-    o.sample_positions = TrainSampler(spec.texts, o.samples).num_positions();
-  }
-  if (!o.adapter.empty()) {
+  TrainSettings s = {
+      .options = options,
+      .stages = options.stages,
+      .out = options.out,
+      .tensorboard = options.tensorboard,
+      .lr = said.lr ? *said.lr
+                    : default_learning_rate(options.method, spec.parsed.config.hidden_size,
+                                            batch.batch_size.value()),
+      .batch_size = batch.batch_size.value(),
+      .batch_tokens = batch.batch_tokens.value(),
+      .epochs = batch.epochs.value(),
+      .steps = said.steps.value_or(0)};
+  if (!options.samples.empty())
+    s.sample_positions = TrainSampler(spec.texts, options.samples).num_positions();
+  if (!options.adapter.empty()) {
     LoadSpec base = spec;
     base.mtp = model::UseMtp::kNever;
-    o.adapter_modules = model::specs_of_adapter(make_planning_engine(base)->model(), o.adapter);
+    s.adapter_modules =
+        model::specs_of_adapter(make_planning_engine(base)->model(), options.adapter);
   }
-  if (!o.lr) {
-    o.lr = default_learning_rate(o.method, spec.parsed.config.hidden_size, *o.batch_size);
-  }
-  if (!o.warmup_steps) {
-    const double share = o.warmup_ratio.value_or(kWarmupRatio);
-    const auto steps = static_cast<double>(num_steps(o, data.train));
-    o.warmup_steps = static_cast<int64_t>(std::ceil(share * steps));
-  }
-  o.warmup_ratio.reset();
-  return o;
+  const double share = said.warmup_ratio.value_or(kWarmupRatio);
+  const auto warmup = [&] {
+    return static_cast<int64_t>(std::ceil(share * static_cast<double>(num_steps(s, data.train))));
+  };
+  s.warmup_steps = said.warmup_steps ? *said.warmup_steps : warmup();
+  return s;
 }
 
-std::string few_steps_text(const TrainOptions& settled, int64_t num_steps) {
+std::string few_steps_text(const TrainSettings& settings, int64_t num_steps) {
   if (num_steps >= data::kFewSteps) return {};
   std::string text =
       fmt::format("{} step{} only, which teaches little: ", num_steps, num_steps == 1 ? "" : "s");
-  if (*settled.steps > 0) return text + "give more --steps";
-  text += fmt::format("give more --epochs (now {})", *settled.epochs);
-  if (*settled.batch_size != 1) text += ", a smaller --batch-size, or more examples";
+  if (settings.steps > 0) return text + "give more --steps";
+  text += fmt::format("give more --epochs (now {})", settings.epochs);
+  if (settings.batch_size != 1) text += ", a smaller --batch-size, or more examples";
   return text;
 }
 

@@ -100,7 +100,8 @@ void check_router_biases(const TrainOptions& options, const model::LoadedModel& 
 }
 
 // Indexers are there, and train.
-void check_indexers(const TrainOptions& options, const model::LoadedModel& model) {
+void check_indexers(const TrainSettings& settings, const model::LoadedModel& model) {
+  const TrainOptions& options = settings.options;
   if (options.indexer_loss == 0) return;
   const model::LayerTable& layers = model.weights->layers();
   if (layers.num_indexers() == 0) {
@@ -109,7 +110,7 @@ void check_indexers(const TrainOptions& options, const model::LoadedModel& model
                             model.config.architecture));
   }
   if (options.method != "lora") return;
-  const auto specs = modules_of(options, model.config);
+  const auto specs = modules_of(settings, model.config);
   const bool any = std::any_of(specs.begin(), specs.end(), [&](const model::LoraModuleSpec& spec) {
     return layers.targets(spec.layer)[static_cast<size_t>(spec.target)].of_indexer;
   });
@@ -169,41 +170,35 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   return {.train = weighted(all, kept, options.seed), .eval = std::move(eval)};
 }
 
-LoadSpec within_memory(LoadSpec spec) {
-  spec.recompute = parse_recompute("full");
-  spec.offload.clear();
-  return spec;
-}
-
-TrainRun plan_run(const LoadSpec& asked, const TrainOptions& options, const TrainData& data,
+TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const TrainData& data,
                   int ranks_here) {
+  const TrainOptions& options = settings.options;
   TrainRun run = {.spec = asked, .plan = {}};
   LoadSpec spec = asked;
   const bool has_mtp = uses_mtp(spec);
   spec.mtp = has_mtp ? model::UseMtp::kAlways : model::UseMtp::kNever;
-  const LoadSpec within = options.memory.empty() ? spec : within_memory(spec);
   // Ranks of the data are alike: each plans what the first one has.
-  const int threads = options.stages.data > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
+  const int threads = settings.stages.data > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
   model::ModelConfig config = spec.parsed.config;
   config.use_mtp = has_mtp;
   const planner::Division division =
-      division_of(config, options.stages, within.recompute, within.offload);
-  if (options.method == "full") check_sums(division.told, options.stages);
+      division_of(config, settings.stages, spec, !options.memory.empty());
+  if (options.method == "full") check_sums(division.told, settings.stages);
   spec.share = division.told.weight_share(0);
   const auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
-  engine->set_share({.num_owners = options.stages.data});
+  engine->set_share({.num_owners = settings.stages.data});
   check_router_biases(options, engine->model());
-  const planner::RunShape shape = train_shape(spec, options, engine->config(), division, data);
+  const planner::RunShape shape = train_shape(spec, settings, engine->config(), division, data);
   const train::BaseStep how = base_step_of(options);
   if (shape.pass.train_base) plan_base_steps(*engine, how);
-  run.plan = plan_run(within,
+  run.plan = plan_run(spec,
                       {.whole = *engine,
                        .division = division,
                        .shape = shape,
-                       .recompute = within.recompute.policy,
+                       .recompute = spec.recompute.policy,
                        .memory = budget_of(options.memory)},
                       how);
-  check_indexers(options, engine->model());
+  check_indexers(settings, engine->model());
   const bool has_files = run.plan.weights_in_files || run.plan.recompute.file_bytes > 0;
   if (has_files) check_offload_folder(options.offload);
   run.spec.weights_in_files = run.plan.weights_in_files;
@@ -211,10 +206,10 @@ TrainRun plan_run(const LoadSpec& asked, const TrainOptions& options, const Trai
 }
 
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
-                                                 const TrainOptions& options,
+                                                 const TrainSettings& settings,
                                                  const TrainData& data) {
-  std::shared_ptr<engine::Runner> pipeline =
-      make_runner(comm, run.plan.pipeline, run.spec, {.pass_tokens = options.micro_tokens});
+  std::shared_ptr<engine::Runner> pipeline = make_runner(
+      comm, run.plan.pipeline, run.spec, {.pass_tokens = settings.options.micro_tokens});
   for (const auto& stage : pipeline->stages())
     stage->engine().set_pass(run.plan.micro_tokens, run.plan.recompute.recompute);
   if (comm.rank() > 0) return pipeline;  // the first one has read the data
@@ -225,8 +220,8 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
 }
 
 std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
-                                         const TrainOptions& options, const TrainData& data) {
-  return std::make_unique<TrainJob>(options, run.spec, load_train_model(comm, run, options, data),
+                                         const TrainSettings& settings, const TrainData& data) {
+  return std::make_unique<TrainJob>(settings, run.spec, load_train_model(comm, run, settings, data),
                                     data);
 }
 

@@ -37,11 +37,19 @@ std::string hash_of(const std::vector<data::DataFile>& files) {
   return text;
 }
 
-// What others make meaningless does not count.
-TrainOptions effective(TrainOptions o) {
+// As they are recorded, with their settings. What others make meaningless does not count.
+TrainOptions effective(const TrainSettings& settings) {
   const TrainOptions defaults;
+  TrainOptions o = settings.options;
+  o.lr = settings.lr;
+  o.batch_size = settings.batch_size;
+  o.batch_tokens = settings.batch_tokens;
+  o.gradient_accumulation_steps = 1;
+  o.steps = settings.steps;
+  o.epochs = settings.steps > 0 ? 0 : settings.epochs;
+  o.warmup_steps = settings.warmup_steps;
+  o.warmup_ratio.reset();
   if (!o.eval.empty()) o.eval_fraction = 0;
-  if (o.steps.value_or(0) > 0) o.epochs = 0;
   if (o.optimizer == "adamw") o.muon_momentum = defaults.muon_momentum;
   if (o.method == "full" || !o.adapter.empty()) {
     o.rank = defaults.rank;
@@ -129,9 +137,9 @@ std::string identity_of(const std::string& path) {
   return all;
 }
 
-std::string train_fingerprint(const TrainOptions& options, const ModelTexts& model,
+std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
                               const FilesOfRun& files, const std::string& cpu_path) {
-  TrainOptions o = effective(options);
+  TrainOptions o = effective(settings);
   boost::json::object values = {{"cpu path", cpu_path}};
   const OptionTable table = options_of(o);
   for (const OptionRow& row : table.rows()) {
@@ -143,9 +151,9 @@ std::string train_fingerprint(const TrainOptions& options, const ModelTexts& mod
         break;
       case ResultsBy::kFile:
         CHECK(row.name == "data" || row.name == "eval", row.name);
-        values[row.name] = row.name == "data"     ? hash_of(files.train)
-                           : options.eval.empty() ? ""
-                                                  : hash_of(files.eval);
+        values[row.name] = row.name == "data" ? hash_of(files.train)
+                           : o.eval.empty()   ? ""
+                                              : hash_of(files.eval);
         break;
       case ResultsBy::kModel:
         values[row.name] = row.name == "model"  ? model_identity(model)
@@ -164,7 +172,7 @@ std::string recorded_options(const std::string& out) {
 }
 
 void save_train_state(TrainJob& job, const std::string& fingerprint) {
-  const std::string& out = job.options().out;
+  const std::string& out = job.settings().out;
   std::optional<TrainerStateWriter> writer;
   if (job.is_first_rank()) {
     std::vector<TensorDecl> tensors;
@@ -205,7 +213,7 @@ constexpr int64_t kTag = 0;
 constexpr int64_t kPieceValues = (1 << 20) / dtype_bytes(DType::kF32);
 
 SavedAt check_record(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
-  const std::string& out = job.options().out;
+  const std::string& out = job.settings().out;
   const boost::json::object wanted = boost::json::parse(fingerprint).as_object();
   std::string faults;
   for (const auto& option : wanted) {
@@ -260,7 +268,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   Comm& comm = job.pipeline().comm();
   SavedAt at;
   if (job.is_first_rank()) {
-    const std::string& out = job.options().out;
+    const std::string& out = job.settings().out;
     const TrainerState saved(state_dir(out));
     at = check_record(job, parse_record(out, saved.json()), fingerprint);
     share(comm, at);

@@ -17,7 +17,7 @@ struct FilesOfRun {
 };
 // Of the content of an adapter, by its two files; of a folder without them as of a model.
 std::string identity_of(const std::string& path);
-std::string train_fingerprint(const TrainOptions& options, const ModelTexts& model,
+std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
                               const FilesOfRun& files, const std::string& cpu_path);
 
 bool has_train_state(const std::string& out);

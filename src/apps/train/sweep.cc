@@ -29,7 +29,7 @@ namespace {
 // One learning rate.
 struct Member {
   std::string rate;  // as it was typed
-  TrainOptions options;
+  TrainSettings settings;
   bool resumes = false;
   std::unique_ptr<TrainJob> job = nullptr;
   std::unique_ptr<TrainLoop> loop = nullptr;
@@ -50,17 +50,13 @@ std::vector<Member> members_of(const TrainOptions& options, const LoadSpec& spec
                                const TrainData& data) {
   std::vector<Member> members;
   for (const std::string& rate : options.sweep) {
-    TrainOptions own = options;
-    own.out = fmt::format("{}/lr-{}", options.out, rate);
-    double value = 0;
-    std::from_chars(rate.data(), rate.data() + rate.size(), value);
-    own.lr = value;
+    const std::string out = fmt::format("{}/lr-{}", options.out, rate);
+    const bool found = find_state(out, options.resume);
+    TrainSettings own = settle(options, spec, data, found ? recorded_options(out) : std::string());
+    std::from_chars(rate.data(), rate.data() + rate.size(), own.lr);
+    own.out = out;
     if (!own.tensorboard.empty()) own.tensorboard += "/lr-" + rate;
-    const bool found = find_state(own);
-    members.push_back(
-        {.rate = rate,
-         .options = settle(own, spec, data, found ? recorded_options(own.out) : std::string()),
-         .resumes = found});
+    members.push_back({.rate = rate, .settings = std::move(own), .resumes = found});
   }
   return members;
 }
@@ -135,7 +131,8 @@ void write_table(const std::string& out, const std::vector<Member>& members) {
 report::CurveSeries series_of(const Member& member) {
   report::CurveSeries series{.name = "lr " + member.rate};
   report::CurveSeries steps = series;
-  for (const report::MetricsRecord& record : report::read_metrics(metrics_path(member.options))) {
+  for (const report::MetricsRecord& record :
+       report::read_metrics(metrics_path(member.settings.out))) {
     for (const char* name : {"loss", "eval_loss"}) {
       const double value = record.number(name);
       if (!std::isfinite(value)) continue;
@@ -171,11 +168,11 @@ void print_json(const std::vector<Member>& members) {
     text += fmt::format(
         "{}{{\"lr\":{},\"out\":\"lr-{}\",\"steps\":{},\"loss\":{},\"eval_loss_before\":{},"
         "\"eval_loss\":{}}}",
-        text.empty() ? "" : ",", *member.options.lr, member.rate, member.job->steps_done(),
+        text.empty() ? "" : ",", member.settings.lr, member.rate, member.job->steps_done(),
         number(member.loop->loss()), number(member.loop->first_eval()),
         number(member.loop->last_eval()));
   }
-  fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, *best_of(members).options.lr);
+  fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).settings.lr);
 }
 
 // False where a signal stopped it.
@@ -195,10 +192,10 @@ bool finish(const TrainOptions& options, std::vector<Member>& members, double be
 bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
                  std::vector<Member>& members, const TrainData& data) {
   const double begin = now_seconds();
-  const TrainOptions& planned = members.front().options;
+  const TrainSettings& planned = members.front().settings;
   const auto pipeline = load_train_model(comm, run, planned, data);
   for (Member& member : members) {
-    member.job = std::make_unique<TrainJob>(member.options, run.spec, pipeline, data,
+    member.job = std::make_unique<TrainJob>(member.settings, run.spec, pipeline, data,
                                             members.front().job.get());
   }
   const std::string few = few_steps_text(planned, members.front().job->num_steps());
@@ -228,7 +225,7 @@ int run_sweep(const TrainOptions& options) {
   const LoadSpec spec = read_train_spec(options);
   const TrainData data = read_train_data(options, spec);
   std::vector<Member> members = members_of(options, spec, data);
-  const TrainRun run = plan_run(spec, members.front().options, data);
+  const TrainRun run = plan_run(spec, members.front().settings, data);
   int code = 0;
   run_ranks(1, [&](Comm& comm) {
     if (!run_members(comm, run, options, members, data)) code = StopSignals::exit_code();

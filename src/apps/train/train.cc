@@ -49,21 +49,22 @@ int64_t num_parameters(const model::ModelWeights& weights) {
 
 // "96, 3 epochs, 8 examples each, resuming after 40".
 std::string steps_text(const TrainJob& job) {
-  const TrainOptions& o = job.options();
+  const TrainSettings& s = job.settings();
   std::string text = std::to_string(job.num_steps());
-  if (*o.steps == 0) text += fmt::format(", {} epoch{}", *o.epochs, *o.epochs == 1 ? "" : "s");
-  if (*o.batch_size > 0) {
-    text += fmt::format(", {} example{} each", *o.batch_size, *o.batch_size == 1 ? "" : "s");
+  if (s.steps == 0) text += fmt::format(", {} epoch{}", s.epochs, s.epochs == 1 ? "" : "s");
+  if (s.batch_size > 0) {
+    text += fmt::format(", {} example{} each", s.batch_size, s.batch_size == 1 ? "" : "s");
   }
-  if (*o.batch_tokens > 0) text += fmt::format(", at most {} tokens each", *o.batch_tokens);
+  if (s.batch_tokens > 0) text += fmt::format(", at most {} tokens each", s.batch_tokens);
   if (job.steps_done() > 0) text += fmt::format(", resuming after {}", job.steps_done());
   return text;
 }
 
 // Of a sweep all of them.
-std::string rates_text(const TrainOptions& options) {
-  return options.sweep.empty() ? fmt::format("{:g}", *options.lr)
-                               : fmt::format("{}", fmt::join(options.sweep, ", "));
+std::string rates_text(const TrainSettings& settings) {
+  const std::vector<std::string>& sweep = settings.options.sweep;
+  return sweep.empty() ? fmt::format("{:g}", settings.lr)
+                       : fmt::format("{}", fmt::join(sweep, ", "));
 }
 
 // Those that were given, else those of this rank now, in so much memory.
@@ -108,8 +109,8 @@ std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) 
   if (!job.eval_data().examples.empty()) table.add_row({"evaluation", dataset(job.eval_data())});
   table.add_row({"steps", steps_text(job)});
   table.add_row(
-      {"learning rate", fmt::format("{}, {}, warmup steps {}", rates_text(job.options()),
-                                    job.options().lr_schedule, *job.options().warmup_steps)});
+      {"learning rate", fmt::format("{}, {}, warmup steps {}", rates_text(job.settings()),
+                                    job.options().lr_schedule, job.settings().warmup_steps)});
   const std::string cores =
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   // Before the pass takes its memory: the probe borrows that much.
@@ -123,41 +124,41 @@ std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) 
 
 std::string fingerprint_of(TrainJob& job) {
   if (!job.is_first_rank()) return {};  // which read the data
-  return train_fingerprint(job.options(), job.spec().texts,
+  return train_fingerprint(job.settings(), job.spec().texts,
                            {.train = job.train_data().files, .eval = job.eval_data().files},
                            std::string(job.engine().backend().arithmetic()));
 }
 
 void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes) {
-  const TrainOptions& options = job.options();
+  const std::string& out = job.settings().out;
   // Now that nothing is wrong with what was asked.
-  if (job.is_first_rank()) make_folders(options.out);
+  if (job.is_first_rank()) make_folders(out);
   if (resumes) return load_train_state(job, fingerprint);
   if (!job.is_first_rank()) return;
-  remove_file(metrics_path(options));  // of a run that never saved
-  remove_file(options.out + "/samples.jsonl");
+  remove_file(metrics_path(out));  // of a run that never saved
+  remove_file(out + "/samples.jsonl");
 }
 
-bool find_state(const TrainOptions& options) {
-  const bool found = has_train_state(options.out);
-  if (found && !options.resume) {
+bool find_state(const std::string& out, bool resume) {
+  const bool found = has_train_state(out);
+  if (found && !resume) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format(
             "--out: {} holds a run already; continue it with --resume, or choose another folder",
-            options.out));
+            out));
   }
   // A run that was killed in its first save has begun its metrics.
-  const bool begun = options.resume && file_exists(metrics_path(options));
+  const bool begun = resume && file_exists(metrics_path(out));
   for (const char* kept : {"config.json", "adapter_config.json"}) {
-    if (found || begun || !file_exists(options.out + "/" + kept)) continue;
+    if (found || begun || !file_exists(out + "/" + kept)) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--out: {} holds a model or an adapter ({}), which training would "
                             "write over; choose another folder",
-                            options.out, kept));
+                            out, kept));
   }
-  if (options.resume && !found) {
-    fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", options.out);
+  if (resume && !found) {
+    fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", out);
   }
   return found;
 }
@@ -176,7 +177,7 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint = fingerprint_of(job);
   if (job.is_first_rank() && !resumes) {
-    const std::string few = few_steps_text(options, job.num_steps());
+    const std::string few = few_steps_text(job.settings(), job.num_steps());
     if (!few.empty()) log(LogLevel::kWarning, few);
   }
   begin_or_resume(job, fingerprint, resumes);
@@ -222,10 +223,9 @@ RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
 }
 
 // As one of ranks that are processes.
-int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
-  TrainOptions options = given;
-  options.stages = stages_of(given.stages, layout);
-  check_over_ranks(given);
+int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& options) {
+  const StageOptions stages = stages_of(options.stages, layout);
+  check_over_ranks(options);
   const LoadSpec spec = read_train_spec(options);
   check_alike(comm, facts_of_run(spec, options));
   const bool is_first = comm.rank() == 0;
@@ -234,17 +234,18 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   bool found = false;
   std::string recorded;
   if (is_first) {
-    if (!given.save_config.empty()) save_recipe(given);
-    found = find_state(options);
+    if (!options.save_config.empty()) save_recipe(options);
+    found = find_state(options.out, options.resume);
     data = read_train_data(options, spec);
     if (found) recorded = recorded_options(options.out);
   }
   share(comm, found);
   share(comm, recorded);
   share_data(comm, data);
-  const TrainOptions settled = settle(options, spec, data, recorded);
-  const TrainRun run = plan_run(spec, settled, data, comm.ranks_here());
-  const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
+  TrainSettings settings = settle(options, spec, data, recorded);
+  settings.stages = stages;
+  const TrainRun run = plan_run(spec, settings, data, comm.ranks_here());
+  const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settings, data);
   const bool ended = train_on_rank(*job, run.plan, found);
   trace.finish();
   return ended ? 0 : StopSignals::exit_code();
@@ -267,15 +268,15 @@ int run_train(const TrainOptions& options) {
     trace.finish();
     return code;
   }
-  const bool found = find_state(options);
+  const bool found = find_state(options.out, options.resume);
   const LoadSpec spec = read_train_spec(options);
   const TrainData data = read_train_data(options, spec);
-  const TrainOptions settled =
+  const TrainSettings settings =
       settle(options, spec, data, found ? recorded_options(options.out) : "");
-  const TrainRun run = plan_run(spec, settled, data);
+  const TrainRun run = plan_run(spec, settings, data);
   int code = 0;
   run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
-    const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settled, data);
+    const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settings, data);
     const bool ended = train_on_rank(*job, run.plan, found);
     if (!ended && comm.rank() == 0) code = StopSignals::exit_code();
   });

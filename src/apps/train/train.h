@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "apps/setup/stages.h"
-#include "model/adapter/lora.h"
 
 namespace strata::apps {
 
@@ -62,13 +61,11 @@ struct TrainOptions : EngineSetup {
   uint64_t seed = 0;
   StageOptions stages;
   std::vector<std::string> samples;  // prompts to answer at each evaluation
-  int64_t sample_positions = 0;      // that their answers take in the cache; settle() counts them
   std::string tensorboard;           // folder of event files; empty: none
   std::string config;                // recipe that the options were read from
   std::string save_config;           // file to write one to
-  std::vector<model::LoraModuleSpec> adapter_modules;  // of --adapter; settle() reads them
-  bool json = false;                                   // a line of JSON on stdout at the end
-  std::string trace;                                   // file of the timeline; empty: none
+  bool json = false;                 // a line of JSON on stdout at the end
+  std::string trace;                 // file of the timeline; empty: none
 };
 
 // The exit code: 0, or that of the signal that stopped it. Throws Error for faults of options,
