@@ -130,18 +130,22 @@ TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
 
 // Nor more than half of what is left on the disk, which others may change meanwhile.
 TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
-  EXPECT_EQ(file_space("/tmp", "1GiB"), INT64_MAX);
+  const planner::FileSpace named = space_for_files("/tmp");
+  EXPECT_TRUE(named.holds(int64_t{1} << 50, int64_t{1} << 50));
   if (!usable_offload_folder("").empty()) {
-    const int64_t usable = usable_memory();
     const int64_t disk = FileAllocator::free_bytes(offload_folder("")) / 2;
     ASSERT_GT(disk, 0);
-    EXPECT_NEAR(static_cast<double>(file_space("", "")),
-                static_cast<double>(std::min(usable / 5, disk)), 0.01 * static_cast<double>(disk));
-    EXPECT_LE(file_space("", "100MiB"), (usable - (100 << 20)) / 5);
-    EXPECT_EQ(file_space("", std::to_string(usable + 1)), 0);
+    planner::FileSpace unnamed = space_for_files("");
+    EXPECT_NEAR(static_cast<double>(unnamed.most), static_cast<double>(disk),
+                0.01 * static_cast<double>(disk));
+    unnamed.most = INT64_MAX;
+    const int64_t fifth = (unnamed.memory - (100 << 20)) / 5;
+    EXPECT_TRUE(unnamed.holds(fifth, 100 << 20));
+    EXPECT_FALSE(unnamed.holds(fifth + 1, 100 << 20));
+    EXPECT_FALSE(unnamed.holds(1, unnamed.memory));
   }
   const NoTemporaryFolder in_memory;
-  EXPECT_EQ(file_space("", ""), 0);
+  EXPECT_FALSE(space_for_files("").holds(1, 0));
 }
 
 // What the system has no room for is planned in memory where it fits there.

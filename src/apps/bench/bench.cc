@@ -71,7 +71,6 @@ constexpr Work kWorks[] = {
     {"mla_prefill512", Kind::kPrefill, 1, 512, false, false, BenchShape::kLatent},
     {"mla_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kLatent},
 };
-constexpr int64_t kRank = 32;
 constexpr int64_t kTimedTokens = 32;
 constexpr int64_t kNearContext = 1024;
 
@@ -142,7 +141,7 @@ class Bench {
   }
 
   [[nodiscard]] std::vector<model::LoraModuleSpec> modules() const {
-    return model::adapter_specs(engine_->config(), {"all-linear"}, kRank, 32.0);
+    return bench_modules(engine_->config());
   }
 
   // Of training passes may be shorter than the work, and not than a sequence.
@@ -184,16 +183,10 @@ class Bench {
                                        .threads = options_.threads}),
                             engine_options);
     } else {
-      auto backend = make_backend(options_.threads);
-      model::LoadedModel made;
-      made.config = bench_config(work_.shape);
-      const DType dtype = parse_dtype(options_.dtype, made.config);
-      made.weights = std::make_unique<model::ModelWeights>(
-          *backend, made.config, dtype, nullptr, std::nullopt,
-          random_forms(*backend, made.config, dtype, options_.weights));
-      fill_random(*backend, *made.weights);
+      const model::ModelConfig config = bench_config(work_.shape);
       engine_ =
-          std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options);
+          make_random_engine(make_backend(options_.threads), config,
+                             parse_dtype(options_.dtype, config), options_.weights, engine_options);
     }
     if (!options_.memory.empty()) {
       plan_ = plan_of_work();
@@ -238,19 +231,12 @@ class Bench {
   }
 
   void measure_train(ops::LimitProbe& probe) {
-    const auto draw = [&](int64_t seed) {
-      return random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(seed));
-    };
-    std::vector<api::Datum> data;
-    for (int64_t s = 0; s < work_.batch; ++s)
-      data.push_back({.tokens = draw(s), .targets = draw(s + 100)});
-    api::Batch batch = {.gradients = api::Gradients::kAdapters};
-    for (const api::Datum& datum : data)
-      batch.sequences.push_back({.datum = &datum, .slot = slots_[0]});
+    const TrainingBatch trained =
+        random_batch(work_.batch, work_.length, engine_->config().vocab_size, slots_[0]);
     const double before = probe.matrix_flops(dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
-    runner_->run(batch);
+    runner_->run(trained.batch);
     runner_->step(slots_[0], {.lr = 1e-4});
     const double seconds = now_seconds() - start;
     const double flops = flops_of_work(engine_->config(), work_.batch, work_.length, modules(),

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "model/adapter/specs.h"
 #include "model/weights/no_layers.h"
 #include "ops/elementwise.h"
 #include "tensor/narrow.h"
@@ -84,15 +85,7 @@ std::string form_names() {
   return names;
 }
 
-}  // namespace
-
-std::string bench_weights_help() {
-  return "of --model: auto, narrow or bf16, as in train; of random weights: bf16, or a form of 4 "
-         "or "
-         "8 bits: " +
-         form_names();
-}
-
+// Of few bits where `name` is a form of them.
 model::WeightForms random_forms(const Backend& backend, const model::ModelConfig& config,
                                 DType dtype, const std::string& name) {
   model::WeightForms forms;
@@ -120,17 +113,6 @@ model::WeightForms random_forms(const Backend& backend, const model::ModelConfig
     if (parameter.shape[1] % block == 0) forms.emplace(parameter.name, form);
   }
   return forms;
-}
-
-double narrow_bytes(const model::ModelWeights& weights) {
-  if (weights.forms().empty()) return 0.0;
-  double bytes = 0.0, elements = 0.0;
-  for (const model::Parameter& parameter : weights.table()) {
-    if (!parameter.is_matrix()) continue;
-    bytes += static_cast<double>(parameter.panel.num_bytes());
-    elements += static_cast<double>(parameter.shape.num_elements());
-  }
-  return bytes / elements;
 }
 
 void fill_random(Backend& backend, model::ModelWeights& weights) {
@@ -166,6 +148,41 @@ void fill_random(Backend& backend, model::ModelWeights& weights) {
   }
 }
 
+}  // namespace
+
+std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> backend,
+                                                   const model::ModelConfig& config, DType dtype,
+                                                   const std::string& weights,
+                                                   const engine::EngineOptions& options,
+                                                   std::optional<model::LayerRange> part,
+                                                   MemoryShare share) {
+  model::LoadedModel made;
+  made.config = config;
+  made.weights =
+      std::make_unique<model::ModelWeights>(*backend, config, dtype, nullptr, part,
+                                            random_forms(*backend, config, dtype, weights), share);
+  fill_random(*backend, *made.weights);
+  return std::make_unique<engine::Engine>(std::move(backend), std::move(made), options);
+}
+
+std::string bench_weights_help() {
+  return "of --model: auto, narrow or bf16, as in train; of random weights: bf16, or a form of 4 "
+         "or "
+         "8 bits: " +
+         form_names();
+}
+
+double narrow_bytes(const model::ModelWeights& weights) {
+  if (weights.forms().empty()) return 0.0;
+  double bytes = 0.0, elements = 0.0;
+  for (const model::Parameter& parameter : weights.table()) {
+    if (!parameter.is_matrix()) continue;
+    bytes += static_cast<double>(parameter.panel.num_bytes());
+    elements += static_cast<double>(parameter.shape.num_elements());
+  }
+  return bytes / elements;
+}
+
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -173,6 +190,26 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream
     tokens[i] = static_cast<int32_t>((x >> 33) % static_cast<uint64_t>(vocab));
   }
   return tokens;
+}
+
+std::vector<model::LoraModuleSpec> bench_modules(const model::ModelConfig& config) {
+  constexpr int64_t kRank = 32;
+  return model::adapter_specs(config, {"all-linear"}, kRank, 32.0);
+}
+
+TrainingBatch random_batch(int64_t sequences, int64_t length, int64_t vocab,
+                           api::AdapterSlot slot) {
+  TrainingBatch out;
+  for (int64_t s = 0; s < sequences; ++s) {
+    const auto draw = [&](int64_t seed) {
+      return random_tokens(length, vocab, static_cast<uint64_t>(seed));
+    };
+    out.data.push_back({.tokens = draw(s), .targets = draw(s + 100)});
+  }
+  out.batch.gradients = api::Gradients::kAdapters;
+  for (const api::Datum& datum : out.data)
+    out.batch.sequences.push_back({.datum = &datum, .slot = slot});
+  return out;
 }
 
 }  // namespace strata::apps

@@ -2,25 +2,39 @@
 // What the works of `strata bench` run on.
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "model/weights/weights.h"
+#include "api/batch.h"
+#include "engine/engine.h"
 
 namespace strata::apps {
 
-// The forms of a model whose weights are random: those of few bits where `name` is one (q4_0), and
-// none for "bf16" and "auto".
-model::WeightForms random_forms(const Backend& backend, const model::ModelConfig& config,
-                                DType dtype, const std::string& name);
+// A model, or a stage of it, whose weights are small, random and cheap to make: a hash of the
+// element's index, uniform in +-0.035 (deviation 0.02). `weights`: "bf16", "auto", or a form of few
+// bits (q4_0) of random codes, whose scales make about as much of them.
+std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> backend,
+                                                   const model::ModelConfig& config, DType dtype,
+                                                   const std::string& weights,
+                                                   const engine::EngineOptions& options,
+                                                   std::optional<model::LayerRange> part = {},
+                                                   MemoryShare share = {});
 // Of --weights.
 std::string bench_weights_help();
 // Bytes of a weight of matrices, on average, where some are kept in few bits; else 0.
 double narrow_bytes(const model::ModelWeights& weights);
-// Small random weights, cheap to make: a hash of the element's index, uniform in +-0.035 (deviation
-// 0.02); of few bits random codes, whose scales make about as much of them.
-void fill_random(Backend& backend, model::ModelWeights& weights);
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream);
+
+// Of the adapters that train or are sampled with.
+std::vector<model::LoraModuleSpec> bench_modules(const model::ModelConfig& config);
+// So many sequences of random tokens, whose loss trains an adapter.
+struct TrainingBatch {
+  std::vector<api::Datum> data;
+  api::Batch batch;  // of them
+};
+TrainingBatch random_batch(int64_t sequences, int64_t length, int64_t vocab, api::AdapterSlot slot);
 
 }  // namespace strata::apps

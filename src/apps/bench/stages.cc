@@ -19,7 +19,6 @@
 #include "base/error.h"
 #include "base/trace.h"
 #include "engine/plan/cost.h"
-#include "model/adapter/specs.h"
 #include "ops/limits.h"
 #include "report/trace_file.h"
 #include "schedule/lower.h"
@@ -27,8 +26,6 @@
 
 namespace strata::apps {
 namespace {
-
-constexpr int64_t kRank = 32;
 
 class StagesBench {
  public:
@@ -87,15 +84,9 @@ class StagesBench {
     const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     for (const int stage : plan_.stages_of(comm.rank() / plan_.data)) {
       auto backend = engines.empty() ? make_backend(threads) : engines.front()->backend().sharing();
-      model::LoadedModel made;
-      made.config = config_;
-      made.weights = std::make_unique<model::ModelWeights>(
-          *backend, config_, spec_.dtype, nullptr, plan_.layers[static_cast<size_t>(stage)],
-          random_forms(*backend, config_, spec_.dtype, options_.weights),
-          plan_.weight_share(comm.rank() % plan_.data));
-      fill_random(*backend, *made.weights);
-      engines.push_back(
-          std::make_unique<engine::Engine>(std::move(backend), std::move(made), engine_options));
+      engines.push_back(make_random_engine(
+          std::move(backend), config_, spec_.dtype, options_.weights, engine_options,
+          plan_.layers[static_cast<size_t>(stage)], plan_.weight_share(comm.rank() % plan_.data)));
     }
     return std::make_unique<engine::Runner>(comm, plan_, std::move(engines));
   }
@@ -108,18 +99,10 @@ class StagesBench {
 
   void run_rank(Comm& comm) {
     const std::unique_ptr<engine::Runner> pipeline = load(comm);
-    const api::AdapterSlot slot =
-        pipeline->create_adapter(model::adapter_specs(config_, {"all-linear"}, kRank, 32.0), 0);
-    std::vector<api::Datum> data;
-    for (int64_t s = 0; s < work_.sequences; ++s) {
-      const auto draw = [&](int64_t seed) {
-        return random_tokens(work_.length, config_.vocab_size, static_cast<uint64_t>(seed));
-      };
-      data.push_back({.tokens = draw(s), .targets = draw(s + 100)});
-    }
-    api::Batch batch = {.gradients = api::Gradients::kAdapters};
-    for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
-    for (int i = 0; i <= options_.repeat; ++i) measure(comm, *pipeline, batch, slot, i > 0);
+    const api::AdapterSlot slot = pipeline->create_adapter(bench_modules(config_), 0);
+    const TrainingBatch trained =
+        random_batch(work_.sequences, work_.length, config_.vocab_size, slot);
+    for (int i = 0; i <= options_.repeat; ++i) measure(comm, *pipeline, trained.batch, slot, i > 0);
     if (!pipeline->is_first_rank()) return;
     for (const auto& stage : pipeline->stages()) peak_live_ += stage->peak_live();
   }
@@ -142,8 +125,7 @@ class StagesBench {
     meet(comm);
     if (!counts || comm.rank() != 0) return;
     const double flops = flops_of_work(config_, work_.sequences, work_.length,
-                                       model::adapter_specs(config_, {"all-linear"}, kRank, 32.0),
-                                       work_.recompute == "full");
+                                       bench_modules(config_), work_.recompute == "full");
     runs_.push_back({.tokens_per_s = static_cast<double>(work_.sequences * work_.length) / seconds,
                      .share = flops / seconds / peak,
                      .peak = peak});

@@ -13,12 +13,10 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/process_memory.h"
 #include "engine/plan/recompute_plan.h"
 #include "model/weights/load_configured.h"
 #include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
-#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {
@@ -74,18 +72,6 @@ std::string usable_offload_folder(const std::string& named) {
   if (!named.empty()) return FileAllocator(named).folder();
   const std::string temporary = env_temporary_folder();
   return FileAllocator::fault(temporary).empty() ? temporary : "";
-}
-
-int64_t file_space(const std::string& named, const std::string& memory) {
-  // Who has changed more of files than a fifth of the memory waits until it is written
-  // (vm.dirty_ratio of https://docs.kernel.org/admin-guide/sysctl/vm.html).
-  constexpr int64_t kChangedShare = 5;
-  if (!named.empty()) return INT64_MAX;
-  const std::string folder = usable_offload_folder(named);
-  if (folder.empty()) return 0;
-  const int64_t budget = memory.empty() ? 0 : server::parse_size("memory", memory);
-  const int64_t space = (usable_memory() - budget) / kChangedShare;
-  return std::clamp<int64_t>(space, 0, FileAllocator::free_bytes(folder) / 2);
 }
 
 std::vector<std::string> split_commas(const std::string& list) {

@@ -22,10 +22,6 @@ void check_kept(const std::string& memory, const std::string& recompute,
 // The same of a server: empty where none was named and that of temporary files is held in memory.
 // Error{kInvalidArgument} where the named one is.
 std::string usable_offload_folder(const std::string& named);
-// Bytes of activations that --memory may have in files: any number where a folder was named, else
-// what the system keeps of files without holding up who writes them, besides so much memory, and
-// half of what is left on the disk of temporary files at most; none where that folder will not do.
-int64_t file_space(const std::string& named, const std::string& memory);
 // The parts of a list with commas that are not empty.
 std::vector<std::string> split_commas(const std::string& list);
 // Of a model's config alone: an engine that can plan and cannot run, since its weights are zeroes

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backend/file_memory.h"
 #include "base/process_memory.h"
 #include "model/adapter/specs.h"
 #include "server/options/options.h"
@@ -57,7 +58,11 @@ std::optional<planner::Budget> budget_of(const std::string& memory) {
 }
 
 planner::FileSpace space_for_files(const std::string& named) {
-  return {.most = file_space(named, ""), .memory = named.empty() ? usable_memory() : INT64_MAX};
+  if (!named.empty()) return {.most = INT64_MAX};
+  const std::string folder = usable_offload_folder(named);
+  if (folder.empty()) return {};
+  return {.most = std::max<int64_t>(0, FileAllocator::free_bytes(folder) / 2),
+          .memory = usable_memory()};
 }
 
 planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& settings,

@@ -11,7 +11,8 @@ namespace strata::apps {
 
 // --memory, or none.
 std::optional<planner::Budget> budget_of(const std::string& memory);
-// Any number where a folder was named, else what apps/setup/engine_setup.h says of it.
+// For activations that --memory has in files: any number of bytes where a folder was named, else
+// half of what is left on the disk of temporary files at most; none where that folder will not do.
 planner::FileSpace space_for_files(const std::string& named);
 
 planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& settings,

@@ -27,7 +27,6 @@ class TrainSampler {
   std::vector<Sample> run(engine::Runner& runner, api::AdapterSlot slot) const;
   // Positions that answers take in the cache, all prompts together.
   [[nodiscard]] int64_t num_positions() const;
-  [[nodiscard]] int64_t num_prompts() const { return static_cast<int64_t>(prompts_.size()); }
 
  private:
   TextStack text_;
