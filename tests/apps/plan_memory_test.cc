@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "apps/setup/engine_setup.h"
-#include "apps/train/run_plan.h"
 #include "backend/file_memory.h"
 #include "base/files.h"
 #include "base/process_memory.h"

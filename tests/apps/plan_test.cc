@@ -14,7 +14,6 @@
 #include "apps/serve/memory.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/stages.h"
-#include "apps/train/run_plan.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/plan/cost.h"

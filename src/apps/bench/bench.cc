@@ -20,7 +20,6 @@
 #include "apps/bench/stages.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/engine_setup.h"
-#include "apps/train/run_plan.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"

@@ -18,7 +18,6 @@
 #include "apps/setup/model_files.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
-#include "apps/train/run_plan.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/process_memory.h"
@@ -270,7 +269,7 @@ report::Table table_of_passes(const engine::RunPlan& plan, const engine::Engine&
 int plan_training(const PlanOptions& options, bool in_stages) {
   if (!in_stages && !options.stages.ranks.empty()) return plan_over_ranks(options);
   const StageOptions stages = stages_of(options);
-  if (!in_stages && !(stages == StageOptions())) {
+  if (!in_stages && (options.schedule.microbatches > 0 || !(stages == StageOptions()))) {
     refuse(
         "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
         "strata plan stages");

@@ -10,11 +10,14 @@
 
 #include "apps/setup/backend.h"
 #include "apps/setup/schedule_source.h"
+#include "backend/file_memory.h"
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process_memory.h"
 #include "engine/plan/cost.h"
 #include "schedule/generate.h"
+#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {
@@ -149,6 +152,19 @@ std::vector<model::RecomputeRegions> regions_allowed(const StageOptions& options
 }
 
 }  // namespace
+
+std::optional<planner::Budget> budget_of(const std::string& memory) {
+  if (memory.empty()) return std::nullopt;
+  return planner::Budget{server::parse_size("memory", memory), memory};
+}
+
+planner::FileSpace space_for_files(const std::string& named) {
+  if (!named.empty()) return {.most = INT64_MAX};
+  const std::string folder = usable_offload_folder(named);
+  if (folder.empty()) return {};
+  return {.most = std::max<int64_t>(0, FileAllocator::free_bytes(folder) / 2),
+          .memory = usable_memory()};
+}
 
 int threads_of(int rank, int num_ranks, int threads) {
   const int all = threads > 0 ? threads : shared_cores();

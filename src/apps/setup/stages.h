@@ -3,6 +3,7 @@
 // this process.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,12 @@ engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& optio
 // folder of files.
 planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
                               const engine::RunSpec& spec, bool within_memory = false);
+
+// --memory, or none.
+std::optional<planner::Budget> budget_of(const std::string& memory);
+// For activations that --memory has in files: any number of bytes where a folder was named, else
+// half of what is left on the disk of temporary files at most; none where that folder will not do.
+planner::FileSpace space_for_files(const std::string& named);
 
 // Threads of a rank, of so many (0: all cores that the ranks share) that are divided among them.
 int threads_of(int rank, int num_ranks, int threads);

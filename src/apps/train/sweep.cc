@@ -9,7 +9,6 @@
 #include <cmath>
 #include <memory>
 
-#include "apps/train/run_plan.h"
 #include "apps/train/settings.h"
 #include "apps/train/start.h"
 #include "apps/train/state.h"

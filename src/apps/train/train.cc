@@ -15,7 +15,6 @@
 #include "apps/setup/sent_text.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
-#include "apps/train/run_plan.h"
 #include "apps/train/sampler.h"
 #include "apps/train/settings.h"
 #include "apps/train/shared_data.h"
