@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Check the house rules that a compiler does not: include allow-lists, homes of headers, places that catch, who touches tensor
-memory, sizes, ASCII.
+memory, sizes of files and functions, ASCII.
 
 usage: python3 tools/check/check_layers.py [--root DIR] [--sizes]
        python3 tools/check/check_layers.py --self-test      each rule must catch a tree that breaks it
@@ -24,6 +24,62 @@ CATCH = re.compile(r"\bcatch \(")
 BUDGET = re.compile(r"^\| `(\w+)/` \|.*\| ([\d,]+) \|$")
 STANDARD = re.compile(r"^[a-z_0-9]+$|^std[a-z]+\.h$")
 CODE = (".h", ".cc", ".cu", ".cuh")
+# What may hold a brace that is none of the code's: comments, strings, characters, directives.
+NO_CODE = re.compile(r'''//[^\n]*|/\*.*?\*/|R"(?P<end>[^()\s]*)\(.*?\)(?P=end)"|"(?:\\.|[^"\\\n])*"'''
+                     r"""|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|^[ \t]*\#(?:\\\n|[^\n])*""", re.S | re.M)
+SCOPE = re.compile(r"\s*(template\s*<.*>\s*)?(inline\s+)?(namespace|class|struct|union|enum)\b|\s*extern\s*$", re.S)
+
+
+def code_of(text):
+    """The text with its lines, and nothing but code on them."""
+    return NO_CODE.sub(lambda found: "\n" * found.group(0).count("\n"), text)
+
+
+def end_of(code, begin, pair):
+    """Behind what the bracket at `begin` closes with."""
+    depth = 0
+    for found in re.compile("[" + re.escape(pair) + "]").finditer(code, begin):
+        depth += 1 if found.group(0) == pair[0] else -1
+        if depth == 0:
+            return found.end()
+    return len(code)
+
+
+def is_function(head):
+    """Whether a brace behind that begins a function's body: no initialiser, of a constructor's member neither."""
+    if re.search(r"(?<!operator)[^=!<>]=[^=]", head):
+        return re.search(r"=\s*\[", head) is not None
+    has_members = re.search(r"\)\s*(noexcept\s*)?:(?!:)", head) is not None
+    return ")" in head and not (has_members and re.search(r"[\w>]$", head))
+
+
+def functions(text):
+    """(name, first line, lines) of each function of a file that is in no other; rows of a table in it do not count."""
+    code, begin, at = code_of(text), 0, 0
+    while found := re.compile(r"[;{}(]").search(code, at):
+        at = found.end()
+        if found.group(0) == "(":
+            at = end_of(code, found.start(), "()")
+        elif found.group(0) == "{":
+            head = code[begin:found.start()]
+            flat = head
+            while flat != (flat := re.sub(r"\{[^{}]+\}", "{}", re.sub(r"\([^()]+\)", "()", flat))):
+                pass
+            if SCOPE.match(flat):
+                begin = at
+                continue
+            at = end_of(code, found.start(), "{}")
+            if not is_function(flat.rstrip()):
+                continue  # behind an initialiser the declaration goes on
+            first = code.count("\n", 0, begin + len(head) - len(head.lstrip())) + 1
+            lines = code.count("\n", 0, at) + 2 - first
+            for table in re.finditer(r"=\s*\{", code[found.start():at]):
+                lines -= code.count("\n", found.start() + table.end(), end_of(code, found.start() + table.end() - 1, "{}"))
+            names = re.findall(r"([\w~]+)\s*\(", flat)
+            yield names[0] if names else "", first, lines
+            begin = at
+        else:
+            begin = at
 
 
 class Checker:
@@ -125,6 +181,9 @@ class Checker:
                 raw = line.rfind(')"') <= line.rfind('R"') if 'R"' in line else ')"' not in line
             if len(line) > limits["line_columns"] and not data:
                 self.fault(path, number, f"{len(line)} columns, limit {limits['line_columns']}")
+        for name, first, length in functions("\n".join(lines)):
+            if length > limits["function_lines"]:
+                self.fault(path, first, f"{name} has {length} lines, limit {limits['function_lines']}: give its steps names")
 
     def check_source(self, path, inner, lines):
         header = path.endswith((".h", ".cuh"))
@@ -230,7 +289,10 @@ BAD = {
     "not ASCII": {"src/base/x.cc": "// \u00e9\n"},
     "columns, limit": {"tests/base/x_test.cc": "//" + "x" * 100 + "\n"},
     "3: 1": {"tests/base/y_test.cc": 'auto a = R"(' + "x" * 100 + '\n)";\n//' + "x" * 100 + "\n"},
-    "lines, limit": {"src/base/x.cc": "\n" * 501},
+    "501 lines, limit": {"src/base/x.cc": "\n" * 501},
+    "f has 61 lines": {"src/base/x.cc": "struct S {\n  S() : a{1}, b{.x = 2} {}\n};\nint f(int x = {}) {\n" + "\n" * 59 + "}\n"},
+    "S has 61 lines": {"tests/base/x_test.cc": "S::S() : a{1}\n, b{2} {\n" + "\n" * 58 + "}\n"},
+    "g has 61 lines": {"src/base/x.cc": "void g() {\n  int t[] = {\n1,\n2};  // {\n" + "\n" * 58 + "}\n"},
     "getenv outside": {"src/tensor/x.cc": 'auto* p = getenv("X");\n'},
     "does not exist": {"src/tensor/x.cc": '#include "base/none.h"\n'},
     "as \"folder/file.h\"": {"src/base/x.cc": '#include "a.h"\n'},
