@@ -215,6 +215,9 @@ class Scheduler {
   void take_samples(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
   void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
       REQUIRES(mutex_);
+  // The models with data to take, which alone share the pass.
+  std::vector<Models::iterator> share_among_ready(const api::Capacity& engine, Side& side)
+      REQUIRES(mutex_);
   void take_datum(Model& model, std::vector<api::DataRange>& rows, double now) REQUIRES(mutex_);
   [[nodiscard]] bool any_rows(const api::Capacity& engine) const REQUIRES(mutex_);
   static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);

@@ -369,7 +369,8 @@ void Scheduler::take_datum(Model& model, std::vector<api::DataRange>& rows, doub
   pop(model, now);
 }
 
-void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now) {
+std::vector<Scheduler::Models::iterator> Scheduler::share_among_ready(const api::Capacity& engine,
+                                                                      Side& side) {
   std::vector<Models::iterator> ready;
   std::vector<api::TenantId> tenants;
   std::vector<api::ModelId> ids;
@@ -381,6 +382,10 @@ void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& wo
   }
   side.training_share.set_active(tenants);
   side.model_share.set_active(ids);
+  return ready;
+}
+
+void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now) {
   std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
   // What is compared for each datum, of a thousand models for thousands of data.
   std::map<api::TenantId, double> used_by_tenant;
@@ -395,7 +400,7 @@ void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& wo
     return data.empty() ? 0 : datum_tokens(data[model.next_datum]);
   };
   std::list<Next> next;
-  for (const Models::iterator at : ready) {
+  for (const Models::iterator at : share_among_ready(engine, side)) {
     double& used = used_by_tenant[at->second.tenant];
     used = side.training_share.used(at->second.tenant);
     next.push_back({at, used, side.model_share.used(at->first), next_cost(at->second)});

@@ -115,6 +115,26 @@ std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::str
                     : fmt::format("model.mtp.{}.{}", behind, name);
 }
 
+int64_t ModelWeights::embed_bytes(const char* name, int64_t panel_width) const {
+  return matrix_bytes({config_.vocab_size, config_.hidden_size}, compute_dtype_, panel_width, {},
+                      form_of(name));
+}
+
+int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
+  int64_t total = holds_embedding() ? embed_bytes(kEmbeddingName, panel_width) : 0;
+  for (const LayerStack& stack : layer_table_.stacks()) {
+    for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
+      total += held_bytes(stack, row, panel_width);
+    });
+  }
+  if (!ends()) return total;
+  for (const ParamRows* rows : {&layer_table_.streams_rows(), &layer_table_.mtp_rows()}) {
+    for (const ParamRow& row : *rows) total += row_bytes(row, compute_dtype_, panel_width);
+  }
+  total += values_bytes({config_.hidden_size});
+  return config_.tie_word_embeddings ? total : total + embed_bytes(kHeadName, panel_width);
+}
+
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                            FileAllocator* files, std::optional<LayerRange> part, WeightForms forms,
                            const MemoryShare& share)
@@ -130,44 +150,25 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
     CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
   }
   const int64_t panel_width = ops::panel_width(backend);
-  const Shape embed_shape = {config.vocab_size, config.hidden_size};
-  const auto embed_bytes = [&](const std::string& name) {
-    return matrix_bytes(embed_shape, compute_dtype, panel_width, {}, form_of(name));
-  };
-  const int64_t norm_bytes = values_bytes({config.hidden_size});
-  const bool own_head = !config.tie_word_embeddings;
-  int64_t total = holds_embedding() ? embed_bytes(kEmbeddingName) : 0;
-  for (const LayerStack& stack : layer_table_.stacks()) {
-    for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
-      total += held_bytes(stack, row, panel_width);
-    });
-  }
-  for (const ParamRows* rows : {&layer_table_.streams_rows(), &layer_table_.mtp_rows()}) {
-    for (const ParamRow& row : *rows)
-      total += ends() ? row_bytes(row, compute_dtype, panel_width) : 0;
-  }
-  if (ends()) total += norm_bytes + (own_head ? embed_bytes(kHeadName) : 0);
   CHECK(files == nullptr || !share.is_divided());
   arena_ = Arena(files != nullptr     ? *files
                  : share.is_divided() ? sparse_allocator()
                                       : backend.allocator(),
-                 total);
+                 arena_bytes(panel_width));
   const auto take = [&](bool held, int64_t bytes) { return held ? arena_.take(bytes) : nullptr; };
 
-  embedding_ = add_parameter(make_parameter(kEmbeddingName, embed_shape),
-                             take(holds_embedding(), embed_bytes(kEmbeddingName)), panel_width,
-                             form_of(kEmbeddingName));
+  const auto add_embed = [&](const char* name, bool held) {
+    return add_parameter(make_parameter(name, {config.vocab_size, config.hidden_size}),
+                         take(held, embed_bytes(name, panel_width)), panel_width, form_of(name));
+  };
+  embedding_ = add_embed(kEmbeddingName, holds_embedding());
   add_layers(panel_width);
   add_streams(panel_width);
   add_mtp_head(panel_width);
   final_norm_ = add_parameter(
       make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
-      take(ends(), norm_bytes), panel_width);
-  head_ = embedding_;
-  if (own_head) {
-    head_ = add_parameter(make_parameter(kHeadName, embed_shape),
-                          take(ends(), embed_bytes(kHeadName)), panel_width, form_of(kHeadName));
-  }
+      take(ends(), values_bytes({config.hidden_size})), panel_width);
+  head_ = config.tie_word_embeddings ? embedding_ : add_embed(kHeadName, ends());
   bind_layers();
   if (share.is_divided()) {
     shards_ = std::make_unique<WeightShards>(shard_units(part_), ranges_of_units(), share,

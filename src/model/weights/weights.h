@@ -188,6 +188,9 @@ class ModelWeights {
   // Of a stack's row, what is held of it.
   [[nodiscard]] int64_t held_bytes(const LayerStack& stack, const ParamRow& row,
                                    int64_t panel_width) const;
+  // Of the embedding or the head; of all parameters that are held.
+  [[nodiscard]] int64_t embed_bytes(const char* name, int64_t panel_width) const;
+  [[nodiscard]] int64_t arena_bytes(int64_t panel_width) const;
   [[nodiscard]] bool holds_embedding() const {
     return begins() || (ends() && (config_.tie_word_embeddings || config_.use_mtp));
   }

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +39,19 @@ using SqlRow = std::vector<SqlValue>;
 struct SqlResult {
   std::vector<SqlRow> rows;
   int64_t changed = 0;  // rows inserted, updated or deleted
+
+  // Of rows of a text, or of a text and a number.
+  [[nodiscard]] std::vector<std::string> texts() const {
+    std::vector<std::string> out;
+    for (const SqlRow& row : rows) out.push_back(std::get<std::string>(row.at(0)));
+    return out;
+  }
+  [[nodiscard]] std::map<std::string, int64_t> counts() const {
+    std::map<std::string, int64_t> out;
+    for (const SqlRow& row : rows)
+      out[std::get<std::string>(row.at(0))] = std::get<int64_t>(row.at(1));
+    return out;
+  }
 };
 
 enum class Durability {

@@ -241,56 +241,60 @@ bool StateStore::prune(double now) {
 }
 
 void StateStore::note_ended(const SqlResult& tenants) {
-  for (const SqlRow& row : tenants.rows)
-    if (ended_) ended_->insert(std::get<std::string>(row[0]));
+  for (const std::string& tenant : tenants.texts())
+    if (ended_) ended_->insert(tenant);
+}
+
+std::vector<std::string> StateStore::old_history(const char* table, const char* ended,
+                                                 const char* checkpoints, double now,
+                                                 int64_t keep) {
+  std::vector<std::string> ids;
+  const auto add = [&](const char* which, std::vector<SqlValue> parameters) REQUIRES(mutex_) {
+    parameters.emplace_back(kPruneBatch);
+    const SqlResult found =
+        run(fmt::format("SELECT id FROM {} WHERE state IN ({}) AND {} AND NOT EXISTS ({}) LIMIT ?",
+                        table, ended, which, checkpoints),
+            parameters);
+    for (std::string& id : found.texts()) ids.push_back(std::move(id));
+  };
+  add("ended_at < ?", {now - kHistoryDays * kDay});
+  const auto crowded = [&]() REQUIRES(mutex_) {
+    return run(fmt::format(
+                   "SELECT tenant FROM {} WHERE state IN ({}) GROUP BY tenant HAVING COUNT(*) > ?",
+                   table, ended),
+               {keep})
+        .texts();
+  };
+  // The plus keeps it from an index without the state, which stands behind long texts.
+  const std::string last_kept = fmt::format(
+      "SELECT number FROM {} WHERE tenant = ? AND state IN ({}) ORDER BY +number DESC LIMIT 1 "
+      "OFFSET ?",
+      table, ended);
+  for (const std::string& tenant :
+       ended_ ? std::vector<std::string>(ended_->begin(), ended_->end()) : crowded()) {
+    const SqlResult oldest = run(last_kept, {tenant, keep});
+    if (!oldest.rows.empty()) add("tenant = ? AND number <= ?", {tenant, oldest.rows[0][0]});
+  }
+  return ids;
 }
 
 bool StateStore::prune_history(double now, int64_t keep) {
   const StoreLock lock(mutex_);
-  std::vector<std::string> sessions, runs;
-  std::set<std::string> tenants = ended_.value_or(std::set<std::string>());
-  const auto collect = [&](const char* table, const char* checkpoints, const char* ended,
-                           std::vector<std::string>& ids) REQUIRES(mutex_) {
-    const auto add = [&](const std::string& which,
-                         std::vector<SqlValue> parameters) REQUIRES(mutex_) {
-      parameters.emplace_back(kPruneBatch);
-      const SqlResult found = run(fmt::format("SELECT id FROM {0} WHERE state IN ({1}) AND {2} "
-                                              "AND NOT EXISTS ({3}) LIMIT ?",
-                                              table, ended, which, checkpoints),
-                                  std::move(parameters));
-      for (const SqlRow& row : found.rows) ids.push_back(std::get<std::string>(row[0]));
-    };
-    add("ended_at < ?", {now - kHistoryDays * kDay});
-    if (!ended_) {
-      const SqlResult crowded = run(fmt::format("SELECT tenant FROM {} WHERE state IN ({}) "
-                                                "GROUP BY tenant HAVING COUNT(*) > ?",
-                                                table, ended),
-                                    {keep});
-      for (const SqlRow& row : crowded.rows) tenants.insert(std::get<std::string>(row[0]));
-    }
-    // The plus keeps it from an index without the state, which stands behind long texts.
-    for (const std::string& tenant : tenants) {
-      const SqlResult oldest = run(fmt::format("SELECT number FROM {} WHERE tenant = ? AND state "
-                                               "IN ({}) ORDER BY +number DESC LIMIT 1 OFFSET ?",
-                                               table, ended),
-                                   {tenant, keep});
-      if (!oldest.rows.empty()) add("tenant = ? AND number <= ?", {tenant, oldest.rows[0][0]});
-    }
-  };
-  collect("sessions",
-          "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
-          "WHERE runs.session_id = sessions.id",
-          "'finished', 'timed_out'", sessions);
-  collect("runs", "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id",
-          "'unloaded', 'lost', 'copy'", runs);
+  const std::vector<std::string> sessions =
+      old_history("sessions", "'finished', 'timed_out'",
+                  "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
+                  "WHERE runs.session_id = sessions.id",
+                  now, keep);
+  const std::vector<std::string> runs =
+      old_history("runs", "'unloaded', 'lost', 'copy'",
+                  "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id", now, keep);
   int64_t left = kPruneBatch;
   TenantSums::Sums samplers;
   Transaction transaction(*sql_);
   for (const std::string& id : sessions) {
     const int64_t dropped = drop_of_session("samplers", id, left);
     if (dropped > 0) {
-      const SqlResult of = run("SELECT tenant FROM sessions WHERE id = ?", {id});
-      samplers[std::get<std::string>(of.rows.at(0)[0])] -= dropped;
+      samplers[run("SELECT tenant FROM sessions WHERE id = ?", {id}).texts().at(0)] -= dropped;
     }
     left -= dropped;
     left -= drop_of_session("runs", id, left);
@@ -328,10 +332,9 @@ bool StateStore::prune_samplers(int64_t keep) {
         run("SELECT id FROM sessions WHERE tenant = ? AND state <> 'active' AND EXISTS (SELECT 1 "
             "FROM samplers WHERE session_id = sessions.id) ORDER BY number LIMIT 50",
             {tenant});
-    for (const SqlRow& row : ended.rows) {
+    for (const std::string& session : ended.texts()) {
       if (left == 0 || excess == 0) break;
-      const int64_t count =
-          drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
+      const int64_t count = drop_of_session("samplers", session, std::min(left, excess));
       more[tenant] -= count;
       left -= count;
       excess -= count;

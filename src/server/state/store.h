@@ -253,6 +253,11 @@ class StateStore {
   void read_samplers() REQUIRES(mutex_);
   // Tenants, of a statement that ended rows or took what kept them.
   void note_ended(const SqlResult& tenants) REQUIRES(mutex_);
+  // Ids of what prune_history() may drop of a table: `ended` are states, and `checkpoints` finds
+  // one that keeps a row.
+  std::vector<std::string> old_history(const char* table, const char* ended,
+                                       const char* checkpoints, double now, int64_t keep)
+      REQUIRES(mutex_);
   // Of one session, `most` at most; how many there were.
   int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);

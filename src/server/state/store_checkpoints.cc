@@ -204,24 +204,18 @@ void StateStore::forget_checkpoint(const std::string& id) {
 
 void StateStore::run_without_files(const char* statement, const std::string& id) {
   Transaction transaction(*sql_);
-  const SqlResult found =
-      run("SELECT tenant, size_bytes FROM checkpoints WHERE id = ? AND files_gone = 0", {id});
+  const TenantSums::Sums more =
+      run("SELECT tenant, -size_bytes FROM checkpoints WHERE id = ? AND files_gone = 0", {id})
+          .counts();
   run(statement, {id});
-  TenantSums::Sums more;
-  for (const SqlRow& row : found.rows)
-    more[std::get<std::string>(row[0])] = -std::get<int64_t>(row[1]);
   stored_.commit(transaction, more);
 }
 
 void StateStore::read_stored() {
-  TenantSums::Sums sums;
-  const SqlResult found =
-      run("SELECT tenant, CAST(SUM(size_bytes) AS BIGINT) FROM checkpoints WHERE files_gone = 0 "
-          "GROUP BY tenant",
-          {});
-  for (const SqlRow& row : found.rows)
-    sums[std::get<std::string>(row[0])] = std::get<int64_t>(row[1]);
-  stored_.set(std::move(sums));
+  stored_.set(run("SELECT tenant, CAST(SUM(size_bytes) AS BIGINT) FROM checkpoints "
+                  "WHERE files_gone = 0 GROUP BY tenant",
+                  {})
+                  .counts());
 }
 
 int64_t StateStore::stored_bytes() {

@@ -140,21 +140,14 @@ bool StateStore::has_samplers(const std::string& session_id) {
 
 std::map<std::string, int64_t> StateStore::samplers_by_session() {
   const StoreLock lock(mutex_);
-  const SqlResult found =
-      run("SELECT session_id, COUNT(*) FROM samplers WHERE is_ephemeral = 0 AND session_id IN "
-          "(SELECT id FROM sessions WHERE state = 'active') GROUP BY session_id",
-          {});
-  std::map<std::string, int64_t> counts;
-  for (const SqlRow& row : found.rows)
-    counts[std::get<std::string>(row[0])] = std::get<int64_t>(row[1]);
-  return counts;
+  return run("SELECT session_id, COUNT(*) FROM samplers WHERE is_ephemeral = 0 AND session_id IN "
+             "(SELECT id FROM sessions WHERE state = 'active') GROUP BY session_id",
+             {})
+      .counts();
 }
 
 void StateStore::read_samplers() {
-  TenantSums::Sums counts;
-  for (const SqlRow& row : run("SELECT tenant, COUNT(*) FROM samplers GROUP BY tenant", {}).rows)
-    counts[std::get<std::string>(row[0])] = std::get<int64_t>(row[1]);
-  samplers_.set(std::move(counts));
+  samplers_.set(run("SELECT tenant, COUNT(*) FROM samplers GROUP BY tenant", {}).counts());
 }
 
 int64_t StateStore::num_samplers(const std::string& tenant) {

@@ -26,8 +26,7 @@ struct HttpServerTest : testing::Test {
     serve();
   }
 
-  // With the options as they are; what ran before ends.
-  void serve() {
+  [[nodiscard]] Router routes() {
     Router router;
     router.add({"GET", "/api/v1/healthz", BodyKind::kNone,
                 at_once([](const Request&) { return json_response(200, "{\"status\":\"ok\"}"); }),
@@ -49,6 +48,23 @@ struct HttpServerTest : testing::Test {
                 .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
                 .size = BodySize::kTiny,
                 .effect = Effect::kUpkeep});
+    router.add({.method = "GET",
+                .pattern = "/api/v1/read",
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .scope = Scope::kRead});
+    router.add({.method = "GET",
+                .pattern = "/api/v1/sample",
+                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
+                .scope = Scope::kSample});
+    router.add({"GET", "/api/v1/long", BodyKind::kNone, at_once([](const Request&) {
+                  return json_response(200, std::string(kLong, 'x'));
+                })});
+    add_waiting(router);
+    return router;
+  }
+
+  // Routes that answer later, or take their time.
+  void add_waiting(Router& router) {
     router.add({"POST", "/api/v1/park", BodyKind::kJson,
                 [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
     router.add(
@@ -66,19 +82,12 @@ struct HttpServerTest : testing::Test {
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
                   return json_response(200, std::to_string(parked.size()));
                 })});
-    router.add({.method = "GET",
-                .pattern = "/api/v1/read",
-                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
-                .scope = Scope::kRead});
-    router.add({.method = "GET",
-                .pattern = "/api/v1/sample",
-                .handler = at_once([](const Request&) { return json_response(200, "{}"); }),
-                .scope = Scope::kSample});
-    router.add({"GET", "/api/v1/long", BodyKind::kNone, at_once([](const Request&) {
-                  return json_response(200, std::string(kLong, 'x'));
-                })});
+  }
+
+  // With the options as they are; what ran before ends.
+  void serve() {
     server = std::make_unique<HttpServer>(
-        options, std::move(router),
+        options, routes(),
         [](std::string_view key) {
           std::optional<Caller> caller;
           if (key == "tml-good") caller = Caller{"t1", false};
