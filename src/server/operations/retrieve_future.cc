@@ -10,6 +10,8 @@
 namespace strata::server {
 namespace {
 
+constexpr size_t kJsonWork = 16;  // what a byte that becomes JSON takes, in those of protobuf
+
 void retrieve_future(Service& service, Request&& request, const Respond& respond) {
   const JsonBody json(request.body, "retrieve_future");
   const bool as_json = accepts_json_only(request.header("accept"));
@@ -18,7 +20,7 @@ void retrieve_future(Service& service, Request&& request, const Respond& respond
     if (!encoding) return respond(std::move(response));
     auto made = std::make_shared<Response>();
     service.in_parts(
-        respond, tenant, encoding->num_bytes,
+        respond, tenant, encoding->num_bytes * (as_json ? kJsonWork : 1),
         [made, encoding, as_json] { *made = encoding->make(as_json); },
         [made, respond] { respond(std::move(*made)); });
   };

@@ -48,15 +48,17 @@ CheckpointRow Rest::checkpoint_of(const Request& request, bool may_be_public) {
                               may_be_public, wall_seconds());
 }
 
-Response Rest::set_project(const Request& request) {
+void Rest::set_project(const Request& request, const Respond& respond) {
   const std::string& id = request.parts.at(0);
   const JsonBody json(request.body, "project");
   const std::string project = json.root().string("project_id");
   check_project("project_id", project);
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) fail_missing("session", id);
-  parts_.store.set_project(id, project);
-  return ok();
+  answer_aside(request, respond, [this, id, project] {  // it may have thousands of runs
+    parts_.store.set_project(id, project);
+    return ok();
+  });
 }
 
 // On the worker: what waits for a disk. Faults are answered as the router answers those of
@@ -181,7 +183,7 @@ void Rest::add_routes(Router& router) {
     router.add({method, "/api/v1/" + path, body, std::move(handler)});
   };
   change("PUT", "sessions/{}/project", BodyKind::kJson,
-         at_once([this](const Request& r) { return set_project(r); }));
+         [this](const Request& r, const Respond& respond) { set_project(r, respond); });
   change("PUT", checkpoint + "/ttl", BodyKind::kJson,
          [this](const Request& r, const Respond& respond) { set_ttl(r, respond); });
   change("DELETE", checkpoint, BodyKind::kNone,

@@ -65,7 +65,7 @@ class Rest {
   void add_lists(Router& router);
   void answer_list(Request&& request, const Respond& respond, List list);
   Listing listing(std::string_view name, const Asked& asked, int64_t most) const;
-  Response set_project(const Request& request);
+  void set_project(const Request& request, const Respond& respond);
   // One checkpoint: run, kind and name are the route's parts.
   void remove(const Request& request, const Respond& respond);
   void set_ttl(const Request& request, const Respond& respond);

@@ -12,9 +12,10 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kMaxPolls = 4;       // of one future, where there is no space for more
-constexpr double kLeastHold = 1.0;    // s; a poll that was ended sooner would only come again
-constexpr int64_t kEntryBytes = 512;  // of a result besides its body
+constexpr size_t kMaxPolls = 4;          // of one future, where there is no space for more
+constexpr double kLeastHold = 1.0;       // s; a poll that was ended sooner would only come again
+constexpr int64_t kEntryBytes = 512;     // of a result besides its body
+constexpr size_t kMostDelivered = 8192;  // results of a tenant that are kept after their delivery
 
 constexpr size_t kMacBytes = 15;  // 120 bits, 20 characters without padding
 constexpr size_t kMacLength = 20;
@@ -146,6 +147,12 @@ bool Futures::drop_delivered(const std::string& tenant) {
   return true;
 }
 
+// So many that none who needs space has to drop more at once.
+void Futures::drop_all_but_newest(const std::string& tenant) {
+  const auto found = delivered_.find(tenant);
+  if (found != delivered_.end() && found->second.size() > kMostDelivered) drop_delivered(tenant);
+}
+
 void Futures::deliver(const std::string& id, Entry& entry, const Respond& respond) {
   if (!std::exchange(entry.delivered, true)) {
     delivered_[entry.tenant].emplace(entry.completed, id);
@@ -191,6 +198,7 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
   --num_pending_;
   completed_.emplace(now, id.text);
   for (const Poll& poll : take_polls(entry)) deliver(id.text, entry, poll.respond);
+  drop_all_but_newest(std::string(entry.tenant));
 }
 
 void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
@@ -206,8 +214,9 @@ Response Futures::gone_response(const std::string& tenant, const std::string& id
     case RequestIds::Origin::kThisBoot:
       return error_response(
           410, fmt::format("the result of request {} has expired (--result-ttl {:g} s), or made "
-                           "space for others after its delivery (--max-result-bytes {})",
-                           id, options_.result_ttl, held_.limit()));
+                           "space for others after its delivery (--max-result-bytes {}, and {} "
+                           "results)",
+                           id, options_.result_ttl, held_.limit(), kMostDelivered));
     case RequestIds::Origin::kLostSample:
       return error_response(410, fmt::format("request {} was lost when the server restarted", id));
     case RequestIds::Origin::kLostOther:
@@ -231,6 +240,7 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
   }
   if (entry.done) {
     deliver(id, entry, respond);
+    drop_all_but_newest(tenant);
     return 0;
   }
   bool is_parked = parked_by_tenant_.take_only(tenant, 1);

@@ -80,9 +80,7 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
       remembered_(options.remembered_bytes),
       clock_(now_seconds()) {
   const double now = last_sweep_ = now_seconds();
-  for (const SessionRow& row : parts_.store.active_sessions()) {
-    sessions_.add(row.id, row.tenant, now);
-  }
+  for (const auto& [id, tenant] : parts_.store.active_sessions()) sessions_.add(id, tenant, now);
   for (const auto& [session, count] : parts_.store.samplers_by_session())
     samplers_.set_stored(session, count);
 }

@@ -9,6 +9,8 @@
 
 namespace strata::server::rows {
 
+constexpr int64_t kAtOnce = 500;  // changed under the store's lock
+
 inline SqlValue nullable(const std::optional<std::string>& value) {
   return value.has_value() ? SqlValue(*value) : SqlValue();
 }

@@ -19,8 +19,7 @@ namespace {
 
 constexpr double kClockSet = 1'577'836'800;  // 2020
 constexpr double kDay = 86400;
-constexpr double kHistoryDays = 30;   // of ended sessions and runs without checkpoints
-constexpr int64_t kPruneBatch = 500;  // rows that are removed under the lock at once
+constexpr double kHistoryDays = 30;  // of ended sessions and runs without checkpoints
 
 void check_text(const SqlValue& value, std::string_view statement) {
   const auto* text = std::get_if<std::string>(&value);
@@ -216,7 +215,7 @@ std::optional<std::string> StateStore::known_value(const std::string& tenant,
 bool StateStore::prune(double now) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  int64_t left = kPruneBatch;
+  int64_t left = rows::kAtOnce;
   const auto drop = [&](const char* table, const char* key, const char* which,
                         double before) REQUIRES(mutex_) {
     const SqlResult dropped = run(
@@ -250,7 +249,7 @@ std::vector<std::string> StateStore::old_history(const char* table, const char* 
                                                  int64_t keep) {
   std::vector<std::string> ids;
   const auto add = [&](const char* which, std::vector<SqlValue> parameters) REQUIRES(mutex_) {
-    parameters.emplace_back(kPruneBatch);
+    parameters.emplace_back(rows::kAtOnce);
     const SqlResult found =
         run(fmt::format("SELECT id FROM {} WHERE state IN ({}) AND {} AND NOT EXISTS ({}) LIMIT ?",
                         table, ended, which, checkpoints),
@@ -288,7 +287,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   const std::vector<std::string> runs =
       old_history("runs", "'unloaded', 'lost', 'copy'",
                   "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id", now, keep);
-  int64_t left = kPruneBatch;
+  int64_t left = rows::kAtOnce;
   TenantSums::Sums samplers;
   Transaction transaction(*sql_);
   for (const std::string& id : sessions) {
@@ -322,7 +321,7 @@ int64_t StateStore::drop_of_session(const char* table, const std::string& sessio
 bool StateStore::prune_samplers(int64_t keep) {
   const StoreLock lock(mutex_);
   if (!samplers_.all()) read_samplers();
-  int64_t left = kPruneBatch;
+  int64_t left = rows::kAtOnce;
   TenantSums::Sums more;
   Transaction transaction(*sql_);
   for (const std::string& tenant : samplers_.above(keep)) {
@@ -341,7 +340,7 @@ bool StateStore::prune_samplers(int64_t keep) {
     }
   }
   samplers_.commit(transaction, more);
-  return left < kPruneBatch;
+  return left < rows::kAtOnce;
 }
 
 }  // namespace strata::server

@@ -142,10 +142,11 @@ class StateStore {
   // Conflict when that one was for another request.
   std::string add_session(const SessionRow& row, const Idempotency& key);
   std::optional<SessionRow> find_session(const std::string& id);
-  std::vector<SessionRow> active_sessions();  // of all tenants, oldest first
+  std::map<std::string, std::string> active_sessions();  // ids, and whose they are
   // False when it had ended before; the first reason stays.
   bool end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail, double now);
+  // The session's and its runs', these in batches: where it failed, the next one goes on.
   void set_project(const std::string& session_id, const std::string& project_id);
 
   // Adds the sampler unless (session, sampling_seq) has one; returns what is there.

@@ -77,11 +77,12 @@ std::optional<SessionRow> StateStore::find_session(const std::string& id) {
   return rows::first(run(select(kSessionColumns, "sessions WHERE id = ?"), {id}), read_session);
 }
 
-std::vector<SessionRow> StateStore::active_sessions() {
+std::map<std::string, std::string> StateStore::active_sessions() {
   const StoreLock lock(mutex_);
-  return rows::all(
-      run(select(kSessionColumns, "sessions WHERE state = 'active' ORDER BY number"), {}),
-      read_session);
+  std::map<std::string, std::string> tenants;
+  for (const SqlRow& row : run("SELECT id, tenant FROM sessions WHERE state = 'active'", {}).rows)
+    tenants[std::get<std::string>(row.at(0))] = std::get<std::string>(row.at(1));
+  return tenants;
 }
 
 bool StateStore::end_session(const std::string& id, const std::string& state,
@@ -101,11 +102,18 @@ bool StateStore::end_session(const std::string& id, const std::string& state,
 }
 
 void StateStore::set_project(const std::string& session_id, const std::string& project_id) {
-  const StoreLock lock(mutex_);
-  Transaction transaction(*sql_);
-  run("UPDATE sessions SET project_id = ? WHERE id = ?", {project_id, session_id});
-  run("UPDATE runs SET project_id = ? WHERE session_id = ?", {project_id, session_id});
-  transaction.commit();
+  {
+    const StoreLock lock(mutex_);
+    run("UPDATE sessions SET project_id = ? WHERE id = ?", {project_id, session_id});
+  }
+  for (bool is_over = false; !is_over;) {  // others come in between
+    const StoreLock lock(mutex_);
+    const SqlResult moved =
+        run("UPDATE runs SET project_id = ? WHERE id IN (SELECT id FROM runs WHERE session_id = ? "
+            "AND project_id <> ? LIMIT ?)",
+            {project_id, session_id, project_id, rows::kAtOnce});
+    is_over = moved.changed < rows::kAtOnce;
+  }
 }
 
 SamplerRow StateStore::add_sampler(SamplerRow row) {

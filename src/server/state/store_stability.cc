@@ -59,8 +59,8 @@ std::optional<StateStore::StabilityFound> StateStore::get_stability(const std::s
       "SELECT stability.record, stability.last_used, stability_prompts.prompt, stability.prompt_id "
       "FROM stability LEFT JOIN stability_prompts ON stability_prompts.session_id = "
       "stability.session_id AND stability_prompts.id = stability.prompt_id "
-      "WHERE stability.session_id = ? AND stability.sequence_id = ? AND stability.last_used > ?",
-      {session, sequence_id, now - kDay});
+      "WHERE stability.session_id = ? AND stability.sequence_id = ?",
+      {session, sequence_id});
   if (found.rows.empty()) return std::nullopt;
   const SqlRow& row = found.rows[0];
   rows::Reader in(row);

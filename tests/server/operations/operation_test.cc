@@ -78,6 +78,27 @@ TEST(Operations, ForwardReadsForwardInputAndKeepsNoGradient) {
   EXPECT_FALSE(std::get<api::ForwardBackward>(house.submitted.back().op).forward_only);
 }
 
+// A number as JSON takes as long as many of protobuf's.
+TEST(Operations, AResultOfThousandsOfNumbersIsWrittenAsJsonElsewhere) {
+  House house;
+  const std::string model = house.model(house.session());
+  const Response pass = house.post("forward", number(model, 1, R"(,"forward_input":{
+      "loss_fn":"cross_entropy","data":[{"model_input":{"chunks":[{"tokens":[1]}]},"loss_fn_inputs":{
+      "target_tokens":{"data":[1],"dtype":"int64"},"weights":{"data":[1],"dtype":"float32"}}}]})"));
+  api::ForwardBackwardResult result;
+  result.data = {{.logprobs = std::vector<float>(5000, -1.25f)}};
+  house.settle(House::text(pass, "request_id"), result);
+  std::vector<Response> answers;
+  const Respond keep = [&](Response answer) { answers.push_back(std::move(answer)); };
+  house.poll(House::text(pass, "request_id"), keep);
+  EXPECT_EQ(house.num_parsed, 0);
+  house.poll(House::text(pass, "request_id"), keep, "application/json");
+  EXPECT_EQ(house.num_parsed, 1);
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].content_type, kProtobuf);
+  EXPECT_THAT(answers[1].bytes(), HasSubstr("-1.25,-1.25"));
+}
+
 // What depends on the model is asked when a body is back from where it was read.
 TEST(Operations, ALargeBodyIsReadElsewhereAndAtOnce) {
   House house;

@@ -51,6 +51,28 @@ TEST_F(FuturesTest, PollsOfAResultShareItsBytes) {
   EXPECT_EQ(&answers[0].bytes(), &answers[2].bytes());
 }
 
+// However small results are, dropping those that were delivered takes no request long.
+TEST_F(FuturesTest, AFewThousandResultsAreKeptAfterTheirDelivery) {
+  SharedLimit much{1LL << 30};
+  Futures kept{{.secret = std::string(32, 's'), .parked = parked, .results = much}};
+  std::vector<std::string> ids;
+  std::map<int, int> told;
+  const auto poll_kept = [&](const std::string& id) {
+    kept.poll("a", id, [&](const Response& response) { ++told[response.status]; }, 0);
+  };
+  for (int i = 0; i < 9000; ++i) {
+    const api::RequestId id = kept.new_id("a", FutureKind::kSample);
+    kept.add(id, "a", {});
+    if (i % 2 == 0) poll_kept(id.text);  // it waits
+    kept.complete(id, json_response(200, "x"), i);
+    if (i % 2 != 0) poll_kept(id.text);
+    ids.push_back(id.text);
+  }
+  EXPECT_THAT(told, ElementsAre(testing::Pair(200, 9000)));
+  for (const std::string& id : ids) poll_kept(id);
+  EXPECT_THAT(told, ElementsAre(testing::Pair(200, 9000 + 8192), testing::Pair(410, 9000 - 8192)));
+}
+
 // Five honest pollers of one future wait; none is told to come again at once.
 TEST_F(FuturesTest, PollsOfOneFutureWaitAsLongAsTheTenantHasRoom) {
   const api::RequestId id = begin("a");

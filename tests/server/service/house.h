@@ -87,11 +87,11 @@ class House {
     return post("retrieve_future", R"({"request_id":")" + request + "\"}", tenant);
   }
   // One that may be held.
-  void poll(const std::string& request, const Respond& respond) {
+  void poll(const std::string& request, const Respond& respond, const char* accept = "*/*") {
     Request poll;
     poll.method = "POST";
     poll.path = "/api/v1/retrieve_future";
-    poll.headers = {{"content-type", "application/json"}};
+    poll.headers = {{"content-type", "application/json"}, {"accept", accept}};
     poll.body = R"({"request_id":")" + request + "\"}";
     poll.tenant = "alice";
     router_.find(poll);

@@ -80,7 +80,8 @@ TEST_P(Store, KeepsSessionsWithEveryField) {
   EXPECT_EQ(found.ended_at, std::nullopt);
   EXPECT_EQ(store_->find_session("s3"), std::nullopt);
   EXPECT_THAT(lists().sessions("alice", {}), ElementsAre("s1"));
-  EXPECT_THAT(ids(store_->active_sessions()), ElementsAre("s1", "s2"));
+  EXPECT_THAT(store_->active_sessions(),
+              ElementsAre(::testing::Pair("s1", "alice"), ::testing::Pair("s2", "bob")));
 }
 
 TEST_P(Store, EndsASessionOnceWithItsRuns) {
@@ -104,6 +105,17 @@ TEST_P(Store, LiveRunsAreLostByARestartAndOthersAreNot) {
   EXPECT_EQ(store_->find_run("s:train:1")->state, RunState::kUnloaded);
   EXPECT_EQ(store_->find_run("s:train:0")->lora.seed, ~0ULL);
   EXPECT_FALSE(store_->find_run("s:train:0")->lora.train_mlp);
+}
+
+TEST_P(Store, MovesAllRunsOfASession) {
+  session("s");
+  session("t");
+  for (int64_t i = 0; i < 1001; ++i) add_run("s", i);
+  add_run("t", 0);
+  store_->set_project("s", "p");
+  EXPECT_EQ(store_->find_session("s")->project_id, "p");
+  EXPECT_EQ(lists().count_runs("alice", "p"), 1001);
+  EXPECT_EQ(lists().count_runs("alice", "default"), 1);
 }
 
 TEST_P(Store, ListsRunsNewestFirstByTenantAndProject) {
@@ -272,21 +284,6 @@ TEST_P(Store, WhatAgedOutIsDroppedInBatches) {
     EXPECT_EQ(store_->recall("alice", "session", {key, 7}), std::nullopt) << key;
 }
 
-TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
-  const std::string bytes("\0\xff' bytes", 9);
-  store_->put_stability({"alice", "s", "q", "prompt", {{"q1", bytes}, {"q2", ""}}}, 1000, 1000);
-  open(2000);
-  const auto record = [&](const char* session, const char* sequence, double now) -> std::string {
-    const auto found = store_->get_stability(session, sequence, now);
-    return found ? *found->prompt + "|" + found->record : "none";
-  };
-  EXPECT_EQ(record("s", "q1", 80000), "prompt|" + bytes);
-  EXPECT_EQ(record("s", "q2", 1000 + 86401), "none");
-  store_->prune(1000 + 86401);
-  EXPECT_EQ(record("s", "q1", 80000 + 86399), "prompt|" + bytes);
-  EXPECT_EQ(record("t", "q1", 1000), "none");
-}
-
 // A database that hangs, or is away, costs each call a moment; when it is back, all goes on.
 TEST_P(Store, ADatabaseThatAnswersNothingHoldsUpNobody) {
   if (is_sqlite()) GTEST_SKIP() << "SQLite is a file";
@@ -345,31 +342,6 @@ TEST_P(Store, KeepsWhatKeysHaveUsed) {
   const UsageRow more{"alice", "k1", {7, 8, 9}};
   store_->put_usage({more});
   EXPECT_THAT(store_->usage_rows(), ElementsAre(more, b));
-}
-
-// A prompt is kept once a request, and a tenant's oldest requests make space for its younger ones.
-TEST_P(Store, StabilityRecordsHaveAQuota) {
-  const std::string prompt(1000, 'p');
-  const auto put = [&](const char* tenant, const std::string& id, double now) {
-    std::vector<StateStore::StabilityRecord> records;
-    for (int i = 0; i < 10; ++i) records.push_back({id + ":" + std::to_string(i), "0123456789"});
-    store_->put_stability({tenant, "s", id, prompt, records}, 3000, now);
-  };
-  const auto is_there = [&](const std::string& id) {
-    return store_->get_stability("s", id + ":3", 1100).has_value();
-  };
-  put("bob", "b", 999);
-  put("alice", "a1", 1000);
-  put("alice", "a2", 1001);
-  EXPECT_TRUE(is_there("a1"));
-  put("alice", "a3", 1002);
-  EXPECT_FALSE(is_there("a1"));
-  EXPECT_TRUE(is_there("a2"));
-  EXPECT_TRUE(is_there("a3"));
-  open(2000);
-  put("alice", "a4", 1003);
-  EXPECT_FALSE(is_there("a2"));
-  EXPECT_TRUE(is_there("b"));
 }
 
 // Clients that come and go for ever fill no disk; what has a checkpoint stays.
