@@ -84,6 +84,7 @@ void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelW
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const DType dtype = tensor.info.dtype;
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
+    if (!weights.keeps(index, begin, end)) return;
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows = backend.scratch().take(dtype, {end - begin, cols});
     const int64_t first = (parameter.first_row + begin) * cols;

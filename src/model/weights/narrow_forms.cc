@@ -70,6 +70,7 @@ void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeig
   const int64_t step = std::max<int64_t>(1, kSliceBytes / row_bytes);
   for (int64_t begin = 0; begin < parameter.num_rows(); begin += step) {
     const int64_t rows = std::min(parameter.num_rows() - begin, step);
+    if (!weights.keeps(index, begin, begin + rows)) continue;
     const Scratch::Mark mark(backend.scratch());
     auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
     {

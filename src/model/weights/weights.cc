@@ -420,6 +420,22 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
   return tensors;
 }
 
+bool ModelWeights::keeps(size_t index, int64_t first, int64_t end) const {
+  const Parameter& parameter = table_[index];
+  if (!shards_ || stays_whole(parameter)) return true;
+  const PanelView& panel = parameter.panel;
+  PageRange bytes = {parameter.values.data, parameter.bytes};
+  if (parameter.is_matrix()) {
+    bytes.data = panel.data;
+    if (parameter.blocks.empty()) {
+      const int64_t begin = first / panel.width;
+      bytes = {panel.panel(begin),
+               ((end + panel.width - 1) / panel.width - begin) * panel.panel_bytes()};
+    }
+  }
+  return shards_->memory().keeps(unit_of(index), bytes);
+}
+
 void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
   if (pages_) {

@@ -138,6 +138,9 @@ class ModelWeights {
   void turn_away() const;
   // Of weights that ranks divide; else null.
   [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
+  // Whether this rank has any of what rows [first, end) of a parameter become: true where it has
+  // all. Others it need not write().
+  [[nodiscard]] bool keeps(size_t index, int64_t first, int64_t end) const;
   // As a stage with these layers has them.
   [[nodiscard]] ShardUnits shard_units(const LayerRange& part) const;
 
