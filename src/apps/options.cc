@@ -138,6 +138,10 @@ void ranks_rows(OptionTable& t, StageOptions& o) {
            "by NUMA node; none leaves them");
 }
 
+OptionRow& optimizer_row(OptionTable& t, std::string& field) {
+  return t.choice("optimizer", field, {"adamw", "muon"},
+                  "adamw; muon: for the matrices of --method full");
+}
 OptionRow& method_row(OptionTable& t, std::string& field) {
   return t.choice("method", field, {"lora", "full"}, "lora or full");
 }
@@ -173,9 +177,7 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.number("warmup-ratio", o.warmup_ratio, {0, 0.5, "0 to 0.5"},
            "share of the steps, in place of --warmup-steps");
   t.group("Optimizer and losses");
-  t.choice("optimizer", o.optimizer, {"adamw", "muon"},
-           "adamw; muon: for the matrices of --method full")
-      .results();
+  optimizer_row(t, o.optimizer).results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
       .results();
   t.number("mtp-weight", o.mtp_weight, {0, kHuge, "0 (off) or more"},
@@ -315,6 +317,7 @@ OptionTable options_of(PlanOptions& o) {
              "bytes of the whole run (12GiB), as in train; of serve [80 % of the machine's]");
   t.group("Of training");
   method_row(t, o.method);
+  optimizer_row(t, o.optimizer);
   rank_row(t, o.rank);
   expert_rank_row(t, o.expert_rank);
   targets_row(t, o.targets);

@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <cmath>
+#include <set>
 
 #include "ops/cpu/cpu_backend.h"
+#include "tests/apps/plan_run.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
@@ -81,6 +83,33 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
       EXPECT_EQ(tokens, job.train_data().num_tokens);  // one pass holds them
     });
   }
+}
+
+TEST_F(TrainTest, PlansSayWhatAllParametersTakeByOptimizer) {
+  std::set<int64_t> sizes;
+  for (const char* const optimizer : {"adamw", "muon"}) {
+    TrainOptions o = options(optimizer);
+    o.method = "full";
+    o.optimizer = optimizer;
+    PlanOptions asked;
+    asked.model = o.model;
+    asked.dtype = o.dtype;
+    asked.tokens = "1x16";
+    asked.json = true;
+    asked.optimizer = optimizer;
+    if (o.optimizer == "muon") {
+      EXPECT_NE(apps::fault(asked).find("--optimizer muon: steps matrices of all parameters"),
+                std::string::npos);
+    }
+    asked.method = "full";
+    const int64_t said = plan(asked).at("bytes").at("base training").as_int64();
+    with_job(o, [&](TrainJob& job, const engine::RunPlan&) {
+      job.step();
+      EXPECT_EQ(said, job.engine().base_trainer().num_bytes()) << optimizer;
+    });
+    sizes.insert(said);
+  }
+  EXPECT_EQ(sizes.size(), 2u);
 }
 
 // Muon has no second moments of matrices, and works with more memory in a step than AdamW.

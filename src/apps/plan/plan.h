@@ -16,10 +16,11 @@
 namespace strata::apps {
 
 struct PlanOptions : EngineSetup {
-  std::string purpose = "train";  // or "serve"
-  std::string tokens;             // of a step, "4x512"
-  std::string memory;             // bytes of the whole run
-  std::string method = "lora";    // or "full"
+  std::string purpose = "train";    // or "serve"
+  std::string tokens;               // of a step, "4x512"
+  std::string memory;               // bytes of the whole run
+  std::string method = "lora";      // or "full"
+  std::string optimizer = "adamw";  // or "muon"
   int64_t rank = 32;
   std::string expert_rank = "divided";
   std::string targets = "all-linear";

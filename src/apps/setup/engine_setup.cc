@@ -52,6 +52,12 @@ void check_offload_folder(const std::string& named) {
   const FileAllocator files(offload_folder(named));
 }
 
+void check_optimizer(const std::string& optimizer, const std::string& method) {
+  if (optimizer != "muon" || method == "full") return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--optimizer muon: steps matrices of all parameters; give --method full with it");
+}
+
 void check_kept(const std::string& memory, const std::string& recompute,
                 const std::string& offload) {
   const bool offloads = parse_recompute(recompute).policy.offloads_any();

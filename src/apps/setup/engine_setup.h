@@ -15,6 +15,8 @@ namespace strata::apps {
 std::string offload_folder(const std::string& named);
 // Error{kInvalidArgument} where nothing can be offloaded to it.
 void check_offload_folder(const std::string& named);
+// Muon steps all parameters alone. Error{kInvalidArgument} otherwise.
+void check_optimizer(const std::string& optimizer, const std::string& method);
 // What training keeps is said by --memory or by --recompute, and --offload serves what they put
 // into files. Error{kInvalidArgument} otherwise.
 void check_kept(const std::string& memory, const std::string& recompute,

@@ -44,10 +44,7 @@ void check_together(const TrainOptions& o) {
   check_device(o.device);
   check_kept(o.memory, o.recompute, o.offload);
   data::parse_schedule(o.lr_schedule);
-  if (o.optimizer == "muon" && o.method != "full") {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--optimizer muon: steps matrices of all parameters; give --method full with it");
-  }
+  check_optimizer(o.optimizer, o.method);
   if (!o.adapter.empty()) check_start(o);
   if (o.router_bias_rate > 0 && o.method != "full") {
     throw Error(ErrorCode::kInvalidArgument,
