@@ -19,6 +19,10 @@ void ModelQueue::consume(int64_t seq_id, double now) {
   if (!awaits(seq_id)) return;
   consumed_.insert(seq_id);
   advance(now);
+  if (consumed_.size() <= kMostConsumed) return;
+  const auto furthest = std::prev(consumed_.end());
+  missing_ = std::min(missing_, *furthest);
+  consumed_.erase(furthest);
 }
 
 // Steps over refused numbers; a gap that opens now is counted from now.

@@ -25,7 +25,8 @@ class ModelQueue {
   }
   // Of a number that is awaited.
   void add(const CommandPtr& command, double now);
-  // The number was refused at submission: nobody waits for it.
+  // The number was refused at submission: nobody waits for it. Of more than a thousand that are
+  // ahead, those that are furthest may come again.
   void consume(int64_t seq_id, double now);
 
   // The command that may start, or null.
@@ -55,6 +56,8 @@ class ModelQueue {
  private:
   void advance(double now);
   void find_missing();
+
+  static constexpr size_t kMostConsumed = 1024;
 
   int64_t next_ = 1;     // the number whose turn it is
   int64_t missing_ = 1;  // >= next_

@@ -56,6 +56,22 @@ TEST(ModelQueue, AwaitsANumberOnce) {
   EXPECT_EQ(queue.num_waiting(), 0u);
 }
 
+TEST(ModelQueue, AFewRefusedNumbersAheadAreKept) {
+  ModelQueue queue;
+  for (int64_t i = 0; i < 5000; ++i) queue.consume(7 * i + 4, 0.0);
+  EXPECT_FALSE(queue.awaits(7 * 1023 + 4));
+  EXPECT_TRUE(queue.awaits(7 * 1024 + 4));
+  for (const int64_t seq : {3, 2, 1}) queue.consume(seq, 0.0);  // these were waited for
+  EXPECT_EQ(queue.next(), 5);
+  add(queue, 5);
+  for (int64_t seq = 6; seq < 3000; ++seq) queue.consume(seq, 0.0);
+  EXPECT_EQ(queue.missing(), 5 + 1025);
+  add(queue, 5 + 1025);
+  queue.pop(0.0);
+  ASSERT_NE(queue.ready(), nullptr);
+  EXPECT_EQ(queue.ready()->seq_id, 5 + 1025);
+}
+
 TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
   ModelQueue queue;
   add(queue, 2);
