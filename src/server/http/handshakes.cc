@@ -21,6 +21,7 @@ constexpr size_t kMaxHello = 20 << 10;  // with its records' heads
 constexpr size_t kRecordHead = 5;       // type, version, length
 constexpr size_t kMessageHead = 4;      // type, length
 constexpr size_t kMaxRecord = 16 << 10;
+constexpr int kMostRecords = 8;
 constexpr char kHandshakeRecord = 22;
 constexpr char kClientHello = 1;
 
@@ -48,7 +49,7 @@ asio::awaitable<error_code> read_hello(Stream& stream, std::string& hello) {
 bool is_part_of_hello(std::string_view bytes) {
   std::string message;
   if (bytes.size() > kMaxHello) return false;
-  for (;;) {
+  for (int record = 0; record < kMostRecords; ++record) {
     if (!bytes.empty() && bytes.front() != kHandshakeRecord) return false;
     if (bytes.size() < kRecordHead) return true;
     const size_t length = number(bytes.substr(3, 2));
@@ -62,6 +63,7 @@ bool is_part_of_hello(std::string_view bytes) {
     if (part.size() < length) return true;
     bytes.remove_prefix(kRecordHead + length);
   }
+  return false;
 }
 
 Handshakes::Place::Place(Handshakes& of, Stream& with, std::string from)

@@ -264,7 +264,8 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
   // those of one tenant are to leave the thread to others.
   std::optional<Turns::Turn> turn;
   const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
-  if (!is_upkeep && request.body.size() > kReadWithoutATurn) {
+  const bool has_text = request.route != nullptr && request.route->pattern.starts_with("/v1/");
+  if (!is_upkeep && (has_text || request.body.size() > kReadWithoutATurn)) {
     turn.emplace(reading, io, request.tenant);
     co_await turn->begin();
   }
@@ -353,7 +354,6 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   const double begin = now_seconds();
   std::optional<Response> refusal =
       check_request({options, router, *rules, identify, admit_request}, parser, request);
-  places.asks(connection, request.tenant);
   const bool keep_alive = parser.keep_alive();
   const bool is_http10 = parser.get().version() < 11;
   const bool expects = wants_continue(parser);
@@ -369,6 +369,8 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   }
   SharedLimit::Share in_flight_share;
   if (!refusal) refusal = in_flight.take(request, connection.held, in_flight_share);
+  // What is refused has no share, so anybody may have its place.
+  places.asks(connection, refusal ? "" : request.tenant);
   if (refusal) {
     co_await refuse(connection, std::move(*refusal), request);
     co_return false;
@@ -384,14 +386,14 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   connection.stream.expires_never();
   Response response = co_await run_handler(connection, std::move(request));
   put_in_form(told.path, response);
-  if (response.file) places.asks(connection, response.file->tenant);
   const AnswerTo answered = {told.tenant,
                              told.method,
                              told.path,
                              is_http10,
                              keep_alive && !stopping && !connection.is_evicted,
                              connection.shared_from_this(),
-                             connection.buffer};
+                             connection.buffer,
+                             [&](const std::string& tenant) { places.asks(connection, tenant); }};
   const bool again = co_await send_response({connection.stream, io, options}, answered, response);
   note(std::move(told), response.status, now_seconds() - begin);
   co_return again;

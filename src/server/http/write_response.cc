@@ -143,6 +143,7 @@ asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& r
   const SharedLimit::Share sending = response.file
                                          ? hold_download(to.options, head_only, response)
                                          : hold_response(limit, of.tenant, busy_status, response);
+  if (response.file && sending && of.sends_file) of.sends_file(response.file->tenant);
   if (response.status != made) put_in_form(to.options, of, response);
   co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;
 }

@@ -11,6 +11,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -64,6 +65,8 @@ struct AnswerTo {
   bool keep_alive = true;
   std::shared_ptr<void> owner;        // of the connection's stream and buffer
   boost::beast::flat_buffer& buffer;  // what arrives meanwhile
+  // A file is about to be sent, in a share of this tenant's.
+  std::function<void(const std::string& tenant)> sends_file = {};
 };
 
 // Whether the connection may have a further request. `response` is what was sent.

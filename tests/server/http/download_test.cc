@@ -68,6 +68,34 @@ struct DownloadTest : testing::Test {
   std::unique_ptr<HttpServer> server;
 };
 
+// Who asks only how long a file is, and does not read that, makes way as any stranger does.
+TEST_F(DownloadTest, HeadsThatAreNotReadShutNobodyOut) {
+  options.max_connections = 3;
+  options.body_timeout = 60;
+  serve();
+  std::vector<std::unique_ptr<Client>> unread;
+  std::vector<std::jthread> asking;
+  std::atomic<int> num_sent = 0;
+  for (int i = 0; i < 3; ++i) {
+    unread.push_back(std::make_unique<Client>(server->port()));
+    asking.emplace_back([&num_sent, &client = *unread.back()] {
+      std::string many;
+      for (int n = 0; n < 1000; ++n)
+        many += "HEAD /api/v1/file HTTP/1.1\r\nHost: localhost\r\nX-Tenant: 1\r\n\r\n";
+      while (client.send(many.substr(0, many.size() / 1000))) {
+        ++num_sent;
+        if (num_sent % 100 == 0 && !client.send(many)) break;
+      }
+    });
+  }
+  for (int before = -1; std::exchange(before, num_sent) != num_sent;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const std::string healthz = "GET /api/v1/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  EXPECT_EQ(ask(healthz).substr(0, 12), "HTTP/1.1 200");
+  EXPECT_EQ(ask(healthz).substr(0, 12), "HTTP/1.1 200");
+  for (const auto& one : unread) one->end_writing();
+}
+
 // Files are sent to who has no key but a signed URL, and count for the tenant whose it is.
 TEST_F(DownloadTest, DownloadsThatAreNotReadCountByTenant) {
   options.downloads = SharedLimit(10 * kPiece);

@@ -84,6 +84,13 @@ TEST(Hello, WhatIsNoneIsNotWaitedFor) {
   EXPECT_FALSE(is_part_of_hello("GET / HTTP/1.1"));
   EXPECT_FALSE(is_part_of_hello(std::string("\x16\x03\x01\x00\x00", 5))) << "an empty record";
   EXPECT_TRUE(is_part_of_hello(""));
+  const std::string message("\x01\x00\x00\x40\x03\x03\x00\x00", 8);
+  std::string many;
+  for (const char byte : message) {
+    EXPECT_TRUE(is_part_of_hello(many));
+    many += std::string("\x16\x03\x01\x00\x01", 5) + byte;
+  }
+  EXPECT_FALSE(is_part_of_hello(many)) << "of which each read would go over all";
 }
 
 TEST_F(HandshakesTest, AHelloMayComeInPiecesAndInSeveralRecords) {
