@@ -15,7 +15,7 @@ Worker::Worker(Options options) : options_(std::move(options)), thread_([this] {
 Worker::~Worker() { stop(); }
 
 void Worker::stop() {
-  std::map<std::string, std::deque<Job>> dropped;
+  std::map<std::string, std::deque<Piece>> dropped;
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
@@ -30,6 +30,13 @@ void Worker::stop() {
 }
 
 void Worker::post(const std::string& tenant, Job job) {
+  add(tenant, [job = std::move(job)] {
+    job();
+    return false;
+  });
+}
+
+void Worker::add(const std::string& tenant, Piece job) {
   {
     const MutexLock lock(mutex_);
     if (!stopping_) {
@@ -40,50 +47,67 @@ void Worker::post(const std::string& tenant, Job job) {
       return;
     }
   }
-  if (!options_.drops_at_stop) run(job);
+  while (!options_.drops_at_stop && run(job)) {
+  }
 }
 
 bool Worker::try_post(const std::string& tenant, Job job) {
+  return try_post_pieces(tenant, [job = std::move(job)] {
+    job();
+    return false;
+  });
+}
+
+bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {
   {
     const MutexLock lock(mutex_);
     const auto queue = jobs_.find(tenant);
     if (queue != jobs_.end() && queue->second.size() >= options_.most_waiting) return false;
   }
   // Another thread may have been faster: the limit is one on load, not on a sum.
-  post(tenant, std::move(job));
+  add(tenant, std::move(piece));
   return true;
 }
 
-void Worker::run(const Job& job) noexcept {
+// Whether it has more.
+bool Worker::run(const Piece& job) noexcept {
   const TraceSpan span("job");
   try {
-    job();
+    return job();
   } catch (const std::exception& error) {
     log(LogLevel::kError, fmt::format("worker: a job failed: {}", error.what()));
   } catch (...) {
     log(LogLevel::kError, "worker: a job failed");
   }
+  return false;
 }
 
 void Worker::loop() {
   name_thread(options_.name);
   for (;;) {
-    Job job;
+    Piece job;
+    std::string tenant;
     {
       const MutexLock lock(mutex_);
       while (!stopping_ && turns_.empty()) wake_.wait(mutex_);
       if (turns_.empty()) return;
-      const auto queue = jobs_.find(turns_.front());
+      tenant = std::move(turns_.front());
+      turns_.pop_front();
+      const auto queue = jobs_.find(tenant);
       job = std::move(queue->second.front());
       queue->second.pop_front();
       if (queue->second.empty()) {
         jobs_.erase(queue);
       } else {
-        turns_.push_back(std::move(turns_.front()));
+        turns_.push_back(tenant);
       }
-      turns_.pop_front();
     }
-    run(job);
+    if (!run(job)) continue;
+    const MutexLock lock(mutex_);
+    if (stopping_ && options_.drops_at_stop) continue;
+    const auto [queue, is_first] = jobs_.try_emplace(tenant);
+    queue->second.push_front(std::move(job));
+    if (is_first) turns_.push_back(tenant);
   }
 }
 

@@ -19,6 +19,7 @@ namespace strata::server {
 class Worker {
  public:
   using Job = std::function<void()>;
+  using Piece = std::function<bool()>;
   struct Options {
     std::string name = "disk";  // of the thread
     // How many jobs of one tenant try_post() lets wait.
@@ -37,18 +38,21 @@ class Worker {
   void post(const std::string& tenant, Job job);
   // False when as many of this tenant's wait as may.
   [[nodiscard]] bool try_post(const std::string& tenant, Job job);
+  // A job in pieces: behind one that returns true come the other tenants' turns, then the next one.
+  [[nodiscard]] bool try_post_pieces(const std::string& tenant, Piece piece);
   // Runs what is queued, or drops it, and joins. The destructor does it too.
   void stop();
 
  private:
   void loop();
-  static void run(const Job& job) noexcept;
+  void add(const std::string& tenant, Piece job);
+  static bool run(const Piece& job) noexcept;
 
   const Options options_;
   Mutex mutex_;
   CondVar wake_;
-  std::map<std::string, std::deque<Job>> jobs_ GUARDED_BY(mutex_);  // by tenant; none is empty
-  std::deque<std::string> turns_ GUARDED_BY(mutex_);                // tenants with jobs, each once
+  std::map<std::string, std::deque<Piece>> jobs_ GUARDED_BY(mutex_);  // by tenant; none is empty
+  std::deque<std::string> turns_ GUARDED_BY(mutex_);  // tenants with jobs, each once
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the others
 };

@@ -39,6 +39,24 @@ TEST(Worker, TenantsTakeTurnsAndATenantsJobsKeepTheirOrder) {
   EXPECT_THAT(order, ElementsAre("a1", "b1", "a2", "b2", "a3", "a4"));
 }
 
+TEST(Worker, BetweenPiecesOfAJobOthersHaveTheirTurns) {
+  Worker worker;
+  std::promise<void> open;
+  std::vector<std::string> order;
+  worker.post("x", [&] { open.get_future().wait(); });
+  int left = 3;
+  ASSERT_TRUE(worker.try_post_pieces("a", [&] {
+    order.emplace_back("piece");
+    return --left > 0;
+  }));
+  worker.post("a", [&] { order.emplace_back("a"); });
+  for (int i = 0; i < 2; ++i) worker.post("b", [&] { order.emplace_back("b"); });
+  ASSERT_TRUE(worker.try_post_pieces("c", [&]() -> bool { throw std::runtime_error("c"); }));
+  open.set_value();
+  worker.stop();
+  EXPECT_THAT(order, ElementsAre("piece", "b", "piece", "b", "piece", "a"));
+}
+
 TEST(Worker, SoManyOfATenantMayWait) {
   Worker worker({.most_waiting = 2});
   std::promise<void> open, begun;

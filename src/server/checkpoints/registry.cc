@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -31,7 +32,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kOldArchive = 7200;  // s without a reader
-constexpr double kExpiredToo = 0;     // in place of now: before anything expires
+constexpr int kSweepSteps = 6;
+constexpr double kPieceSeconds = 0.02;
+constexpr double kExpiredToo = 0;  // in place of now: before anything expires
 
 int64_t folder_bytes(const std::string& dir) {
   int64_t bytes = 0;
@@ -397,48 +400,75 @@ bool CheckpointRegistry::may_go(const CheckpointRow& row, double steady) {
   return true;
 }
 
-void CheckpointRegistry::sweep(double now, double steady) {
-  std::string fault_text;  // of one step; the others are done all the same
-  const auto step = [&](const std::function<void()>& body) {
+struct CheckpointRegistry::Sweep {
+  double now, steady, trusted;
+  int step = 0;
+  std::optional<CheckpointRow> last = {};  // that was collected, or may not go yet
+  std::map<std::string, double> still_expired = {};
+  std::string fault = {};  // of one step; the others are done all the same
+
+  template <typename Body>
+  void guard(Body body) {
     try {
       body();
     } catch (const std::exception& error) {
-      fault_text = error.what();
+      fault = error.what();
     }
-  };
-  step([&] { store_.flush_touches(); });
-  step([&] {
-    std::map<std::string, double> still_expired;
-    std::vector<CheckpointRow> batch = store_.collectable(now);
-    while (!batch.empty()) {
-      for (const CheckpointRow& row : batch) {
-        step([&] {
-          if (!is_leased(row.id) && may_go(row, steady)) return collect(row);
-          const auto since = expired_.find(row.id);
-          if (since != expired_.end()) still_expired.insert(*since);
-        });
-      }
-      const CheckpointRow last = std::move(batch.back());
-      batch = store_.collectable(now, &last);
-    }
-    expired_ = std::move(still_expired);  // a clock that was put right begins anew
-  });
-  const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
-  step([&] {
-    // Between two of them others get at the store.
-    while (store_.prune(trusted)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  });
-  step([&] {
-    while (store_.prune_history(trusted, options_.max_history))
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  });
-  step([&] {
-    while (store_.prune_samplers(options_.keep_samplers))
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  });
-  step([&] { archive_budget_.remove_idle(steady, kOldArchive); });  // packed anew when asked for
+  }
+};
+
+bool CheckpointRegistry::sweep_piece(double now, double steady) {
+  if (!sweep_) {
+    const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
+    sweep_ = std::make_shared<Sweep>(Sweep{now, steady, trusted});
+  }
+  bool has_more = false;
+  sweep_->guard([&] { has_more = do_step(*sweep_); });
+  // Between two pieces others get at the store.
+  if (has_more) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!has_more) ++sweep_->step;
+  if (sweep_->step < kSweepSteps) return true;
+  const std::shared_ptr<Sweep> swept = std::move(sweep_);
   look_at_disk();
-  if (!fault_text.empty()) throw Error(ErrorCode::kIo, fault_text);
+  if (!swept->fault.empty()) throw Error(ErrorCode::kIo, swept->fault);
+  return false;
+}
+
+bool CheckpointRegistry::do_step(Sweep& sweep) {
+  switch (sweep.step) {
+    case 0:
+      store_.flush_touches();
+      return false;
+    case 1:
+      return collect_some(sweep);
+    case 2:
+      return store_.prune(sweep.trusted);
+    case 3:
+      return store_.prune_history(sweep.trusted, options_.max_history);
+    case 4:
+      return store_.prune_samplers(options_.keep_samplers);
+    default:
+      archive_budget_.remove_idle(sweep.steady, kOldArchive);  // packed anew when asked for
+      return false;
+  }
+}
+
+bool CheckpointRegistry::collect_some(Sweep& sweep) {
+  const double until = now_seconds() + kPieceSeconds;
+  std::vector<CheckpointRow> batch =
+      store_.collectable(sweep.now, sweep.last ? &*sweep.last : nullptr);
+  for (CheckpointRow& row : batch) {
+    sweep.guard([&] {
+      if (!is_leased(row.id) && may_go(row, sweep.steady)) return collect(row);
+      const auto since = expired_.find(row.id);
+      if (since != expired_.end()) sweep.still_expired.insert(*since);
+    });
+    sweep.last = std::move(row);
+    if (now_seconds() > until) return true;
+  }
+  if (!batch.empty()) return true;
+  expired_ = std::move(sweep.still_expired);  // a clock that was put right begins anew
+  return false;
 }
 
 void CheckpointRegistry::collect(const CheckpointRow& row) {

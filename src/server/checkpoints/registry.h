@@ -111,10 +111,18 @@ class CheckpointRegistry {
 
   // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
   // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
-  // of the whole grace. Each step is tried, then the Error of one that failed is thrown.
-  void sweep(double now, double steady);
+  // of the whole grace. Each step is tried, then the Error of one that failed is thrown. A piece is
+  // some milliseconds of one sweep, whose times are those of its first: true when there is more.
+  bool sweep_piece(double now, double steady);
+  void sweep(double now, double steady) {
+    while (sweep_piece(now, steady)) {
+    }
+  }
 
  private:
+  struct Sweep;
+  bool do_step(Sweep& sweep);
+  bool collect_some(Sweep& sweep);
   void check_mark();
   void reconcile();
   // On the disk, whatever the store knows.
@@ -157,6 +165,7 @@ class CheckpointRegistry {
   Mutex merge_mutex_;    // likewise
   ArchiveBudget archive_budget_;
   // Of the sweeping thread.
+  std::shared_ptr<Sweep> sweep_;           // that has begun
   std::map<std::string, double> expired_;  // since when, steady
   TrustedTime trusted_time_;
 };

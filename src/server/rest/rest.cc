@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <memory>
+#include <thread>
+
 #include "base/error.h"
 #include "server/crypto.h"
 #include "server/json.h"
@@ -20,6 +24,12 @@ std::optional<int64_t> read_ttl_seconds(const Fields& body) {
 }
 
 Response ok() { return json_response(200, "{}"); }
+
+Response too_many_changes() {
+  return busy_response(429,
+                       "too many changes of this tenant's sessions and checkpoints wait for the "
+                       "disk; send this again when some have been answered");
+}
 
 }  // namespace
 
@@ -55,10 +65,21 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   check_project("project_id", project);
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) fail_missing("session", id);
-  answer_aside(request, respond, [this, id, project] {  // it may have thousands of runs
-    parts_.store.set_project(id, project);
-    return ok();
-  });
+  // It may have thousands of runs.
+  const auto piece = [this, id, project, respond, last = std::make_shared<int64_t>(-1)] {
+    bool has_more = false;
+    Response answer = answer_of([&] {
+      has_more = parts_.store.set_project(id, project, *last);
+      return ok();
+    });
+    if (!has_more) {
+      respond(std::move(answer));
+    } else {  // others get at the store
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return has_more;
+  };
+  if (!parts_.worker.try_post_pieces(request.tenant, piece)) respond(too_many_changes());
 }
 
 // On the worker: what waits for a disk. Faults are answered as the router answers those of
@@ -67,10 +88,7 @@ void Rest::answer_aside(const Request& request, const Respond& respond,
                         std::function<Response()> work) {
   const bool is_taken = parts_.worker.try_post(
       request.tenant, [respond, work = std::move(work)] { respond(answer_of(work)); });
-  if (is_taken) return;
-  respond(busy_response(429,
-                        "too many changes of this tenant's checkpoints wait for the disk; send "
-                        "this again when some have been answered"));
+  if (!is_taken) respond(too_many_changes());
 }
 
 void Rest::remove(const Request& request, const Respond& respond) {

@@ -35,7 +35,7 @@ void Service::end_session(const std::string& id, const std::string& state,
   dispatch_.end_session({id}, state == "timed_out"
                                   ? fmt::format("session {} timed out: {}", id, detail)
                                   : fmt::format("session {} was finished by its client", id));
-  for (const std::string& model : models_.of_session(id)) drop_model(model);
+  for (const std::string& model : models_.of_session(id)) forget_model(model);  // its run has ended
   samplers_.end_session(id);
   ended_.push_back(id);
   drop_ended();
@@ -61,10 +61,14 @@ void Service::tell_lost_model(const Request& request, const std::string& id) con
                   rfc3339(parts_.store.boot_time()), last ? path_of(*last).text() : "none"));
 }
 
-void Service::drop_model(const std::string& id) {
+void Service::forget_model(const std::string& id) {
   models_.remove(id);
   parts_.watch.run_ended(id);
   remembered_.forget(id);
+}
+
+void Service::drop_model(const std::string& id) {
+  forget_model(id);
   // Should it fail, the next start says "lost" of the model, not "unloaded".
   guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
 }

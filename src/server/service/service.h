@@ -212,7 +212,9 @@ class Service {
   void look_for_store();
   // Whether there are more.
   [[nodiscard]] bool end_silent(double now);
+  void forget_model(const std::string& id);
   void sweep();
+  void sweep_files(const std::string& fault);
 
   ServiceOptions options_;
   ServiceParts parts_;

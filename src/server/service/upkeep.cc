@@ -68,17 +68,28 @@ void Service::sweep() {
   if (sweeping_) return;
   sweeping_ = true;
   const auto job = [this, used = parts_.usage.changed()] {
-    std::string fault = thrown_by([&] { parts_.store.put_usage(used); });
-    const bool is_kept = fault.empty();
-    // Also where the disk is too full for that: it makes space.
+    const std::string fault = thrown_by([&] { parts_.store.put_usage(used); });
+    const auto done = [this, fault, used] {
+      if (fault.empty()) parts_.usage.wrote(used);
+      sweep_files(fault);  // also where the disk is too full for that: it makes space
+    };
+    parts_.back ? parts_.back(done) : done();
+  };
+  parts_.aside ? parts_.aside("", job) : job();
+}
+
+// In pieces, so that no tenant's save waits for all that others deleted.
+void Service::sweep_files(const std::string& fault) {
+  const auto job = [this, fault] {
+    bool has_more = false;
     const std::string swept =
-        thrown_by([&] { parts_.registry.sweep(wall_seconds(), now_seconds()); });
-    if (!swept.empty()) fault += (is_kept ? "" : "; ") + swept;
-    const auto done = [this, fault, is_kept, used] {
+        thrown_by([&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
+    const auto done = [this, has_more, fault, swept] {
+      if (has_more && !stopping_) return sweep_files(fault);
       sweeping_ = false;
-      if (is_kept) parts_.usage.wrote(used);
       store_fault_ = guarded("sweep", [&] {
-        if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
+        const std::string all = fault + (fault.empty() || swept.empty() ? "" : "; ") + swept;
+        if (!all.empty()) throw Error(ErrorCode::kIo, all);
       });
     };
     parts_.back ? parts_.back(done) : done();

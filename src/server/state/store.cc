@@ -20,6 +20,7 @@ namespace {
 constexpr double kClockSet = 1'577'836'800;  // 2020
 constexpr double kDay = 86400;
 constexpr double kHistoryDays = 30;  // of ended sessions and runs without checkpoints
+constexpr double kAgeSeconds = 60;   // between two looks at all that are older, kept ones too
 
 void check_text(const SqlValue& value, std::string_view statement) {
   const auto* text = std::get_if<std::string>(&value);
@@ -256,7 +257,7 @@ std::vector<std::string> StateStore::old_history(const char* table, const char* 
             parameters);
     for (std::string& id : found.texts()) ids.push_back(std::move(id));
   };
-  add("ended_at < ?", {now - kHistoryDays * kDay});
+  if (now >= aged_at_) add("ended_at < ?", {now - kHistoryDays * kDay});
   const auto crowded = [&]() REQUIRES(mutex_) {
     return run(fmt::format(
                    "SELECT tenant FROM {} WHERE state IN ({}) GROUP BY tenant HAVING COUNT(*) > ?",
@@ -306,8 +307,10 @@ bool StateStore::prune_history(double now, int64_t keep) {
     if (left-- > 0) run("DELETE FROM runs WHERE id = ?", {id});
   }
   samplers_.commit(transaction, samplers);
-  if (left > 0) ended_.emplace();
-  return left <= 0;
+  if (left <= 0) return true;
+  ended_.emplace();
+  if (now >= aged_at_) aged_at_ = now + kAgeSeconds;
+  return false;
 }
 
 int64_t StateStore::drop_of_session(const char* table, const std::string& session, int64_t most) {

@@ -146,8 +146,9 @@ class StateStore {
   // False when it had ended before; the first reason stays.
   bool end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail, double now);
-  // The session's and its runs', these in batches: where it failed, the next one goes on.
-  void set_project(const std::string& session_id, const std::string& project_id);
+  // The session's, and some of its runs', behind the one of number `last` (-1: from the first);
+  // true when there may be more.
+  bool set_project(const std::string& session_id, const std::string& project_id, int64_t& last);
 
   // Adds the sampler unless (session, sampling_seq) has one; returns what is there.
   SamplerRow add_sampler(SamplerRow row);
@@ -243,6 +244,8 @@ class StateStore {
                                          const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
+  // A batch of those that a tenant has beyond so many bytes; true when there are more.
+  bool drop_oldest_stability(const std::string& tenant, int64_t most);
   // Synced when it returns: what a client was told stays true.
   void set_for_good(const char* column, SqlValue value, const std::string& id);
   // False where its id is there.
@@ -272,8 +275,9 @@ class StateStore {
   std::map<std::string, double> touched_ GUARDED_BY(touched_mutex_);
   std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
   // Changed under the mutex.
-  TenantSums stored_;    // bytes of checkpoints whose files are there
-  TenantSums samplers_;  // rows
+  TenantSums stored_;                      // bytes of checkpoints whose files are there
+  TenantSums samplers_;                    // rows
+  double aged_at_ GUARDED_BY(mutex_) = 0;  // before that no look at what is old
   // Tenants of whom a session or run ended, or lost what kept it, since prune_history() looked;
   // nothing: of whom, nobody knows.
   std::optional<std::set<std::string>> ended_ GUARDED_BY(mutex_);

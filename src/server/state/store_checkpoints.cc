@@ -32,7 +32,7 @@ std::string select_short(const std::string& rest) {
   return text.replace(text.find(kText), kText.size(), "NULL");
 }
 
-constexpr int64_t kCollectBatch = 500;  // rows that are read under the lock at once
+constexpr int64_t kCollectBatch = 100;  // rows that are read under the lock at once
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -14,6 +15,18 @@ bool StoreMutex::is_hurried() const {
 }
 
 void StoreMutex::lock() {
+  struct Waits {
+    std::atomic<int>& count;
+    ~Waits() { --count; }
+  };
+  std::optional<Waits> waits;
+  if (hurried_.load() == std::this_thread::get_id()) {
+    ++hurried_waits_;
+    waits.emplace(hurried_waits_);
+  } else {
+    // A mutex that was given back goes to who asks next, not to who waits.
+    while (hurried_waits_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
   if (!is_hurried()) {
     mutex_.lock();
     sql_.set_deadline(Sql::kNoDeadline);

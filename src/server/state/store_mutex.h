@@ -5,7 +5,8 @@
 // kPatienceShare of what follows; what a database takes that is well (kUsual a call, and the way
 // there and back for each statement) is no wait. Beyond that its calls are a StoreError at once, so
 // that whatever stands behind them in its queue waits for less than a second. Other threads wait as
-// long as the database's own time limits say. For a database in a file it is a mutex.
+// long as the database's own time limits say. For a database in a file it is a mutex, and for both
+// that thread comes before the others that wait.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -35,6 +36,7 @@ class STRATA_THREAD_ATTRIBUTE(capability("mutex")) StoreMutex {
 
   Sql& sql_;
   std::timed_mutex mutex_;
+  std::atomic<int> hurried_waits_ = 0;
   std::atomic<std::thread::id> hurried_;
   // Of the hurried thread.
   double left_ = kPatience;

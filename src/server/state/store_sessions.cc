@@ -6,6 +6,7 @@
 namespace strata::server {
 namespace {
 
+constexpr int64_t kRunsAtOnce = 50;  // changed under the lock, each with its metadata
 constexpr const char* kSessionColumns =
     "id, tenant, created_at, sdk_version, tags, user_metadata, display_name, project_id, state, "
     "ended_at, end_reason, end_detail";
@@ -101,19 +102,22 @@ bool StateStore::end_session(const std::string& id, const std::string& state,
   return true;
 }
 
-void StateStore::set_project(const std::string& session_id, const std::string& project_id) {
-  {
-    const StoreLock lock(mutex_);
-    run("UPDATE sessions SET project_id = ? WHERE id = ?", {project_id, session_id});
+bool StateStore::set_project(const std::string& session_id, const std::string& project_id,
+                             int64_t& last) {
+  const StoreLock lock(mutex_);
+  Transaction transaction(*sql_);
+  if (last < 0) run("UPDATE sessions SET project_id = ? WHERE id = ?", {project_id, session_id});
+  const SqlResult next =
+      run("SELECT model_seq FROM runs WHERE session_id = ? AND model_seq > ? ORDER BY model_seq "
+          "LIMIT ?",
+          {session_id, last, kRunsAtOnce});
+  if (!next.rows.empty()) {
+    const int64_t first = std::exchange(last, std::get<int64_t>(next.rows.back().at(0)));
+    run("UPDATE runs SET project_id = ? WHERE session_id = ? AND model_seq > ? AND model_seq <= ?",
+        {project_id, session_id, first, last});
   }
-  for (bool is_over = false; !is_over;) {  // others come in between
-    const StoreLock lock(mutex_);
-    const SqlResult moved =
-        run("UPDATE runs SET project_id = ? WHERE id IN (SELECT id FROM runs WHERE session_id = ? "
-            "AND project_id <> ? LIMIT ?)",
-            {project_id, session_id, project_id, rows::kAtOnce});
-    is_over = moved.changed < rows::kAtOnce;
-  }
+  transaction.commit();
+  return std::ssize(next.rows) == kRunsAtOnce;
 }
 
 SamplerRow StateStore::add_sampler(SamplerRow row) {

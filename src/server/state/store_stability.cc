@@ -16,19 +16,11 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   auto bytes = static_cast<int64_t>(request.prompt.size());
   for (const StabilityRecord& record : request.records)
     bytes += static_cast<int64_t>(record.sequence_id.size() + record.record.size());
+  while (drop_oldest_stability(request.tenant, quota - bytes)) {
+  }
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  int64_t taken = stability_bytes(request.tenant);
-  while (taken > 0 && taken + bytes > quota) {
-    const SqlResult oldest =
-        run("SELECT session_id, id, bytes FROM stability_prompts WHERE tenant = ? "
-            "ORDER BY last_used LIMIT 1",
-            {request.tenant});
-    const SqlRow& row = oldest.rows.at(0);
-    run("DELETE FROM stability WHERE session_id = ? AND prompt_id = ?", {row[0], row[1]});
-    run("DELETE FROM stability_prompts WHERE session_id = ? AND id = ?", {row[0], row[1]});
-    taken -= std::get<int64_t>(row[2]);
-  }
+  const int64_t taken = stability_bytes(request.tenant);
   run("INSERT INTO stability_prompts (session_id, id, tenant, last_used, bytes, prompt) "
       "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
       {request.session, request.id, request.tenant, now, bytes, Blob{request.prompt}});
@@ -40,6 +32,34 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   stability_bytes_.erase(request.tenant);  // until the commit is known
   transaction.commit();
   stability_bytes_[request.tenant] = taken + bytes;
+}
+
+bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) {
+  const StoreLock lock(mutex_);
+  int64_t taken = stability_bytes(tenant);
+  if (taken == 0 || taken <= most) return false;
+  const SqlResult oldest =
+      run("SELECT last_used, session_id, id, bytes FROM stability_prompts WHERE tenant = ? "
+          "ORDER BY last_used, session_id, id LIMIT ?",
+          {tenant, rows::kAtOnce});
+  if (oldest.rows.empty()) return false;
+  auto row = oldest.rows.begin();
+  for (;; ++row) {
+    taken -= std::get<int64_t>(row->at(3));
+    if (taken <= most || row + 1 == oldest.rows.end()) break;
+  }
+  const std::string dropped = "tenant = ? AND (last_used, session_id, id) <= (?, ?, ?)";
+  const std::vector<SqlValue> up_to = {tenant, row->at(0), row->at(1), row->at(2)};
+  Transaction transaction(*sql_);
+  run("DELETE FROM stability WHERE (session_id, prompt_id) IN (SELECT session_id, id "
+      "FROM stability_prompts WHERE " +
+          dropped + ")",
+      up_to);
+  run("DELETE FROM stability_prompts WHERE " + dropped, up_to);
+  stability_bytes_.erase(tenant);
+  transaction.commit();
+  stability_bytes_[tenant] = taken;
+  return taken > most;
 }
 
 int64_t StateStore::stability_bytes(const std::string& tenant) {

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "base/files.h"
 #include "server/busy.h"
@@ -197,6 +199,19 @@ TEST_F(Registry, OverwriteSwitchesTheRowAndOnlyThenTheOldFilesGo) {
   registry_->sweep(1200, 1200);
   EXPECT_FALSE(fs::exists(registry_->folder(old)));
   EXPECT_EQ(adapter(fresh), "new");
+}
+
+// Other jobs of the thread that sweeps come between two pieces.
+TEST_F(Registry, WhatMayGoGoesInPieces) {
+  for (int i = 0; i < 120; ++i) {
+    const CheckpointRow row = finish(save("c" + std::to_string(i)), 1000, "a");
+    EXPECT_TRUE(store_->delete_checkpoint(row.id, 1100));
+  }
+  std::set<size_t> left;
+  while (registry_->sweep_piece(1200, 1200)) left.insert(store_->rows_with_files().size());
+  EXPECT_GE(left.size(), 2u);
+  EXPECT_EQ(*left.begin(), 0u);
+  EXPECT_TRUE(fs::is_empty(data_->temporary()));
 }
 
 // A kill in the middle of a removal leaves a folder that is whole or none, and what is none was

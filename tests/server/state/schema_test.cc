@@ -33,7 +33,7 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
   EXPECT_TRUE(store.add_run(run));
   store.end_run(run.id, RunState::kUnloaded, 1000);
   store.end_session("s", "finished", "", "", 1000);
-  store.prune_history(1000, 10);
+  store.prune_history(1100, 10);
   const auto sql = open_sqlite(dir.file("db"));
   std::string plan;
   for (const std::string& statement : faults->ran) {

@@ -67,6 +67,12 @@ class Store : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(store_->add_run(row));
     return row;
   }
+  // In so many batches.
+  int set_project(const std::string& session_id, const std::string& project_id) {
+    int count = 1;
+    for (int64_t last = -1; store_->set_project(session_id, project_id, last);) ++count;
+    return count;
+  }
   CheckpointRow add_checkpoint(const std::string& run, const std::string& name,
                                std::optional<double> expires_at = std::nullopt,
                                CheckpointKind kind = CheckpointKind::kWeights,

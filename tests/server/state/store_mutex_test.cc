@@ -128,6 +128,28 @@ TEST_F(StoreMutexTest, OthersThatWaitForTheDatabaseHoldItUpForAMomentAlone) {
   EXPECT_EQ(delays->cut, 0);
 }
 
+// A sweep asks for the store again as soon as it has given it back.
+TEST_F(StoreMutexTest, TheThreadThatServesEverybodyComesFirst) {
+  delays->seconds = 0.002;
+  std::atomic<int> others = 0;
+  std::atomic<bool> is_over = false;
+  std::thread sweeping([&] {
+    for (; !is_over; ++others) EXPECT_FALSE(store.find_session("s").has_value());
+  });
+  while (others < 3) std::this_thread::yield();
+  store.hurry_this_thread();
+  int most = 0;
+  for (int i = 0; i < 50; ++i) {
+    const int before = others;
+    calls(1);
+    most = std::max(most, others - before);
+  }
+  is_over = true;
+  sweeping.join();
+  EXPECT_LE(most, 2);
+  EXPECT_EQ(failed, 0);
+}
+
 // A pass touches its run: training goes on.
 TEST_F(StoreMutexTest, ATouchWaitsForNoDatabase) {
   store.hurry_this_thread();

@@ -31,6 +31,27 @@ TEST_P(Store, StabilityRecordsAreReadUntilTheyAreDropped) {
   EXPECT_TRUE(store_->get_stability("s", "q1", 1001).has_value());
 }
 
+// A large one may take the space of very many small ones.
+TEST_P(Store, StabilityRecordsMakeSpaceInBatches) {
+  const auto put = [&](const std::string& id, size_t size, double now) {
+    store_->put_stability({"alice", "s", id, std::string(size, 'p'), {{id + ":0", ""}}}, 100'000,
+                          now);
+  };
+  const auto is_there = [&](const std::string& id) {
+    return store_->get_stability("s", id + ":0", 3000).has_value();
+  };
+  for (int i = 0; i < 1300; ++i)
+    put(std::to_string(1000 + i), 44, 1000 + i);  // with their names 50
+  put("large", 93 + 40'000, 2999);
+  EXPECT_FALSE(is_there("1000"));
+  EXPECT_FALSE(is_there("1101"));
+  EXPECT_TRUE(is_there("1102"));
+  put("larger", 92 + 98'000, 2999.5);
+  EXPECT_FALSE(is_there("large"));
+  EXPECT_FALSE(is_there("2299"));
+  EXPECT_TRUE(is_there("larger"));
+}
+
 // A prompt is kept once a request, and a tenant's oldest requests make space for its younger ones.
 TEST_P(Store, StabilityRecordsHaveAQuota) {
   const std::string prompt(1000, 'p');
