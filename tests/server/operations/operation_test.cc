@@ -99,6 +99,23 @@ TEST(Operations, AResultOfThousandsOfNumbersIsWrittenAsJsonElsewhere) {
   EXPECT_THAT(answers[1].bytes(), HasSubstr("-1.25,-1.25"));
 }
 
+// Each record that data name is asked of the store.
+TEST(Operations, DataThatMayNameRecordsAreReadElsewhere) {
+  House house;
+  const std::string model = house.model(house.session());
+  const auto pass = [&](int seq_id, const std::string& loss) {
+    return house.post(
+        "forward",
+        number(model, seq_id, R"(,"forward_input":{"loss_fn":")" + loss + R"(","data":[]})"));
+  };
+  pass(1, "cross_entropy");
+  EXPECT_EQ(house.num_parsed, 0);
+  pass(2, "stable_reinforce");
+  EXPECT_EQ(house.num_parsed, 1);
+  pass(3, R"(\u0073table_reinforce)");
+  EXPECT_EQ(house.num_parsed, 2);
+}
+
 // What depends on the model is asked when a body is back from where it was read.
 TEST(Operations, ALargeBodyIsReadElsewhereAndAtOnce) {
   House house;
