@@ -29,7 +29,12 @@ struct EphemeralSaved : Completion {
                   fmt::format("session {} has ended: its sampler is not kept", row.session_id));
     }
     row.created_at = wall_seconds();
-    service.parts().store.add_sampler(row);
+    const SamplerRow kept = service.parts().store.add_sampler(row);
+    if (!kept.is_ephemeral) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("sampling_session_seq_id: {} of session {} is in use",
+                              row.sampling_seq, row.session_id));
+    }
     service.keep_sampler(row.id, sampler, std::move(bytes));
     return json_response(
         200,

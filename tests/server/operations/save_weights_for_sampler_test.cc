@@ -51,6 +51,24 @@ TEST(SaveWeightsForSampler, ASaveThatIsSentAgainKeepsItsSampler) {
   EXPECT_TRUE(house.released.empty());
 }
 
+TEST(SaveWeightsForSampler, AStoredSamplerIsNotReplaced) {
+  House house;
+  const std::string session = house.session(), model = house.model(session);
+  const Response stored = house.post(
+      "create_sampling_session",
+      R"({"session_id":")" + session + R"(","sampling_session_seq_id":0,"base_model":"tiny"})");
+  ASSERT_EQ(stored.status, 200);
+  const Response saved =
+      house.post("save_weights_for_sampler",
+                 R"({"model_id":")" + model + R"(","seq_id":1,"sampling_session_seq_id":0})");
+  house.settle(House::text(saved, "request_id"), api::Saved{});
+  EXPECT_THAT(house.poll(House::text(saved, "request_id")).body, HasSubstr("is in use"));
+  EXPECT_EQ(house.released.size(), 1u);
+  const Response kept = house.call("GET", "samplers/" + session + ":sample:0");
+  EXPECT_THAT(kept.body, HasSubstr(R"("base_model":"tiny")"));
+  EXPECT_THAT(kept.body, ::testing::Not(HasSubstr("model_path\":\"")));
+}
+
 TEST(SaveWeightsForSampler, OneThatReplacesAnotherRemovesItsFolder) {
   House house;
   const std::string model = house.model(house.session());
