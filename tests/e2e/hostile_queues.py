@@ -236,6 +236,57 @@ def many_checkpoints(w, count=1500):
     return f"{reply.status_code}, {'the newest, to 16 MiB' if len(reply.content) <= 17 * MIB else len(reply.content)}"
 
 
+def session_of_many_runs(w, count=3000):
+    """A session of 3,000 runs of 16 KiB of metadata each, put into the database; to another project, while another begins sessions."""
+    session = w.wire.ok("create_session", {"tags": []})["session_id"]
+    model = w.wire.model(session, 0, rank=1)
+    data = w.process.args[w.process.args.index("--data") + 1]
+    text = json.dumps({f"k{i}": "x" * 480 for i in range(32)})
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
+        names = [row[1] for row in store.execute("PRAGMA table_info(runs)")]
+        row = dict(zip(names, store.execute("SELECT * FROM runs WHERE id = ?", [model.id]).fetchone()))
+        for i in range(1, count):
+            copy = {**row, "id": f"{session}:train:{i}", "model_seq": i, "number": row["number"] + i, "state": "unloaded", "user_metadata": text}
+            store.execute(f"INSERT INTO runs VALUES ({','.join('?' * len(names))})", [copy[name] for name in names])
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        moved = pool.submit(lambda: w.wire.http.put(f"sessions/{session}/project", json={"project_id": "elsewhere"}, timeout=60).status_code)
+        codes = set()
+        while not moved.done():
+            codes.add(w.other.post("create_session", {"tags": []}).status_code)
+    with contextlib.closing(sqlite3.connect(f"{data}/strata.db", timeout=30)) as store, store:
+        left = store.execute("SELECT COUNT(*) FROM runs WHERE session_id = ? AND project_id <> 'elsewhere'", [session]).fetchone()[0]
+        store.execute("DELETE FROM runs WHERE session_id = ? AND model_seq > 0", [session])
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    return f"{moved.result()}, {left} left; {', '.join(str(code) for code in sorted(codes))}"
+
+
+def deleted_at_once(w, count=200):
+    """Two hundred checkpoints of one tenant that are deleted; then another tenant saves."""
+    model = w.wire.model(w.session, 233, rank=1)
+    path = model.save("one")["path"]
+    copies = [w.wire.ok("copy_weights", {"source_path": path, "destination_project_id": "default"})["tinker_path"] for _ in range(count)]
+    for copy in copies:
+        run, kind, name = copy.removeprefix("tinker://").split("/")
+        assert w.wire.http.delete(f"training_runs/{run}/checkpoints/{kind}/{name}").status_code == 200, copy
+    time.sleep(5)  # a sweep is due
+    begin = time.monotonic()
+    saved = w.foreign.save("beside_a_sweep")
+    took = time.monotonic() - begin
+    assert took < 2, f"another tenant's save took {took:.1f} s"
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    return 200 if "path" in saved else saved
+
+
+def numbers_far_ahead(w, count=3000):
+    """Operations that are refused, with numbers far ahead; then the model's next one."""
+    model = w.wire.model(w.session, 234, rank=1)
+    codes = {w.wire.post("optim_step", {"model_id": model.id, "seq_id": 1000 + 7 * i, "adam_params": {"eps": 0}}).status_code
+             for i in range(count)}
+    done = model.wire.result(model.send([ce(TOKENS)]))
+    w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    return f"{', '.join(str(code) for code in codes)}; {'result' if isinstance(done, bytes) else done}"
+
+
 LIMITED = [
     ("100 samples at once that may yield five times what their tenant has", 429, samples_at_once),
     ("a second prompt beyond its tenant's tokens a second", 429, long_prompts),
@@ -247,6 +298,9 @@ ATTACKS = [
     ("200 connections that list with a read-only key, and another tenant's session", "429; 200", listers),
     ("all checkpoints of a run that has 1,500, of 16 KiB each", "200, the newest, to 16 MiB", many_checkpoints),
     ("all the sessions that a read-only key gets, then one of a key that trains", "429; 200", sessions_without_rights),
+    ("a session of 3,000 runs to another project, and another tenant's sessions", "200, 0 left; 200", session_of_many_runs),
+    ("200 checkpoints deleted at once, and another tenant's save", 200, deleted_at_once),
+    ("3,000 refused operations with numbers far ahead, and the next one", "400; result", numbers_far_ahead),
     ("all the models that one tenant gets, then one of another", "for other tenants; made", all_models),
 ]
 CROWDED = [("bodies held back by one of 3,000 tenants, and another's session, pass and heartbeats", "200, result, [200]", held_bodies)]
