@@ -102,7 +102,8 @@ STATEMENTS = [
     "{{ 'a'.split('') }}", "{{ 'abc'.index('z') }}", "{{ '%d' % 'a' }}", "{{ '%s' % (1, 2) }}", "{{ '%s %s' % 1 }}", "{{ xs|int }}", "{{ xs['a'] }}", "{{ none.x }}", "{{ none['x'] is defined }}", "{{ n.x.y }}",
     # What Python refuses although a lenient reading would give something.
     "{{ d[:2] }}", "{{ n[1:] }}", "{{ none_[:1] }}", "{{ nope|int }}", "{{ nope|float }}", "{{ [1, 2]|indent }}", "{{ none|truncate(9) }}", "{{ nope|indent }}",
-    "{{ text.ljust() }}", "{{ text.zfill() }}", "{{ text|center(none) }}", "{{ text.replace(1, 2) }}", "{{ 'x'.startswith(['x']) }}", "{{ d.get('b', default=1) }}",
+    "{{ text.ljust() }}", "{{ text.zfill() }}", "{{ text|center(none) }}", "{{ text.replace(1, 2) }}", "{{ 'x'.startswith(['x']) }}", "{{ 'x'.endswith(['x']) }}", "{{ 'x'.startswith((1,)) }}", "{{ 'x'.endswith((1,)) }}",
+    "{{ d.get('b', default=1) }}",
     "{{ 'a'.strip(chars='a') }}", "{{ 'x'.join(iterable=['a']) }}", "{{ [1] in d }}", "{{ d.get([1]) }}", "{{ [1] is filter }}", "{{ d|attr }}", "{{ d|attr(1) }}",
     "{{ ['a']|sum(start='') }}", "{{ 0.0 ** -1 }}", "{% filter length %}abc{% endfilter %}", "{% call range(3) %}{% endcall %}", "{%- raw +%}a{% endraw %}",
     "{% macro m() %}{% endmacro %}{% call m() %}x{% endcall %}", "{% for x in xs %}{{ loop.changed(x=1) }}{% endfor %}",

@@ -126,17 +126,18 @@ Window window(const Value& self, ArgumentReader& reader) {
 
 // startswith and endswith take one text or a tuple of them.
 template <bool AtEnd>
-Value starts(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value has_affix(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+  const std::string name = AtEnd ? "endswith" : "startswith";
   ArgumentReader reader(AtEnd ? "endswith()" : "startswith()", arguments);
   const Value& wanted = reader.required("prefix");
   const std::string_view text = window(self, reader).text;
   const bool is_tuple = wanted.is_list() && wanted.as_list().kind == List::Kind::kTuple;
   if (!wanted.is_string() && !is_tuple)
-    template_fault("startswith first arg must be str or a tuple of str, not " + wanted.type_name());
-  const std::vector<Value> all =
-      is_tuple ? interpreter.iterate(wanted) : std::vector<Value>{wanted};
+    template_fault(name + " first arg must be str or a tuple of str, not " + wanted.type_name());
+  const auto all = is_tuple ? interpreter.iterate(wanted) : std::vector<Value>{wanted};
   return std::any_of(all.begin(), all.end(), [&](const Value& one) {
-    if (!one.is_string()) template_fault("startswith first arg must be str or a tuple of str");
+    if (!one.is_string())
+      template_fault("tuple for " + name + " must only contain str, not " + one.type_name());
     return AtEnd ? text.ends_with(one.text()) : text.starts_with(one.text());
   });
 }
@@ -288,8 +289,8 @@ constexpr Entry kStringMethods[] = {
     {"split", split<false>},
     {"rsplit", split<true>},
     {"splitlines", splitlines},
-    {"startswith", starts<false>},
-    {"endswith", starts<true>},
+    {"startswith", has_affix<false>},
+    {"endswith", has_affix<true>},
     {"find", find<false, false>},
     {"rfind", find<true, false>},
     {"index", find<false, true>},
