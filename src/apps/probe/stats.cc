@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <optional>
 
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
@@ -30,21 +31,26 @@ json::object object_of(const std::map<std::string, int64_t>& by_tag) {
   return out;
 }
 
+// Without the tokens of a pass.
+engine::PlanShape shape_of(const api::Batch& batch) {
+  return {.pass_tokens = 0,
+          .backward = batch.gradients != api::Gradients::kNone,
+          .train_base = batch.gradients == api::Gradients::kParameters,
+          .mtp = batch.mtp_weight > 0.0f,
+          .indexer_loss = batch.indexer_weight > 0.0f};
+}
+
 }  // namespace
 
 struct ProbeStats::Heaviest {
-  engine::PlanShape shape;
-  engine::PassPlan plan;
+  engine::PlanShape shape;                    // with the tokens of the longest pass
+  std::optional<engine::PassPlan> plan = {};  // of the pass that takes most
 };
 
 ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine,
                                                const api::Batch& batch) const {
-  Heaviest most = {.shape = {.pass_tokens = 0,
-                             .backward = batch.gradients != api::Gradients::kNone,
-                             .train_base = batch.gradients == api::Gradients::kParameters,
-                             .mtp = batch.mtp_weight > 0.0f,
-                             .indexer_loss = batch.indexer_weight > 0.0f},
-                   .plan = {}};
+  Heaviest most = {.shape = shape_of(batch)};
+  const auto bytes = [](const engine::PassPlan& plan) { return plan.total() + plan.kept(); };
   engine::Round round;
   round.num_dealt = plan_.data;
   while (next_round(plan_, engine.options().pass_tokens, batch, round)) {
@@ -54,11 +60,8 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
           rows.lay_out(engine, batch, round.firsts[m], round.firsts[m + 1]);
       engine::PassPlan counted =
           engine::plan_pass(engine, work, rows.state(), plan_.has_flights(), plan_.defers(stage));
-      const bool is_first = most.shape.pass_tokens == 0;
       most.shape.pass_tokens = std::max(most.shape.pass_tokens, rows.builder().num_tokens());
-      if (!is_first && counted.total() + counted.kept() <= most.plan.total() + most.plan.kept())
-        continue;
-      most.plan = std::move(counted);
+      if (!most.plan || bytes(counted) > bytes(*most.plan)) most.plan = std::move(counted);
     }
   }
   return most;
@@ -81,8 +84,9 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
                  .layers = engine.model().weights->part().size(),
                  .peak_live = runner.peak_live()};
   const Heaviest most = heaviest_pass(runner.stage(), engine, batch);
+  const engine::PassPlan pass = most.plan.value_or(engine::PassPlan());
   const engine::StagePlan planned =
-      planner::plan_stage(plan_, runner.stage(), engine, most.shape, most.plan);
+      planner::plan_stage(plan_, runner.stage(), engine, most.shape, pass);
   stage.weight_bytes = planned.weight_bytes;
   stage.planned_bytes = planned.total();
   stage.peak_bytes = planned.weight_bytes + planned.training_bytes +
@@ -90,7 +94,7 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
                      engine.backend().worker_high_water() * engine.backend().parallelism() +
                      runner.peak_live() * runner.held_bytes() + runner.border_bytes() +
                      runner.peak_deferred() * runner.deferred_bytes();
-  for (const model::SavedCost& cost : most.plan.saved) {
+  for (const model::SavedCost& cost : pass.saved) {
     const std::string tag(cost.tag);
     if (is_recomputed(engine, cost)) {
       ++stage.recomputed[tag];

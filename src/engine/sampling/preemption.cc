@@ -91,9 +91,9 @@ bool Preemption::has_budget(const api::PageNeed& need) const {
          need.states <= free_states();
 }
 
-bool Preemption::give_up_pages(const api::TenantId* tenant, size_t but) {
+bool Preemption::evict_one_aside(const api::TenantId* tenant, size_t except) {
   for (const auto& [id, row] : loop_.rows()) {
-    if (id == but || !row.aside || !row.resident) continue;
+    if (id == except || !row.aside || !row.resident) continue;
     if (tenant != nullptr && tenant_of(row) != *tenant) continue;
     loop_.give_up_pages(id);
     return true;
@@ -131,7 +131,7 @@ bool Preemption::take_space(const api::TenantId& tenant, const api::PageNeed& ne
       return true;
     }
   }
-  if (give_up_pages(&tenant, kNoRow)) return true;
+  if (evict_one_aside(&tenant, kNoRow)) return true;
   const auto row = row_to_set_aside(tenant, need, false);
   if (row) loop_.set_aside(*row, false);
   return row.has_value();
@@ -141,7 +141,7 @@ void Preemption::make_space(const api::TenantId& tenant, const api::Sample& samp
   const api::PageNeed need = engine_.kv_pool().need().to_join(sample, index);
   while (!tenant.empty() && !has_budget(need) && take_space(tenant, need)) {
   }
-  while (loop_.num_running() == 0 && !has_budget(need) && give_up_pages(nullptr, kNoRow)) {
+  while (loop_.num_running() == 0 && !has_budget(need) && evict_one_aside(nullptr, kNoRow)) {
   }
 }
 
@@ -166,7 +166,7 @@ void Preemption::resume(const api::ResumeRow& which) {
   // Where nothing runs, what is kept for later must not hold up what could run now: other rows'
   // pages go first, and its own so that a request that has begun can end.
   while (loop_.num_running() == 0 && !has_budget(need_to_resume(row)) &&
-         (give_up_pages(nullptr, id) || give_up_pages(nullptr, kNoRow))) {
+         (evict_one_aside(nullptr, id) || evict_one_aside(nullptr, kNoRow))) {
   }
   if (!has_budget(need_to_resume(row))) return;
   const int64_t reread = row.resident ? 0 : group_of(row).prompt_size() + row.num_sampled();

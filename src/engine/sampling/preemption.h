@@ -52,7 +52,9 @@ class Preemption {
   [[nodiscard]] std::optional<size_t> row_to_set_aside(const api::TenantId& tenant,
                                                        const api::PageNeed& need, bool keep) const;
   [[nodiscard]] std::optional<size_t> row_to_resume(const api::TenantId& tenant) const;
-  bool give_up_pages(const api::TenantId* tenant, size_t but);
+  // The pages of a row that is aside go, so that it is read again: one of this tenant's (null: of
+  // anybody's), not `except` (kNoRow: any). False where no such row has pages.
+  bool evict_one_aside(const api::TenantId* tenant, size_t except);
 
   const Engine& engine_;
   SamplingLoop& loop_;

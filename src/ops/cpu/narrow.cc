@@ -196,7 +196,7 @@ class Lane {
       case NarrowScale::kHalfMin:
         return {half(field, lane_), half(field, width_ + lane_)};
       case NarrowScale::kExponent: {
-        const uint32_t e = field[lane_];
+        const uint32_t e = field[lane_];  // 2^(e - 128), half of what E8M0 says
         return {std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23), 0.0f};
       }
       case NarrowScale::kSuper:

@@ -26,7 +26,8 @@ struct Path {
   static __m256 i8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8(p))); }
   static __m256 u8(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_8(p))); }
   static __m256 f32(const uint8_t* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
-  static __m256 exponent(const uint8_t* p) {
+  // 2^(e - 128), half of what E8M0 says; subnormal where e is below 2.
+  static __m256 half_e8m0(const uint8_t* p) {
     const __m256i e = _mm256_cvtepu8_epi32(load_8(p));
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);

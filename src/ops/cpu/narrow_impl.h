@@ -54,7 +54,7 @@ template <typename P>
         P::store_scale(m, P::half(field + 2 * (a.width + lane)));
         break;
       case NarrowScale::kExponent:
-        P::store_scale(s, P::exponent(field + lane));
+        P::store_scale(s, P::half_e8m0(field + lane));
         break;
       case NarrowScale::kSuper:
         P::store_scale(s, P::mul(P::half(super + 2 * lane), P::i8(field + lane)));

@@ -39,7 +39,8 @@ struct NarrowAvx512 {
     return _mm512_cvtph_ps(
         _mm256_and_si256(halves, _mm256_set1_epi16(static_cast<int16_t>(0xbf80))));
   }
-  static __m512 exponent(const uint8_t* p) {
+  // 2^(e - 128), half of what E8M0 says; subnormal where e is below 2.
+  static __m512 half_e8m0(const uint8_t* p) {
     const __m512i e = _mm512_cvtepu8_epi32(load_16(p));
     const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
     const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), e);

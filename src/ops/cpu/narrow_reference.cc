@@ -25,7 +25,8 @@ struct Path {
     std::memcpy(&value, p, sizeof(value));
     return value;
   }
-  static float exponent(const uint8_t* p) {
+  // 2^(e - 128), half of what E8M0 says; subnormal where e is below 2.
+  static float half_e8m0(const uint8_t* p) {
     const uint32_t e = *p;
     return std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23);
   }
