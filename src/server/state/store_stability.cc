@@ -7,7 +7,6 @@
 namespace strata::server {
 namespace {
 
-constexpr double kDay = 86400;
 constexpr double kTouch = 3600;  // a use is written down when the last one is older
 
 }  // namespace
