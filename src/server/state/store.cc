@@ -245,6 +245,11 @@ void StateStore::note_ended(const SqlResult& tenants) {
     if (ended_) ended_->insert(tenant);
 }
 
+// Also when the clock was put back since.
+bool StateStore::looks_at_age(double now) const {
+  return now < looked_at_age_ || now >= looked_at_age_ + kAgeSeconds;
+}
+
 std::vector<std::string> StateStore::old_history(const char* table, const char* ended,
                                                  const char* checkpoints, double now,
                                                  int64_t keep) {
@@ -257,7 +262,7 @@ std::vector<std::string> StateStore::old_history(const char* table, const char* 
             parameters);
     for (std::string& id : found.texts()) ids.push_back(std::move(id));
   };
-  if (now >= aged_at_) add("ended_at < ?", {now - kHistoryDays * kDay});
+  if (looks_at_age(now)) add("ended_at < ?", {now - kHistoryDays * kDay});
   const auto crowded = [&]() REQUIRES(mutex_) {
     return run(fmt::format(
                    "SELECT tenant FROM {} WHERE state IN ({}) GROUP BY tenant HAVING COUNT(*) > ?",
@@ -309,7 +314,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   samplers_.commit(transaction, samplers);
   if (left <= 0) return true;
   ended_.emplace();
-  if (now >= aged_at_) aged_at_ = now + kAgeSeconds;
+  if (looks_at_age(now)) looked_at_age_ = now;
   return false;
 }
 

@@ -257,6 +257,7 @@ class StateStore {
   void read_samplers() REQUIRES(mutex_);
   // Tenants, of a statement that ended rows or took what kept them.
   void note_ended(const SqlResult& tenants) REQUIRES(mutex_);
+  [[nodiscard]] bool looks_at_age(double now) const REQUIRES(mutex_);
   // Ids of what prune_history() may drop of a table: `ended` are states, and `checkpoints` finds
   // one that keeps a row.
   std::vector<std::string> old_history(const char* table, const char* ended,
@@ -275,9 +276,9 @@ class StateStore {
   std::map<std::string, double> touched_ GUARDED_BY(touched_mutex_);
   std::map<std::string, int64_t> stability_bytes_ GUARDED_BY(mutex_);  // by tenant, where known
   // Changed under the mutex.
-  TenantSums stored_;                      // bytes of checkpoints whose files are there
-  TenantSums samplers_;                    // rows
-  double aged_at_ GUARDED_BY(mutex_) = 0;  // before that no look at what is old
+  TenantSums stored_;                                // bytes of checkpoints whose files are there
+  TenantSums samplers_;                              // rows
+  double looked_at_age_ GUARDED_BY(mutex_) = -1e18;  // prune_history(), at all that is old
   // Tenants of whom a session or run ended, or lost what kept it, since prune_history() looked;
   // nothing: of whom, nobody knows.
   std::optional<std::set<std::string>> ended_ GUARDED_BY(mutex_);

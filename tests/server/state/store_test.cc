@@ -390,6 +390,15 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   EXPECT_FALSE(store_->find_run("s3:train:0").has_value());
 }
 
+// A clock that was years ahead for a while leaves nothing behind that is looked at no more.
+TEST_P(Store, OldHistoryIsForgottenAlsoBehindAClockThatWasAhead) {
+  EXPECT_FALSE(store_->prune_history(1e9, 10));
+  session("s");
+  store_->end_session("s", "finished", "", "", 1000);
+  EXPECT_FALSE(store_->prune_history(1000 + 31 * 86400, 10));
+  EXPECT_FALSE(store_->find_session("s").has_value());
+}
+
 TEST_P(Store, OfTooManySamplersThoseOfEndedSessionsGoOldestFirst) {
   for (const char* id : {"old", "new", "alive"}) {
     session(id);
