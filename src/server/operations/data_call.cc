@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -115,7 +114,7 @@ Response submit_data(Service& service, DataCall& call) {
 }
 
 // Each record of a sequence is asked of the database, which may be far away. In JSON any letter may
-// be written as an escape.
+// be written as an escape. Of a body that is read at once: it looks at all of it.
 bool may_name_records(std::string_view body, DataForm form) {
   return body.find("stable_reinforce") != std::string_view::npos ||
          (form != DataForm::kBinary && body.find('\\') != std::string_view::npos);
@@ -131,8 +130,8 @@ void take_data(Service& service, Request&& request, const Respond& respond, Data
     call->request.free_body();
   };
   const std::string& body = call->request.body;
-  const size_t size =
-      may_name_records(body, form) ? std::numeric_limits<size_t>::max() : body.size();
+  const bool goes_aside = body.size() <= Service::kReadAtOnce && may_name_records(body, form);
+  const size_t size = goes_aside ? Service::kReadAtOnce + 1 : body.size();
   service.in_parts(respond, call->request.tenant, size, read,
                    [&service, call] { call->respond(submit_data(service, *call)); });
 }

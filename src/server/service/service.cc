@@ -17,7 +17,6 @@ namespace strata::server {
 namespace {
 
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
-constexpr size_t kReadAtOnce = 64 << 10;   // bytes; a few milliseconds of parsing at most
 constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
 
 size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.logprobs.size(); }

@@ -76,6 +76,8 @@ struct ServiceParts {
 
 class Service {
  public:
+  static constexpr size_t kReadAtOnce = 64 << 10;  // bytes; a few milliseconds of parsing at most
+
   static constexpr int64_t kDropsAtOnce = 1000;  // rows and numbers of ended sessions, at a tick
 
   Service(const ServiceOptions& options, ServiceParts parts, Dispatch dispatch);
