@@ -9,6 +9,16 @@
 #include "base/trace.h"
 
 namespace strata::server {
+namespace {
+
+Worker::Piece only_piece(Worker::Job job) {
+  return [job = std::move(job)] {
+    job();
+    return false;
+  };
+}
+
+}  // namespace
 
 Worker::Worker(Options options) : options_(std::move(options)), thread_([this] { loop(); }) {}
 
@@ -29,12 +39,7 @@ void Worker::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Worker::post(const std::string& tenant, Job job) {
-  add(tenant, [job = std::move(job)] {
-    job();
-    return false;
-  });
-}
+void Worker::post(const std::string& tenant, Job job) { add(tenant, only_piece(std::move(job))); }
 
 void Worker::add(const std::string& tenant, Piece job) {
   {
@@ -52,10 +57,7 @@ void Worker::add(const std::string& tenant, Piece job) {
 }
 
 bool Worker::try_post(const std::string& tenant, Job job) {
-  return try_post_pieces(tenant, [job = std::move(job)] {
-    job();
-    return false;
-  });
+  return try_post_pieces(tenant, only_piece(std::move(job)));
 }
 
 bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {

@@ -147,8 +147,8 @@ bool Futures::drop_delivered(const std::string& tenant) {
   return true;
 }
 
-// So many that none who needs space has to drop more at once.
-void Futures::drop_all_but_newest(const std::string& tenant) {
+// For one more that was delivered the oldest goes, so that whoever needs space drops few at once.
+void Futures::limit_delivered(const std::string& tenant) {
   const auto found = delivered_.find(tenant);
   if (found != delivered_.end() && found->second.size() > kMostDelivered) drop_delivered(tenant);
 }
@@ -198,7 +198,7 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
   --num_pending_;
   completed_.emplace(now, id.text);
   for (const Poll& poll : take_polls(entry)) deliver(id.text, entry, poll.respond);
-  drop_all_but_newest(std::string(entry.tenant));
+  limit_delivered(std::string(entry.tenant));
 }
 
 void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
@@ -240,7 +240,7 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
   }
   if (entry.done) {
     deliver(id, entry, respond);
-    drop_all_but_newest(tenant);
+    limit_delivered(tenant);
     return 0;
   }
   bool is_parked = parked_by_tenant_.take_only(tenant, 1);

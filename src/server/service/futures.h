@@ -152,7 +152,7 @@ class Futures {
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
   [[nodiscard]] SharedLimit::Share take_share(const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);
-  void drop_all_but_newest(const std::string& tenant);
+  void limit_delivered(const std::string& tenant);
   void erase(const std::string& id);
   [[nodiscard]] Response gone_response(const std::string& tenant, const std::string& id) const;
   std::vector<Poll> take_polls(Entry& entry);
