@@ -143,6 +143,22 @@ TEST(Service, AStoreThatWasLostIsLookedForAndSweptWhenItIsBack) {
   EXPECT_THAT(house.ended, ElementsAre(session));
 }
 
+// Pieces of a sweep that is under way are not begun any more; what is left is the next start's.
+TEST(Service, AShutdownEndsASweepBetweenItsPieces) {
+  House house(session_timeout(20));
+  house.holds_jobs = house.holds_turns = true;
+  const auto piece = [&] {
+    house.run_aside();
+    house.turn();
+    return house.num_aside();
+  };
+  house.service().tick(now_seconds() + 12);
+  EXPECT_EQ(piece(), 1u);  // of usage
+  EXPECT_EQ(piece(), 1u);
+  house.service().begin_shutdown();
+  EXPECT_EQ(piece(), 0u);
+}
+
 // Where the disk is too full for a line of usage, what may go has to go all the more.
 TEST(Service, AFullDiskIsSweptAllTheSame) {
   House house(session_timeout(20));
