@@ -92,11 +92,8 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
   return shape;
 }
 
-// How parameters are stepped, which the engine then plans for.
-train::BaseStep step_of(const PlanOptions& options, engine::Engine& engine) {
-  const train::BaseStep how = {.muon = options.optimizer == "muon"};
-  if (options.method == "full") plan_base_steps(engine, how);
-  return how;
+train::BaseStep step_of(const PlanOptions& options) {
+  return {.muon = options.optimizer == "muon"};
 }
 
 // One word for a tag that is treated alike everywhere, else one for each layer of the model; null
@@ -232,13 +229,12 @@ int plan_over_ranks(const PlanOptions& options) {
   const planner::Division division = division_of(engine->config(), stages, spec);
   if (options.method == "full") check_sums(division.told, stages);
   planner::RunShape shape = shape_of(options, *engine, division);
-  const train::BaseStep how = step_of(options, *engine);
   const engine::MachineLimits limits = machine_of(options, *engine);
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
   const engine::RunPlan plan = plan_run(
       spec,
       {.whole = *engine, .division = division, .shape = shape, .recompute = spec.recompute.policy},
-      how);
+      step_of(options));
   const std::vector<engine::SentBytes> sent = sent_of_step(shape, plan, *engine);
   if (options.json) {
     boost::json::object line =
@@ -295,7 +291,6 @@ int plan_training(const PlanOptions& options, bool in_stages) {
     refuse("--stages 1: give more, or --microbatches, or leave it out");
   const engine::MachineLimits limits = machine_of(options, *engine);
   planner::RunShape shape = shape_of(options, *engine, division);
-  const train::BaseStep how = step_of(options, *engine);
   // What is probed now would make another plan a minute later.
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
   const planner::TrainRun run = {.whole = *engine,
@@ -303,7 +298,7 @@ int plan_training(const PlanOptions& options, bool in_stages) {
                                  .shape = shape,
                                  .recompute = spec.recompute.policy,
                                  .memory = budget_of(options.memory)};
-  const engine::RunPlan plan = plan_run(spec, run, how);
+  const engine::RunPlan plan = plan_run(spec, run, step_of(options));
   if (!options.svg.empty()) draw_front(options.svg, run, limits, plan);
   if (options.json) {
     const boost::json::object line = in_stages ? json_of_stages(plan, limits)
@@ -374,16 +369,14 @@ constexpr const char* kOfServing =
     "model,offload,memory,expert-rank,max-rank,dtype,threads,device,strict-config,json,speculate,"
     "draft-tokens,weights";
 constexpr const char* kOfStages =
-    "model,tokens,memory,method,optimizer,rank,expert-rank,targets,recompute,dtype,weights,threads,"
-    "device,"
-    "strict-config,offload,mtp,stages,microbatches,chunks,json,machine,save-machine,"
-    "forwarding-delay,leftovers,pipeline-schedule,layers-per-stage,recompute-iterations,"
-    "recompute-layers";
+    "model,tokens,memory,method,optimizer,rank,expert-rank,targets,recompute,dtype,weights,"
+    "threads,device,strict-config,offload,mtp,stages,microbatches,chunks,json,machine,"
+    "save-machine,forwarding-delay,leftovers,pipeline-schedule,layers-per-stage,"
+    "recompute-iterations,recompute-layers";
 constexpr const char* kOfTraining =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,micro-tokens,recompute,dtype,"
-    "threads,"
-    "device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,ranks,"
-    "shard-weights,microbatches,chunks,forwarding-delay,leftovers,pipeline-schedule,"
+    "threads,device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,"
+    "ranks,shard-weights,microbatches,chunks,forwarding-delay,leftovers,pipeline-schedule,"
     "layers-per-stage,recompute-iterations,recompute-layers";
 
 constexpr Mode kModes[] = {

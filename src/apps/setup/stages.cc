@@ -223,15 +223,17 @@ LoadSpec with_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
   return spec;
 }
 
-}  // namespace
-
+// Has an engine that can only plan take what stepping all parameters takes: nothing is filled.
 void plan_base_steps(engine::Engine& engine, const train::BaseStep& how) {
   engine.base_trainer().enable_steps([](size_t, int64_t, TensorView) {}, how);
 }
 
+}  // namespace
+
 engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run, const train::BaseStep& how) {
   const engine::PipelinePlan& told = run.division.told;
   const std::vector<LayerRange> parts = run.division.parts();
+  if (run.shape.pass.train_base) plan_base_steps(run.whole, how);
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (size_t stage = 0; stage < parts.size(); ++stage) {
     engines.push_back(make_planning_engine(

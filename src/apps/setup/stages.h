@@ -49,10 +49,8 @@ planner::FileSpace space_for_files(const std::string& named);
 // Threads of a rank, of so many (0: all cores that the ranks share) that are divided among them.
 int threads_of(int rank, int num_ranks, int threads);
 
-// Has an engine that can only plan take what stepping all parameters takes: nothing is filled.
-void plan_base_steps(engine::Engine& engine, const train::BaseStep& how);
-// The planner's answer, on engines of each part of the run's division that can plan and cannot run.
-// `how`: all parameters are stepped, where they train.
+// The planner's answer, on engines of each part of the run's division that can plan and cannot run,
+// as the whole one. `how`: all parameters are stepped, where they train.
 engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run,
                          const train::BaseStep& how = {});
 

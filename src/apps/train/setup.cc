@@ -255,15 +255,13 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
   engine->set_share({.num_owners = settings.stages.data});
   check_router_biases(options, engine->model());
   const planner::RunShape shape = train_shape(spec, settings, engine->config(), division, data);
-  const train::BaseStep how = base_step_of(options);
-  if (shape.pass.train_base) plan_base_steps(*engine, how);
   run.plan = plan_run(spec,
                       {.whole = *engine,
                        .division = division,
                        .shape = shape,
                        .recompute = spec.recompute.policy,
                        .memory = budget_of(options.memory)},
-                      how);
+                      base_step_of(options));
   check_indexers(settings, engine->model());
   const bool has_files = run.plan.weights_in_files || run.plan.recompute.file_bytes > 0;
   if (has_files) check_offload_folder(options.offload);
