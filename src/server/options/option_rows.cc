@@ -227,12 +227,12 @@ void time_rows(OptionTable& t, ServeOptions& o) {
 // Of requests and connections.
 void body_rows(OptionTable& t, ServeOptions& o) {
   t.group("Requests and connections");
-  size_row(t, "max-body", o.max_body, "of data, compressed and decompressed; at most 1GiB",
+  size_row(t, "max-body", o.max_body, "of training data, compressed and decompressed; at most 1GiB",
            parse_max_body)
       .by_default("64MiB, if --memory is 2GiB");
   size_row(t, "max-sample-body", o.max_sample_body, "of asample; at most --max-body");
   size_row(t, "max-small-body", o.max_small_body,
-           "of requests but data and samples; at most --max-body");
+           "of requests but training data and samples; at most --max-body");
   size_row(t, "max-body-bytes", o.max_body_bytes,
            "of all bodies being read, at least four times --max-body; shared by tenants")
       .by_default("1/32 of --memory, 256MiB to 512MiB");
