@@ -455,9 +455,9 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
 
 bool CheckpointRegistry::collect_some(Sweep& sweep) {
   const double until = now_seconds() + kPieceSeconds;
-  std::vector<CheckpointRow> batch =
+  StateStore::Collectable batch =
       store_.collectable(sweep.now, sweep.last ? &*sweep.last : nullptr);
-  for (CheckpointRow& row : batch) {
+  for (CheckpointRow& row : batch.rows) {
     sweep.guard([&] {
       if (!is_leased(row.id) && may_go(row, sweep.steady)) return collect(row);
       const auto since = expired_.find(row.id);
@@ -466,7 +466,10 @@ bool CheckpointRegistry::collect_some(Sweep& sweep) {
     sweep.last = std::move(row);
     if (now_seconds() > until) return true;
   }
-  if (!batch.empty()) return true;
+  if (batch.last) {
+    sweep.last = std::move(batch.last);
+    return true;
+  }
   expired_ = std::move(sweep.still_expired);  // a clock that was put right begins anew
   return false;
 }

@@ -19,8 +19,6 @@ namespace {
 
 constexpr double kClockSet = 1'577'836'800;  // 2020
 constexpr double kDay = 86400;
-constexpr double kHistoryDays = 30;  // of ended sessions and runs without checkpoints
-constexpr double kAgeSeconds = 60;   // between two looks at all that are older, kept ones too
 
 void check_text(const SqlValue& value, std::string_view statement) {
   const auto* text = std::get_if<std::string>(&value);
@@ -238,117 +236,6 @@ bool StateStore::prune(double now) {
   note_ended(checkpoints);  // what kept a session or run is gone
   transaction.commit();
   return left <= 0;
-}
-
-void StateStore::note_ended(const SqlResult& tenants) {
-  for (const std::string& tenant : tenants.texts())
-    if (ended_) ended_->insert(tenant);
-}
-
-// Also when the clock was put back since.
-bool StateStore::looks_at_age(double now) const {
-  return now < looked_at_age_ || now >= looked_at_age_ + kAgeSeconds;
-}
-
-std::vector<std::string> StateStore::old_history(const char* table, const char* ended,
-                                                 const char* checkpoints, double now,
-                                                 int64_t keep) {
-  std::vector<std::string> ids;
-  const auto add = [&](const char* which, std::vector<SqlValue> parameters) REQUIRES(mutex_) {
-    parameters.emplace_back(rows::kAtOnce);
-    const SqlResult found =
-        run(fmt::format("SELECT id FROM {} WHERE state IN ({}) AND {} AND NOT EXISTS ({}) LIMIT ?",
-                        table, ended, which, checkpoints),
-            parameters);
-    for (std::string& id : found.texts()) ids.push_back(std::move(id));
-  };
-  if (looks_at_age(now)) add("ended_at < ?", {now - kHistoryDays * kDay});
-  const auto crowded = [&]() REQUIRES(mutex_) {
-    return run(fmt::format(
-                   "SELECT tenant FROM {} WHERE state IN ({}) GROUP BY tenant HAVING COUNT(*) > ?",
-                   table, ended),
-               {keep})
-        .texts();
-  };
-  // The plus keeps it from an index without the state, which stands behind long texts.
-  const std::string last_kept = fmt::format(
-      "SELECT number FROM {} WHERE tenant = ? AND state IN ({}) ORDER BY +number DESC LIMIT 1 "
-      "OFFSET ?",
-      table, ended);
-  for (const std::string& tenant :
-       ended_ ? std::vector<std::string>(ended_->begin(), ended_->end()) : crowded()) {
-    const SqlResult oldest = run(last_kept, {tenant, keep});
-    if (!oldest.rows.empty()) add("tenant = ? AND number <= ?", {tenant, oldest.rows[0][0]});
-  }
-  return ids;
-}
-
-bool StateStore::prune_history(double now, int64_t keep) {
-  const StoreLock lock(mutex_);
-  const std::vector<std::string> sessions =
-      old_history("sessions", "'finished', 'timed_out'",
-                  "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
-                  "WHERE runs.session_id = sessions.id",
-                  now, keep);
-  const std::vector<std::string> runs =
-      old_history("runs", "'unloaded', 'lost', 'copy'",
-                  "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id", now, keep);
-  int64_t left = rows::kAtOnce;
-  TenantSums::Sums samplers;
-  Transaction transaction(*sql_);
-  for (const std::string& id : sessions) {
-    const int64_t dropped = drop_of_session("samplers", id, left);
-    if (dropped > 0) {
-      samplers[run("SELECT tenant FROM sessions WHERE id = ?", {id}).texts().at(0)] -= dropped;
-    }
-    left -= dropped;
-    left -= drop_of_session("runs", id, left);
-    // One that may have more is the next batch's.
-    if (left <= 0) break;
-    run("DELETE FROM sessions WHERE id = ?", {id});
-    --left;
-  }
-  for (const std::string& id : runs) {
-    if (left-- > 0) run("DELETE FROM runs WHERE id = ?", {id});
-  }
-  samplers_.commit(transaction, samplers);
-  if (left <= 0) return true;
-  ended_.emplace();
-  if (looks_at_age(now)) looked_at_age_ = now;
-  return false;
-}
-
-int64_t StateStore::drop_of_session(const char* table, const std::string& session, int64_t most) {
-  return run(fmt::format("DELETE FROM {0} WHERE id IN (SELECT id FROM {0} WHERE session_id = ? "
-                         "LIMIT ?)",
-                         table),
-             {session, most})
-      .changed;
-}
-
-bool StateStore::prune_samplers(int64_t keep) {
-  const StoreLock lock(mutex_);
-  if (!samplers_.all()) read_samplers();
-  int64_t left = rows::kAtOnce;
-  TenantSums::Sums more;
-  Transaction transaction(*sql_);
-  for (const std::string& tenant : samplers_.above(keep)) {
-    if (left == 0) break;
-    int64_t excess = samplers_.of(tenant).value() - keep;
-    const SqlResult ended =
-        run("SELECT id FROM sessions WHERE tenant = ? AND state <> 'active' AND EXISTS (SELECT 1 "
-            "FROM samplers WHERE session_id = sessions.id) ORDER BY number LIMIT 50",
-            {tenant});
-    for (const std::string& session : ended.texts()) {
-      if (left == 0 || excess == 0) break;
-      const int64_t count = drop_of_session("samplers", session, std::min(left, excess));
-      more[tenant] -= count;
-      left -= count;
-      excess -= count;
-    }
-  }
-  samplers_.commit(transaction, more);
-  return left < rows::kAtOnce;
 }
 
 }  // namespace strata::server

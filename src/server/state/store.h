@@ -187,9 +187,12 @@ class StateStore {
 
   // For the registry, without user metadata: rows whose files may go (dead or expired, and no
   // sampler of a living session reads them), a batch at a time, those behind `last` (null: the
-  // first; none: it was the last one); rows whose files are there; and the steps between. expire()
-  // makes expiry final.
-  std::vector<CheckpointRow> collectable(double now, const CheckpointRow* last = nullptr);
+  // first); rows whose files are there; and the steps between. expire() makes expiry final.
+  struct Collectable {
+    std::vector<CheckpointRow> rows;
+    std::optional<CheckpointRow> last;  // of the batch, whether it may go or is read; none: the end
+  };
+  Collectable collectable(double now, const CheckpointRow* last = nullptr);
   std::vector<CheckpointRow> rows_with_files();
   void expire(const std::string& id);
   void files_gone(const std::string& id);
@@ -257,12 +260,15 @@ class StateStore {
   void read_samplers() REQUIRES(mutex_);
   // Tenants, of a statement that ended rows or took what kept them.
   void note_ended(const SqlResult& tenants) REQUIRES(mutex_);
-  [[nodiscard]] bool looks_at_age(double now) const REQUIRES(mutex_);
-  // Ids of what prune_history() may drop of a table: `ended` are states, and `checkpoints` finds
-  // one that keeps a row.
-  std::vector<std::string> old_history(const char* table, const char* ended,
-                                       const char* checkpoints, double now, int64_t keep)
+  // prune_history() walks over what ended, kept rows too: `ended` are the tenants to look at, none:
+  // all that have more than they may keep.
+  struct HistoryWalk;
+  std::shared_ptr<HistoryWalk> begin_history(double now, int64_t keep,
+                                             const std::optional<std::set<std::string>>& ended)
       REQUIRES(mutex_);
+  void find_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
+  // Goes on by `left` rows, those that it drops counted; with what it drops of `samplers`.
+  void follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
   // Of one session, `most` at most; how many there were.
   int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
@@ -279,7 +285,8 @@ class StateStore {
   TenantSums stored_;                                // bytes of checkpoints whose files are there
   TenantSums samplers_;                              // rows
   double looked_at_age_ GUARDED_BY(mutex_) = -1e18;  // prune_history(), at all that is old
-  // Tenants of whom a session or run ended, or lost what kept it, since prune_history() looked;
+  std::shared_ptr<HistoryWalk> history_ GUARDED_BY(mutex_);  // not at its end
+  // Tenants of whom a session or run ended, or lost what kept it, since prune_history() began;
   // nothing: of whom, nobody knows.
   std::optional<std::set<std::string>> ended_ GUARDED_BY(mutex_);
 };

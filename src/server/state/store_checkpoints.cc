@@ -25,11 +25,12 @@ std::string select(const std::string& rest) {
   return fmt::format("SELECT {} FROM checkpoints WHERE {}", rows::kCheckpointColumns, rest);
 }
 
-// Without what a client may have written into it.
-std::string select_short(const std::string& rest) {
-  std::string text = select(rest);
+// Without what a client may have written into it; with a further column in front of `rest`.
+std::string select_short(const std::string& rest, const std::string& more = "NULL") {
+  std::string columns = rows::kCheckpointColumns;
   constexpr std::string_view kText = "user_metadata";
-  return text.replace(text.find(kText), kText.size(), "NULL");
+  columns.replace(columns.find(kText), kText.size(), "NULL");
+  return fmt::format("SELECT {}, {} FROM checkpoints WHERE {}", columns, more, rest);
 }
 
 constexpr int64_t kCollectBatch = 100;  // rows that are read under the lock at once
@@ -156,27 +157,32 @@ void StateStore::set_for_good(const char* column, SqlValue value, const std::str
   sql_->sync();
 }
 
-std::vector<CheckpointRow> StateStore::collectable(double now, const CheckpointRow* last) {
+StateStore::Collectable StateStore::collectable(double now, const CheckpointRow* last) {
   const StoreLock lock(mutex_);
-  constexpr const char* kUnread =
-      "NOT EXISTS (SELECT 1 FROM samplers JOIN sessions ON sessions.id = samplers.session_id "
-      "WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = 'active')";
-  std::vector<CheckpointRow> found;
+  constexpr const char* kIsRead =
+      "CAST(CASE WHEN EXISTS (SELECT 1 FROM samplers JOIN sessions ON sessions.id = "
+      "samplers.session_id WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = "
+      "'active') THEN 1 ELSE 0 END AS BIGINT)";
+  Collectable found;
   // In the order of their time `when`, up to `until`, those behind `last`.
   const auto add = [&](const char* which, const char* when, double until) REQUIRES(mutex_) {
     double from = -1;
     if (last != nullptr) from = last->deleted_at ? *last->deleted_at : last->expires_at.value();
     const std::string rest = fmt::format(
-        "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) AND {2} ORDER BY {1}, id LIMIT ?",
-        which, when, kUnread);
-    found = rows::all(run(select_short(rest),
-                          {until, from, from, last == nullptr ? "" : last->id, kCollectBatch}),
-                      rows::read_checkpoint);
+        "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?", which,
+        when);
+    const SqlResult batch =
+        run(select_short(rest, kIsRead),
+            {until, from, from, last == nullptr ? "" : last->id, kCollectBatch});
+    for (const SqlRow& row : batch.rows) {
+      found.last = rows::read_checkpoint(row);
+      if (std::get<int64_t>(row.back()) == 0) found.rows.push_back(*found.last);
+    }
   };
   // Two selects, since no index serves an OR of two columns; the plus keeps the second one from
   // checkpoints_by_end, where all that live stand together.
   if (last == nullptr || last->deleted_at) add("files_gone = 0", "deleted_at", DBL_MAX);
-  if (!found.empty()) return found;
+  if (found.last) return found;
   if (last != nullptr && last->deleted_at) last = nullptr;
   add("+files_gone = 0 AND deleted_at IS NULL", "expires_at", now);
   return found;

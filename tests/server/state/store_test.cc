@@ -175,11 +175,11 @@ TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
   EXPECT_EQ(store_->find_checkpoint_id(first.id)->deleted_at, second.created_at);
   EXPECT_THAT(ids(lists().checkpoints("alice", true, 1100, {})), ElementsAre("id3", "id2"));
   EXPECT_EQ(store_->last_checkpoint("s:train:0", CheckpointKind::kSampler, 1100)->id, "id2");
-  EXPECT_THAT(ids(store_->collectable(1100)), ElementsAre("id1"));
+  EXPECT_THAT(ids(store_->collectable(1100).rows), ElementsAre("id1"));
   EXPECT_EQ(store_->stored_bytes(), 300);
   store_->files_gone("id1");
   EXPECT_EQ(store_->stored_bytes(), 200);
-  EXPECT_THAT(store_->collectable(1100), ElementsAre());
+  EXPECT_THAT(store_->collectable(1100).rows, ElementsAre());
 }
 
 // A batch at a time, and without what clients wrote: however many one tenant has.
@@ -198,14 +198,41 @@ TEST_P(Store, WhatMayGoIsReadInBatches) {
   add_checkpoint("s:train:0", "stays", 5000.0);
   std::vector<std::string> found;
   int num_batches = 0;
-  std::vector<CheckpointRow> batch = store_->collectable(2000);
-  for (; !batch.empty(); ++num_batches) {
-    for (const CheckpointRow& row : batch) found.push_back(row.id);
-    const CheckpointRow last = batch.back();
+  StateStore::Collectable batch = store_->collectable(2000);
+  for (; batch.last; ++num_batches) {
+    for (const CheckpointRow& row : batch.rows) found.push_back(row.id);
+    const CheckpointRow last = *batch.last;
     batch = store_->collectable(2000, &last);
   }
   EXPECT_EQ(num_batches, 7);
   EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(wanted));
+}
+
+// Those that a sampler reads are looked at, and end no batch but their own.
+TEST_P(Store, WhatMayNotGoIsPassedInBatches) {
+  session("s");
+  add_run("s", 0);
+  for (int i = 0; i < 130; ++i) {
+    const std::string id = add_checkpoint("s:train:0", "a" + std::to_string(i)).id;
+    EXPECT_TRUE(store_->delete_checkpoint(id, 1090));
+    if (i == 64) continue;
+    SamplerRow row;
+    row.id = row.checkpoint_id.emplace(id);
+    row.session_id = "s";
+    row.sampling_seq = i;
+    row.tenant = "alice";
+    store_->add_sampler(row);
+  }
+  std::vector<std::string> found;
+  int num_batches = 0;
+  StateStore::Collectable batch = store_->collectable(2000);
+  for (; batch.last; ++num_batches) {
+    for (const CheckpointRow& row : batch.rows) found.push_back(row.id);
+    const CheckpointRow last = *batch.last;
+    batch = store_->collectable(2000, &last);
+  }
+  EXPECT_EQ(num_batches, 2);
+  EXPECT_THAT(found, ElementsAre("id65"));
 }
 
 TEST_P(Store, ExpiryCountsFromItsSecondOn) {
@@ -242,11 +269,11 @@ TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
   row.checkpoint_id = "id1";
   store_->add_sampler(row);
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
-  EXPECT_THAT(store_->collectable(1100), ElementsAre());
+  EXPECT_THAT(store_->collectable(1100).rows, ElementsAre());
   open(2000);
-  EXPECT_THAT(store_->collectable(2000), ElementsAre());
+  EXPECT_THAT(store_->collectable(2000).rows, ElementsAre());
   store_->end_session("s", "timed_out", "", "", 2100);
-  EXPECT_THAT(ids(store_->collectable(2100)), ElementsAre("id1"));
+  EXPECT_THAT(ids(store_->collectable(2100).rows), ElementsAre("id1"));
   store_->files_gone("id1");
   store_->prune(2100);
   EXPECT_TRUE(store_->find_checkpoint_id("id1").has_value());
@@ -342,86 +369,6 @@ TEST_P(Store, KeepsWhatKeysHaveUsed) {
   const UsageRow more{"alice", "k1", {7, 8, 9}};
   store_->put_usage({more});
   EXPECT_THAT(store_->usage_rows(), ElementsAre(more, b));
-}
-
-// Clients that come and go for ever fill no disk; what has a checkpoint stays.
-TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
-  for (int i = 0; i < 40; ++i) {
-    const std::string id = "s" + std::to_string(i);
-    session(id);
-    add_run(id, 0);
-    SamplerRow sampler;
-    sampler.id = id + ":sample:0";
-    sampler.session_id = id;
-    sampler.tenant = "alice";
-    sampler.base_model = "base";
-    store_->add_sampler(sampler);
-    if (i != 39) store_->end_session(id, "finished", "", "", 1000);
-  }
-  add_checkpoint("s3:train:0", "a");
-  while (store_->prune_history(2000, 10)) {
-  }
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 12u);  // ten, the one alive, s3
-  EXPECT_TRUE(store_->find_session("s3").has_value());
-  EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
-  EXPECT_TRUE(store_->find_session("s38").has_value());
-  EXPECT_FALSE(store_->find_session("s7").has_value());
-  EXPECT_FALSE(store_->find_run("s7:train:0").has_value());
-  EXPECT_FALSE(store_->find_sampler("s7:sample:0").has_value());
-  store_->prune_history(1000 + 31 * 86400, 10);
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 2u);
-  // Of tenants of whom nothing ended meanwhile nothing is looked at; of the others it is.
-  for (int i = 40; i < 60; ++i) {
-    session("s" + std::to_string(i));
-    store_->end_session("s" + std::to_string(i), "timed_out", "", "", 31 * 86400);
-  }
-  while (store_->prune_history(31 * 86400, 10)) {
-  }
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 12u);
-  EXPECT_FALSE(store_->find_session("s49").has_value());
-  // Likewise of those who lost the checkpoint that kept a run.
-  EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
-  EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
-  store_->files_gone("id1");
-  store_->prune(10 * 86400);
-  while (store_->prune_history(10 * 86400, 10)) {
-  }
-  EXPECT_FALSE(store_->find_session("s3").has_value());
-  EXPECT_FALSE(store_->find_run("s3:train:0").has_value());
-}
-
-// A clock that was years ahead for a while leaves nothing behind that is looked at no more.
-TEST_P(Store, OldHistoryIsForgottenAlsoBehindAClockThatWasAhead) {
-  EXPECT_FALSE(store_->prune_history(1e9, 10));
-  session("s");
-  store_->end_session("s", "finished", "", "", 1000);
-  EXPECT_FALSE(store_->prune_history(1000 + 31 * 86400, 10));
-  EXPECT_FALSE(store_->find_session("s").has_value());
-}
-
-TEST_P(Store, OfTooManySamplersThoseOfEndedSessionsGoOldestFirst) {
-  for (const char* id : {"old", "new", "alive"}) {
-    session(id);
-    for (int i = 0; i < 3; ++i) {
-      SamplerRow row;
-      row.id = id + std::to_string(i);
-      row.session_id = id;
-      row.sampling_seq = i;
-      row.tenant = "alice";
-      store_->add_sampler(row);
-    }
-  }
-  for (const char* id : {"new", "old"}) store_->end_session(id, "finished", "", "", 1000);
-  EXPECT_FALSE(store_->prune_samplers(9));
-  EXPECT_TRUE(store_->prune_samplers(5));
-  EXPECT_EQ(store_->num_samplers("alice"), 5);
-  EXPECT_FALSE(store_->has_samplers("old"));
-  open(2000);
-  EXPECT_EQ(store_->num_samplers("alice"), 5);
-  while (store_->prune_samplers(0)) {
-  }
-  EXPECT_EQ(store_->num_samplers("alice"), 3);  // alive
-  EXPECT_FALSE(store_->has_samplers("new"));
 }
 
 TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {

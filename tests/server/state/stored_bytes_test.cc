@@ -84,7 +84,7 @@ class StoredBytesTest : public Store {
       case 4:
         return store_->expire(id);
       case 5:
-        for (const CheckpointRow& row : store_->collectable(now_)) store_->files_gone(row.id);
+        for (const CheckpointRow& row : store_->collectable(now_).rows) store_->files_gone(row.id);
         return;
       case 6:
         return store_->forget_checkpoint(id);

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ended goes: sessions, runs and samplers, a batch at a time.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <utility>
+
+#include "server/state/rows.h"
+#include "server/state/store.h"
+
+namespace strata::server {
+namespace {
+
+constexpr double kHistorySeconds = 30 * 86400.0;  // of ended sessions and runs without checkpoints
+constexpr double kAgeSeconds = 3600;     // between two walks over all that are older, kept ones too
+constexpr int64_t kLooksOfATenant = 50;  // what finding them counts for, in rows
+
+struct Table {
+  const char* name;
+  std::vector<const char*> ended;  // states
+  const char* checkpoints;         // finds one that keeps a row
+};
+const Table kSessions{"sessions",
+                      {"finished", "timed_out"},
+                      "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
+                      "WHERE runs.session_id = sessions.id"};
+const Table kRuns{"runs",
+                  {"unloaded", "lost", "copy"},
+                  "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id"};
+
+std::string quoted(const std::vector<const char*>& states) {
+  return fmt::format("'{}'", fmt::join(states, "', '"));
+}
+
+}  // namespace
+
+// What a walk has still to look at: rows of one state, in the order of an index.
+struct StateStore::HistoryWalk {
+  struct Look {
+    const Table* table;
+    const char* state;
+    std::optional<std::string> tenant;  // none: of all tenants, by time
+    SqlValue until;                     // its number, at most; or when it ended, before that
+    double ended_at = -1;               // of the row that was looked at last, and its number
+    int64_t number = 0;
+  };
+
+  [[nodiscard]] bool has_more() const { return !looks.empty() || !tenants.empty(); }
+
+  std::deque<Look> looks;
+  std::vector<std::string> tenants;  // whose looks are not known yet
+  std::optional<double> age;         // when it began, where it looks at all that are old
+};
+
+void StateStore::note_ended(const SqlResult& tenants) {
+  for (const std::string& tenant : tenants.texts())
+    if (ended_) ended_->insert(tenant);
+}
+
+std::shared_ptr<StateStore::HistoryWalk> StateStore::begin_history(
+    double now, int64_t keep, const std::optional<std::set<std::string>>& ended) {
+  auto walk = std::make_shared<HistoryWalk>();
+  // Also when the clock was put back since.
+  if (now < looked_at_age_ || now >= looked_at_age_ + kAgeSeconds) walk->age = now;
+  std::set<std::string> tenants;
+  if (ended) tenants = *ended;
+  for (const Table* table : {&kSessions, &kRuns}) {
+    for (const char* state : table->ended) {
+      if (walk->age) walk->looks.push_back({table, state, {}, now - kHistorySeconds});
+    }
+    if (ended) continue;
+    const SqlResult crowded = run(
+        fmt::format("SELECT tenant FROM {} WHERE state IN ({}) GROUP BY tenant HAVING COUNT(*) > ?",
+                    table->name, quoted(table->ended)),
+        {keep});
+    for (std::string& tenant : crowded.texts()) tenants.insert(std::move(tenant));
+  }
+  walk->tenants.assign(tenants.begin(), tenants.end());
+  return walk;
+}
+
+void StateStore::find_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) {
+  const int64_t most = std::min(keep, std::numeric_limits<int64_t>::max() - 1) + 1;
+  for (const Table* table : {&kSessions, &kRuns}) {
+    std::string newest;  // of each state, as many as may be above the line
+    std::vector<SqlValue> parameters;
+    for (const char* state : table->ended) {
+      newest += fmt::format(
+          "{}SELECT number FROM (SELECT number FROM {} WHERE tenant = ? AND state = ? ORDER BY "
+          "number DESC LIMIT ?) AS {}",
+          newest.empty() ? "" : " UNION ALL ", table->name, state);
+      parameters.insert(parameters.end(), {tenant, state, most});
+    }
+    parameters.emplace_back(keep);
+    const SqlResult oldest =
+        run(fmt::format("SELECT number FROM ({}) AS newest ORDER BY number DESC LIMIT 1 OFFSET ?",
+                        newest),
+            parameters);
+    if (oldest.rows.empty()) continue;
+    for (const char* state : table->ended)
+      walk.looks.push_back({table, state, tenant, oldest.rows[0][0]});
+  }
+}
+
+void StateStore::follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) {
+  HistoryWalk::Look& look = walk.looks.front();
+  const int64_t most = left;
+  const bool by_age = !look.tenant;
+  std::vector<SqlValue> parameters = {look.state, look.until};
+  if (by_age) {
+    parameters.insert(parameters.end(), {look.ended_at, look.ended_at, look.number});
+  } else {
+    parameters.insert(parameters.end(), {look.number, *look.tenant});
+  }
+  parameters.emplace_back(most);
+  const SqlResult found =
+      run(fmt::format("SELECT id, tenant, ended_at, number, CAST(CASE WHEN EXISTS ({}) THEN 1 ELSE "
+                      "0 END AS BIGINT) FROM {} WHERE state = ? AND {} LIMIT ?",
+                      look.table->checkpoints, look.table->name,
+                      by_age ? "ended_at < ? AND ended_at >= ? AND (ended_at > ? OR number > ?) "
+                               "ORDER BY ended_at, number"
+                             : "number <= ? AND number > ? AND tenant = ? ORDER BY number"),
+          parameters);
+  for (const SqlRow& row : found.rows) {
+    rows::Reader in(row);
+    const std::string id = in.text(), tenant = in.text();
+    const double ended_at = in.maybe_real().value_or(0);
+    const int64_t number = in.integer();
+    const bool is_kept = in.flag();
+    if (!is_kept && look.table == &kSessions) {
+      const int64_t dropped = drop_of_session("samplers", id, left);
+      samplers[tenant] -= dropped;
+      left -= dropped;
+      left -= drop_of_session("runs", id, left);
+      if (left <= 0) return;  // it may have more
+    }
+    if (!is_kept) run(fmt::format("DELETE FROM {} WHERE id = ?", look.table->name), {id});
+    look.ended_at = ended_at;
+    look.number = number;
+    if (--left <= 0) return;
+  }
+  if (std::ssize(found.rows) < most) walk.looks.pop_front();
+}
+
+bool StateStore::prune_history(double now, int64_t keep) {
+  const StoreLock lock(mutex_);
+  // A fault on the way leaves nothing known, and the next call begins anew.
+  std::shared_ptr<HistoryWalk> walk = std::move(history_);
+  std::optional<std::set<std::string>> ended = std::exchange(ended_, std::nullopt);
+  if (!walk) {
+    walk = begin_history(now, keep, ended);
+    ended.emplace();
+  }
+  int64_t left = rows::kAtOnce;
+  TenantSums::Sums samplers;
+  Transaction transaction(*sql_);
+  while (left > 0 && walk->has_more()) {
+    if (!walk->looks.empty()) {
+      follow(*walk, left, samplers);
+      continue;
+    }
+    const std::string tenant = std::move(walk->tenants.back());
+    walk->tenants.pop_back();
+    find_looks(*walk, tenant, keep);
+    left -= kLooksOfATenant;
+  }
+  samplers_.commit(transaction, samplers);
+  ended_ = std::move(ended);
+  if (walk->has_more()) {
+    history_ = std::move(walk);
+    return true;
+  }
+  if (walk->age) looked_at_age_ = *walk->age;
+  return false;
+}
+
+int64_t StateStore::drop_of_session(const char* table, const std::string& session, int64_t most) {
+  return run(fmt::format("DELETE FROM {0} WHERE id IN (SELECT id FROM {0} WHERE session_id = ? "
+                         "LIMIT ?)",
+                         table),
+             {session, most})
+      .changed;
+}
+
+bool StateStore::prune_samplers(int64_t keep) {
+  const StoreLock lock(mutex_);
+  if (!samplers_.all()) read_samplers();
+  int64_t left = rows::kAtOnce;
+  TenantSums::Sums more;
+  Transaction transaction(*sql_);
+  for (const std::string& tenant : samplers_.above(keep)) {
+    if (left == 0) break;
+    int64_t excess = samplers_.of(tenant).value() - keep;
+    const SqlResult ended =
+        run("SELECT id FROM sessions WHERE tenant = ? AND state <> 'active' AND EXISTS (SELECT 1 "
+            "FROM samplers WHERE session_id = sessions.id) ORDER BY number LIMIT 50",
+            {tenant});
+    for (const std::string& session : ended.texts()) {
+      if (left == 0 || excess == 0) break;
+      const int64_t count = drop_of_session("samplers", session, std::min(left, excess));
+      more[tenant] -= count;
+      left -= count;
+      excess -= count;
+    }
+  }
+  samplers_.commit(transaction, more);
+  return left < rows::kAtOnce;
+}
+
+}  // namespace strata::server
