@@ -142,7 +142,7 @@ TEST_F(HttpServerTest, ConnectionsWithoutAKeyShutNobodyOut) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(ask_on_a_new_one("healthz"), "200") << i;
   for (int i = 0; i < 2; ++i) EXPECT_EQ(ask_on_a_new_one("parked"), "200") << i;
   for (auto& one : open) one->send(head("POST /api/v1/park", length(2)) + "{}");
-  while (parked.size() < 2) std::this_thread::yield();
+  await_parked(2);
   EXPECT_EQ(ask_on_a_new_one("parked"), "503") << "who waits with a key for an answer stays";
 }
 
@@ -235,7 +235,7 @@ TEST_F(HttpServerTest, ConnectionsAndTheirHeadersHaveRoomInAll) {
   EXPECT_TRUE(becomes(10 * connection_bytes(false)));
   for (size_t i = 1; i < idle.size(); ++i)
     idle[i]->send(head("POST /api/v1/park", length(2)) + "{}");
-  while (parked.size() < 10) std::this_thread::yield();
+  await_parked(10);
   const std::string one_too_many = Client(server->port()).read();
   EXPECT_EQ(status(one_too_many), "503");
   EXPECT_NE(one_too_many.find("--max-connection-bytes"), std::string::npos);

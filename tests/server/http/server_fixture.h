@@ -66,22 +66,29 @@ struct HttpServerTest : testing::Test {
   // Routes that answer later, or take their time.
   void add_waiting(Router& router) {
     router.add({"POST", "/api/v1/park", BodyKind::kJson,
-                [this](const Request&, const Respond& respond) { parked.push_back(respond); }});
-    router.add(
-        {.method = "POST",
-         .pattern = "/api/v1/poll",
-         .body = BodyKind::kJson,
-         .handler = [this](const Request&, const Respond& respond) { parked.push_back(respond); },
-         .effect = Effect::kUpkeep,
-         .watches_peer = true});
+                [this](const Request&, const Respond& respond) { park(respond); }});
+    router.add({.method = "POST",
+                .pattern = "/api/v1/poll",
+                .body = BodyKind::kJson,
+                .handler = [this](const Request&, const Respond& respond) { park(respond); },
+                .effect = Effect::kUpkeep,
+                .watches_peer = true});
     router.add({"POST", "/api/v1/slow", BodyKind::kJson, at_once([this](const Request& request) {
                   std::this_thread::sleep_for(std::chrono::milliseconds(20));
                   order.push_back(request.tenant);
                   return json_response(200, "{}");
                 })});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
-                  return json_response(200, std::to_string(parked.size()));
+                  return json_response(200, std::to_string(num_parked.load()));
                 })});
+  }
+
+  void park(const Respond& respond) {
+    parked.push_back(respond);
+    ++num_parked;
+  }
+  void await_parked(size_t count) const {
+    while (num_parked < count) std::this_thread::yield();
   }
 
   // With the options as they are; what ran before ends.
@@ -120,7 +127,8 @@ struct HttpServerTest : testing::Test {
 
   HttpOptions options;
   std::atomic<bool> is_limited = false;
-  std::vector<Respond> parked;
+  std::vector<Respond> parked;  // the server's thread's, until so many were awaited
+  std::atomic<size_t> num_parked = 0;
   std::vector<std::string> order;  // of tenants whose slow requests were answered
   std::unique_ptr<HttpServer> server;
 };

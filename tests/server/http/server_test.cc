@@ -246,7 +246,7 @@ TEST_F(HttpServerTest, RefusesOneConnectionTooMany) {
   Client second(server->port());
   for (Client* client : {first.get(), &second})
     client->send(head("POST /api/v1/park", length(2)) + "{}");
-  while (parked.size() < 2) std::this_thread::yield();
+  await_parked(2);
   const std::string refused = Client(server->port()).read();
   EXPECT_EQ(status(refused), "503");
   EXPECT_NE(refused.find("--max-connections"), std::string::npos);
