@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "model/families/family.h"
+#include "model/weights/init.h"
 #include "model/weights/load.h"
+#include "model/weights/save.h"
 #include "report/format.h"
 
 namespace strata::apps {

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "model/cache_layout.h"
-#include "model/weights/load_configured.h"
+#include "model/weights/load.h"
 #include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 #include "ops/cpu/cpu_backend.h"

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/source.h"
 #include "model/families/config_object.h"
 #include "model/families/family.h"
 #include "model/weights/layer_table.h"
@@ -142,6 +143,16 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   family.read(text_object, keys, parsed.config);
   check_layers(object, parsed.config);
   return parsed;
+}
+
+ParsedConfig read_config(const ModelTexts& texts, bool strict) {
+  constexpr int64_t kMaxBytes = 16 << 20;
+  constexpr std::string_view kName = "config.json";
+  return parse_config(texts.read(kName, kMaxBytes), texts.where(kName), strict);
+}
+
+ParsedConfig load_config(const std::string& path, bool strict) {
+  return read_config(open_texts(path), strict);
 }
 
 }  // namespace strata::model

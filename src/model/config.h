@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/model_texts.h"
 #include "model/connectors/connector.h"
 #include "model/families/rope_config.h"
 #include "model/pass/streams.h"
@@ -85,5 +86,8 @@ struct ParsedConfig {
 // architecture (the message lists the known ones), an unsupported value, and with `strict` on an
 // unknown key.
 ParsedConfig parse_config(const std::string& text, const std::string& where, bool strict);
+// The config.json among these texts; or of what is at the path.
+ParsedConfig read_config(const ModelTexts& texts, bool strict);
+ParsedConfig load_config(const std::string& path, bool strict);
 
 }  // namespace strata::model

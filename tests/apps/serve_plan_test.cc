@@ -7,6 +7,7 @@
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/work_runner.h"
+#include "model/weights/init.h"
 #include "ops/cpu/cpu_backend.h"
 #include "planner/planner.h"
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "engine/plan/recompute_plan.h"
+#include "model/weights/init.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {

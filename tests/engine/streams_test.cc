@@ -9,6 +9,7 @@
 #include "engine/plan/memory_plan.h"
 #include "model/connectors/pre_norm_add.h"
 #include "model/residual.h"
+#include "model/weights/init.h"
 #include "tests/engine/tiny_engine.h"
 
 namespace strata::engine {

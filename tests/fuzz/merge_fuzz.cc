@@ -14,7 +14,9 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "model/export/merged_source.h"
+#include "model/weights/init.h"
 #include "model/weights/no_layers.h"
+#include "model/weights/save.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/fuzz/fuzz_dir.h"
 

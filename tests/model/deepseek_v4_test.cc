@@ -10,7 +10,9 @@
 #include "model/blocks/experts/moe.h"
 #include "model/cache_layout.h"
 #include "model/config.h"
+#include "model/weights/init.h"
 #include "model/weights/load.h"
+#include "model/weights/save.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 

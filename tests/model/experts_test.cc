@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint_dir.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
+#include "model/weights/save.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 

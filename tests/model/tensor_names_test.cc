@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "checkpoint/checkpoint_dir.h"
 #include "model/weights/load.h"
+#include "model/weights/save.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/checkpoint/safetensors_bytes.h"
 

@@ -14,6 +14,7 @@
 #include "checkpoint/safetensors.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
+#include "model/weights/save.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/checkpoint/safetensors_bytes.h"
 

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "engine/pipeline/stage_plan.h"
 #include "model/blocks/experts/moe.h"
+#include "model/weights/init.h"
 #include "ops/cpu/cpu_backend.h"
 #include "schedule/csv.h"
 #include "tests/stages/staged_run.h"

@@ -9,6 +9,7 @@
 #include "backend/thread_comm.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
+#include "model/weights/init.h"
 #include "ops/cpu/cpu_backend.h"
 
 namespace strata::engine {

@@ -15,7 +15,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/json.h"
-#include "model/weights/load_configured.h"
+#include "model/weights/load.h"
 #include "model/weights/no_layers.h"
 #include "report/table.h"
 
@@ -73,10 +73,10 @@ ExportModel::ExportModel(const ModelTexts& texts, const std::vector<model::Adapt
                          int threads)
     : texts_(texts),
       backend_(make_backend(threads)),
-      names_(model::load_configured(*backend_, texts.where(), model::read_config(texts, false),
-                                    {.compute_dtype = DType::kF32,
-                                     .mtp = model::UseMtp::kIfThere,
-                                     .part = model::kNoLayers})) {
+      names_(model::load_model(*backend_, texts.where(), model::read_config(texts, false),
+                               {.compute_dtype = DType::kF32,
+                                .mtp = model::UseMtp::kIfThere,
+                                .part = model::kNoLayers})) {
   for (const std::string& warning : names_.warnings) log(LogLevel::kWarning, warning);
   if (adapters.empty()) return;
   merged_ = std::make_unique<model::MergedSource>(*backend_, names_, adapters);

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/plan/recompute_plan.h"
-#include "model/weights/load_configured.h"
+#include "model/weights/load.h"
 #include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 
@@ -149,13 +149,13 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
                                             engine::EngineOptions options,
                                             std::optional<model::LayerRange> part, Warnings tell) {
   model::LoadedModel model =
-      model::load_configured(*backend, spec.dir, spec.parsed,
-                             {.compute_dtype = spec.dtype,
-                              .mtp = spec.mtp,
-                              .offload = spec.weights_in_files ? offload_folder(spec.offload) : "",
-                              .part = part,
-                              .keep = spec.weights,
-                              .share = spec.share});
+      model::load_model(*backend, spec.dir, spec.parsed,
+                        {.compute_dtype = spec.dtype,
+                         .mtp = spec.mtp,
+                         .offload = spec.weights_in_files ? offload_folder(spec.offload) : "",
+                         .part = part,
+                         .keep = spec.weights,
+                         .share = spec.share});
   for (const std::string& warning : model.warnings) {
     if (tell == Warnings::kTold) log(LogLevel::kWarning, warning);
   }

@@ -8,7 +8,7 @@
 
 #include "apps/setup/config_source.h"
 #include "base/error.h"
-#include "model/weights/load_configured.h"
+#include "model/weights/load.h"
 
 namespace strata::apps {
 namespace {

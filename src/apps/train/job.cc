@@ -17,6 +17,7 @@
 #include "engine/pipeline/sent_plan.h"
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/fused.h"
+#include "model/weights/save.h"
 #include "ops/elementwise.h"
 
 namespace strata::apps {

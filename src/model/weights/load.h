@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a Hugging Face directory to weights and back. Strict: every parameter of the table is filled
+// From a Hugging Face directory to weights. Strict: every parameter of the table is filled
 // exactly once, every tensor of the checkpoint is used or on the family's written ignore list, and
 // all faults are reported together before any compute. Reads in slices, so that the peak is the
 // model plus one slice. Engine thread only.
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "base/function_ref.h"
 #include "checkpoint/source.h"
 #include "model/weights/weights.h"
 
@@ -49,18 +48,13 @@ struct LoadedModel {
   std::vector<std::string> warnings;
 };
 
-// Reads the config of what is at the path alone.
-ParsedConfig load_config(const std::string& path, bool strict_config);
-
 // Whether the model is to be made with its layer of multi-token prediction.
 bool uses_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use);
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options);
-
-// A model without a directory: random weights as Hugging Face initialises them (matrices normal
-// with initializer_range, norms 1, biases 0), drawn by (seed, name, element); or a stage of it.
-LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
-                       uint64_t seed, std::optional<LayerRange> part = {},
-                       const MemoryShare& share = {});
+// The same where its config was read before: once, where stages load their parts of it, or where a
+// plan came first. `options` need not say how strict it was read.
+LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig config,
+                       const LoadOptions& options);
 
 [[noreturn]] void fail_faults(const std::string& dir, const std::vector<std::string>& faults);
 
@@ -74,16 +68,5 @@ void read_stored(Backend& backend, const LoadedModel& model, size_t index, Tenso
 // The same of rows [first_row, ...) of a matrix.
 void read_stored_rows(Backend& backend, const LoadedModel& model, size_t index, int64_t first_row,
                       TensorView out);
-
-// Values of a parameter to be saved: fills f32 rows [first_row, first_row + rows.rows()).
-using RowSource = FunctionRef<void(size_t index, int64_t first_row, TensorView rows)>;
-
-// Writes the weights to `dir` with the source's names, shapes, dtypes and shard assignment (a model
-// made in memory: one file in `dtype_of_new` ). `trained` supplies fp32 masters; without it
-// (nullptr) the weights as they are, which is refused in bf16 mode when the source holds F32 or
-// F16, since their bits are gone. Of a stage of a model that was loaded `trained` has all that
-// trains, and also the buffers that the stage does not hold.
-void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
-                const RowSource* trained, DType dtype_of_new = DType::kBF16);
 
 }  // namespace strata::model

@@ -52,6 +52,7 @@ struct Parameter {
   PanelView panel;    // matrices
   RowBlocks blocks;   // of the panel's rows
   TensorView values;  // what is not a matrix: f32, dense
+  [[nodiscard]] bool is_integers() const { return row != nullptr && row->integers > 0; }
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2 && floor != DType::kF32; }
   // As loading, saving and init walk it: what is not a matrix is one row.
   [[nodiscard]] int64_t num_rows() const { return is_matrix() ? shape[0] : 1; }

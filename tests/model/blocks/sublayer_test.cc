@@ -13,6 +13,7 @@
 
 #include "model/connectors/replace.h"
 #include "model/pass/pass.h"
+#include "model/weights/init.h"
 #include "model/weights/load.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/elementwise.h"

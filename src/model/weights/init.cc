@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weights/init.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "base/rng.h"
+#include "model/weights/slices.h"
+#include "ops/elementwise.h"
+
+namespace strata::model {
+namespace {
+
+double draw(const Parameter& parameter, const ModelConfig& config, const Counter& random,
+            uint64_t element) {
+  switch (parameter.draw) {
+    case ParamDraw::kConstant:
+      return static_cast<double>(parameter.init);
+    case ParamDraw::kNormal:
+      return config.initializer_range * random.normal(element);
+    case ParamDraw::kLogUniform16:
+      return std::log(0.01 + (16.0 - 0.01) * random.uniform(element));
+  }
+  return 0.0;
+}
+
+// A table whose rows hold different numbers, each number as often as any other, but for one: tokens
+// of about the same rank among all, and so of about the same frequency, are spread over all.
+void draw_integers(Backend& backend, const Counter& random, ModelWeights& weights, size_t index) {
+  const Parameter& parameter = weights.table()[index];
+  const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
+  struct Number {
+    int64_t times_used = 0;
+    uint32_t rank = 0;  // among those used as often
+    int64_t value = 0;
+  };
+  std::vector<Number> numbers(static_cast<size_t>(parameter.row->integers));
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i].value = static_cast<int64_t>(i);
+  std::vector<float> values;
+  for (int64_t row = 0; row < parameter.num_cols() / row_size; ++row) {
+    for (Number& number : numbers) {
+      number.rank =
+          random.words(static_cast<uint64_t>(row * parameter.row->integers + number.value))[0];
+    }
+    std::partial_sort(numbers.begin(), numbers.begin() + row_size, numbers.end(),
+                      [](const Number& a, const Number& b) {
+                        return std::tie(a.times_used, a.rank, a.value) <
+                               std::tie(b.times_used, b.rank, b.value);
+                      });
+    for (int64_t i = 0; i < row_size; ++i) {
+      Number& number = numbers[static_cast<size_t>(i)];
+      values.push_back(static_cast<float>(number.value));
+      ++number.times_used;
+    }
+  }
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows = backend.scratch().take(DType::kF32, {1, parameter.num_cols()});
+  ops::from_host(backend, values, rows);
+  weights.write(backend, index, 0, rows);
+}
+
+}  // namespace
+
+LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
+                       uint64_t seed, std::optional<LayerRange> part, const MemoryShare& share) {
+  LoadedModel model;
+  model.config = config;
+  model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype, nullptr, part,
+                                                 WeightForms(), share);
+  std::vector<float> values;  // of a slice
+  for (size_t index = 0; index < model.weights->table().size(); ++index) {
+    const Parameter& parameter = model.weights->table()[index];
+    if (!parameter.held) continue;
+    const Counter random{.seed = seed,
+                         .stream = hash_name(parameter.name.data(), parameter.name.size())};
+    if (parameter.is_integers()) {
+      draw_integers(backend, random, *model.weights, index);
+      continue;
+    }
+    for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
+      const Scratch::Mark mark(backend.scratch());
+      const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
+      values.resize(static_cast<size_t>((end - begin) * cols));
+      constexpr int64_t kEach = 1 << 16;
+      const int64_t count = (end - begin) * cols;
+      backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
+        for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
+          const auto element = static_cast<uint64_t>(begin * cols + i);
+          values[static_cast<size_t>(i)] =
+              static_cast<float>(draw(parameter, config, random, element));
+        }
+      });
+      ops::from_host(backend, values, rows);
+      model.weights->write(backend, index, begin, rows);
+    });
+  }
+  backend.scratch().reserve(0, 0);
+  return model;
+}
+
+}  // namespace strata::model

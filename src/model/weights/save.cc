@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weights/save.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint_dir.h"
+#include "model/weights/slices.h"
+#include "model/weights/tensor_names.h"
+
+namespace strata::model {
+namespace {
+
+// Without elements, as transformers saves modules of width zero (DeepSeek-V3 with n_shared_experts
+// 0): part of files that are saved, since transformers looks for it there.
+bool is_empty(const TensorDecl& tensor) {
+  return tensor.shape.rank() > 0 && tensor.shape.num_elements() == 0;
+}
+
+// Appends a parameter's rows to its tensor, of which it is the next part.
+void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
+                    const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
+  const ModelWeights& weights = *model.weights;
+  const Parameter& parameter = weights.table()[index];
+  const bool masters = trained != nullptr && (!parameter.buffer || !parameter.held);
+  const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
+                   weights.compute_dtype() == DType::kBF16;
+  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView rows =
+        backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
+    if (masters) {
+      (*trained)(index, begin, rows);
+    } else {
+      weights.read(backend, index, begin, rows);
+    }
+    const HostAccess access(backend.allocator());
+    const auto count = static_cast<size_t>(rows.shape.num_elements());
+    if (raw) {
+      writer.append(tensor.name, std::as_bytes(std::span(rows.bf16(), count)));
+    } else {
+      writer.append_f32(tensor.name, std::span<const float>(rows.f32(), count));
+    }
+  });
+}
+
+// A table of a model that was read from no file.
+void save_integers(Backend& backend, const ModelWeights& weights, size_t index,
+                   const TensorDecl& tensor, CheckpointWriter& writer) {
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows =
+      backend.scratch().take(DType::kF32, {1, weights.table()[index].num_cols()});
+  weights.read(backend, index, 0, rows);
+  const HostAccess access(backend.allocator());
+  const std::vector<int64_t> values(rows.f32(), rows.f32() + rows.shape.num_elements());
+  writer.append(tensor.name, std::as_bytes(std::span(values)));
+}
+
+// A tensor that is none of ours, as it was read.
+void copy_tensor(const CheckpointSource& checkpoint, const TensorDecl& tensor,
+                 CheckpointWriter& writer) {
+  const CheckpointTensor& source = *checkpoint.find(tensor.name);
+  const int64_t count = tensor.shape.num_elements();
+  if (tensor.integer_bytes > 0) {
+    std::vector<std::byte> bytes(static_cast<size_t>(count * tensor.integer_bytes));
+    checkpoint.read_bytes(source, 0, bytes);
+    return writer.append(tensor.name, bytes);
+  }
+  constexpr int64_t kElements = 8 << 20;
+  std::vector<float> slice;
+  for (int64_t first = 0; first < count; first += kElements) {
+    slice.resize(static_cast<size_t>(std::min(kElements, count - first)));
+    checkpoint.read_f32(source, first, std::ssize(slice), slice.data());
+    writer.append_f32(tensor.name, slice);
+  }
+}
+
+// What a parameter is called in the files of a model that has none yet.
+std::string new_name(const ModelConfig& config, std::string_view canonical) {
+  std::string name(canonical);
+  return config.other_names == nullptr ? name : config.other_names(name).front();
+}
+
+// Those of the model that a layout lacks: a new one's, and one's from files of a program that
+// leaves them out.
+void add_empty_tensors(const ModelConfig& config, const NameForm& form, CheckpointLayout& layout) {
+  std::unordered_set<std::string> there;
+  for (const CheckpointLayout::Entry& entry : layout.entries) there.insert(entry.tensor.name);
+  for (const ModelConfig::EmptyTensor& tensor : config.empty_tensors) {
+    const std::string name = in_form(form, tensor.name);
+    if (there.contains(name)) continue;
+    const CheckpointLayout::Entry& first = layout.entries.front();
+    layout.entries.push_back(
+        {{.name = name, .dtype = first.tensor.dtype, .shape = tensor.shape}, first.shard});
+  }
+}
+
+CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
+  CheckpointLayout layout;
+  for (const StoredTensor& tensor : weights.stored_tensors()) {
+    const Parameter& first = weights.table()[tensor.parameters.front()];
+    layout.entries.push_back({{.name = new_name(weights.config(), tensor.name),
+                               .dtype = first.floor == DType::kF32 ? DType::kF32 : dtype,
+                               .shape = tensor.shape,
+                               .integer_bytes = first.is_integers() ? 8 : 0},
+                              "model.safetensors"});
+  }
+  return layout;
+}
+
+}  // namespace
+
+void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
+                const RowSource* trained, DType dtype_of_new) {
+  const ModelWeights& weights = *model.weights;
+  CheckpointLayout layout =
+      model.checkpoint != nullptr ? model.checkpoint->layout() : new_layout(weights, dtype_of_new);
+  std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
+    return !is_of_another_part(model.config, entry.tensor.name) && !is_empty(entry.tensor) &&
+           std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
+               model.ignored.end();
+  });
+  add_empty_tensors(model.config,
+                    model.checkpoint != nullptr ? form_of(*model.checkpoint, model.config)
+                                                : model.config.name_forms.front(),
+                    layout);
+  std::unordered_map<std::string, const StoredTensor*> stored;
+  const std::vector<StoredTensor> tensors = weights.stored_tensors();
+  for (const StoredTensor& tensor : tensors) {
+    stored[model.checkpoint != nullptr ? std::string(tensor.name)
+                                       : new_name(model.config, tensor.name)] = &tensor;
+  }
+  if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
+    for (const CheckpointLayout::Entry& entry : layout.entries) {
+      if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
+      if (entry.tensor.integer_bytes > 0) continue;
+      if (!stored.contains(entry.tensor.name)) continue;
+      if (weights.table()[stored.at(entry.tensor.name)->parameters.front()].floor == DType::kF32) {
+        continue;
+      }
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format(
+              "save: tensor '{}' was stored as {}, and bf16 mode holds it rounded; load with "
+              "--dtype f32 to save it",
+              entry.tensor.name, dtype_name(entry.tensor.dtype)));
+    }
+  }
+  CheckpointWriter writer(dir, layout);
+  for (const TensorDecl& tensor : writer.tensors()) {
+    if (is_empty(tensor)) continue;
+    const auto found = stored.find(tensor.name);
+    if (found == stored.end() || (tensor.integer_bytes > 0 && model.checkpoint != nullptr)) {
+      copy_tensor(*model.checkpoint, tensor, writer);
+      continue;
+    }
+    if (tensor.integer_bytes > 0) {
+      save_integers(backend, weights, found->second->parameters.front(), tensor, writer);
+      continue;
+    }
+    for (const size_t index : found->second->parameters) {
+      save_parameter(backend, model, index, tensor, trained, writer);
+    }
+  }
+  writer.commit();
+}
+
+}  // namespace strata::model
