@@ -249,6 +249,14 @@ void HttpServer::State::note(Exchange exchange, int status, double seconds) cons
   observe(exchange);
 }
 
+bool takes_turn(const Request& request) {
+  const Route* route = request.route;
+  if (route == nullptr || route->effect == Effect::kUpkeep) return false;
+  const bool is_written = route->effect == Effect::kReads && route->needs_key;
+  const bool has_text = route->pattern.starts_with("/v1/");
+  return is_written || has_text || request.body.size() > kReadWithoutATurn;
+}
+
 asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection, Request request) {
   std::optional<PeerWatch> watch;
   if (request.route != nullptr && request.route->watches_peer) {
@@ -263,9 +271,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
   // What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
   // those of one tenant are to leave the thread to others.
   std::optional<Turns::Turn> turn;
-  const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
-  const bool has_text = request.route != nullptr && request.route->pattern.starts_with("/v1/");
-  if (!is_upkeep && (has_text || request.body.size() > kReadWithoutATurn)) {
+  if (takes_turn(request)) {
     turn.emplace(reading, io, request.tenant);
     co_await turn->begin();
   }

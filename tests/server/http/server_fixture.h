@@ -73,11 +73,14 @@ struct HttpServerTest : testing::Test {
                 .handler = [this](const Request&, const Respond& respond) { park(respond); },
                 .effect = Effect::kUpkeep,
                 .watches_peer = true});
-    router.add({"POST", "/api/v1/slow", BodyKind::kJson, at_once([this](const Request& request) {
-                  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                  order.push_back(request.tenant);
-                  return json_response(200, "{}");
-                })});
+    const Handler slow = at_once([this](const Request& request) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      order.push_back(request.tenant);
+      return json_response(200, "{}");
+    });
+    router.add({"POST", "/api/v1/slow", BodyKind::kJson, slow});
+    router.add(
+        {.method = "GET", .pattern = "/api/v1/slow", .handler = slow, .effect = Effect::kReads});
     router.add({"GET", "/api/v1/parked", BodyKind::kNone, at_once([this](const Request&) {
                   return json_response(200, std::to_string(num_parked.load()));
                 })});
