@@ -8,13 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -403,7 +401,7 @@ bool CheckpointRegistry::may_go(const CheckpointRow& row, double steady) {
 struct CheckpointRegistry::Sweep {
   double now, steady, trusted;
   int step = 0;
-  std::optional<CheckpointRow> last = {};  // that was collected, or may not go yet
+  StateStore::CollectPlace place = {};  // behind what was collected, or may not go yet
   std::map<std::string, double> still_expired = {};
   std::string fault = {};  // of one step; the others are done all the same
 
@@ -423,10 +421,11 @@ bool CheckpointRegistry::sweep_piece(double now, double steady) {
     sweep_ = std::make_shared<Sweep>(Sweep{now, steady, trusted});
   }
   bool has_more = false;
-  sweep_->guard([&] { has_more = do_step(*sweep_); });
-  // Between two pieces others get at the store.
-  if (has_more) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!has_more) ++sweep_->step;
+  do {
+    has_more = false;
+    sweep_->guard([&] { has_more = do_step(*sweep_); });
+    if (!has_more) ++sweep_->step;
+  } while (!has_more && sweep_->step < kSweepSteps);
   if (sweep_->step < kSweepSteps) return true;
   const std::shared_ptr<Sweep> swept = std::move(sweep_);
   look_at_disk();
@@ -455,19 +454,18 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
 
 bool CheckpointRegistry::collect_some(Sweep& sweep) {
   const double until = now_seconds() + kPieceSeconds;
-  StateStore::Collectable batch =
-      store_.collectable(sweep.now, sweep.last ? &*sweep.last : nullptr);
+  StateStore::Collectable batch = store_.collectable(sweep.now, sweep.place);
   for (CheckpointRow& row : batch.rows) {
     sweep.guard([&] {
       if (!is_leased(row.id) && may_go(row, sweep.steady)) return collect(row);
       const auto since = expired_.find(row.id);
       if (since != expired_.end()) sweep.still_expired.insert(*since);
     });
-    sweep.last = std::move(row);
+    sweep.place = {.behind = std::move(row)};
     if (now_seconds() > until) return true;
   }
-  if (batch.last) {
-    sweep.last = std::move(batch.last);
+  if (batch.next) {
+    sweep.place = std::move(*batch.next);
     return true;
   }
   expired_ = std::move(sweep.still_expired);  // a clock that was put right begins anew

@@ -92,7 +92,9 @@ void check_record(const api::Sample& sample, const ServiceOptions& options) {
   if (!options.stable_reinforce)
     refuse_record("is switched off on this server (--stable-reinforce=off)");
   const auto prompt = static_cast<int64_t>(sample.prompt.size());
-  const int64_t bytes = 4 * prompt + sample.num_samples * (8 * sample.max_tokens + 100);
+  constexpr int64_t kRow = StateStore::kStabilityRowBytes;
+  const int64_t bytes =
+      kRow + 4 * prompt + sample.num_samples * (kRow + 8 * sample.max_tokens + 100);
   if (bytes <= options.max_stability_bytes) return;
   refuse_record(
       fmt::format("{} samples of {} tokens may take {} bytes, and a tenant's records have {} "

@@ -216,7 +216,9 @@ class Service {
   [[nodiscard]] bool end_silent(double now);
   void forget_model(const std::string& id);
   void sweep();
-  void sweep_files(const std::string& fault);
+  void sweep_usage();
+  void sweep_files();
+  void note_sweep(std::string& last, const std::string& fault);
 
   ServiceOptions options_;
   ServiceParts parts_;
@@ -233,9 +235,9 @@ class Service {
   std::deque<std::string> ended_;      // sessions whose samplers are being dropped
   int64_t drops_left_ = kDropsAtOnce;  // until the next tick
   bool more_to_end_ = false;           // sessions whose time was up at the last tick
-  bool sweeping_ = false;
-  bool looking_ = false;     // for a store that was lost
-  std::string store_fault_;  // of the last sweep
+  bool sweeping_ = false, writing_usage_ = false;
+  bool looking_ = false;                   // for a store that was lost
+  std::string usage_fault_, sweep_fault_;  // of the last ones
 };
 
 // What was thrown, or "".

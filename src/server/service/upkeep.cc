@@ -2,6 +2,8 @@
 // What happens by itself: time limits, sweeps, and whether new work should be sent here.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/json.h"
@@ -65,13 +67,20 @@ bool Service::end_silent(double now) {
 }
 
 void Service::sweep() {
-  if (sweeping_) return;
-  sweeping_ = true;
+  sweep_usage();
+  if (std::exchange(sweeping_, true)) return;
+  sweep_files();
+}
+
+// Not behind the files of whoever deletes and saves much: a crash forgets some seconds.
+void Service::sweep_usage() {
+  if (std::exchange(writing_usage_, true)) return;
   const auto job = [this, used = parts_.usage.changed()] {
     const std::string fault = thrown_by([&] { parts_.store.put_usage(used); });
     const auto done = [this, fault, used] {
+      writing_usage_ = false;
       if (fault.empty()) parts_.usage.wrote(used);
-      sweep_files(fault);  // also where the disk is too full for that: it makes space
+      note_sweep(usage_fault_, fault);
     };
     parts_.back ? parts_.back(done) : done();
   };
@@ -79,22 +88,25 @@ void Service::sweep() {
 }
 
 // In pieces, so that no tenant's save waits for all that others deleted.
-void Service::sweep_files(const std::string& fault) {
-  const auto job = [this, fault] {
+void Service::sweep_files() {
+  const auto job = [this] {
     bool has_more = false;
-    const std::string swept =
+    const std::string fault =
         thrown_by([&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
-    const auto done = [this, has_more, fault, swept] {
-      if (has_more && !stopping_) return sweep_files(fault);
+    const auto done = [this, has_more, fault] {
+      if (has_more && !stopping_) return sweep_files();
       sweeping_ = false;
-      store_fault_ = guarded("sweep", [&] {
-        const std::string all = fault + (fault.empty() || swept.empty() ? "" : "; ") + swept;
-        if (!all.empty()) throw Error(ErrorCode::kIo, all);
-      });
+      note_sweep(sweep_fault_, fault);
     };
     parts_.back ? parts_.back(done) : done();
   };
   parts_.aside ? parts_.aside("", job) : job();
+}
+
+void Service::note_sweep(std::string& last, const std::string& fault) {
+  last = guarded("sweep", [&] {
+    if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
+  });
 }
 
 void Service::keep_usage() {
@@ -110,7 +122,8 @@ std::string Service::unready(double now) const {
     return fmt::format("the last tick is {:.1f} s old", clock_.age(now));
   const double clock = clock_seconds();
   if (clock < believed_seconds(clock)) return "the machine's clock is wrong: it is before 2020";
-  if (!store_fault_.empty() || parts_.store.is_away()) return "the state store or its disk is away";
+  if (!usage_fault_.empty() || !sweep_fault_.empty() || parts_.store.is_away())
+    return "the state store or its disk is away";
   return "";
 }
 

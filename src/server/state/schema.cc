@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "base/error.h"
 
@@ -93,6 +94,18 @@ constexpr const char* kVersion5[] = {
     "CREATE INDEX runs_by_end ON runs (tenant, state, number)",
 };
 
+constexpr const char* kVersion6[] = {
+    "CREATE INDEX stability_prompts_by_time ON stability_prompts (last_used)",
+    "DROP INDEX stability_prompts_by_use",  // this one adds up what a tenant's take
+    "CREATE INDEX stability_prompts_of_tenant ON stability_prompts (tenant, last_used, bytes)",
+    // The newest of a kind without a look at the others' texts.
+    "CREATE INDEX checkpoints_by_kind ON checkpoints (run_id, kind, number) "
+    "WHERE deleted_at IS NULL",
+    // Some samplers of a checkpoint at a time.
+    "DROP INDEX samplers_by_checkpoint",
+    "CREATE INDEX samplers_of_checkpoint ON samplers (checkpoint_id, number)",
+};
+
 }  // namespace
 
 int64_t schema_version(Sql& sql) {
@@ -105,23 +118,13 @@ namespace {
 
 // What `version` of a new database adds.
 void add_version(Sql& sql, int64_t version) {
-  if (version == 1) {
-    for (const char* statement : kVersion1) sql.run(statement, {});
-    sql.run("INSERT INTO meta (name, value) VALUES ('boot', 0)", {});
-    sql.run("INSERT INTO meta (name, value) VALUES ('schema_version', 0)", {});
-  }
-  if (version == 2) {
-    for (const char* statement : kVersion2) sql.run(statement, {});
-  }
-  if (version == 3) {
-    for (const char* statement : kVersion3) sql.run(statement, {});
-  }
-  if (version == 4) {
-    for (const char* statement : kVersion4) sql.run(statement, {});
-  }
-  if (version == 5) {
-    for (const char* statement : kVersion5) sql.run(statement, {});
-  }
+  constexpr std::span<const char* const> kVersions[] = {kVersion1, kVersion2, kVersion3,
+                                                        kVersion4, kVersion5, kVersion6};
+  static_assert(std::size(kVersions) == kSchemaVersion);
+  for (const char* statement : kVersions[version - 1]) sql.run(statement, {});
+  if (version > 1) return;
+  sql.run("INSERT INTO meta (name, value) VALUES ('boot', 0)", {});
+  sql.run("INSERT INTO meta (name, value) VALUES ('schema_version', 0)", {});
 }
 
 // Names of what there is, with the statements that made it; null: the database's own indexes.

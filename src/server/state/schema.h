@@ -7,7 +7,7 @@
 
 namespace strata::server {
 
-constexpr int64_t kSchemaVersion = 5;
+constexpr int64_t kSchemaVersion = 6;
 
 // The database's; 0 of a new one, which gets the table that tells it.
 int64_t schema_version(Sql& sql);

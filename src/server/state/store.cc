@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "checkpoint/json.h"
@@ -190,6 +192,21 @@ std::optional<std::string> StateStore::tenant_of(int64_t number) {
   return std::get<std::string>(found.rows[0][0]);
 }
 
+void StateStore::run_in_batches(std::string_view statement, std::string_view row, size_t count,
+                                FunctionRef<std::vector<SqlValue>(size_t index)> values) {
+  for (size_t next = 0; next < count;) {
+    size_t rows = 1;  // of few sizes, since a database keeps each statement that it was told
+    while (rows < 64 && next + 8 * rows <= count) rows *= 8;
+    std::vector<SqlValue> parameters;
+    std::vector<std::string_view> places(rows, row);
+    for (size_t i = 0; i < rows; ++i)
+      std::ranges::move(values(next + i), back_inserter(parameters));
+    const StoreLock lock(mutex_);
+    run(fmt::format(fmt::runtime(statement), fmt::join(places, ", ")), std::move(parameters));
+    next += rows;
+  }
+}
+
 std::optional<std::string> StateStore::recall(const std::string& tenant, const std::string& scope,
                                               const Idempotency& key) {
   const StoreLock lock(mutex_);
@@ -222,19 +239,27 @@ bool StateStore::prune(double now) {
                     table, key, which),
         {before, left});
     left -= dropped.changed;
-    return dropped.changed > 0;
   };
   drop("idempotency", "tenant, scope, name", "created_at", now - kDay);
   drop("stability", "session_id, sequence_id", "last_used", now - kDay);
-  if (drop("stability_prompts", "session_id, id", "last_used", now - kDay))
-    stability_bytes_.clear();
+  const SqlResult prompts =
+      run("DELETE FROM stability_prompts WHERE (session_id, id) IN (SELECT session_id, id FROM "
+          "stability_prompts WHERE last_used < ? LIMIT ?) RETURNING tenant, bytes",
+          {now - kDay, left});
+  left -= std::ssize(prompts.rows);
   const SqlResult checkpoints =
       run("DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE files_gone = 1 "
           "AND deleted_at < ? LIMIT ?) RETURNING tenant",
           {now - 7 * kDay, left});
   left -= std::ssize(checkpoints.rows);
   note_ended(checkpoints);  // what kept a session or run is gone
+  std::map<std::string, int64_t> bytes = std::exchange(stability_bytes_, {});
   transaction.commit();
+  for (const SqlRow& row : prompts.rows) {
+    const auto known = bytes.find(std::get<std::string>(row[0]));
+    if (known != bytes.end()) known->second -= std::get<int64_t>(row[1]);
+  }
+  stability_bytes_ = std::move(bytes);
   return left <= 0;
 }
 

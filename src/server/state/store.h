@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "api/command.h"
+#include "base/function_ref.h"
 #include "base/mutex.h"
 #include "server/state/sql.h"
 #include "server/state/store_mutex.h"
@@ -186,13 +187,19 @@ class StateStore {
   void set_public(const std::string& id, bool is_public);
 
   // For the registry, without user metadata: rows whose files may go (dead or expired, and no
-  // sampler of a living session reads them), a batch at a time, those behind `last` (null: the
-  // first); rows whose files are there; and the steps between. expire() makes expiry final.
+  // sampler of a living session reads them), some at a time, those from a place on; rows whose
+  // files are there; and the steps between. expire() makes expiry final.
+  struct CollectPlace {
+    std::optional<CheckpointRow> behind = {};  // this row
+    std::string id = {};                       // of the next one, whose samplers
+    int64_t sampler = -1;                      // behind this number are still to be looked at
+  };
   struct Collectable {
     std::vector<CheckpointRow> rows;
-    std::optional<CheckpointRow> last;  // of the batch, whether it may go or is read; none: the end
+    std::optional<CollectPlace> next;  // none: there are no more
   };
-  Collectable collectable(double now, const CheckpointRow* last = nullptr);
+  Collectable collectable(double now, const CollectPlace& from);
+  Collectable collectable(double now) { return collectable(now, CollectPlace()); }
   std::vector<CheckpointRow> rows_with_files();
   void expire(const std::string& id);
   void files_gone(const std::string& id);
@@ -223,6 +230,7 @@ class StateStore {
     std::string prompt;
     std::vector<StabilityRecord> records;
   };
+  static constexpr int64_t kStabilityRowBytes = 300;  // on disk, but for its values
   void put_stability(const StabilityRequest& request, int64_t quota, double now);
   struct StabilityFound {
     std::optional<std::string> prompt;  // none: a record of before there were any
@@ -243,6 +251,10 @@ class StateStore {
 
  private:
   SqlResult run(std::string_view statement, std::vector<SqlValue> parameters) REQUIRES(mutex_);
+  // Runs `statement`, in which "{}" stands for rows of values such as `row`, some rows at a time,
+  // each time under the lock anew.
+  void run_in_batches(std::string_view statement, std::string_view row, size_t count,
+                      FunctionRef<std::vector<SqlValue>(size_t index)> values);
   std::optional<std::string> known_value(const std::string& tenant, const std::string& scope,
                                          const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
@@ -256,6 +268,9 @@ class StateStore {
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
+  // Rows of checkpoints and whether there are samplers of them, a batch.
+  SqlResult ended_checkpoints(double now, const std::optional<CheckpointRow>& behind)
+      REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);
   void read_samplers() REQUIRES(mutex_);
   // Tenants, of a statement that ended rows or took what kept them.
@@ -269,6 +284,15 @@ class StateStore {
   void find_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
   // Goes on by `left` rows, those that it drops counted; with what it drops of `samplers`.
   void follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
+  // prune_samplers(): tenants that have too many, and the number of the session that was looked at
+  // last of the last of them.
+  struct SamplerWalk {
+    std::vector<std::string> tenants;
+    int64_t number = -1;
+  };
+  // Ids and numbers of a tenant's, and whether samplers are theirs, in order.
+  SqlResult ended_sessions(const std::string& tenant, int64_t behind, int64_t most)
+      REQUIRES(mutex_);
   // Of one session, `most` at most; how many there were.
   int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
@@ -286,6 +310,7 @@ class StateStore {
   TenantSums samplers_;                              // rows
   double looked_at_age_ GUARDED_BY(mutex_) = -1e18;  // prune_history(), at all that is old
   std::shared_ptr<HistoryWalk> history_ GUARDED_BY(mutex_);  // not at its end
+  std::optional<SamplerWalk> sampler_walk_ GUARDED_BY(mutex_);
   // Tenants of whom a session or run ended, or lost what kept it, since prune_history() began;
   // nothing: of whom, nobody knows.
   std::optional<std::set<std::string>> ended_ GUARDED_BY(mutex_);

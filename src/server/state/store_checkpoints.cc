@@ -3,6 +3,7 @@
 // no sampler of a living session reads them; a signed URL can then still say "gone".
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cfloat>
 
 #include "server/state/rows.h"
@@ -33,7 +34,8 @@ std::string select_short(const std::string& rest, const std::string& more = "NUL
   return fmt::format("SELECT {}, {} FROM checkpoints WHERE {}", columns, more, rest);
 }
 
-constexpr int64_t kCollectBatch = 100;  // rows that are read under the lock at once
+constexpr int64_t kCollectBatch = 100;     // rows that are read under the lock at once
+constexpr int64_t kCollectSamplers = 500;  // and samplers of them
 
 }  // namespace
 
@@ -119,8 +121,9 @@ std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_
                                                          CheckpointKind kind, double now) {
   const StoreLock lock(mutex_);
   return rows::first(
-      run(select(
-              fmt::format("run_id = ? AND kind = ? AND {} ORDER BY number DESC LIMIT 1", kAlive)),
+      run(select(fmt::format("id = (SELECT id FROM checkpoints WHERE run_id = ? AND kind = ? AND "
+                             "{} ORDER BY number DESC LIMIT 1)",
+                             kAlive)),
           {run_id, kind_value(kind), now}),
       rows::read_checkpoint);
 }
@@ -157,35 +160,68 @@ void StateStore::set_for_good(const char* column, SqlValue value, const std::str
   sql_->sync();
 }
 
-StateStore::Collectable StateStore::collectable(double now, const CheckpointRow* last) {
+StateStore::Collectable StateStore::collectable(double now, const CollectPlace& from) {
   const StoreLock lock(mutex_);
-  constexpr const char* kIsRead =
-      "CAST(CASE WHEN EXISTS (SELECT 1 FROM samplers JOIN sessions ON sessions.id = "
-      "samplers.session_id WHERE samplers.checkpoint_id = checkpoints.id AND sessions.state = "
-      "'active') THEN 1 ELSE 0 END AS BIGINT)";
+  const SqlResult ended = ended_checkpoints(now, from.behind);
   Collectable found;
-  // In the order of their time `when`, up to `until`, those behind `last`.
-  const auto add = [&](const char* which, const char* when, double until) REQUIRES(mutex_) {
+  if (ended.rows.empty()) return found;
+  found.next = from;
+  CollectPlace& place = *found.next;
+  int64_t left = kCollectSamplers;
+  for (const SqlRow& row : ended.rows) {
+    CheckpointRow checkpoint = rows::read_checkpoint(row);
+    if (std::exchange(place.id, checkpoint.id) != checkpoint.id) place.sampler = -1;
+    if (std::get<int64_t>(row.back()) != 0) {
+      if (left <= 0) return found;
+      const int64_t most = left;
+      const SqlResult samplers =
+          run("SELECT samplers.number, sessions.state FROM samplers JOIN sessions ON sessions.id = "
+              "samplers.session_id WHERE samplers.checkpoint_id = ? AND samplers.number > ? "
+              "ORDER BY samplers.number LIMIT ?",
+              {checkpoint.id, place.sampler, most});
+      const auto is_alive = [](const SqlRow& sampler) {
+        return std::get<std::string>(sampler[1]) == "active";
+      };
+      left -= std::ssize(samplers.rows) + kCollectSamplers / 20;
+      if (std::ranges::none_of(samplers.rows, is_alive)) {
+        if (std::ssize(samplers.rows) == most) {
+          place.sampler = std::get<int64_t>(samplers.rows.back()[0]);
+          return found;
+        }
+        found.rows.push_back(checkpoint);
+      }
+    } else {
+      found.rows.push_back(checkpoint);
+    }
+    place = {.behind = std::move(checkpoint)};
+  }
+  return found;
+}
+
+SqlResult StateStore::ended_checkpoints(double now, const std::optional<CheckpointRow>& behind) {
+  constexpr const char* kHasSamplers =
+      "CAST(CASE WHEN EXISTS (SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id) "
+      "THEN 1 ELSE 0 END AS BIGINT)";
+  // In the order of their time `when`, up to `until`.
+  const auto some = [&](const char* which, const char* when, double until,
+                        const CheckpointRow* last) REQUIRES(mutex_) {
     double from = -1;
     if (last != nullptr) from = last->deleted_at ? *last->deleted_at : last->expires_at.value();
     const std::string rest = fmt::format(
         "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?", which,
         when);
-    const SqlResult batch =
-        run(select_short(rest, kIsRead),
-            {until, from, from, last == nullptr ? "" : last->id, kCollectBatch});
-    for (const SqlRow& row : batch.rows) {
-      found.last = rows::read_checkpoint(row);
-      if (std::get<int64_t>(row.back()) == 0) found.rows.push_back(*found.last);
-    }
+    return run(select_short(rest, kHasSamplers),
+               {until, from, from, last == nullptr ? "" : last->id, kCollectBatch});
   };
+  const CheckpointRow* last = behind ? &*behind : nullptr;
   // Two selects, since no index serves an OR of two columns; the plus keeps the second one from
   // checkpoints_by_end, where all that live stand together.
-  if (last == nullptr || last->deleted_at) add("files_gone = 0", "deleted_at", DBL_MAX);
-  if (found.last) return found;
-  if (last != nullptr && last->deleted_at) last = nullptr;
-  add("+files_gone = 0 AND deleted_at IS NULL", "expires_at", now);
-  return found;
+  if (last == nullptr || last->deleted_at) {
+    SqlResult deleted = some("files_gone = 0", "deleted_at", DBL_MAX, last);
+    if (!deleted.rows.empty()) return deleted;
+    last = nullptr;
+  }
+  return some("+files_gone = 0 AND deleted_at IS NULL", "expires_at", now, last);
 }
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {

@@ -14,8 +14,8 @@ namespace strata::server {
 namespace {
 
 constexpr double kHistorySeconds = 30 * 86400.0;  // of ended sessions and runs without checkpoints
-constexpr double kAgeSeconds = 3600;     // between two walks over all that are older, kept ones too
-constexpr int64_t kLooksOfATenant = 50;  // what finding them counts for, in rows
+constexpr double kAgeSeconds = 3600;  // between two walks over all that are older, kept ones too
+constexpr int64_t kLooksOfATenant = 100;  // what finding them counts for, in rows
 
 struct Table {
   const char* name;
@@ -36,7 +36,7 @@ std::string quoted(const std::vector<const char*>& states) {
 
 }  // namespace
 
-// What a walk has still to look at: rows of one state, in the order of an index.
+// What a walk of prune_history() has still to look at: rows of one state, in the order of an index.
 struct StateStore::HistoryWalk {
   struct Look {
     const Table* table;
@@ -187,26 +187,44 @@ int64_t StateStore::drop_of_session(const char* table, const std::string& sessio
 bool StateStore::prune_samplers(int64_t keep) {
   const StoreLock lock(mutex_);
   if (!samplers_.all()) read_samplers();
+  SamplerWalk walk = sampler_walk_ ? std::move(*sampler_walk_) : SamplerWalk{samplers_.above(keep)};
+  sampler_walk_.reset();
   int64_t left = rows::kAtOnce;
   TenantSums::Sums more;
   Transaction transaction(*sql_);
-  for (const std::string& tenant : samplers_.above(keep)) {
-    if (left == 0) break;
-    int64_t excess = samplers_.of(tenant).value() - keep;
-    const SqlResult ended =
-        run("SELECT id FROM sessions WHERE tenant = ? AND state <> 'active' AND EXISTS (SELECT 1 "
-            "FROM samplers WHERE session_id = sessions.id) ORDER BY number LIMIT 50",
-            {tenant});
-    for (const std::string& session : ended.texts()) {
-      if (left == 0 || excess == 0) break;
-      const int64_t count = drop_of_session("samplers", session, std::min(left, excess));
+  while (!walk.tenants.empty()) {
+    const std::string tenant = walk.tenants.back();
+    int64_t excess = samplers_.of(tenant).value_or(0) + more[tenant] - keep;
+    const SqlResult ended = excess > 0 ? ended_sessions(tenant, walk.number, left) : SqlResult();
+    for (const SqlRow& row : ended.rows) {
+      int64_t count = 0;
+      if (std::get<int64_t>(row[2]) != 0)
+        count = drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
       more[tenant] -= count;
-      left -= count;
       excess -= count;
+      left -= count + 1;
+      if (left <= 0 || excess <= 0) break;
+      walk.number = std::get<int64_t>(row[1]);
     }
+    if (left <= 0) break;
+    walk.tenants.pop_back();
+    walk.number = -1;
   }
   samplers_.commit(transaction, more);
-  return left < rows::kAtOnce;
+  if (walk.tenants.empty()) return false;
+  sampler_walk_ = std::move(walk);
+  return true;
+}
+
+SqlResult StateStore::ended_sessions(const std::string& tenant, int64_t behind, int64_t most) {
+  constexpr std::string_view kOfState =
+      "SELECT id, number FROM (SELECT id, number FROM sessions WHERE tenant = ? AND state = '{0}' "
+      "AND number > ? ORDER BY number LIMIT ?) AS {0}";
+  return run(fmt::format("SELECT id, number, CAST(CASE WHEN EXISTS (SELECT 1 FROM samplers WHERE "
+                         "session_id = ended.id) THEN 1 ELSE 0 END AS BIGINT) FROM ({} UNION ALL "
+                         "{}) AS ended ORDER BY number LIMIT ?",
+                         fmt::format(kOfState, "finished"), fmt::format(kOfState, "timed_out")),
+             {tenant, behind, most, tenant, behind, most, most});
 }
 
 }  // namespace strata::server

@@ -105,13 +105,12 @@ void StateStore::flush_touches() {
     const MutexLock lock(touched_mutex_);
     touched = touched_;
   }
-  if (touched.empty()) return;
-  const StoreLock lock(mutex_);
-  Transaction transaction(*sql_);
-  for (const auto& [id, when] : touched) {
-    run("UPDATE runs SET last_request_at = ? WHERE id = ?", {when, id});
-  }
-  transaction.commit();
+  const std::vector<std::pair<std::string, double>> rows(touched.begin(), touched.end());
+  run_in_batches(
+      "WITH touched (id, at) AS (VALUES {}) UPDATE runs SET last_request_at = touched.at "
+      "FROM touched WHERE runs.id = touched.id",
+      "(CAST(? AS TEXT), CAST(? AS DOUBLE PRECISION))", rows.size(),
+      [&](size_t i) -> std::vector<SqlValue> { return {rows[i].first, rows[i].second}; });
   const MutexLock lock_touched(touched_mutex_);
   std::erase_if(touched_, [&](const auto& item) {
     const auto written = touched.find(item.first);

@@ -7,27 +7,31 @@
 namespace strata::server {
 namespace {
 
-constexpr double kTouch = 3600;  // a use is written down when the last one is older
+constexpr double kTouch = 3600;           // a use is written down when the last one is older
+constexpr int64_t kRecordsAtOnce = 2000;  // dropped under the store's lock
 
 }  // namespace
 
 void StateStore::put_stability(const StabilityRequest& request, int64_t quota, double now) {
-  auto bytes = static_cast<int64_t>(request.prompt.size());
+  int64_t bytes = kStabilityRowBytes + std::ssize(request.prompt);
   for (const StabilityRecord& record : request.records)
-    bytes += static_cast<int64_t>(record.sequence_id.size() + record.record.size());
+    bytes += kStabilityRowBytes + std::ssize(record.sequence_id) + std::ssize(record.record);
   while (drop_oldest_stability(request.tenant, quota - bytes)) {
   }
+  run_in_batches(
+      "INSERT INTO stability (session_id, sequence_id, last_used, record, prompt_id) VALUES {} "
+      "ON CONFLICT (session_id, sequence_id) DO NOTHING",
+      "(?, ?, ?, ?, ?)", request.records.size(), [&](size_t i) -> std::vector<SqlValue> {
+        const StabilityRecord& record = request.records[i];
+        return {request.session, record.sequence_id, now, Blob{record.record}, request.id};
+      });
+  // Last: records whose prompt is not there are none.
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   const int64_t taken = stability_bytes(request.tenant);
   run("INSERT INTO stability_prompts (session_id, id, tenant, last_used, bytes, prompt) "
       "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
       {request.session, request.id, request.tenant, now, bytes, Blob{request.prompt}});
-  for (const StabilityRecord& record : request.records) {
-    run("INSERT INTO stability (session_id, sequence_id, last_used, record, prompt_id) "
-        "VALUES (?, ?, ?, ?, ?) ON CONFLICT (session_id, sequence_id) DO NOTHING",
-        {request.session, record.sequence_id, now, Blob{record.record}, request.id});
-  }
   stability_bytes_.erase(request.tenant);  // until the commit is known
   transaction.commit();
   stability_bytes_[request.tenant] = taken + bytes;
@@ -35,7 +39,8 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
 
 bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) {
   const StoreLock lock(mutex_);
-  int64_t taken = stability_bytes(tenant);
+  const int64_t before = stability_bytes(tenant);
+  int64_t taken = before;
   if (taken == 0 || taken <= most) return false;
   const SqlResult oldest =
       run("SELECT last_used, session_id, id, bytes FROM stability_prompts WHERE tenant = ? "
@@ -47,18 +52,26 @@ bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) 
     taken -= std::get<int64_t>(row->at(3));
     if (taken <= most || row + 1 == oldest.rows.end()) break;
   }
-  const std::string dropped = "tenant = ? AND (last_used, session_id, id) <= (?, ?, ?)";
-  const std::vector<SqlValue> up_to = {tenant, row->at(0), row->at(1), row->at(2)};
+  const std::string dropped =
+      "FROM stability_prompts WHERE tenant = ? AND (last_used, stability_prompts.session_id, id) "
+      "<= (?, ?, ?)";
+  std::vector<SqlValue> up_to = {tenant, row->at(0), row->at(1), row->at(2)};
   Transaction transaction(*sql_);
-  run("DELETE FROM stability WHERE (session_id, prompt_id) IN (SELECT session_id, id "
-      "FROM stability_prompts WHERE " +
-          dropped + ")",
-      up_to);
-  run("DELETE FROM stability_prompts WHERE " + dropped, up_to);
+  std::vector<SqlValue> some = up_to;
+  some.emplace_back(kRecordsAtOnce);
+  const SqlResult records =
+      run("DELETE FROM stability WHERE (session_id, sequence_id) IN (SELECT stability.session_id, "
+          "sequence_id FROM (SELECT session_id, id " +
+              dropped +
+              ") AS oldest JOIN stability ON stability.session_id = oldest.session_id AND "
+              "stability.prompt_id = oldest.id LIMIT ?)",
+          some);
+  const bool may_be_more = records.changed == kRecordsAtOnce;
+  if (!may_be_more) run("DELETE " + dropped, up_to);
   stability_bytes_.erase(tenant);
   transaction.commit();
-  stability_bytes_[tenant] = taken;
-  return taken > most;
+  stability_bytes_[tenant] = may_be_more ? before : taken;
+  return may_be_more || taken > most;
 }
 
 int64_t StateStore::stability_bytes(const std::string& tenant) {
@@ -84,6 +97,8 @@ std::optional<StateStore::StabilityFound> StateStore::get_stability(const std::s
   const SqlRow& row = found.rows[0];
   rows::Reader in(row);
   in.skip();
+  const bool lacks_prompt = row[2].index() == 0 && row[3].index() != 0;
+  if (lacks_prompt) return std::nullopt;  // written in part
   if (in.real() < now - kTouch) {
     Transaction transaction(*sql_);
     run("UPDATE stability SET last_used = ? WHERE session_id = ? AND sequence_id = ?",

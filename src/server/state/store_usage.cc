@@ -27,17 +27,15 @@ std::vector<UsageRow> StateStore::usage_rows() {
 }
 
 void StateStore::put_usage(const std::vector<UsageRow>& rows) {
-  if (rows.empty()) return;
-  const StoreLock lock(mutex_);
-  Transaction transaction(*sql_);
-  for (const UsageRow& row : rows) {
-    run("INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens, "
-        "prompt_tokens) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, key_id) DO UPDATE SET "
-        "requests = excluded.requests, trained_tokens = excluded.trained_tokens, "
-        "sampled_tokens = excluded.sampled_tokens, prompt_tokens = excluded.prompt_tokens",
-        {row.tenant, row.key_id, row.counts[0], row.counts[1], row.counts[2], row.counts[3]});
-  }
-  transaction.commit();
+  run_in_batches(
+      "INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens, "
+      "prompt_tokens) VALUES {} ON CONFLICT (tenant, key_id) DO UPDATE SET "
+      "requests = excluded.requests, trained_tokens = excluded.trained_tokens, "
+      "sampled_tokens = excluded.sampled_tokens, prompt_tokens = excluded.prompt_tokens",
+      "(?, ?, ?, ?, ?, ?)", rows.size(), [&](size_t i) -> std::vector<SqlValue> {
+        const UsageRow& row = rows[i];
+        return {row.tenant, row.key_id, row.counts[0], row.counts[1], row.counts[2], row.counts[3]};
+      });
 }
 
 }  // namespace strata::server

@@ -2,6 +2,7 @@
 // The service against a fake dispatch: time limits, faults of the store, and what they leave.
 #include "server/service/service.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -146,14 +147,23 @@ TEST(Service, AStoreThatWasLostIsLookedForAndSweptWhenItIsBack) {
 // Pieces of a sweep that is under way are not begun any more; what is left is the next start's.
 TEST(Service, AShutdownEndsASweepBetweenItsPieces) {
   House house(session_timeout(20));
+  for (int i = 0; i < 2000; ++i) {  // four pieces
+    SessionRow row;
+    row.id = fmt::format("old{}", i);
+    row.tenant = "alice";
+    house.store().add_session(row, {});
+    house.store().end_session(row.id, "finished", "", "", wall_seconds() - 31 * 86400.0);
+  }
   house.holds_jobs = house.holds_turns = true;
   const auto piece = [&] {
     house.run_aside();
-    house.turn();
+    while (house.turn() > 0) {
+    }
     return house.num_aside();
   };
   house.service().tick(now_seconds() + 12);
-  EXPECT_EQ(piece(), 1u);  // of usage
+  EXPECT_EQ(house.num_aside(), 2u);  // usage does not wait for it
+  EXPECT_EQ(piece(), 1u);
   EXPECT_EQ(piece(), 1u);
   house.service().begin_shutdown();
   EXPECT_EQ(piece(), 0u);

@@ -34,6 +34,11 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
   store.end_run(run.id, RunState::kUnloaded, 1000);
   store.end_session("s", "finished", "", "", 1000);
   store.prune_history(1000 + 3700, 10);
+  store.prune_samplers(0);
+  store.prune(1000);
+  (void)store.last_checkpoint(run.id, CheckpointKind::kWeights, 1000);
+  store.put_stability({"alice", "s", "q", "prompt", {{"q:0", "record"}}}, 1000, 1000);
+  store.put_stability({"alice", "s", "r", "prompt", {{"r:0", "record"}}}, 1000, 1000);
   const auto sql = open_sqlite(dir.file("db"));
   std::string plan;
   for (const std::string& statement : faults->ran) {
@@ -42,10 +47,13 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
     for (const SqlRow& row : sql->run("EXPLAIN QUERY PLAN " + statement, values).rows)
       plan += std::get<std::string>(row[3]) + "\n";
   }
-  for (const char* index : {"checkpoints_by_end", "checkpoints_by_expiry", "sessions_by_state",
-                            "runs_by_state", "sessions_by_end", "runs_by_end"})
+  for (const char* index :
+       {"checkpoints_by_end", "checkpoints_by_expiry", "sessions_by_state", "runs_by_state",
+        "sessions_by_end", "runs_by_end", "checkpoints_by_kind", "stability_prompts_by_time",
+        "stability_prompts_of_tenant", "stability_by_prompt", "stability_by_use",
+        "idempotency_by_time"})
     EXPECT_THAT(plan, HasSubstr(index));
-  for (const char* table : {"checkpoints", "sessions", "runs", "samplers"})
+  for (const char* table : {"checkpoints", "sessions", "runs", "idempotency", "stability"})
     EXPECT_THAT(plan, ::testing::Not(HasSubstr(std::string("SCAN ") + table))) << plan;
 }
 

@@ -117,7 +117,7 @@ TEST_P(Store, OfTooManySamplersThoseOfEndedSessionsGoOldestFirst) {
   }
   for (const char* id : {"new", "old"}) store_->end_session(id, "finished", "", "", 1000);
   EXPECT_FALSE(store_->prune_samplers(9));
-  EXPECT_TRUE(store_->prune_samplers(5));
+  EXPECT_FALSE(store_->prune_samplers(5));
   EXPECT_EQ(store_->num_samplers("alice"), 5);
   EXPECT_FALSE(store_->has_samplers("old"));
   open(2000);

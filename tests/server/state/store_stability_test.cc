@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 
 #include "tests/server/state/store_fixture.h"
@@ -33,23 +35,67 @@ TEST_P(Store, StabilityRecordsAreReadUntilTheyAreDropped) {
 
 // A large one may take the space of very many small ones.
 TEST_P(Store, StabilityRecordsMakeSpaceInBatches) {
-  const auto put = [&](const std::string& id, size_t size, double now) {
-    store_->put_stability({"alice", "s", id, std::string(size, 'p'), {{id + ":0", ""}}}, 100'000,
-                          now);
+  constexpr int64_t kRows = 2 * StateStore::kStabilityRowBytes, kQuota = 900'000;
+  const auto put = [&](const std::string& id, int64_t bytes, double now) {
+    const std::string record = id + ":0";
+    const int64_t prompt = bytes - kRows - std::ssize(record);
+    store_->put_stability(
+        {"alice", "s", id, std::string(static_cast<size_t>(prompt), 'p'), {{record, ""}}}, kQuota,
+        now);
   };
   const auto is_there = [&](const std::string& id) {
     return store_->get_stability("s", id + ":0", 3000).has_value();
   };
-  for (int i = 0; i < 1300; ++i)
-    put(std::to_string(1000 + i), 44, 1000 + i);  // with their names 50
-  put("large", 93 + 40'000, 2999);
+  for (int i = 0; i < 1300; ++i) put(std::to_string(1000 + i), 650, 1000 + i);
+  put("large", kQuota - (1300 - 102) * 650, 2999);
   EXPECT_FALSE(is_there("1000"));
   EXPECT_FALSE(is_there("1101"));
   EXPECT_TRUE(is_there("1102"));
-  put("larger", 92 + 98'000, 2999.5);
+  put("larger", kQuota, 2999.5);
   EXPECT_FALSE(is_there("large"));
   EXPECT_FALSE(is_there("2299"));
   EXPECT_TRUE(is_there("larger"));
+}
+
+// Who waits for the store, or for a database elsewhere, waits for some records.
+TEST_P(Store, StabilityRecordsAreWrittenAndDroppedInBatches) {
+  const auto faults = std::make_shared<SqlFaults>();
+  store_.reset();
+  store_ = std::make_unique<StateStore>(std::make_unique<FaultySql>(connect(), faults), 1000);
+  StateStore::StabilityRequest request{"alice", "s", "q", "prompt", {}};
+  for (int i = 0; i < 1024; ++i) request.records.push_back({"q:" + std::to_string(i), "record"});
+  faults->ran.clear();
+  store_->put_stability(request, 10'000'000, 1000);
+  EXPECT_LE(faults->ran.size(), 20U);
+  for (const char* one : {"q:0", "q:63", "q:64", "q:1023"})
+    EXPECT_TRUE(store_->get_stability("s", one, 1000).has_value()) << one;
+  for (int i = 0; i < 4; ++i) {
+    request.id = "r" + std::to_string(i);
+    for (auto& record : request.records) record.sequence_id = request.id + record.sequence_id;
+    store_->put_stability(request, 10'000'000, 1001 + i);
+  }
+  faults->ran.clear();
+  store_->put_stability({"alice", "s", "new", "prompt", {}}, 1000, 2000);
+  EXPECT_GE(std::ranges::count_if(
+                faults->ran,
+                [](const std::string& one) { return one.starts_with("DELETE FROM stability W"); }),
+            3);
+  EXPECT_FALSE(store_->get_stability("s", "q:1023", 2000).has_value());
+  EXPECT_FALSE(store_->get_stability("s", "r3r2r1r0q:0", 2000).has_value());
+}
+
+// A record is there when its prompt is, which is written last.
+TEST_P(Store, AStabilityRecordWithoutItsPromptIsNone) {
+  const auto faults = std::make_shared<SqlFaults>();
+  store_.reset();
+  store_ = std::make_unique<StateStore>(std::make_unique<FaultySql>(connect(), faults), 1000);
+  faults->statement = "INSERT INTO stability_prompts";
+  const StateStore::StabilityRequest request{"alice", "s", "q", "prompt", {{"q:0", "record"}}};
+  EXPECT_THROW(store_->put_stability(request, 10'000, 1000), Error);
+  EXPECT_FALSE(store_->get_stability("s", "q:0", 1000).has_value());
+  faults->statement.clear();
+  store_->put_stability(request, 10'000, 1000);
+  EXPECT_EQ(store_->get_stability("s", "q:0", 1000)->prompt, "prompt");
 }
 
 // A prompt is kept once a request, and a tenant's oldest requests make space for its younger ones.
@@ -58,7 +104,7 @@ TEST_P(Store, StabilityRecordsHaveAQuota) {
   const auto put = [&](const char* tenant, const std::string& id, double now) {
     std::vector<StateStore::StabilityRecord> records;
     for (int i = 0; i < 10; ++i) records.push_back({id + ":" + std::to_string(i), "0123456789"});
-    store_->put_stability({tenant, "s", id, prompt, records}, 3000, now);
+    store_->put_stability({tenant, "s", id, prompt, records}, 9500, now);
   };
   const auto is_there = [&](const std::string& id) {
     return store_->get_stability("s", id + ":3", 1100).has_value();

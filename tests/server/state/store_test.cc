@@ -2,6 +2,7 @@
 // Every test here runs over SQLite and over a real PostgreSQL.
 #include "server/state/store.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -199,10 +200,9 @@ TEST_P(Store, WhatMayGoIsReadInBatches) {
   std::vector<std::string> found;
   int num_batches = 0;
   StateStore::Collectable batch = store_->collectable(2000);
-  for (; batch.last; ++num_batches) {
+  for (; batch.next; ++num_batches) {
     for (const CheckpointRow& row : batch.rows) found.push_back(row.id);
-    const CheckpointRow last = *batch.last;
-    batch = store_->collectable(2000, &last);
+    batch = store_->collectable(2000, *batch.next);
   }
   EXPECT_EQ(num_batches, 7);
   EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(wanted));
@@ -226,13 +226,46 @@ TEST_P(Store, WhatMayNotGoIsPassedInBatches) {
   std::vector<std::string> found;
   int num_batches = 0;
   StateStore::Collectable batch = store_->collectable(2000);
-  for (; batch.last; ++num_batches) {
+  for (; batch.next; ++num_batches) {
     for (const CheckpointRow& row : batch.rows) found.push_back(row.id);
-    const CheckpointRow last = *batch.last;
-    batch = store_->collectable(2000, &last);
+    batch = store_->collectable(2000, *batch.next);
   }
-  EXPECT_EQ(num_batches, 2);
+  EXPECT_GE(num_batches, 2);
   EXPECT_THAT(found, ElementsAre("id65"));
+}
+
+// However many samplers there ever were of one checkpoint, some are looked at at a time.
+TEST_P(Store, SamplersOfOneCheckpointArePassedInParts) {
+  session("old");
+  session("alive");
+  add_run("old", 0);
+  add_checkpoint("old:train:0", "a");
+  EXPECT_TRUE(store_->delete_checkpoint("id1", 1090));
+  const auto add = [&](const std::string& session_id, int64_t seq) {
+    SamplerRow row;
+    row.id = session_id + std::to_string(seq);
+    row.session_id = session_id;
+    row.sampling_seq = seq;
+    row.tenant = "alice";
+    row.checkpoint_id = "id1";
+    store_->add_sampler(row);
+  };
+  for (int i = 0; i < 1100; ++i) add("old", i);
+  add("alive", 0);
+  store_->end_session("old", "finished", "", "", 1000);
+  const auto look = [&] {
+    size_t found = 0, batches = 0;
+    StateStore::Collectable batch = store_->collectable(2000);
+    for (; batch.next; ++batches) {
+      found += batch.rows.size();
+      batch = store_->collectable(2000, *batch.next);
+    }
+    EXPECT_EQ(batches, 3U);
+    return found;
+  };
+  EXPECT_EQ(look(), 0U);
+  store_->end_session("alive", "finished", "", "", 1000);
+  EXPECT_EQ(look(), 1U);
 }
 
 TEST_P(Store, ExpiryCountsFromItsSecondOn) {
@@ -343,7 +376,10 @@ TEST_P(Store, AnOlderDatabaseOpens) {
         "DROP INDEX idempotency_by_time", "DROP INDEX checkpoints_by_expiry",
         "DROP INDEX checkpoints_by_end", "DROP INDEX checkpoints_by_run",
         "DROP INDEX sessions_by_state", "DROP INDEX runs_by_state", "DROP INDEX sessions_by_end",
-        "DROP INDEX runs_by_end", "ALTER TABLE stability DROP COLUMN prompt_id",
+        "DROP INDEX runs_by_end", "DROP INDEX checkpoints_by_kind",
+        "DROP INDEX samplers_of_checkpoint",
+        "CREATE INDEX samplers_by_checkpoint ON samplers (checkpoint_id)",
+        "ALTER TABLE stability DROP COLUMN prompt_id",
         "ALTER TABLE idempotency DROP COLUMN fingerprint",
         "UPDATE meta SET value = 1 WHERE name = 'schema_version'",
         "INSERT INTO idempotency VALUES ('alice', 'copy', 'k', 'path', 1000)"})
@@ -369,6 +405,11 @@ TEST_P(Store, KeepsWhatKeysHaveUsed) {
   const UsageRow more{"alice", "k1", {7, 8, 9}};
   store_->put_usage({more});
   EXPECT_THAT(store_->usage_rows(), ElementsAre(more, b));
+  std::vector<UsageRow> all;
+  for (int i = 0; i < 200; ++i) all.push_back({fmt::format("t{:03}", i), "k", {i, 1, 2, 3}});
+  store_->put_usage(all);
+  std::vector<UsageRow> rows = store_->usage_rows();
+  EXPECT_THAT(std::vector<UsageRow>(rows.begin() + 2, rows.end()), all);
 }
 
 TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
