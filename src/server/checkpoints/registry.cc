@@ -31,7 +31,6 @@ namespace fs = std::filesystem;
 
 constexpr double kOldArchive = 7200;  // s without a reader
 constexpr int kSweepSteps = 6;
-constexpr double kPieceSeconds = 0.02;
 constexpr double kExpiredToo = 0;  // in place of now: before anything expires
 
 int64_t folder_bytes(const std::string& dir) {
@@ -420,12 +419,12 @@ bool CheckpointRegistry::sweep_piece(double now, double steady) {
     const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
     sweep_ = std::make_shared<Sweep>(Sweep{now, steady, trusted});
   }
-  bool has_more = false;
+  const double until = now_seconds() + options_.piece_seconds;
   do {
-    has_more = false;
+    bool has_more = false;
     sweep_->guard([&] { has_more = do_step(*sweep_); });
     if (!has_more) ++sweep_->step;
-  } while (!has_more && sweep_->step < kSweepSteps);
+  } while (sweep_->step < kSweepSteps && now_seconds() < until);
   if (sweep_->step < kSweepSteps) return true;
   const std::shared_ptr<Sweep> swept = std::move(sweep_);
   look_at_disk();
@@ -453,7 +452,7 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
 }
 
 bool CheckpointRegistry::collect_some(Sweep& sweep) {
-  const double until = now_seconds() + kPieceSeconds;
+  const double until = now_seconds() + options_.piece_seconds;
   StateStore::Collectable batch = store_.collectable(sweep.now, sweep.place);
   for (CheckpointRow& row : batch.rows) {
     sweep.guard([&] {
@@ -461,8 +460,10 @@ bool CheckpointRegistry::collect_some(Sweep& sweep) {
       const auto since = expired_.find(row.id);
       if (since != expired_.end()) sweep.still_expired.insert(*since);
     });
-    sweep.place = {.behind = std::move(row)};
-    if (now_seconds() > until) return true;
+    if (now_seconds() > until) {
+      batch.next->pass(std::move(row));
+      break;
+    }
   }
   if (batch.next) {
     sweep.place = std::move(*batch.next);

@@ -50,6 +50,7 @@ struct RegistryOptions {
   bool accept_loss = false;        // forget checkpoints whose folders are missing, however many
   int64_t max_history = 10000;     // StateStore::prune_history
   int64_t keep_samplers = 131072;  // StateStore::prune_samplers
+  double piece_seconds = 0.02;     // of a sweep, after which others come
   double expiry_grace = 3600;      // s that the files of an expired checkpoint stay
   SharedLimit archives = SharedLimit(16LL << 30);  // bytes, by tenant
 };

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace strata::server {
 namespace {
@@ -145,13 +146,18 @@ std::map<std::string, std::string> schema_of(Sql& sql) {
 }  // namespace
 
 void migrate(Sql& sql) {
-  Transaction transaction(sql, Durability::kFull);
+  Transaction transaction(sql, Durability::kUnhurried);
   const int64_t version = schema_version(sql);
   if (version > kSchemaVersion) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("state store: schema version {}, this program knows {}; it was written "
                             "by a newer strata: use that one",
                             version, kSchemaVersion));
+  }
+  if (version > 0 && version < kSchemaVersion) {
+    log(LogLevel::kInfo, fmt::format("state store: from schema version {} to {}, which takes a "
+                                     "while where it has much",
+                                     version, kSchemaVersion));
   }
   for (int64_t next = std::max<int64_t>(version, 0) + 1; next <= kSchemaVersion; ++next) {
     add_version(sql, next);

@@ -55,9 +55,10 @@ struct SqlResult {
 };
 
 enum class Durability {
-  kRelaxed,  // survives the end of the process
-  kFull,     // survives the end of power: synced before commit returns
-  kLater,    // survives the end of power when sync() has returned
+  kRelaxed,    // survives the end of the process
+  kFull,       // survives the end of power: synced before commit returns
+  kLater,      // survives the end of power when sync() has returned
+  kUnhurried,  // kFull, of statements that may take as long as they need
 };
 
 class Sql {  // virtual: the fourth seam, since no build can know which database it will meet

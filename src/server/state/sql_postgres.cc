@@ -181,13 +181,15 @@ class Postgres final : public Sql {
     opening_ = {"BEGIN"};
     if (durability == Durability::kRelaxed)
       opening_.emplace_back("SET LOCAL synchronous_commit = off");
+    is_unhurried_ = durability == Durability::kUnhurried;
+    if (is_unhurried_) opening_.emplace_back("SET LOCAL statement_timeout = 0");
     in_transaction_ = true;
   }
   void commit() override {
     // A COMMIT of a failed transaction answers ROLLBACK and no error.
     const bool broken = libpq().PQtransactionStatus(connection_) == PQTRANS_INERROR;
     if (std::exchange(opening_, {}).empty()) run("COMMIT", {});
-    in_transaction_ = false;
+    in_transaction_ = is_unhurried_ = false;
     CHECK(!broken, "a failed transaction was committed");
   }
   void sync() override {}  // COMMIT has waited for it
@@ -198,7 +200,7 @@ class Postgres final : public Sql {
   void hurry() override { hurried_at_ = now_seconds(); }
   void rollback() noexcept override {
     if (!in_transaction_) return;
-    in_transaction_ = false;
+    in_transaction_ = is_unhurried_ = false;
     if (!std::exchange(opening_, {}).empty()) return;
     try {
       if (is_ready_ && libpq().PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK", {});
@@ -323,7 +325,8 @@ class Postgres final : public Sql {
   // The answer; null where the connection was lost.
   Reply execute(std::string_view statement, std::span<const SqlValue> parameters) {
     usual_ += way_;
-    const double deadline = std::min(now_seconds() + kStatement, deadline_);
+    const double deadline =
+        std::min(is_unhurried_ ? kNoDeadline : now_seconds() + kStatement, deadline_);
     if (opening_.empty()) return send(statement, parameters) ? take_reply(deadline) : Reply();
     bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
     for (const std::string& first : opening_) is_sent = is_sent && send(first, {});
@@ -424,6 +427,7 @@ class Postgres final : public Sql {
   const Use use_;
   PGconn* connection_;
   bool in_transaction_ = false;
+  bool is_unhurried_ = false;           // the transaction
   std::vector<std::string> opening_;    // of a transaction that has not sent a statement yet
   std::atomic<bool> is_ready_ = false;  // connected, set up, and a server's lock is ours
   double way_ = 0;                      // s there and back

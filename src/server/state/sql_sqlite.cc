@@ -79,8 +79,8 @@ class Sqlite final : public Sql {
   }
 
   void begin(Durability durability) override {
-    const bool full =
-        durability == Durability::kFull || (durability == Durability::kLater && !has_log_);
+    const bool full = durability == Durability::kFull || durability == Durability::kUnhurried ||
+                      (durability == Durability::kLater && !has_log_);
     run(full ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", {});
     run("BEGIN IMMEDIATE", {});
   }

@@ -31,6 +31,12 @@ void check_text(const SqlValue& value, std::string_view statement) {
                           statement_name(statement)));
 }
 
+size_t size_of(const SqlValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return text->size();
+  const auto* blob = std::get_if<Blob>(&value);
+  return blob == nullptr ? sizeof(int64_t) : blob->bytes.size();
+}
+
 }  // namespace
 
 double clock_seconds() {
@@ -194,16 +200,23 @@ std::optional<std::string> StateStore::tenant_of(int64_t number) {
 
 void StateStore::run_in_batches(std::string_view statement, std::string_view row, size_t count,
                                 FunctionRef<std::vector<SqlValue>(size_t index)> values) {
+  constexpr size_t kMost = 64, kMostBytes = 1 << 20;
   for (size_t next = 0; next < count;) {
-    size_t rows = 1;  // of few sizes, since a database keeps each statement that it was told
-    while (rows < 64 && next + 8 * rows <= count) rows *= 8;
+    std::vector<std::vector<SqlValue>> batch;
+    for (size_t bytes = 0; batch.size() < std::min(kMost, count - next) && bytes < kMostBytes;) {
+      batch.push_back(values(next + batch.size()));
+      for (const SqlValue& value : batch.back()) bytes += size_of(value);
+    }
+    // Of few sizes, since a database keeps each statement that it was told.
+    batch.resize(batch.size() == kMost ? kMost : batch.size() >= 8 ? 8 : 1);
+    const std::vector<std::string_view> places(batch.size(), row);
     std::vector<SqlValue> parameters;
-    std::vector<std::string_view> places(rows, row);
-    for (size_t i = 0; i < rows; ++i)
-      std::ranges::move(values(next + i), back_inserter(parameters));
+    for (auto& one : batch) std::ranges::move(one, std::back_inserter(parameters));
     const StoreLock lock(mutex_);
+    Transaction transaction(*sql_);
     run(fmt::format(fmt::runtime(statement), fmt::join(places, ", ")), std::move(parameters));
-    next += rows;
+    transaction.commit();
+    next += batch.size();
   }
 }
 
@@ -229,24 +242,23 @@ std::optional<std::string> StateStore::known_value(const std::string& tenant,
 }
 
 bool StateStore::prune(double now) {
+  constexpr int64_t kLarge = 10;  // what a row counts for that may have hundreds of pages
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   int64_t left = rows::kAtOnce;
-  const auto drop = [&](const char* table, const char* key, const char* which,
-                        double before) REQUIRES(mutex_) {
-    const SqlResult dropped = run(
-        fmt::format("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} < ? LIMIT ?)",
-                    table, key, which),
-        {before, left});
-    left -= dropped.changed;
+  const auto some_of = [](const char* table, const char* key, const char* which) {
+    return fmt::format("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} < ? LIMIT ?)",
+                       table, key, which);
   };
-  drop("idempotency", "tenant, scope, name", "created_at", now - kDay);
-  drop("stability", "session_id, sequence_id", "last_used", now - kDay);
+  left -=
+      run(some_of("idempotency", "tenant, scope, name", "created_at"), {now - kDay, left}).changed;
+  left -= kLarge * run(some_of("stability", "session_id, sequence_id", "last_used"),
+                       {now - kDay, left / kLarge})
+                       .changed;
   const SqlResult prompts =
-      run("DELETE FROM stability_prompts WHERE (session_id, id) IN (SELECT session_id, id FROM "
-          "stability_prompts WHERE last_used < ? LIMIT ?) RETURNING tenant, bytes",
-          {now - kDay, left});
-  left -= std::ssize(prompts.rows);
+      run(some_of("stability_prompts", "session_id, id", "last_used") + " RETURNING tenant, bytes",
+          {now - kDay, left / kLarge});
+  left -= kLarge * std::ssize(prompts.rows);
   const SqlResult checkpoints =
       run("DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE files_gone = 1 "
           "AND deleted_at < ? LIMIT ?) RETURNING tenant",
@@ -260,7 +272,7 @@ bool StateStore::prune(double now) {
     if (known != bytes.end()) known->second -= std::get<int64_t>(row[1]);
   }
   stability_bytes_ = std::move(bytes);
-  return left <= 0;
+  return left < kLarge;
 }
 
 }  // namespace strata::server

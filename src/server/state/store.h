@@ -190,9 +190,11 @@ class StateStore {
   // sampler of a living session reads them), some at a time, those from a place on; rows whose
   // files are there; and the steps between. expire() makes expiry final.
   struct CollectPlace {
+    std::optional<double> deleted_by = {};     // what is deleted meanwhile is the next walk's
     std::optional<CheckpointRow> behind = {};  // this row
     std::string id = {};                       // of the next one, whose samplers
     int64_t sampler = -1;                      // behind this number are still to be looked at
+    void pass(CheckpointRow row) { *this = {deleted_by, std::move(row)}; }
   };
   struct Collectable {
     std::vector<CheckpointRow> rows;
@@ -269,18 +271,18 @@ class StateStore {
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
   // Rows of checkpoints and whether there are samplers of them, a batch.
-  SqlResult ended_checkpoints(double now, const std::optional<CheckpointRow>& behind)
-      REQUIRES(mutex_);
+  SqlResult ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);
   void read_samplers() REQUIRES(mutex_);
   // Tenants, of a statement that ended rows or took what kept them.
   void note_ended(const SqlResult& tenants) REQUIRES(mutex_);
   // prune_history() walks over what ended, kept rows too: `ended` are the tenants to look at, none:
-  // all that have more than they may keep.
+  // all.
   struct HistoryWalk;
-  std::shared_ptr<HistoryWalk> begin_history(double now, int64_t keep,
+  std::shared_ptr<HistoryWalk> begin_history(double now,
                                              const std::optional<std::set<std::string>>& ended)
       REQUIRES(mutex_);
+  void find_tenant(HistoryWalk& walk) REQUIRES(mutex_);
   void find_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
   // Goes on by `left` rows, those that it drops counted; with what it drops of `samplers`.
   void follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);

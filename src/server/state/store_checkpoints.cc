@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cfloat>
 
 #include "server/state/rows.h"
 #include "server/state/store.h"
@@ -162,17 +161,16 @@ void StateStore::set_for_good(const char* column, SqlValue value, const std::str
 
 StateStore::Collectable StateStore::collectable(double now, const CollectPlace& from) {
   const StoreLock lock(mutex_);
-  const SqlResult ended = ended_checkpoints(now, from.behind);
+  CollectPlace place = from;
+  const SqlResult ended = ended_checkpoints(now, place);
   Collectable found;
   if (ended.rows.empty()) return found;
-  found.next = from;
-  CollectPlace& place = *found.next;
   int64_t left = kCollectSamplers;
   for (const SqlRow& row : ended.rows) {
     CheckpointRow checkpoint = rows::read_checkpoint(row);
     if (std::exchange(place.id, checkpoint.id) != checkpoint.id) place.sampler = -1;
     if (std::get<int64_t>(row.back()) != 0) {
-      if (left <= 0) return found;
+      if (left <= 0) break;
       const int64_t most = left;
       const SqlResult samplers =
           run("SELECT samplers.number, sessions.state FROM samplers JOIN sessions ON sessions.id = "
@@ -186,19 +184,20 @@ StateStore::Collectable StateStore::collectable(double now, const CollectPlace& 
       if (std::ranges::none_of(samplers.rows, is_alive)) {
         if (std::ssize(samplers.rows) == most) {
           place.sampler = std::get<int64_t>(samplers.rows.back()[0]);
-          return found;
+          break;
         }
         found.rows.push_back(checkpoint);
       }
     } else {
       found.rows.push_back(checkpoint);
     }
-    place = {.behind = std::move(checkpoint)};
+    place.pass(std::move(checkpoint));
   }
+  found.next = std::move(place);
   return found;
 }
 
-SqlResult StateStore::ended_checkpoints(double now, const std::optional<CheckpointRow>& behind) {
+SqlResult StateStore::ended_checkpoints(double now, CollectPlace& from) {
   constexpr const char* kHasSamplers =
       "CAST(CASE WHEN EXISTS (SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id) "
       "THEN 1 ELSE 0 END AS BIGINT)";
@@ -213,11 +212,17 @@ SqlResult StateStore::ended_checkpoints(double now, const std::optional<Checkpoi
     return run(select_short(rest, kHasSamplers),
                {until, from, from, last == nullptr ? "" : last->id, kCollectBatch});
   };
-  const CheckpointRow* last = behind ? &*behind : nullptr;
+  if (!from.deleted_by) {
+    const SqlResult newest = run(
+        "SELECT MAX(deleted_at) FROM checkpoints WHERE files_gone = 0 AND deleted_at IS NOT NULL",
+        {});
+    from.deleted_by = rows::Reader(newest.rows[0]).maybe_real().value_or(-1);
+  }
+  const CheckpointRow* last = from.behind ? &*from.behind : nullptr;
   // Two selects, since no index serves an OR of two columns; the plus keeps the second one from
   // checkpoints_by_end, where all that live stand together.
   if (last == nullptr || last->deleted_at) {
-    SqlResult deleted = some("files_gone = 0", "deleted_at", DBL_MAX, last);
+    SqlResult deleted = some("files_gone = 0", "deleted_at", *from.deleted_by, last);
     if (!deleted.rows.empty()) return deleted;
     last = nullptr;
   }

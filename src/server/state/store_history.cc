@@ -15,7 +15,8 @@ namespace {
 
 constexpr double kHistorySeconds = 30 * 86400.0;  // of ended sessions and runs without checkpoints
 constexpr double kAgeSeconds = 3600;  // between two walks over all that are older, kept ones too
-constexpr int64_t kLooksOfATenant = 100;  // what finding them counts for, in rows
+constexpr int64_t kLooksOfATenant = 100;  // what finding them counts for, in rows,
+constexpr int64_t kStatement = 10;        // and one more way to the database
 
 struct Table {
   const char* name;
@@ -30,10 +31,6 @@ const Table kRuns{"runs",
                   {"unloaded", "lost", "copy"},
                   "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id"};
 
-std::string quoted(const std::vector<const char*>& states) {
-  return fmt::format("'{}'", fmt::join(states, "', '"));
-}
-
 }  // namespace
 
 // What a walk of prune_history() has still to look at: rows of one state, in the order of an index.
@@ -47,11 +44,12 @@ struct StateStore::HistoryWalk {
     int64_t number = 0;
   };
 
-  [[nodiscard]] bool has_more() const { return !looks.empty() || !tenants.empty(); }
+  [[nodiscard]] bool has_more() const { return !looks.empty() || !tenants.empty() || behind; }
 
   std::deque<Look> looks;
-  std::vector<std::string> tenants;  // whose looks are not known yet
-  std::optional<double> age;         // when it began, where it looks at all that are old
+  std::vector<std::string> tenants;   // whose looks are not known yet
+  std::optional<std::string> behind;  // and those behind this one
+  std::optional<double> age;          // when it began, where it looks at all that are old
 };
 
 void StateStore::note_ended(const SqlResult& tenants) {
@@ -60,25 +58,31 @@ void StateStore::note_ended(const SqlResult& tenants) {
 }
 
 std::shared_ptr<StateStore::HistoryWalk> StateStore::begin_history(
-    double now, int64_t keep, const std::optional<std::set<std::string>>& ended) {
+    double now, const std::optional<std::set<std::string>>& ended) {
   auto walk = std::make_shared<HistoryWalk>();
   // Also when the clock was put back since.
   if (now < looked_at_age_ || now >= looked_at_age_ + kAgeSeconds) walk->age = now;
-  std::set<std::string> tenants;
-  if (ended) tenants = *ended;
   for (const Table* table : {&kSessions, &kRuns}) {
     for (const char* state : table->ended) {
       if (walk->age) walk->looks.push_back({table, state, {}, now - kHistorySeconds});
     }
-    if (ended) continue;
-    const SqlResult crowded = run(
-        fmt::format("SELECT tenant FROM {} WHERE state IN ({}) GROUP BY tenant HAVING COUNT(*) > ?",
-                    table->name, quoted(table->ended)),
-        {keep});
-    for (std::string& tenant : crowded.texts()) tenants.insert(std::move(tenant));
   }
-  walk->tenants.assign(tenants.begin(), tenants.end());
+  if (ended) {
+    walk->tenants.assign(ended->begin(), ended->end());
+  } else {
+    walk->behind = "";
+  }
   return walk;
+}
+
+void StateStore::find_tenant(HistoryWalk& walk) {
+  const SqlResult next =
+      run("SELECT MIN(tenant) FROM (SELECT MIN(tenant) AS tenant FROM sessions WHERE tenant > ? "
+          "UNION ALL SELECT MIN(tenant) FROM runs WHERE tenant > ?) AS found",
+          {*walk.behind, *walk.behind});
+  if (next.rows[0][0].index() == 0) return walk.behind.reset();
+  walk.behind = std::get<std::string>(next.rows[0][0]);
+  walk.tenants.push_back(*walk.behind);
 }
 
 void StateStore::find_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) {
@@ -129,12 +133,14 @@ void StateStore::follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samp
     const double ended_at = in.maybe_real().value_or(0);
     const int64_t number = in.integer();
     const bool is_kept = in.flag();
+    if (!is_kept) left -= (look.table == &kSessions ? 3 : 1) * kStatement;
     if (!is_kept && look.table == &kSessions) {
-      const int64_t dropped = drop_of_session("samplers", id, left);
+      const int64_t dropped = drop_of_session("samplers", id, most);
       samplers[tenant] -= dropped;
       left -= dropped;
-      left -= drop_of_session("runs", id, left);
-      if (left <= 0) return;  // it may have more
+      const int64_t runs = drop_of_session("runs", id, most);
+      left -= runs;
+      if (dropped == most || runs == most) return;  // it may have more
     }
     if (!is_kept) run(fmt::format("DELETE FROM {} WHERE id = ?", look.table->name), {id});
     look.ended_at = ended_at;
@@ -150,7 +156,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   std::shared_ptr<HistoryWalk> walk = std::move(history_);
   std::optional<std::set<std::string>> ended = std::exchange(ended_, std::nullopt);
   if (!walk) {
-    walk = begin_history(now, keep, ended);
+    walk = begin_history(now, ended);
     ended.emplace();
   }
   int64_t left = rows::kAtOnce;
@@ -161,6 +167,9 @@ bool StateStore::prune_history(double now, int64_t keep) {
       follow(*walk, left, samplers);
       continue;
     }
+    if (walk->tenants.empty()) find_tenant(*walk);
+    left -= kStatement;
+    if (walk->tenants.empty()) continue;
     const std::string tenant = std::move(walk->tenants.back());
     walk->tenants.pop_back();
     find_looks(*walk, tenant, keep);
@@ -198,8 +207,10 @@ bool StateStore::prune_samplers(int64_t keep) {
     const SqlResult ended = excess > 0 ? ended_sessions(tenant, walk.number, left) : SqlResult();
     for (const SqlRow& row : ended.rows) {
       int64_t count = 0;
-      if (std::get<int64_t>(row[2]) != 0)
+      if (std::get<int64_t>(row[2]) != 0) {
         count = drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
+        left -= kStatement;
+      }
       more[tenant] -= count;
       excess -= count;
       left -= count + 1;

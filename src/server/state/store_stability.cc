@@ -7,8 +7,10 @@
 namespace strata::server {
 namespace {
 
-constexpr double kTouch = 3600;           // a use is written down when the last one is older
-constexpr int64_t kRecordsAtOnce = 2000;  // dropped under the store's lock
+constexpr double kTouch = 3600;  // a use is written down when the last one is older
+// Dropped under the store's lock.
+constexpr int64_t kRecordsAtOnce = 500;
+constexpr int64_t kBytesAtOnce = 16 << 20;
 
 }  // namespace
 
@@ -20,7 +22,8 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   }
   run_in_batches(
       "INSERT INTO stability (session_id, sequence_id, last_used, record, prompt_id) VALUES {} "
-      "ON CONFLICT (session_id, sequence_id) DO NOTHING",
+      "ON CONFLICT (session_id, sequence_id) DO UPDATE SET last_used = excluded.last_used, "
+      "record = excluded.record, prompt_id = excluded.prompt_id",
       "(?, ?, ?, ?, ?)", request.records.size(), [&](size_t i) -> std::vector<SqlValue> {
         const StabilityRecord& record = request.records[i];
         return {request.session, record.sequence_id, now, Blob{record.record}, request.id};
@@ -28,9 +31,13 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   // Last: records whose prompt is not there are none.
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  const int64_t taken = stability_bytes(request.tenant);
+  int64_t taken = stability_bytes(request.tenant);
+  const SqlResult replaced =
+      run("DELETE FROM stability_prompts WHERE session_id = ? AND id = ? RETURNING bytes",
+          {request.session, request.id});
+  if (!replaced.rows.empty()) taken -= std::get<int64_t>(replaced.rows[0][0]);
   run("INSERT INTO stability_prompts (session_id, id, tenant, last_used, bytes, prompt) "
-      "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, id) DO NOTHING",
+      "VALUES (?, ?, ?, ?, ?, ?)",
       {request.session, request.id, request.tenant, now, bytes, Blob{request.prompt}});
   stability_bytes_.erase(request.tenant);  // until the commit is known
   transaction.commit();
@@ -50,7 +57,8 @@ bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) 
   auto row = oldest.rows.begin();
   for (;; ++row) {
     taken -= std::get<int64_t>(row->at(3));
-    if (taken <= most || row + 1 == oldest.rows.end()) break;
+    const bool is_large = before - taken >= kBytesAtOnce;
+    if (taken <= most || is_large || row + 1 == oldest.rows.end()) break;
   }
   const std::string dropped =
       "FROM stability_prompts WHERE tenant = ? AND (last_used, stability_prompts.session_id, id) "

@@ -203,6 +203,8 @@ TEST_F(Registry, OverwriteSwitchesTheRowAndOnlyThenTheOldFilesGo) {
 
 // Other jobs of the thread that sweeps come between two pieces.
 TEST_F(Registry, WhatMayGoGoesInPieces) {
+  registry_ =
+      std::make_unique<CheckpointRegistry>(*data_, *store_, RegistryOptions{.piece_seconds = 0});
   for (int i = 0; i < 120; ++i) {
     const CheckpointRow row = finish(save("c" + std::to_string(i)), 1000, "a");
     EXPECT_TRUE(store_->delete_checkpoint(row.id, 1100));

@@ -20,8 +20,8 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
   const strata::testing::TempDir dir;
   const auto faults = std::make_shared<SqlFaults>();
   StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("db")), faults), 1000);
-  store.prune_history(1000, 10);  // the first one of a start
   faults->ran.clear();
+  store.prune_history(1000, 10);  // the first one of a start looks at all tenants
   (void)store.collectable(1000);
   SessionRow session;
   session.id = "s";

@@ -86,6 +86,23 @@ TEST(Hurry, EndsTheWaitForADatabaseThatHangs) {
   EXPECT_THROW(hurried->run("SELECT 1", {}), Error);  // it is not looked for
 }
 
+// A migration reads whole tables.
+TEST(Unhurried, StatementsOfATransactionMayTakeAsLongAsTheyNeed) {
+  TestPostgres* const postgres = TestPostgres::shared();
+  if (postgres == nullptr) GTEST_SKIP() << "postgresql-15 is not installed: tools/install.sh test";
+  postgres->reset();
+  const auto sql = open_postgres(postgres->url());
+  const auto limit = [&] {
+    return std::get<std::string>(sql->run("SHOW statement_timeout", {}).rows[0][0]);
+  };
+  {
+    Transaction transaction(*sql, Durability::kUnhurried);
+    EXPECT_EQ(limit(), "0");
+    EXPECT_NO_THROW(sql->run("SELECT 1 FROM pg_sleep(5.5)", {}));
+  }
+  EXPECT_EQ(limit(), "5s");
+}
+
 TEST(Hurry, IsNothingForAFile) {
   const auto sql = open_sqlite(":memory:");
   sql->hurry();

@@ -2,6 +2,10 @@
 // Instantiated where store_test.cc is: over SQLite and over a real PostgreSQL.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <string>
+
 #include "tests/server/state/store_fixture.h"
 
 namespace strata::server {
@@ -73,6 +77,35 @@ TEST_P(Store, KeptHistoryIsLookedAtInBatches) {
   EXPECT_FALSE(store_->find_run("s:train:610").has_value());
   EXPECT_TRUE(store_->find_run("s:train:0").has_value());
   EXPECT_TRUE(store_->find_run("s:train:619").has_value());
+}
+
+// A database elsewhere is asked some fifty times at most, while others wait.
+TEST_P(Store, HistoryIsForgottenByFewStatements) {
+  const auto faults = std::make_shared<SqlFaults>();
+  store_.reset();
+  store_ = std::make_unique<StateStore>(std::make_unique<FaultySql>(connect(), faults), 1000);
+  for (int i = 0; i < 100; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    session(id);
+    SamplerRow sampler;
+    sampler.id = id + ":sample:0";
+    sampler.session_id = id;
+    sampler.tenant = "alice";
+    store_->add_sampler(sampler);
+    store_->end_session(id, "finished", "", "", 1000);
+  }
+  const auto most = [&](const auto& prune) {
+    size_t statements = 0;
+    for (bool has_more = true; has_more; statements = std::max(statements, faults->ran.size())) {
+      faults->ran.clear();
+      has_more = prune();
+    }
+    return statements;
+  };
+  EXPECT_LE(most([&] { return store_->prune_samplers(50); }), 60U);
+  EXPECT_EQ(store_->num_samplers("alice"), 50);
+  EXPECT_LE(most([&] { return store_->prune_history(2000, 10); }), 60U);
+  EXPECT_EQ(lists().sessions("alice", {}).size(), 10u);
 }
 
 TEST_P(Store, AFaultWhileHistoryIsForgottenForgetsNothingElse) {

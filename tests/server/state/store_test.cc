@@ -234,6 +234,20 @@ TEST_P(Store, WhatMayNotGoIsPassedInBatches) {
   EXPECT_THAT(found, ElementsAre("id65"));
 }
 
+// What is deleted while a sweep goes on is the next one's, or it might never end.
+TEST_P(Store, WhatIsDeletedMeanwhileIsNotLookedAt) {
+  session("s");
+  add_run("s", 0);
+  for (const char* name : {"a", "b"}) add_checkpoint("s:train:0", name);
+  EXPECT_TRUE(store_->delete_checkpoint("id1", 1090));
+  StateStore::Collectable batch = store_->collectable(2000);
+  EXPECT_THAT(ids(batch.rows), ElementsAre("id1"));
+  EXPECT_TRUE(store_->delete_checkpoint("id2", 1100));
+  batch = store_->collectable(2000, *batch.next);
+  EXPECT_FALSE(batch.next.has_value());
+  EXPECT_EQ(ids(store_->collectable(2000).rows).size(), 2U);
+}
+
 // However many samplers there ever were of one checkpoint, some are looked at at a time.
 TEST_P(Store, SamplersOfOneCheckpointArePassedInParts) {
   session("old");
