@@ -51,7 +51,7 @@ size_t json_value_end(std::string_view text, size_t at) {
       if (depth == 0) return i;
       continue;
     }
-    if (depth == 0 && (is_end(c) || c == ',' || c == ';')) return i;
+    if (depth == 0 && (is_end(c) || c == ',')) return i;
     if (c == '{' || c == '[') ++depth;
     if (is_end(c) && --depth == 0) return i + 1;
     ++i;

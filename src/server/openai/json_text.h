@@ -11,8 +11,8 @@ namespace strata::server {
 // Nothing for what is no JSON, or nested deeper than 64.
 std::optional<boost::json::value> parse_json_text(std::string_view text);
 
-// Where the value ends that begins at `at`: a string, or what its brackets hold; the text's end
-// where they are not closed.
+// Where the value ends that begins at `at`: a string, or what its brackets hold; of a number or a
+// word where the comma or bracket behind it stands. The text's end where it is not closed.
 size_t json_value_end(std::string_view text, size_t at);
 
 // Of an object's text, which is JSON: the text of its member, the last of that name; empty: none.

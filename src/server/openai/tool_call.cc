@@ -66,7 +66,8 @@ const json::value* member(const json::value* of, const char* key) {
   return object == nullptr ? nullptr : object->if_contains(key);
 }
 
-// {"name": TEXT, "arguments" or "parameters": OBJECT}, and whatever else.
+// {"name": TEXT, "arguments" or "parameters": OBJECT}, and whatever else. The object may also stand
+// in a string; where there is none it is {}.
 std::optional<ToolCall> read_object(std::string_view text) {
   const std::optional<json::value> value = parse_json_text(text);
   if (!value) return std::nullopt;

@@ -162,8 +162,9 @@ api::Loss make_loss(const api::LossRow& row, const Config& config) {
   for (const auto& [name, value] : config) {
     const std::optional<size_t> at = api::option_index(row, name);
     if (!at) fail(where, fmt::format("{} has no option '{}'", row.name, name.substr(0, 100)));
-    if (!std::isfinite(value)) fail(where, fmt::format("{} is not finite", name));
-    loss.options[*at] = static_cast<float>(value);
+    const auto rounded = static_cast<float>(value);  // beyond what one holds: not finite either
+    if (!std::isfinite(rounded)) fail(where, fmt::format("{} is not finite", name));
+    loss.options[*at] = rounded;
   }
   for (size_t i = 0; i < row.options.size(); ++i) {
     const api::LossOptionRow& option = row.options[i];

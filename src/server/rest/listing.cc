@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kFree = 4 << 10;  // bytes that count as the connection's own
 constexpr size_t kMoved = 2;       // a text that grows is there twice
+constexpr size_t kEnd = 512;       // of fields and brackets behind the items
 
 }  // namespace
 
@@ -34,7 +35,7 @@ bool Listing::grow(size_t bytes) {
 }
 
 bool Listing::add(const Json& item) {
-  const size_t bytes = text_.size() + item.text().size() + 1;
+  const size_t bytes = text_.size() + item.text().size() + kEnd;
   if (is_refused_ || (count_ > 0 && std::cmp_greater(bytes, most_)) || !grow(bytes)) return false;
   if (count_++ > 0) text_ += ',';
   text_ += item.text();

@@ -244,6 +244,8 @@ TEST(JsonData, FaultsOfTheDataAreNamed) {
        "forward_backward: loss_fn_config: clip_low_threshold is not a number"},
       {options(R"({"clip_low_threshold":1e999})"),
        "loss_fn_config.clip_low_threshold: wanted a finite number, got inf"},
+      {options(R"({"clip_low_threshold":1e300})"),
+       "forward_backward: loss_fn_config: clip_low_threshold is not finite"},
       {options(R"({"beta":1})"), "forward_backward: loss_fn_config: ppo has no option 'beta'"},
       {options("[]"), "forward_backward_input.loss_fn_config: wanted an object, got an array"},
   };
