@@ -146,7 +146,7 @@ struct Loss {
   std::array<float, kMaxLossOptions> options = {};
 };
 
-// With what its row says where nothing is given.
+// The loss with its row's values; those of required options are examples, which are replaced.
 constexpr Loss default_loss(LossName name) {
   Loss loss = {.name = name};
   const LossRow& row = row_of(name);

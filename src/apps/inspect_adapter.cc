@@ -76,7 +76,7 @@ void look_at_fit(const InspectOptions& options, Findings& f) {
 
 std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-// "q_proj 4, v_proj 4": how many modules have which last name.
+// How many modules have which last name.
 std::map<std::string, int64_t> targets(const PeftAdapter& adapter) {
   std::map<std::string, int64_t> counts;
   for (const PeftModule& module : adapter.modules()) ++counts[last_name(module.module_path)];

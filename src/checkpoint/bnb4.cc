@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/json.h"
 #include "checkpoint/narrow_scale.h"
+#include "tensor/rounded.h"
 
 namespace strata {
 namespace {
@@ -103,11 +104,6 @@ void read_absmax(const Bnb4& state, const SafetensorsFile& file, int64_t first,
     const float product = state.nested_map[codes[i]] * state.nested_absmax[nested];
     out[i] = product + state.offset;
   }
-}
-
-float rounded_to(float value, DType dtype) {
-  if (dtype == DType::kBF16) return round_to_bf16(value);
-  return dtype == DType::kF16 ? f16_to_float(float_to_f16(value)) : value;
 }
 
 // The form whose values are those of the map, bit by bit.

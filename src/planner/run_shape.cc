@@ -72,6 +72,12 @@ int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
   return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
 }
 
+engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
+  engine::PlanShape pass = shape.pass;
+  pass.pass_tokens = pass_tokens(shape, micro_tokens);
+  return pass;
+}
+
 std::vector<int64_t> pass_limits(const RunShape& shape) {
   std::vector<int64_t> limits = {shape.micro_tokens};
   while (limits.back() / 2 >= kLeastPassTokens &&

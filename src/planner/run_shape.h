@@ -74,6 +74,8 @@ constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
 
 // The tokens of a pass that trains, at a limit of so many.
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens);
+// That pass.
+engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens);
 // A step of passes, each of sequences of so many tokens that run one after the other: cut at every
 // limit of a pass that may be tried, or where a division has them into every number of
 // micro-batches.

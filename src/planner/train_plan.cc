@@ -14,12 +14,6 @@
 namespace strata::planner {
 namespace {
 
-engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
-  engine::PlanShape pass = shape.pass;
-  pass.pass_tokens = pass_tokens(shape, micro_tokens);
-  return pass;
-}
-
 // Of passes over what evaluates, which may be longer than those that train.
 int64_t evaluation_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;

@@ -83,6 +83,7 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
       model::write_nf4(model.backend(), model.source(), model.names(), dir.file("."));
   if (!errors) return StopSignals::exit_code();
   model.write_small_files(dir.file("."), "");
+  // Over the one that was just written: transformers reads 4 bits where it says so.
   const std::string config = dir.file("config.json");
   write_file_atomic(config, with_members(model.config_text(""), config,
                                          {{"quantization_config", model::nf4_config()}}));

@@ -55,8 +55,7 @@ std::vector<FrontPoint> front_of(const planner::TrainRun& run, const engine::Mac
                                  Presets presets) {
   std::vector<FrontPoint> points;
   for (const int64_t limit : pass_limits(run.shape)) {
-    engine::PlanShape pass = run.shape.pass;
-    pass.pass_tokens = pass_tokens(run.shape, limit);
+    const engine::PlanShape pass = planner::pass_of(run.shape, limit);
     for (const bool offloads : {false, true}) {
       if (offloads && run.shape.file_space.most == 0) continue;
       engine::RecomputePlanner planner(run.whole, pass, offloads, engine::price_of(limits));
@@ -85,7 +84,7 @@ std::vector<FrontPoint> front_of(const planner::TrainRun& run, const engine::Mac
   return front;
 }
 
-// A dot each.
+// A dot each: the NaN behind it keeps it from being joined to the next.
 report::CurveSeries dots(std::string name, const std::vector<FrontPoint>& points) {
   report::CurveSeries series = {.name = std::move(name), .markers = true};
   for (const FrontPoint& point : points) {

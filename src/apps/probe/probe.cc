@@ -279,8 +279,9 @@ class Probe {
   api::TensorSink sink_;
 };
 
-// Both files are there, or neither.
-void write(const ProbeOptions& options, const api::TensorSink& results, const ProbeStats* stats) {
+// Both files are complete before either appears.
+void write_results(const ProbeOptions& options, const api::TensorSink& results,
+                   const ProbeStats* stats) {
   std::vector<TensorDecl> tensors;
   for (const auto& [name, tensor] : results.tensors()) {
     Shape shape;
@@ -291,6 +292,7 @@ void write(const ProbeOptions& options, const api::TensorSink& results, const Pr
   for (const TensorDecl& tensor : writer.tensors()) {
     writer.append_f32(tensor.name, results.tensors().at(tensor.name).values);
   }
+  writer.seal();
   if (stats != nullptr) write_file_atomic(options.stats, stats->json());
   writer.commit();
 }
@@ -344,7 +346,7 @@ int run_request(const ProbeOptions& options, const StageOptions& stages, const L
   };
   process == nullptr ? run_ranks(plan.num_ranks(), on_rank) : on_rank(*process);
   if (process != nullptr && wanted != nullptr) stats.gather(*process);
-  if (process == nullptr || process->rank() == 0) write(options, results, wanted);
+  if (process == nullptr || process->rank() == 0) write_results(options, results, wanted);
   return 0;
 }
 

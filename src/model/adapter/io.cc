@@ -15,15 +15,10 @@
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/match.h"
 #include "model/adapter/tensors.h"
+#include "tensor/rounded.h"
 
 namespace strata::model {
 namespace {
-
-float rounded_to(float value, DType dtype) {
-  if (dtype == DType::kBF16) return round_to_bf16(value);
-  if (dtype == DType::kF16) return f16_to_float(float_to_f16(value));
-  return value;
-}
 
 // Compares a copy of a base weight with the model's, both rounded to the narrower of their types.
 void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,

@@ -12,6 +12,7 @@
 #include "model/adapter/match.h"
 #include "model/weights/tensor_names.h"
 #include "ops/elementwise.h"
+#include "tensor/rounded.h"
 
 namespace strata::model {
 namespace {
@@ -44,12 +45,6 @@ std::optional<int64_t> half_of(const LoraTarget& whole, const ParamRow& row) {
     rest = space == std::string_view::npos ? std::string_view() : rest.substr(space + 1);
   }
   return std::nullopt;
-}
-
-float rounded_to(float value, DType dtype) {
-  if (dtype == DType::kBF16) return round_to_bf16(value);
-  if (dtype == DType::kF16) return f16_to_float(float_to_f16(value));
-  return value;
 }
 
 }  // namespace

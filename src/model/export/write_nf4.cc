@@ -14,6 +14,7 @@
 #include "base/stop.h"
 #include "checkpoint/checkpoint_dir.h"
 #include "tensor/narrow.h"
+#include "tensor/rounded.h"
 
 namespace strata::model {
 namespace {
@@ -37,12 +38,6 @@ size_t nearest(float value) {
 
 std::string_view torch_name(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
-}
-
-float rounded_to(float value, DType dtype) {
-  return dtype == DType::kF32   ? value
-         : dtype == DType::kF16 ? f16_to_float(float_to_f16(value))
-                                : round_to_bf16(value);
 }
 
 std::string state_text(const TensorDecl& weight) {

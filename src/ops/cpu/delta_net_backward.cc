@@ -52,7 +52,8 @@ struct Backward {
   }
   enum Side : uint8_t { kKeys, kQueries };
   void side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
-  void start_chunk(const Chunk& c, int64_t head, bool keys_only, const DeltaWorkspace& work) const;
+  // q and k of a key head in the chunk, normalised; keys_only: the rows of q stay what they were.
+  void load_rows(const Chunk& c, int64_t head, bool keys_only, const DeltaWorkspace& work) const;
   void decay(const Chunk& c, int64_t value_head, float* gamma, const DeltaWorkspace& work) const;
   void sweep(const Chunk& c, int64_t head, int64_t member, const DeltaWorkspace& work) const;
   void run_value_head(const Chunk& c, int64_t head, int64_t member,
@@ -85,8 +86,8 @@ Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
           .folds = row + kDeltaChunk < segment.end};
 }
 
-void Backward::start_chunk(const Chunk& c, int64_t head, bool keys_only,
-                           const DeltaWorkspace& work) const {
+void Backward::load_rows(const Chunk& c, int64_t head, bool keys_only,
+                         const DeltaWorkspace& work) const {
   delta_rows(kernels, layout,
              {.qkv = args.qkv,
               .head = head,
@@ -424,13 +425,14 @@ void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspa
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
-    start_chunk(c, head, /*keys_only=*/index + 1 < chunks, work);
+    load_rows(c, head, /*keys_only=*/index + 1 < chunks, work);
     side_scores(c, kKeys, work);
     for (int64_t member = 0; member < layout.group; ++member) sweep(c, head, member, work);
   }
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
-    if (index + 1 < chunks) start_chunk(c, head, /*keys_only=*/false, work);
+    // The last chunk's are still there.
+    if (index + 1 < chunks) load_rows(c, head, /*keys_only=*/false, work);
     side_scores(c, kQueries, work);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {

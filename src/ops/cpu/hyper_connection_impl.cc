@@ -92,6 +92,7 @@ void hyper_mix_backward_tokens(const HyperKernel& k, const HyperMixGradients& g,
   });
 }
 
+// mix_r = inv sum_c fn_rc x_c: d_fn_rc += sum_t d_mix_tr inv_t x_tc, tokens ascending.
 template <typename V>
 void hyper_fn_backward_columns(const HyperKernel& k, const HyperMixGradients& g, int64_t num_tokens,
                                float* d_fn, int64_t begin, int64_t end) {

@@ -71,6 +71,25 @@ struct TokenWork {
   float* p;    // [N]
 };
 
+// d_k_j += scale sum_n d_s_nj q_n + sum_n p_nj d_out_n: keys are values too.
+void add_to_key(const SparseAttentionArgs& args, const SparseGradients& grads, int64_t token_row,
+                const TokenWork& work, float* d_key) {
+  const int64_t heads = args.num_heads();
+  const int64_t width = args.width();
+  for (int64_t h = 0; h < width; ++h) {
+    float sum = 0;
+    const auto element = [&](const TensorView& view, int64_t n) {
+      return load_element(view.data, args.q.dtype, (token_row * heads + n) * width + h);
+    };
+    for (int64_t n = 0; n < heads; ++n) sum += work.d_s[n] * element(args.q, n);
+    sum *= args.scale;
+    for (int64_t n = 0; n < heads; ++n) sum += work.p[n] * element(grads.d_out, n);
+    d_key[h] += sum;
+  }
+}
+
+// s_j = scale q . k_j, p_j = exp(s_j - lse), out = sum_j p_j k_j:
+// d_s_j = p_j (d_out . k_j - delta) with delta = d_out . out, and d_q = scale sum_j d_s_j k_j.
 void backward_token(const SparseAttentionArgs& args, const SparseGradients& grads,
                     const SparseToken& token, const TokenWork& work, TensorView delta) {
   const SparseKeys keys(args, *token.segment, token.row);
@@ -94,17 +113,7 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
         work.d_q[n * width + h] += work.d_s[n] * load_element(key, row.dtype(), h);
       }
     }
-    float* to = gradient_row(grads, keys, at);
-    for (int64_t h = 0; h < width; ++h) {
-      float sum = 0;
-      const auto element = [&](const TensorView& view, int64_t n) {
-        return load_element(view.data, args.q.dtype, (token.row * heads + n) * width + h);
-      };
-      for (int64_t n = 0; n < heads; ++n) sum += work.d_s[n] * element(args.q, n);
-      sum *= args.scale;
-      for (int64_t n = 0; n < heads; ++n) sum += work.p[n] * element(grads.d_out, n);
-      to[h] += sum;
-    }
+    add_to_key(args, grads, token.row, work, gradient_row(grads, keys, at));
   }
   for (int64_t i = 0; i < heads * width; ++i) {
     store_element(grads.d_q.data, grads.d_q.dtype, token.row * heads * width + i,
