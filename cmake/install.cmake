@@ -7,6 +7,11 @@ find_program(STRATA_STRIP strip REQUIRED)
 install(CODE "execute_process(COMMAND ${STRATA_STRIP} \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/strata\"
                               COMMAND_ERROR_IS_FATAL ANY)")
 
+# The plugin for ranks: a package of its own, since the program runs without MPI.
+if(TARGET strata_mpi)
+  install(TARGETS strata_mpi LIBRARY DESTINATION lib/strata COMPONENT mpi)
+endif()
+
 set(made ${CMAKE_BINARY_DIR}/install)
 add_custom_command(OUTPUT ${made}/done
                    COMMAND ${CMAKE_COMMAND} -E rm -rf ${made}
@@ -37,8 +42,14 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS libpq5)
-set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/cmake/debian/postinst ${PROJECT_SOURCE_DIR}/cmake/debian/prerm
-                                       ${PROJECT_SOURCE_DIR}/cmake/debian/postrm)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME strata)
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_SUGGESTS "libpq5, strata-mpi")
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/cmake/debian/postinst ${PROJECT_SOURCE_DIR}/cmake/debian/prerm
+                                                   ${PROJECT_SOURCE_DIR}/cmake/debian/postrm)
+set(CPACK_DEBIAN_MPI_PACKAGE_NAME strata-mpi)
+set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "strata (= ${PROJECT_VERSION}), openmpi-bin")
+set(CPACK_COMPONENT_MPI_DESCRIPTION "Training by several processes, on one machine or more: strata --ranks")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 include(CPack)

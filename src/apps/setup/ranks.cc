@@ -45,11 +45,10 @@ std::string find_plugin() {
   for (const fs::path& path : {folder / kName, folder / "../lib/strata" / kName}) {
     if (file_exists(path.string())) return path.string();
   }
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("--ranks: there is no {} next to the program in {}: install libopenmpi-dev "
-                  "and openmpi-bin, and build Strata again",
-                  kName, folder.string()));
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--ranks: there is no {} next to the program in {}: install the package "
+                          "strata-mpi; or libopenmpi-dev and openmpi-bin, and build Strata again",
+                          kName, folder.string()));
 }
 
 void send_text(Comm& comm, int to, const std::string& text) {
