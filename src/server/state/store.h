@@ -261,6 +261,8 @@ class StateStore {
                                          const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
+  // A request whose number came before, and was forgotten.
+  void forget_stability(const StabilityRequest& request);
   // A batch of those that a tenant has beyond so many bytes; true when there are more.
   bool drop_oldest_stability(const std::string& tenant, int64_t most);
   // Synced when it returns: what a client was told stays true.

@@ -217,6 +217,7 @@ bool StateStore::prune_samplers(int64_t keep) {
       if (left <= 0 || excess <= 0) break;
       walk.number = std::get<int64_t>(row[1]);
     }
+    left -= kStatement;
     if (left <= 0) break;
     walk.tenants.pop_back();
     walk.number = -1;

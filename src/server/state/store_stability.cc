@@ -18,6 +18,7 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   int64_t bytes = kStabilityRowBytes + std::ssize(request.prompt);
   for (const StabilityRecord& record : request.records)
     bytes += kStabilityRowBytes + std::ssize(record.sequence_id) + std::ssize(record.record);
+  forget_stability(request);
   while (drop_oldest_stability(request.tenant, quota - bytes)) {
   }
   run_in_batches(
@@ -31,17 +32,28 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   // Last: records whose prompt is not there are none.
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  int64_t taken = stability_bytes(request.tenant);
-  const SqlResult replaced =
-      run("DELETE FROM stability_prompts WHERE session_id = ? AND id = ? RETURNING bytes",
-          {request.session, request.id});
-  if (!replaced.rows.empty()) taken -= std::get<int64_t>(replaced.rows[0][0]);
+  const int64_t taken = stability_bytes(request.tenant);
   run("INSERT INTO stability_prompts (session_id, id, tenant, last_used, bytes, prompt) "
       "VALUES (?, ?, ?, ?, ?, ?)",
       {request.session, request.id, request.tenant, now, bytes, Blob{request.prompt}});
   stability_bytes_.erase(request.tenant);  // until the commit is known
   transaction.commit();
   stability_bytes_[request.tenant] = taken + bytes;
+}
+
+void StateStore::forget_stability(const StabilityRequest& request) {
+  const StoreLock lock(mutex_);
+  const int64_t taken = stability_bytes(request.tenant);
+  Transaction transaction(*sql_);
+  const SqlResult known =
+      run("DELETE FROM stability_prompts WHERE session_id = ? AND id = ? RETURNING bytes",
+          {request.session, request.id});
+  if (known.rows.empty()) return;
+  run("DELETE FROM stability WHERE session_id = ? AND prompt_id = ?",
+      {request.session, request.id});
+  stability_bytes_.erase(request.tenant);
+  transaction.commit();
+  stability_bytes_[request.tenant] = taken - std::get<int64_t>(known.rows[0][0]);
 }
 
 bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) {
