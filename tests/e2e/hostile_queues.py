@@ -178,18 +178,9 @@ def all_models(w, most=100):
     return f"{'for other tenants' if 'for other tenants' in told.get('error', '') else told}; {'made' if 'error' not in another else another}"
 
 
-def listers(w, count=200, copies=80):
-    """Lists of 80 checkpoints of 16 KiB of metadata each, with a read-only key on 200 connections; then another tenant's session.
-    A page of theirs ends after 1 MiB, and its cursor says so."""
-    model = w.wire.model(w.session, 230, rank=1)
-    model.save("listed", user_metadata={f"k{i}": "x" * 480 for i in range(32)})
-    path = f"tinker://{model.id}/weights/listed"
-    for _ in range(copies):
-        w.wire.ok("copy_weights", {"source_path": path})
-    page = w.wire.get("checkpoints?limit=1000").json()
-    shown, cursor = len(page["checkpoints"]), page["cursor"]
-    assert 50 < shown == cursor["limit"] < copies < cursor["total_count"], cursor
-    request = w.head("GET /api/v1/checkpoints?limit=1000 HTTP/1.1").replace(w.keys[0].encode(), w.keys[2].encode())
+@contextlib.contextmanager
+def crowd(w, request, count):
+    """The codes of a request that so many connections send over and over."""
     over, codes = threading.Event(), set()
 
     def send_on(_):
@@ -204,11 +195,44 @@ def listers(w, count=200, copies=80):
     threads = [threading.Thread(target=send_on, args=(i,), daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
-    time.sleep(3)
-    code = w.other.post("create_session", {"tags": []}).status_code
+    yield codes
     over.set()
     for thread in threads:
         thread.join(30)
+
+
+def page_readers(w, count=200, runs=8, steps=40):
+    """The page of runs with curves, with a read-only key on 200 connections; then another tenant's session."""
+    models = [w.wire.model(w.session, 240 + i, rank=1) for i in range(runs)]
+    for _ in range(steps):
+        for model in models:
+            model.send([ce(TOKENS)])
+        for sent in [model.send_step(learning_rate=1e-4) for model in models]:
+            w.wire.result(sent)
+    request = w.head("GET /page/overview HTTP/1.1").replace(w.keys[0].encode(), w.keys[2].encode())
+    with crowd(w, request, count) as codes:
+        time.sleep(3)
+        code = w.other.post("create_session", {"tags": []}).status_code
+    for model in models:
+        w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
+    return f"{200 if 200 in codes else sorted(codes)}; {code}"
+
+
+def listers(w, count=200, copies=80):
+    """Lists of 80 checkpoints of 16 KiB of metadata each, with a read-only key on 200 connections; then another tenant's session.
+    A page of theirs ends after 1 MiB, and its cursor says so."""
+    model = w.wire.model(w.session, 230, rank=1)
+    model.save("listed", user_metadata={f"k{i}": "x" * 480 for i in range(32)})
+    path = f"tinker://{model.id}/weights/listed"
+    for _ in range(copies):
+        w.wire.ok("copy_weights", {"source_path": path})
+    page = w.wire.get("checkpoints?limit=1000").json()
+    shown, cursor = len(page["checkpoints"]), page["cursor"]
+    assert 50 < shown == cursor["limit"] < copies < cursor["total_count"], cursor
+    request = w.head("GET /api/v1/checkpoints?limit=1000 HTTP/1.1").replace(w.keys[0].encode(), w.keys[2].encode())
+    with crowd(w, request, count) as codes:
+        time.sleep(3)
+        code = w.other.post("create_session", {"tags": []}).status_code
     w.wire.result(w.wire.post("unload_model", {"model_id": model.id}))
     assert codes <= {200, 429, 503}, codes
     return f"{429 if 429 in codes else sorted(codes)}; {code}"
@@ -296,6 +320,7 @@ ATTACKS = [
     ("200 connections with zeros as zstd, and another tenant's body of 12 MiB", 400, unpacked),
     ("200 readers of one signed URL who do not read", "200, 503", unread_downloads),
     ("200 connections that list with a read-only key, and another tenant's session", "429; 200", listers),
+    ("200 connections that read the page with a read-only key, and another tenant's session", "200; 200", page_readers),
     ("all checkpoints of a run that has 1,500, of 16 KiB each", "200, the newest, to 16 MiB", many_checkpoints),
     ("all the sessions that a read-only key gets, then one of a key that trains", "429; 200", sessions_without_rights),
     ("a session of 3,000 runs to another project, and another tenant's sessions", "200, 0 left; 200", session_of_many_runs),
