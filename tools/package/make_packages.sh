@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A .deb for Debian 12, a tarball for any x86-64 Linux with glibc 2.36, and a wheel that holds the program.
+# Debs for Debian 12 (the program; the plugin for ranks), a tarball for x86-64 Linux with glibc 2.36, and a wheel.
 # usage: tools/package/make_packages.sh BUILD_DIR OUT_DIR
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -63,6 +63,9 @@ check "deb says what --db needs" inside deb 'cd /tmp; ! strata serve --model t=t
 # A server that keeps its state where the unit has it; the state is the administrator's and outlives the package.
 check "deb brings a unit that is not enabled" inside deb 'grep -q "^ExecStart=/usr/bin/strata serve" /lib/systemd/system/strata.service &&
   ! find /etc/systemd -name "strata*" | grep -q .'
+check "the plugin for ranks installs" inside deb 'apt-get install -y -q --no-install-recommends /tmp/packages/strata-mpi_*.deb'
+check "two ranks train" inside deb 'cd /tmp && mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 strata train \
+  --model tiny-qwen3 --data answers.jsonl --out ranks --steps 2 --ranks pipeline=2'
 check "deb is purged" inside deb 'mkdir -p /var/lib/strata/kept /etc/systemd/system/multi-user.target.wants &&
   ln -s /lib/systemd/system/strata.service /etc/systemd/system/multi-user.target.wants/ && apt-get purge -y -q strata && test -d /var/lib/strata/kept &&
   ! find / -xdev \( -path /tmp -o -path /proc -o -path /var/lib/strata -o -path "/var/log/*" -o -path "/var/cache/*" \) -prune -o -iname "*strata*" -print | grep .'
