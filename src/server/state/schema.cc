@@ -100,8 +100,8 @@ constexpr const char* kVersion6[] = {
     "DROP INDEX stability_prompts_by_use",  // this one adds up what a tenant's take
     "CREATE INDEX stability_prompts_of_tenant ON stability_prompts (tenant, last_used, bytes)",
     // The newest of a kind without a look at the others' texts.
-    "CREATE INDEX checkpoints_by_kind ON checkpoints (run_id, kind, number) "
-    "WHERE deleted_at IS NULL",
+    ("CREATE INDEX checkpoints_by_kind ON checkpoints (run_id, kind, number) "
+     "WHERE deleted_at IS NULL"),
     // Some samplers of a checkpoint at a time.
     "DROP INDEX samplers_by_checkpoint",
     "CREATE INDEX samplers_of_checkpoint ON samplers (checkpoint_id, number)",
