@@ -155,9 +155,9 @@ void migrate(Sql& sql) {
                             version, kSchemaVersion));
   }
   if (version > 0 && version < kSchemaVersion) {
-    log(LogLevel::kInfo, fmt::format("state store: from schema version {} to {}, which takes a "
-                                     "while where it has much",
-                                     version, kSchemaVersion));
+    log(LogLevel::kWarning, fmt::format("state store: from schema version {} to {}, which takes a "
+                                        "while where it has much",
+                                        version, kSchemaVersion));
   }
   for (int64_t next = std::max<int64_t>(version, 0) + 1; next <= kSchemaVersion; ++next) {
     add_version(sql, next);
