@@ -195,10 +195,12 @@ def crowd(w, request, count):
     threads = [threading.Thread(target=send_on, args=(i,), daemon=True) for i in range(count)]
     for thread in threads:
         thread.start()
-    yield codes
-    over.set()
-    for thread in threads:
-        thread.join(30)
+    try:
+        yield codes
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(30)
 
 
 def page_readers(w, count=200, runs=8, steps=40):

@@ -399,6 +399,7 @@ bool CheckpointRegistry::may_go(const CheckpointRow& row, double steady) {
 
 struct CheckpointRegistry::Sweep {
   double now, steady, trusted;
+  double until = 0;  // of the piece: now_seconds()
   int step = 0;
   StateStore::CollectPlace place = {};  // behind what was collected, or may not go yet
   std::map<std::string, double> still_expired = {};
@@ -419,12 +420,12 @@ bool CheckpointRegistry::sweep_piece(double now, double steady) {
     const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
     sweep_ = std::make_shared<Sweep>(Sweep{now, steady, trusted});
   }
-  const double until = now_seconds() + options_.piece_seconds;
+  sweep_->until = now_seconds() + options_.piece_seconds;
   do {
     bool has_more = false;
     sweep_->guard([&] { has_more = do_step(*sweep_); });
     if (!has_more) ++sweep_->step;
-  } while (sweep_->step < kSweepSteps && now_seconds() < until);
+  } while (sweep_->step < kSweepSteps && now_seconds() < sweep_->until);
   if (sweep_->step < kSweepSteps) return true;
   const std::shared_ptr<Sweep> swept = std::move(sweep_);
   look_at_disk();
@@ -452,7 +453,6 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
 }
 
 bool CheckpointRegistry::collect_some(Sweep& sweep) {
-  const double until = now_seconds() + options_.piece_seconds;
   StateStore::Collectable batch = store_.collectable(sweep.now, sweep.place);
   for (CheckpointRow& row : batch.rows) {
     sweep.guard([&] {
@@ -460,7 +460,7 @@ bool CheckpointRegistry::collect_some(Sweep& sweep) {
       const auto since = expired_.find(row.id);
       if (since != expired_.end()) sweep.still_expired.insert(*since);
     });
-    if (now_seconds() > until) {
+    if (now_seconds() > sweep.until) {
       batch.next->pass(std::move(row));
       break;
     }

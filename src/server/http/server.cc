@@ -249,6 +249,8 @@ void HttpServer::State::note(Exchange exchange, int status, double seconds) cons
   observe(exchange);
 }
 
+// What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
+// those of one tenant are to leave the thread to others.
 bool takes_turn(const Request& request) {
   const Route* route = request.route;
   if (route == nullptr || route->effect == Effect::kUpkeep) return false;
@@ -268,8 +270,6 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
   }
   auto pending = std::make_shared<Pending>();
   Waiting waiting(io, pending);
-  // What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
-  // those of one tenant are to leave the thread to others.
   std::optional<Turns::Turn> turn;
   if (takes_turn(request)) {
     turn.emplace(reading, io, request.tenant);

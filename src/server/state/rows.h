@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "server/state/sql.h"
 #include "server/state/store.h"
@@ -19,6 +20,11 @@ inline SqlValue nullable(const std::optional<double>& value) {
 }
 inline SqlValue nullable(const std::optional<int64_t>& value) {
   return value.has_value() ? SqlValue(*value) : SqlValue();
+}
+
+// A column for Reader::flag(): whether that select finds anything.
+inline std::string exists(std::string_view select) {
+  return "CAST(CASE WHEN EXISTS (" + std::string(select) + ") THEN 1 ELSE 0 END AS BIGINT)";
 }
 
 // Rows as they are selected by these columns, and by further ones.

@@ -272,6 +272,9 @@ class StateStore {
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
+  // Whether a sampler of a living session reads the place's checkpoint; nothing: `left` samplers
+  // were not all, and the place is behind those.
+  std::optional<bool> is_read(CollectPlace& place, int64_t& left) REQUIRES(mutex_);
   // Rows of checkpoints and whether there are samplers of them, a batch.
   SqlResult ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);

@@ -169,38 +169,35 @@ StateStore::Collectable StateStore::collectable(double now, const CollectPlace& 
   for (const SqlRow& row : ended.rows) {
     CheckpointRow checkpoint = rows::read_checkpoint(row);
     if (std::exchange(place.id, checkpoint.id) != checkpoint.id) place.sampler = -1;
-    if (std::get<int64_t>(row.back()) != 0) {
-      if (left <= 0) break;
-      const int64_t most = left;
-      const SqlResult samplers =
-          run("SELECT samplers.number, sessions.state FROM samplers JOIN sessions ON sessions.id = "
-              "samplers.session_id WHERE samplers.checkpoint_id = ? AND samplers.number > ? "
-              "ORDER BY samplers.number LIMIT ?",
-              {checkpoint.id, place.sampler, most});
-      const auto is_alive = [](const SqlRow& sampler) {
-        return std::get<std::string>(sampler[1]) == "active";
-      };
-      left -= std::ssize(samplers.rows) + kCollectSamplers / 20;
-      if (std::ranges::none_of(samplers.rows, is_alive)) {
-        if (std::ssize(samplers.rows) == most) {
-          place.sampler = std::get<int64_t>(samplers.rows.back()[0]);
-          break;
-        }
-        found.rows.push_back(checkpoint);
-      }
-    } else {
-      found.rows.push_back(checkpoint);
-    }
+    const bool has_samplers = std::get<int64_t>(row.back()) != 0;
+    const std::optional<bool> read = has_samplers ? is_read(place, left) : false;
+    if (!read) break;
+    if (!*read) found.rows.push_back(checkpoint);
     place.pass(std::move(checkpoint));
   }
   found.next = std::move(place);
   return found;
 }
 
+std::optional<bool> StateStore::is_read(CollectPlace& place, int64_t& left) {
+  if (left <= 0) return std::nullopt;
+  const int64_t most = left;
+  const SqlResult samplers =
+      run("SELECT samplers.number, sessions.state FROM samplers JOIN sessions ON sessions.id = "
+          "samplers.session_id WHERE samplers.checkpoint_id = ? AND samplers.number > ? "
+          "ORDER BY samplers.number LIMIT ?",
+          {place.id, place.sampler, most});
+  left -= std::ssize(samplers.rows) + kCollectSamplers / 20;
+  for (const SqlRow& sampler : samplers.rows)
+    if (std::get<std::string>(sampler[1]) == "active") return true;
+  if (std::ssize(samplers.rows) < most) return false;
+  place.sampler = std::get<int64_t>(samplers.rows.back()[0]);
+  return std::nullopt;
+}
+
 SqlResult StateStore::ended_checkpoints(double now, CollectPlace& from) {
-  constexpr const char* kHasSamplers =
-      "CAST(CASE WHEN EXISTS (SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id) "
-      "THEN 1 ELSE 0 END AS BIGINT)";
+  const std::string has_samplers =
+      rows::exists("SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id");
   // In the order of their time `when`, up to `until`.
   const auto some = [&](const char* which, const char* when, double until,
                         const CheckpointRow* last) REQUIRES(mutex_) {
@@ -209,7 +206,7 @@ SqlResult StateStore::ended_checkpoints(double now, CollectPlace& from) {
     const std::string rest = fmt::format(
         "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?", which,
         when);
-    return run(select_short(rest, kHasSamplers),
+    return run(select_short(rest, has_samplers),
                {until, from, from, last == nullptr ? "" : last->id, kCollectBatch});
   };
   if (!from.deleted_by) {

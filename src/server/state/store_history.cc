@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "server/state/rows.h"
@@ -20,16 +21,16 @@ constexpr int64_t kStatement = 10;        // and one more way to the database
 
 struct Table {
   const char* name;
-  std::vector<const char*> ended;  // states
-  const char* checkpoints;         // finds one that keeps a row
+  std::span<const char* const> ended;  // states
+  const char* checkpoints;             // finds one that keeps a row
 };
-const Table kSessions{"sessions",
-                      {"finished", "timed_out"},
-                      "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
-                      "WHERE runs.session_id = sessions.id"};
-const Table kRuns{"runs",
-                  {"unloaded", "lost", "copy"},
-                  "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id"};
+constexpr const char* kEndedSession[] = {"finished", "timed_out"};
+constexpr const char* kEndedRun[] = {"unloaded", "lost", "copy"};
+constexpr Table kSessions{"sessions", kEndedSession,
+                          "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
+                          "WHERE runs.session_id = sessions.id"};
+constexpr Table kRuns{"runs", kEndedRun,
+                      "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id"};
 
 }  // namespace
 
@@ -119,14 +120,13 @@ void StateStore::follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samp
     parameters.insert(parameters.end(), {look.number, *look.tenant});
   }
   parameters.emplace_back(most);
-  const SqlResult found =
-      run(fmt::format("SELECT id, tenant, ended_at, number, CAST(CASE WHEN EXISTS ({}) THEN 1 ELSE "
-                      "0 END AS BIGINT) FROM {} WHERE state = ? AND {} LIMIT ?",
-                      look.table->checkpoints, look.table->name,
-                      by_age ? "ended_at < ? AND ended_at >= ? AND (ended_at > ? OR number > ?) "
-                               "ORDER BY ended_at, number"
-                             : "number <= ? AND number > ? AND tenant = ? ORDER BY number"),
-          parameters);
+  const SqlResult found = run(
+      fmt::format("SELECT id, tenant, ended_at, number, {} FROM {} WHERE state = ? AND {} LIMIT ?",
+                  rows::exists(look.table->checkpoints), look.table->name,
+                  by_age ? "ended_at < ? AND ended_at >= ? AND (ended_at > ? OR number > ?) "
+                           "ORDER BY ended_at, number"
+                         : "number <= ? AND number > ? AND tenant = ? ORDER BY number"),
+      parameters);
   for (const SqlRow& row : found.rows) {
     rows::Reader in(row);
     const std::string id = in.text(), tenant = in.text();
@@ -232,9 +232,9 @@ SqlResult StateStore::ended_sessions(const std::string& tenant, int64_t behind, 
   constexpr std::string_view kOfState =
       "SELECT id, number FROM (SELECT id, number FROM sessions WHERE tenant = ? AND state = '{0}' "
       "AND number > ? ORDER BY number LIMIT ?) AS {0}";
-  return run(fmt::format("SELECT id, number, CAST(CASE WHEN EXISTS (SELECT 1 FROM samplers WHERE "
-                         "session_id = ended.id) THEN 1 ELSE 0 END AS BIGINT) FROM ({} UNION ALL "
-                         "{}) AS ended ORDER BY number LIMIT ?",
+  return run(fmt::format("SELECT id, number, {} FROM ({} UNION ALL {}) AS ended ORDER BY number "
+                         "LIMIT ?",
+                         rows::exists("SELECT 1 FROM samplers WHERE session_id = ended.id"),
                          fmt::format(kOfState, "finished"), fmt::format(kOfState, "timed_out")),
              {tenant, behind, most, tenant, behind, most, most});
 }

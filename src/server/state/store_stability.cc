@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records of stable_reinforce: one prompt a request, which the records of its sequences name. What
 // a tenant's take is bounded: the requests that were not used for longest go first.
+#include <fmt/format.h>
+
 #include "server/state/rows.h"
 #include "server/state/store.h"
 
@@ -43,14 +45,14 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
 
 void StateStore::forget_stability(const StabilityRequest& request) {
   const StoreLock lock(mutex_);
+  const SqlResult known = run("SELECT bytes FROM stability_prompts WHERE session_id = ? AND id = ?",
+                              {request.session, request.id});
+  if (known.rows.empty()) return;
   const int64_t taken = stability_bytes(request.tenant);
   Transaction transaction(*sql_);
-  const SqlResult known =
-      run("DELETE FROM stability_prompts WHERE session_id = ? AND id = ? RETURNING bytes",
-          {request.session, request.id});
-  if (known.rows.empty()) return;
-  run("DELETE FROM stability WHERE session_id = ? AND prompt_id = ?",
-      {request.session, request.id});
+  for (const char* rows : {"stability WHERE session_id = ? AND prompt_id = ?",
+                           "stability_prompts WHERE session_id = ? AND id = ?"})
+    run(fmt::format("DELETE FROM {}", rows), {request.session, request.id});
   stability_bytes_.erase(request.tenant);
   transaction.commit();
   stability_bytes_[request.tenant] = taken - std::get<int64_t>(known.rows[0][0]);

@@ -36,6 +36,21 @@ std::vector<std::string> ids(const std::vector<Listed<Row>>& rows) {
   return out;
 }
 
+// What may go, and in how many batches it was found.
+struct Collected {
+  std::vector<std::string> ids;
+  int num_batches = 0;
+};
+Collected collect(StateStore& store) {
+  Collected out;
+  StateStore::Collectable batch = store.collectable(2000);
+  for (; batch.next; ++out.num_batches) {
+    for (const CheckpointRow& row : batch.rows) out.ids.push_back(row.id);
+    batch = store.collectable(2000, *batch.next);
+  }
+  return out;
+}
+
 TEST_P(Store, CountsBootsAndKeepsTenants) {
   EXPECT_EQ(store_->boot(), 1);
   const int64_t alice = store_->tenant_number("alice", 1000);
@@ -197,18 +212,12 @@ TEST_P(Store, WhatMayGoIsReadInBatches) {
     EXPECT_TRUE(store_->delete_checkpoint(wanted.back(), 1090));
   }
   add_checkpoint("s:train:0", "stays", 5000.0);
-  std::vector<std::string> found;
-  int num_batches = 0;
-  StateStore::Collectable batch = store_->collectable(2000);
-  for (; batch.next; ++num_batches) {
-    for (const CheckpointRow& row : batch.rows) found.push_back(row.id);
-    batch = store_->collectable(2000, *batch.next);
-  }
-  EXPECT_EQ(num_batches, 7);
-  EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(wanted));
+  const Collected found = collect(*store_);
+  EXPECT_EQ(found.num_batches, 7);
+  EXPECT_THAT(found.ids, ::testing::UnorderedElementsAreArray(wanted));
 }
 
-// Those that a sampler reads are looked at, and end no batch but their own.
+// Those that a sampler reads are passed by, some at a time.
 TEST_P(Store, WhatMayNotGoIsPassedInBatches) {
   session("s");
   add_run("s", 0);
@@ -223,15 +232,9 @@ TEST_P(Store, WhatMayNotGoIsPassedInBatches) {
     row.tenant = "alice";
     store_->add_sampler(row);
   }
-  std::vector<std::string> found;
-  int num_batches = 0;
-  StateStore::Collectable batch = store_->collectable(2000);
-  for (; batch.next; ++num_batches) {
-    for (const CheckpointRow& row : batch.rows) found.push_back(row.id);
-    batch = store_->collectable(2000, *batch.next);
-  }
-  EXPECT_GE(num_batches, 2);
-  EXPECT_THAT(found, ElementsAre("id65"));
+  const Collected found = collect(*store_);
+  EXPECT_GE(found.num_batches, 2);
+  EXPECT_THAT(found.ids, ElementsAre("id65"));
 }
 
 // What is deleted while a sweep goes on is the next one's, or it might never end.
@@ -267,19 +270,12 @@ TEST_P(Store, SamplersOfOneCheckpointArePassedInParts) {
   for (int i = 0; i < 1100; ++i) add("old", i);
   add("alive", 0);
   store_->end_session("old", "finished", "", "", 1000);
-  const auto look = [&] {
-    size_t found = 0, batches = 0;
-    StateStore::Collectable batch = store_->collectable(2000);
-    for (; batch.next; ++batches) {
-      found += batch.rows.size();
-      batch = store_->collectable(2000, *batch.next);
-    }
-    EXPECT_EQ(batches, 3U);
-    return found;
-  };
-  EXPECT_EQ(look(), 0U);
-  store_->end_session("alive", "finished", "", "", 1000);
-  EXPECT_EQ(look(), 1U);
+  for (const size_t wanted : {0, 1}) {
+    const Collected found = collect(*store_);
+    EXPECT_EQ(found.num_batches, 3);
+    EXPECT_EQ(found.ids.size(), wanted);
+    store_->end_session("alive", "finished", "", "", 1000);
+  }
 }
 
 TEST_P(Store, ExpiryCountsFromItsSecondOn) {
