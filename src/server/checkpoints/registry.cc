@@ -90,7 +90,11 @@ CheckpointRecord record_of(const std::string& dir) {
 
 CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
                                        const RegistryOptions& options)
-    : data_(data), store_(store), options_(options), archive_budget_(options.archives) {
+    : data_(data),
+      store_(store),
+      options_(options),
+      archive_budget_(options.archives),
+      expired_(options.expiry_grace) {
   store_.bind_data_directory(data.fingerprint());
   check_mark();
   reconcile();
@@ -387,23 +391,12 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
   return path_of(row).text();
 }
 
-// A clock that jumps ahead makes everything with a lifetime look expired; so that nothing is lost,
-// an operator has the grace to put it right.
-bool CheckpointRegistry::may_go(const CheckpointRow& row, double steady) {
-  if (row.deleted_at) return true;
-  const double since = expired_.try_emplace(row.id, steady).first->second;
-  if (steady - since < options_.expiry_grace) return false;
-  store_.expire(row.id);
-  return true;
-}
-
 struct CheckpointRegistry::Sweep {
-  double now, steady, trusted;
-  double until = 0;  // of the piece: now_seconds()
+  double steady, trusted, ended;  // ended: what expired until then may go
+  double until = 0;               // of the piece: now_seconds()
   int step = 0;
   StateStore::CollectPlace place = {};  // behind what was collected, or may not go yet
-  std::map<std::string, double> still_expired = {};
-  std::string fault = {};  // of one step; the others are done all the same
+  std::string fault = {};               // of one step; the others are done all the same
 
   template <typename Body>
   void guard(Body body) {
@@ -418,7 +411,7 @@ struct CheckpointRegistry::Sweep {
 bool CheckpointRegistry::sweep_piece(double now, double steady) {
   if (!sweep_) {
     const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
-    sweep_ = std::make_shared<Sweep>(Sweep{now, steady, trusted});
+    sweep_ = std::make_shared<Sweep>(Sweep{steady, trusted, expired_.ended_by(now, steady)});
   }
   sweep_->until = now_seconds() + options_.piece_seconds;
   do {
@@ -453,24 +446,21 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
 }
 
 bool CheckpointRegistry::collect_some(Sweep& sweep) {
-  StateStore::Collectable batch = store_.collectable(sweep.now, sweep.place);
+  StateStore::Collectable batch = store_.collectable(sweep.ended, sweep.place);
   for (CheckpointRow& row : batch.rows) {
     sweep.guard([&] {
-      if (!is_leased(row.id) && may_go(row, sweep.steady)) return collect(row);
-      const auto since = expired_.find(row.id);
-      if (since != expired_.end()) sweep.still_expired.insert(*since);
+      if (is_leased(row.id)) return;
+      if (!row.deleted_at) store_.expire(row.id);
+      collect(row);
     });
     if (now_seconds() > sweep.until) {
       batch.next->pass(std::move(row));
       break;
     }
   }
-  if (batch.next) {
-    sweep.place = std::move(*batch.next);
-    return true;
-  }
-  expired_ = std::move(sweep.still_expired);  // a clock that was put right begins anew
-  return false;
+  if (!batch.next) return false;
+  sweep.place = std::move(*batch.next);
+  return true;
 }
 
 void CheckpointRegistry::collect(const CheckpointRow& row) {

@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "server/checkpoints/archive_budget.h"
 #include "server/checkpoints/data_dir.h"
+#include "server/checkpoints/expiry_grace.h"
 #include "server/checkpoints/model_merger.h"
 #include "server/checkpoints/tinker_path.h"
 #include "server/checkpoints/trusted_time.h"
@@ -136,7 +137,6 @@ class CheckpointRegistry {
   void place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
   void collect(const CheckpointRow& row);
-  bool may_go(const CheckpointRow& row, double steady);
   [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
   // Gives the space of an archive back that was not finished.
   struct BookedArchive {
@@ -166,8 +166,8 @@ class CheckpointRegistry {
   Mutex merge_mutex_;    // likewise
   ArchiveBudget archive_budget_;
   // Of the sweeping thread.
-  std::shared_ptr<Sweep> sweep_;           // that has begun
-  std::map<std::string, double> expired_;  // since when, steady
+  std::shared_ptr<Sweep> sweep_;  // that has begun
+  ExpiryGrace expired_;
   TrustedTime trusted_time_;
 };
 
