@@ -170,7 +170,7 @@ class StateStore {
   void flush_touches();
 
   // Replaces a checkpoint of the same run, kind and name, if there is one, in one durable
-  // transaction.
+  // transaction. Where its run was forgotten meanwhile, there is one of that id again.
   void add_checkpoint(const CheckpointRow& row);
   // Adds the checkpoint with a run of its own (copy_weights), remembered under the idempotency key.
   // False, and nothing is added, when the run's id is there.

@@ -33,6 +33,20 @@ std::string select_short(const std::string& rest, const std::string& more = "NUL
   return fmt::format("SELECT {}, {} FROM checkpoints WHERE {}", columns, more, rest);
 }
 
+// Of a checkpoint whose run was forgotten while it was written: its session had ended.
+RunRow run_again(const CheckpointRow& row) {
+  RunRow run;
+  run.id = row.run_id;
+  run.tenant = row.tenant;
+  run.created_at = row.created_at;
+  run.last_request_at = row.created_at;
+  run.base_model = row.base_model;
+  run.lora = row.lora;
+  run.state = RunState::kUnloaded;
+  run.ended_at = row.created_at;
+  return run;
+}
+
 constexpr int64_t kCollectBatch = 100;     // rows that are read under the lock at once
 constexpr int64_t kCollectSamplers = 500;  // and samplers of them
 
@@ -75,6 +89,7 @@ void StateStore::add_checkpoint(const CheckpointRow& row) {
         "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
         {row.created_at, row.run_id, kind_value(row.kind), row.name});
     insert_checkpoint(row);
+    (void)insert_run(run_again(row));  // it is there, as a rule
     stored_.commit(transaction, {{row.tenant, row.size_bytes}});
   }
   sql_->sync();

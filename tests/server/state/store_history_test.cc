@@ -57,6 +57,26 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   EXPECT_FALSE(store_->find_run("s3:train:0").has_value());
 }
 
+// A save is being written when its session ends, and its run is forgotten before it is done.
+TEST_P(Store, ACheckpointWhoseRunWasForgottenHasOneAgain) {
+  session("s");
+  add_run("s", 0);
+  store_->end_run("s:train:0", RunState::kUnloaded, 1000);
+  store_->end_session("s", "finished", "", "", 1000);
+  while (store_->prune_history(2000, 0)) {
+  }
+  ASSERT_FALSE(store_->find_run("s:train:0").has_value());
+  const CheckpointRow row = add_checkpoint("s:train:0", "a");
+  const std::optional<RunRow> run = store_->find_run("s:train:0");
+  ASSERT_TRUE(run.has_value());
+  EXPECT_EQ(run->tenant, row.tenant);
+  EXPECT_EQ(run->base_model, "base");
+  EXPECT_EQ(run->state, RunState::kUnloaded);
+  EXPECT_EQ(lists().count_runs("alice", ""), 1);
+  add_checkpoint("s:train:0", "b");
+  EXPECT_EQ(lists().count_runs("alice", ""), 1);
+}
+
 // Who waits for the store waits for a batch of them, however many checkpoints keep.
 TEST_P(Store, KeptHistoryIsLookedAtInBatches) {
   session("s");
