@@ -158,8 +158,8 @@ void asample(Service& service, Request&& request, const Respond& respond) {
     read_sample_call(*call);
     call->request.free_body();
   };
-  service.in_parts(respond, call->request.tenant, call->request.body.size(), read,
-                   [&service, call] { call->respond(submit_sample(service, *call)); });
+  service.in_parts(respond, call->request.tenant, call->request.body.size() > Service::kReadAtOnce,
+                   read, [&service, call] { call->respond(submit_sample(service, *call)); });
 }
 
 }  // namespace

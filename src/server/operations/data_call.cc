@@ -130,9 +130,8 @@ void take_data(Service& service, Request&& request, const Respond& respond, Data
     call->request.free_body();
   };
   const std::string& body = call->request.body;
-  const bool goes_aside = body.size() <= Service::kReadAtOnce && may_name_records(body, form);
-  const size_t size = goes_aside ? Service::kReadAtOnce + 1 : body.size();
-  service.in_parts(respond, call->request.tenant, size, read,
+  const bool is_long = body.size() > Service::kReadAtOnce || may_name_records(body, form);
+  service.in_parts(respond, call->request.tenant, is_long, read,
                    [&service, call] { call->respond(submit_data(service, *call)); });
 }
 

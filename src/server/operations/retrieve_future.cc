@@ -20,7 +20,7 @@ void retrieve_future(Service& service, Request&& request, const Respond& respond
     if (!encoding) return respond(std::move(response));
     auto made = std::make_shared<Response>();
     service.in_parts(
-        respond, tenant, encoding->num_bytes * (as_json ? kJsonWork : 1),
+        respond, tenant, encoding->num_bytes * (as_json ? kJsonWork : 1) > Service::kReadAtOnce,
         [made, encoding, as_json] { *made = encoding->make(as_json); },
         [made, respond] { respond(std::move(*made)); });
   };

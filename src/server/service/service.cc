@@ -125,9 +125,9 @@ SamplerTable::Row Service::live_sampler(const Request& request, const std::strin
   return sampler ? sampler : make_sampler_again(request, id);
 }
 
-void Service::in_parts(const Respond& respond, const std::string& tenant, size_t num_bytes,
+void Service::in_parts(const Respond& respond, const std::string& tenant, bool is_long,
                        std::function<void()> work, std::function<void()> then) {
-  if (num_bytes <= kReadAtOnce || !parts_.parse) {
+  if (!is_long || !parts_.parse) {
     work();
     return then();
   }

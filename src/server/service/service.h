@@ -175,9 +175,10 @@ class Service {
   void cancel(const api::RequestId& request, const std::string& reason) {
     dispatch_.cancel(request, reason);
   }
-  // Runs `work` elsewhere when it has so many bytes to read that it would hold the I/O thread, else
-  // at once; then `then` on the I/O thread. What either throws is the response.
-  void in_parts(const Respond& respond, const std::string& tenant, size_t num_bytes,
+  // Runs `work` elsewhere when it is so long that it would hold the I/O thread (more than
+  // kReadAtOnce to read, say), else at once; then `then` on the I/O thread. What either throws is
+  // the response.
+  void in_parts(const Respond& respond, const std::string& tenant, bool is_long,
                 std::function<void()> work, std::function<void()> then);
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
   std::string guarded(const char* step, const std::function<void()>& body);
