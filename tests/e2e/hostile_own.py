@@ -15,14 +15,23 @@ import httpx
 from wire import Wire, ce
 
 ATTACKS = []
+# Rows, also of other files, that start a server of their own and do nothing to any other: a mixed load leaves them out, since nobody
+# there is a tenant of theirs.
+ELSEWHERE = set()
 CONNECTIONS = 24
 
 
 def attack(what, want):
     def register(send):
-        ATTACKS.append((what, want, send))
+        ATTACKS.append(elsewhere(what, want, send))
         return send
     return register
+
+
+def elsewhere(what, want, send):
+    """A row that starts a server of its own."""
+    ELSEWHERE.add(what)
+    return what, want, send
 
 
 @contextlib.contextmanager

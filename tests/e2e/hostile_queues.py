@@ -4,6 +4,7 @@
 import concurrent.futures
 import contextlib
 import json
+import os
 import select
 import socket
 import sqlite3
@@ -250,7 +251,7 @@ def many_checkpoints(w, count=1500):
         names = [row[1] for row in store.execute("PRAGMA table_info(checkpoints)")]
         row = dict(zip(names, store.execute("SELECT * FROM checkpoints WHERE run_id = ?", [model.id]).fetchone()))
         for i in range(count):
-            copy = {**row, "id": f"{i:032x}", "name": f"n{i}", "number": row["number"] + 1 + i, "user_metadata": text}
+            copy = {**row, "id": os.urandom(16).hex(), "name": f"n{i}", "number": row["number"] + 1 + i, "user_metadata": text}
             store.execute(f"INSERT INTO checkpoints VALUES ({','.join('?' * len(names))})", [copy[name] for name in names])
     reply = w.reader.get(f"training_runs/{model.id}/checkpoints")
     page = w.reader.get(f"training_runs/{model.id}/checkpoints?limit=10&offset=1495")

@@ -14,8 +14,10 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import types
 
+import hostile_own
 import hostile_queues
 from hostile import ATTACKS, CASES, MIB, World, memory
 from lifetimes import Server
@@ -30,6 +32,8 @@ READER, EXPIRED, PLAYER = KEYS[-3:]
 NEED_LIMITS = {"the fourth request of a quota of three", "a poll and a heartbeat beyond the quota", "a pass beyond its tenant's tokens",
                "a save beyond its tenant's disk",
                "a second request at 0.001/s", *(row[0] for row in hostile_queues.LIMITED)}
+TRIGGERS = [case for case in CASES + ATTACKS if case[0] not in NEED_LIMITS | hostile_own.ELSEWHERE]
+FAULTS_OF_OURS = (AttributeError, ImportError, NameError, TypeError)
 LOSSES = ["cross_entropy", "importance_sampling", "ppo", "cispo"]
 
 
@@ -74,9 +78,9 @@ def honest(url, number, may_go_on, out):
 class Attacker(World):
     """What the triggers of hostile.py work on, at a server that is there already."""
 
-    def __init__(self, url, pid, folder, number):
+    def __init__(self, url, process, folder, number):
         self.url, self.keys = url, [KEYS[number], KEYS[1 - number], READER, EXPIRED, PLAYER]
-        self.process = types.SimpleNamespace(pid=pid, send_signal=lambda number: os.kill(pid, number))
+        self.process = types.SimpleNamespace(**process, send_signal=lambda number: os.kill(process["pid"], number))
         self.log = types.SimpleNamespace(name=f"{folder}/log")
         self.enter()
 
@@ -90,22 +94,47 @@ class Attacker(World):
             wire.post(f"sessions/{session}/finish", {})
 
 
-def attack(url, pid, folder, number, seed, over, counts, nice=19):
+def told_of(server):
+    """What an attacker knows of the server's process, to hand to a process of its own."""
+    return {"pid": server.process.pid, "args": server.process.args}
+
+
+def new_counts():
+    """How often each trigger ran to its end, then how often each was given up, of one attacker."""
+    return multiprocessing.Array("q", 2 * len(TRIGGERS))
+
+
+def triggers_sent(counts, folder):
+    """(triggers that ran to their end, those given up, which never ran); fails where one broke for a reason of its own."""
+    for path in pathlib.Path(folder).glob("broken*"):
+        raise AssertionError(path.read_text())
+    sums = [sum(column) for column in zip(*counts)]
+    done, given_up = sums[:len(TRIGGERS)], sums[len(TRIGGERS):]
+    never = [case[0] for case, count in zip(TRIGGERS, done) if count == 0]
+    return sum(done), sum(given_up), never
+
+
+def attack(url, process, folder, number, seed, over, counts, nice=19):
     os.nice(nice)
-    dice, triggers = random.Random(seed), [case for case in CASES + ATTACKS if case[0] not in NEED_LIMITS]
+    dice = random.Random(seed)
     world = None
     while not over.is_set():
-        for what, _, send in dice.sample(triggers, len(triggers)):
+        for i in dice.sample(range(len(TRIGGERS)), len(TRIGGERS)):
+            what, _, send = TRIGGERS[i]
             if over.is_set():
                 break
             if number == 1 and what.startswith("SIGHUP"):
                 continue  # one file of keys, one writer
             try:
-                world = world or Attacker(url, pid, folder, number)
+                world = world or Attacker(url, process, folder, number)
                 send(world)
-                counts[0] += 1
+                counts[i] += 1
+            except FAULTS_OF_OURS:
+                with open(f"{folder}/broken{number}", "a") as file:
+                    file.write(f"{what}: {traceback.format_exc()}\n")
+                return
             except Exception:  # noqa: BLE001: whatever it was told; the next one begins anew
-                counts[1] += 1
+                counts[len(TRIGGERS) + i] += 1
                 try:
                     world.leave()
                 except Exception:  # noqa: BLE001
@@ -114,7 +143,7 @@ def attack(url, pid, folder, number, seed, over, counts, nice=19):
 
 
 def run(strata, model, folder, honest_tenants, may_go_on, others):
-    """[(told, seconds)] by tenant; `others(url, pid, folder)` starts what runs beside them and returns what ends it."""
+    """[(told, seconds)] by tenant; `others(url, process, folder)` starts what runs beside them and returns what ends it."""
     server = serve(strata, model, folder)
     rounds = {number: [] for number in honest_tenants}
     faults, most = [], 0
@@ -124,7 +153,7 @@ def run(strata, model, folder, honest_tenants, may_go_on, others):
             honest(server.url, number, may_go_on(number), rounds[number])
         except BaseException as error:  # noqa: BLE001: reported below
             faults.append((number, error))
-    end = others(server.url, server.process.pid, folder)
+    end = others(server.url, told_of(server), folder)
     threads = [threading.Thread(target=work, args=(number,)) for number in honest_tenants]
     for thread in threads:
         thread.start()
@@ -144,11 +173,11 @@ def main():
     seed = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     tenants = range(2, 2 + HONEST)
     with tempfile.TemporaryDirectory() as folder:
-        counts = [multiprocessing.Array("q", 2) for _ in range(2)]
+        counts = [new_counts() for _ in range(2)]
 
-        def attackers(url, pid, work):
+        def attackers(url, process, work):
             over = multiprocessing.Event()
-            group = [multiprocessing.Process(target=attack, args=(url, pid, work, i, seed + i, over, counts[i]), daemon=True)
+            group = [multiprocessing.Process(target=attack, args=(url, process, work, i, seed + i, over, counts[i]), daemon=True)
                      for i in range(2)]
             for each in group:
                 each.start()
@@ -163,7 +192,7 @@ def main():
                              lambda number: lambda done: done == 0 or time.monotonic() < until, attackers)
         over = threading.Event()
 
-        def replacements(url, pid, work):
+        def replacements(url, _process, _work):
             threads = [threading.Thread(target=honest, args=(url, i, lambda done: not over.is_set(), [])) for i in range(2)]
             for thread in threads:
                 thread.start()
@@ -174,14 +203,15 @@ def main():
                     thread.join()
             return end
         alone, _ = run(strata, model, f"{folder}/alone", tenants, lambda number: lambda done: done < len(attacked[number]), replacements)
+        sent, failed, never = triggers_sent(counts, f"{folder}/attacked")
     worst = collections.Counter()
     for number in tenants:
         for i, ((told, _), (wanted, _)) in enumerate(zip(attacked[number], alone[number], strict=True)):
             assert told == wanted, f"tenant {number}: round {i} is not what it is beside honest tenants"
         took, would = [sum(second for _, second in rounds[number]) for rounds in (attacked, alone)]
         worst[number] = took / would
-    sent, failed = [sum(count[i] for count in counts) for i in range(2)]
-    print(f"mixed: {seconds:.0f} s: {sent} triggers, {failed} of which the attackers gave up; {sum(map(len, attacked.values()))} rounds of "
+    print(f"mixed: {seconds:.0f} s: {sent} triggers ran to their end, of {len(TRIGGERS) - len(never)} kinds of {len(TRIGGERS)}, and {failed} "
+          f"were given up; {sum(map(len, attacked.values()))} rounds of "
           f"{HONEST} honest tenants bit for bit as beside honest ones, in {min(worst.values()):.2f} to {max(worst.values()):.2f} times "
           f"their time; anonymous memory at most {most // MIB} of {MEMORY // MIB} MiB")
     assert sent > 20, "hardly any attack"
