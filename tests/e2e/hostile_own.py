@@ -35,18 +35,22 @@ def elsewhere(what, want, send):
 
 
 @contextlib.contextmanager
-def server(w, folder, listen, *more, audit="audit"):
-    """The port of a server like the world's, with other options; its log is in `folder`."""
+def server(w, folder, listen, *more, audit="audit", works=True):
+    """The port of a server like the world's, with other options; its log is in `folder`. The world's bystander is there too, who
+    only beats where it does not work: where changes are refused."""
     model, keys = [w.process.args[w.process.args.index(name) + 1] for name in ("--model", "--keys")]
-    with open(f"{folder}/log", "w") as log:
-        process = subprocess.Popen([w.process.args[0], "serve", "--model", model, "--keys", keys, "--data", f"{folder}/state", "--audit",
-                                    f"{folder}/{audit}", "--listen", listen, "--memory", "1GiB", *more], stdout=subprocess.PIPE, stderr=log,
-                                   text=True)
-        try:
-            yield next(int(line.rsplit(":", 1)[1]) for line in process.stdout if line.startswith("listening on "))
-        finally:
-            process.kill()
-            process.wait(60)
+    with open(f"{folder}/log", "a") as log, contextlib.ExitStack() as ends:
+        process = w.watch.start(
+            subprocess.Popen, [w.process.args[0], "serve", "--model", model, "--keys", keys, "--data", f"{folder}/state", "--audit",
+                               f"{folder}/{audit}", "--listen", listen, "--memory", "1GiB", *more], stdout=subprocess.PIPE, stderr=log, text=True)
+        ends.callback(process.wait, 60)
+        ends.callback(process.kill)
+        port = next(int(line.rsplit(":", 1)[1]) for line in process.stdout if line.startswith("listening on "))
+        bystander = w.watch.bystander(f"http://127.0.0.1:{port}", process.pid, 1 << 30, works)
+        ends.callback(bystander.end)
+        bystander.begin()
+        yield port
+        w.watch.outside += bystander.report("  at a server of its own")
 
 
 def own_address():
@@ -59,8 +63,9 @@ def own_address():
             return None
 
 
-def status(port, method, path, key, **more):
-    return httpx.request(method, f"http://127.0.0.1:{port}/api/v1/{path}", headers={"X-API-Key": key} if key else {}, timeout=20, **more).status_code
+def status(port, method, path, key, host="127.0.0.1", **more):
+    more = {"headers": {"X-API-Key": key} if key else {}, "timeout": 20, **more}
+    return httpx.request(method, f"http://{host}:{port}/api/v1/{path}", **more).status_code
 
 
 @attack("all connections held by one address, idle, and a request of another", 200)
@@ -107,7 +112,7 @@ def hanging_disk(w):
     with tempfile.TemporaryDirectory() as folder:
         os.mkfifo(f"{folder}/audit")
         reader = os.open(f"{folder}/audit", os.O_RDONLY | os.O_NONBLOCK)
-        with server(w, folder, "127.0.0.1:0", "--audit-sync", "on") as port:
+        with server(w, folder, "127.0.0.1:0", "--audit-sync", "on", works=False) as port:
             fill(f"{folder}/audit")
             changed = status(port, "POST", "create_session", w.keys[0], json={"tags": [], "sdk_version": "1"})
             read = status(port, "GET", "get_server_capabilities", w.keys[0])
@@ -151,12 +156,12 @@ def held_request(wire):
     return model.send([ce([5, 9, 17])]).json()["request_id"]
 
 
-def poll(port, key, request):
+def poll(port, key, request, headers="", host="127.0.0.1"):
     """A connection that polls."""
     body = json.dumps({"request_id": request}).encode()
-    peer = socket.create_connection(("127.0.0.1", port))
+    peer = socket.create_connection((host, port))
     peer.sendall(b"POST /api/v1/retrieve_future HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                 + f"X-API-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+                 + f"{headers}X-API-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
     return peer
 
 
