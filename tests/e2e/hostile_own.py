@@ -204,3 +204,62 @@ def polls_everywhere(w):
             seen |= {answer_of(peer, 0.05) for peer in peers}
     seen = sorted(seen - {None, 0, 503})
     return f"{', '.join(map(str, seen))}; {', '.join(map(str, sorted(codes)))}"
+
+
+@attack("a read-only key that ends a session of before a restart, with sampling sessions; one of them samples", "403, sampled")
+def reader_after_a_restart(w):
+    with tempfile.TemporaryDirectory() as folder:
+        with server(w, folder, "127.0.0.1:0") as port:
+            trainer = Wire(f"http://127.0.0.1:{port}", w.keys[0])
+            session = trainer.session()
+            sampler = trainer.sampler(session, 0, base_model="tiny")
+        with server(w, folder, "127.0.0.1:0") as port:
+            code = status(port, "POST", f"sessions/{session}/finish", w.keys[2], json={})
+            again = Wire(f"http://127.0.0.1:{port}", w.keys[0])
+            done = again.sampled(sampler, 1, [5, 9, 17], max_tokens=2)
+    return f"{code}, {'sampled' if done.sequences else 'nothing'}"
+
+
+@attack("a download that is read with 20 KiB/s where 1 MiB/s is the least; then a quick one", "cut; whole")
+def slow_download(w):
+    with tempfile.TemporaryDirectory() as folder, server(
+            w, folder, "127.0.0.1:0", "--min-download-rate", "1MiB", "--body-timeout", "1") as port:
+        trainer = Wire(f"http://127.0.0.1:{port}", w.keys[0])
+        model = trainer.model(trainer.session(), rank=128)
+        model.save("large")
+        url = httpx.URL(trainer.get(f"training_runs/{model.id}/checkpoints/weights/large/archive", timeout=60).json()["url"])
+        size, got, end = len(httpx.get(url, timeout=60).content), 0, time.monotonic() + 12
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.settimeout(60)
+            peer.connect(("127.0.0.1", port))
+            peer.sendall(f"GET {url.raw_path.decode()} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            with contextlib.suppress(ConnectionResetError):
+                while piece := peer.recv(2048 if time.monotonic() < end else 65536):  # at last what is on its way, at once
+                    got += len(piece)
+                    time.sleep(0.1 if time.monotonic() < end else 0)
+        whole = len(httpx.get(url, timeout=60).content) == size
+    return f"{'cut' if got < size else 'whole'}; {'whole' if whole else 'cut'}"
+
+
+@attack("20 requests at once with made-up X-Forwarded-For where an address may have 12; the audit log", "503; its own address")
+def made_up_addresses(w):
+    address = own_address()
+    if address is None or address.startswith("127."):
+        print("  (this machine has no second address: who comes from loopback has no such limit)", flush=True)
+    made_up = {"X-Forwarded-For": "203.0.113.9", "X-API-Key": w.keys[0], "Host": "127.0.0.1"}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as kept:
+        with server(w, folder, "0.0.0.0:0", "--max-connections-per-address", "12") as port:
+            request = held_request(Wire(f"http://127.0.0.1:{port}", w.keys[0]))
+            peers = [kept.enter_context(poll(port, w.keys[0], request, f"X-Forwarded-For: 203.0.113.{i}\r\n", address or "127.0.0.1"))
+                     for i in range(20)]
+            codes = {answer_of(peer, 0.2) for peer in peers}
+            for peer in peers:
+                peer.close()
+            end = time.monotonic() + 30
+            while status(port, "POST", "create_session", None, json={"tags": []}, headers=made_up, host=address or "127.0.0.1") != 200:
+                assert time.monotonic() < end, "the address stays refused"
+                time.sleep(0.1)
+        last = json.loads(pathlib.Path(folder, "audit").read_text().splitlines()[-1])
+    limited = 503 if 503 in codes or not address else sorted(codes, key=str)
+    return f"{limited}; {'its own address' if last['address'] == (address or '') else last['address']}"

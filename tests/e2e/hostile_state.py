@@ -23,6 +23,13 @@ def refused_name(w, name):
     return told(w.model.op("save_weights", path=name), f"name '{name}': want [A-Za-z0-9._-]{{1,255}}, and not dots alone")
 
 
+def run_without_utf8(w):
+    """What is told about a run whose name is no UTF-8 has nothing of how the store is asked."""
+    reply = w.wire.get("training_runs/%ff")
+    words = [word for word in ("SELECT", "state store", "sqlite", "tenant,") if word.lower() in reply.text.lower()]
+    return f"{reply.status_code}, {'no SQL' if not words else reply.text}"
+
+
 def copies_of_one_number(w):
     """Copies to one number of a session, all at once: how they are answered."""
     path = w.model.save("raced")["path"]
@@ -81,6 +88,7 @@ def samplers_of_a_tenant(w):
 
 
 REQUESTS = [
+    ("a run whose name is no UTF-8, and what is told of it", "400, no SQL", run_without_utf8),
     ("a number of a list with %00", "400, told as it is",
      lambda w: told(w.wire.get("training_runs?limit=5%00x"), "got '5\\x00x', want a whole number from 0")),
     ("a save named é", "400, told as it is", lambda w: refused_name(w, "é")),

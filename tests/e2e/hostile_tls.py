@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile peers of a server that speaks TLS, as rows of tests/e2e/hostile.py: `ATTACKS` of (what, want, send(world))."""
 import os
+import pathlib
+import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
 
 from tls import make_certificate
+from wire import wait_until
 
 ATTACKS = []
 HEADER_TIMEOUT = 10  # what a silent peer has by default
@@ -146,6 +150,44 @@ def old(w):
             return "spoken"
     except (ssl.SSLError, ConnectionError):
         return "refused"
+
+
+@attack("a client that knows no key exchange but static RSA", "refused")
+def static_rsa(w):
+    made = context()
+    made.maximum_version = ssl.TLSVersion.TLSv1_2
+    made.set_ciphers("kRSA:@SECLEVEL=0")
+    try:
+        with socket.create_connection(("127.0.0.1", w.port), timeout=5) as peer, made.wrap_socket(peer) as tls:
+            return tls.cipher()[0]
+    except (ssl.SSLError, ConnectionError):
+        return "refused"
+
+
+@attack("SIGHUP with a certificate of another key, and another tenant's new connection", "200, the old one")
+def mismatched(w):
+    place = pathlib.Path(os.environ["SSL_CERT_FILE"])
+    kept, trusts = place.read_text(), context()
+    with tempfile.TemporaryDirectory() as folder:
+        other = make_certificate(folder, "other")[0].read_text()
+
+    def served():
+        with socket.create_connection(("127.0.0.1", w.port), timeout=30) as peer, trusts.wrap_socket(peer) as tls:
+            tls.sendall(w.head("GET /api/v1/get_server_capabilities HTTP/1.1").replace(w.keys[0].encode(), w.keys[1].encode()))
+            return int(tls.recv(64)[9:12]), ssl.DER_cert_to_PEM_cert(tls.getpeercert(True)).split()
+
+    def told(text):
+        return text in pathlib.Path(w.log.name).with_name("audit").read_text()
+    try:
+        place.write_text(other)
+        w.process.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: told("certificate: the old one stays"), 30), "nothing of it in the audit log"
+        code, certificate = served()
+    finally:
+        place.write_text(kept)
+        w.process.send_signal(signal.SIGHUP)
+    assert wait_until(lambda: told("certificate: read again"), 30)
+    return f"{code}, {'the old one' if certificate == kept.split() else 'another one'}"
 
 
 @attack("a renegotiation", "refused")
