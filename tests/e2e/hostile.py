@@ -199,7 +199,7 @@ case("two different Content-Length headers", 400)(lambda w: w.raw(w.head(
 case("a malformed chunk", 400)(lambda w: w.raw(w.head(
     "POST /api/v1/asample HTTP/1.1", "Content-Type: application/json", "Transfer-Encoding: chunked", body=b"zz\r\n{}")))
 case("Host of another site (DNS rebinding)", 421)(lambda w: w.raw(w.head("GET / HTTP/1.1", "Host: evil.example")))
-case("no Host", 421)(lambda w: w.raw(b"GET / HTTP/1.1\r\n\r\n"))
+case("no Host", 400)(lambda w: w.raw(b"GET / HTTP/1.1\r\n\r\n"))
 case("Origin of another site", 403)(lambda w: w.raw(w.head("GET / HTTP/1.1", "Origin: http://evil.example")))
 case("a body as text/plain (a form of another site)", 415)(lambda w: w.raw(w.head(
     "POST /api/v1/create_session HTTP/1.1", "Content-Type: text/plain", "Content-Length: 2", body=b"{}")))

@@ -207,6 +207,14 @@ bool has_folded_trailer(std::string_view taken) {
          taken.find("\n\t") != std::string_view::npos;
 }
 
+// A bare LF in a quoted string ends the line for some, and the parser takes it.
+void check_chunk_line(uint64_t /*size*/, boost::beast::string_view extensions, error_code& fault) {
+  const auto is_control = [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
+  };
+  if (std::ranges::any_of(extensions, is_control)) fault = http::error::bad_chunk_extension;
+}
+
 }  // namespace
 
 asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, Incoming from,
@@ -214,6 +222,7 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
                                                     Request& request) {
   BodySink sink(options, body_limit(options, request.route), request);
   BodyParser& parser = from.parser;
+  parser.on_chunk_header(check_chunk_line);
   for (bool wants_more = from.buffer.size() == 0; !parser.is_done();
        wants_more = wants_more || from.buffer.size() == 0) {
     if (auto slow = sink.check_rate(now_seconds())) co_return slow;

@@ -195,7 +195,8 @@ constexpr uint64_t kUnreadBody = 1 << 20;
 }  // namespace
 
 BodyLimit body_limit(const HttpOptions& options, const Route* route) {
-  if (route != nullptr && !route->needs_key) return {0, "endpoints without a key read none"};
+  const bool reads_none = route != nullptr && route->body == BodyKind::kNone;
+  if (reads_none && route->size != BodySize::kUnread) return {0, "it reads none"};
   const BodySize size = route == nullptr ? BodySize::kSmall : route->size;
   switch (size) {
     case BodySize::kData:
@@ -291,6 +292,14 @@ std::optional<Response> check_body(const RequestCheck& with, AnnouncedBody body,
   return std::nullopt;
 }
 
+// Whether it has the form of one (RFC 3986, 3.2.2 and 3.2.3), without a user.
+bool is_host(std::string_view text) {
+  return !text.empty() && text.find_first_not_of(
+                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                              "abcdefghijklmnopqrstuvwxyz0123456789"
+                              "-._~!$&'()*+,;=%[]:") == std::string_view::npos;
+}
+
 std::optional<Response> check_head(const RequestCheck& with, std::string_view raw_path,
                                    AnnouncedBody body, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
@@ -298,6 +307,10 @@ std::optional<Response> check_head(const RequestCheck& with, std::string_view ra
   // First, since refusals have the form of their path.
   if (is_path) request.path = std::string(with.rules.without_prefix(*path));
   const std::string_view host = request.header("host");
+  if (!is_host(host)) {  // RFC 9112, 3.2
+    return error_response(400, fmt::format("Host: got '{}', wanted the name of this server",
+                                           one_word(host.substr(0, 100))));
+  }
   if (!with.rules.knows_host(host)) {
     return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
                                            "--public-url if clients reach it by that name",
