@@ -18,6 +18,7 @@
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
 #include "server/checkpoints/row_rules.h"
+#include "server/http/message.h"
 #include "server/state/schema.h"
 #include "server/state/stoppable_sqlite.h"
 #include "server/state/store.h"
@@ -146,14 +147,42 @@ class Check {
     for (const char* table : {"sessions", "runs", "checkpoints"}) {
       const std::string where = fmt::format("{}/strata.db: {}: user_metadata", data_, table);
       for_each_text(table, "user_metadata", [&](const std::string& text) {
-        guard(where, [&] { check_json(text, where); });
+        guard(where, [&] { check_json(text, where, JsonReader::Kind::kObject); });
       });
     }
     check_ends();
+    check_texts();
+    const std::string tags = fmt::format("{}/strata.db: sessions: tags", data_);
+    for_each_text("sessions", "tags", [&](const std::string& text) {
+      guard(tags, [&] { check_json(text, tags, JsonReader::Kind::kArray); });
+    });
     for (const char* table : {"runs", "checkpoints"}) {
       const std::string where = fmt::format("{}/strata.db: {}", data_, table);
       for_each_text(table, "lora",
                     [&](const std::string& text) { guard(where, [&] { check_lora(text); }); });
+    }
+  }
+
+  // Of every table: the store refuses such texts, and folders and addresses are made of names.
+  void check_texts() {
+    for (const SqlRow& row :
+         sql_->run("SELECT tables.name, columns.name FROM sqlite_master AS tables JOIN "
+                   "pragma_table_info(tables.name) AS columns WHERE tables.type = 'table' AND "
+                   "tables.name NOT LIKE 'sqlite_%' AND columns.type = 'TEXT'",
+                   {})
+             .rows) {
+      const auto& table = std::get<std::string>(row[0]);
+      const auto& column = std::get<std::string>(row[1]);
+      int64_t count = 0;
+      std::string first;
+      for_each_text(table, column, [&](const std::string& text) {
+        if (fits_column(table, column, text)) return;
+        if (++count == 1) first = one_word(text.substr(0, 100));
+      });
+      stop_if_asked();
+      if (count > 0)
+        damage(fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'",
+                           data_, count, table, column, first));
     }
   }
 
@@ -180,9 +209,10 @@ class Check {
   }
 
   // Answers carry it as it is.
-  static void check_json(const std::string& text, const std::string& where) {
+  static void check_json(const std::string& text, const std::string& where, JsonReader::Kind kind) {
     JsonReader json(text, where);
-    if (json.kind() != JsonReader::Kind::kObject) json.fail("is no object");
+    if (json.kind() != kind)
+      json.fail(kind == JsonReader::Kind::kArray ? "is no array" : "is no object");
     json.skip();
     json.end();
   }

@@ -74,7 +74,6 @@ class CheckpointRegistry {
   CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
   void abandon(const std::string& dir) noexcept;
 
-  [[nodiscard]] const std::string& data_path() const { return data_.path(); }
   // Where the checkpoint's files lie. Error when the row's names make no such path.
   [[nodiscard]] std::string folder(const CheckpointRow& row) const;
   // What a client may download: no marker, no strata.json.

@@ -3,9 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "server/checkpoints/tinker_path.h"
 #include "server/http/message.h"
 #include "server/keys.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 
@@ -19,6 +23,21 @@ bool is_path_part(std::string_view text) {
          text.find_first_not_of(
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
              "0123456789._:-") == std::string_view::npos;
+}
+
+bool fits_column(std::string_view table, std::string_view column, std::string_view text) {
+  if (!text::is_valid_utf8(text)) return false;
+  if (column == "tenant" || (table == "tenants" && column == "name")) return valid_tenant(text);
+  if (column == "session_id" || column == "run_id") return is_path_part(text);
+  if (column == "id") return table == "stability_prompts" || is_path_part(text);
+  if (column == "kind") return parse_kind(text).has_value();
+  if (column != "state") return true;
+  constexpr std::array<std::string_view, 3> kSession = {"active", "finished", "timed_out"};
+  constexpr std::array<std::string_view, 4> kRun = {"live", "unloaded", "lost", "copy"};
+  const auto stands_in = [&](const auto& names) {
+    return std::ranges::find(names, text) != names.end();
+  };
+  return table == "sessions" ? stands_in(kSession) : stands_in(kRun);
 }
 
 bool makes_a_folder(const RowNames& row) {

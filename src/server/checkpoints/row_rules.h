@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint's row may say: its folder's path is made of it, so a row that somebody else
-// wrote could name any folder of the machine. Whoever reads rows of a database holds them against
+// wrote could name any folder of the machine; and names of other rows make addresses, and are asked
+// for again. Whoever reads rows of a database holds them against
 // this before it makes a path: the start, a backup, a check, a restoration.
 #pragma once
 #include <string>
@@ -17,6 +18,9 @@ struct RowNames {
 std::string fault_of(const RowNames& row);
 // Likewise, without its name: what a folder's path is made of.
 bool makes_a_folder(const RowNames& row);
+
+// Whether a server writes such a text into that column of that table of the state store.
+bool fits_column(std::string_view table, std::string_view column, std::string_view text);
 
 // One part of a path below the folder of checkpoints: a run's id, or a file's name.
 bool is_path_part(std::string_view text);

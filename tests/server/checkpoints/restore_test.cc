@@ -59,11 +59,29 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
   const Case cases[] = {
       {insert + "('" + id +
            "','run','../../victim','weights','x',9,1,1,0,'b','{\"rank\":8}',1.0,0)",
-       "a row that no server wrote"},
+       "have a tenant that no server writes, as '../../victim'"},
       {insert + "('" + id + "','../r','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
-       "a row that no server wrote"},
+       "have a run_id that no server writes"},
       {insert + "('0/..','run','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
+       "have a id that no server writes"},
+      {insert + "('0','run','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
        "a row that no server wrote"},
+      {insert + "('" + id + "','run','alice','weights','a/b',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
+       "a row that no server wrote"},
+      // Each sweep would end at such a tenant, and what it looks at first would stay for ever.
+      {"UPDATE sessions SET tenant = CAST(x'ff' AS TEXT)", "1 rows of sessions have a tenant"},
+      {"UPDATE sessions SET id = CAST(x'01ff' AS TEXT)", "sessions have a id"},
+      {"UPDATE sessions SET id = '../../x'", "sessions have a id that no server writes, as '../"},
+      {"UPDATE sessions SET sdk_version = CAST(x'c3' AS TEXT)", "sessions have a sdk_version"},
+      {"UPDATE sessions SET state = 'asleep'", "sessions have a state"},
+      {"UPDATE sessions SET tags = '[],\"evil\":1'", "sessions: tags"},
+      {"UPDATE runs SET id = 'a/b'", "runs have a id"},
+      {"UPDATE runs SET state = 'active'", "runs have a state"},
+      {"INSERT INTO tenants VALUES ('a b', 99, 1)", "tenants have a name"},
+      {"INSERT INTO samplers VALUES ('s:sample:0', 'a/b', 0, 'alice', 9, 1, 'b', NULL, NULL, 0, 1)",
+       "samplers have a session_id"},
+      {"INSERT INTO idempotency VALUES ('alice', 'copy', CAST(x'ff' AS TEXT), 'v', 1, 1)",
+       "idempotency have a name"},
       {"CREATE TRIGGER evil AFTER UPDATE ON meta BEGIN DELETE FROM checkpoints; END", "trigger"},
       {"CREATE VIEW evil AS SELECT 1", "view evil"},
       {"DROP TABLE usage_by_key", "of usage_by_key"},
@@ -230,7 +248,7 @@ TEST_F(Backup, TheStartAndABackupRefuseARowThatNamesAnotherFolder) {
           "('00000000000000000000000000000000','run','../../victim','weights','x',9,1,1,0,'b',"
           "'{\"rank\":8}',1.0,0)",
           {});
-  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("no server wrote"));
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("no server writes"));
   DataDir dir(data());
   StateStore store(open_sqlite(dir.database()), 2000);
   EXPECT_THAT(error_of([&] { CheckpointRegistry(dir, store, {}); }), HasSubstr("no server wrote"));
@@ -296,6 +314,14 @@ TEST(Restore, TakesNoFileThatABackupDoesNotHave) {
   writer.add("secret", "b", 0);
   writer.commit();
   EXPECT_THAT(error_of([&] { restore(path, dir.file("out")); }), HasSubstr("there twice"));
+  for (const char* list : {"MANIFEST", "MANIFEST.hmac"}) {
+    TarWriter lists(path);
+    lists.add("secret", "a", 0);
+    lists.add(list, "a", 0);
+    lists.add(list, "b", 0);
+    lists.commit();
+    EXPECT_THAT(error_of([&] { restore(path, dir.file("out")); }), HasSubstr("there twice"));
+  }
   TarWriter unlisted(path);
   unlisted.add("secret", "a", 0);
   unlisted.add("MANIFEST", "", 0);
