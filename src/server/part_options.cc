@@ -2,6 +2,7 @@
 #include "server/part_options.h"
 
 #include <algorithm>
+#include <filesystem>
 
 namespace strata::server {
 namespace {
@@ -20,9 +21,20 @@ KeySources key_sources(const ServeOptions& options) {
   return sources;
 }
 
+std::vector<std::string> folders_of(const ServeOptions& options, const DataDir& data,
+                                    const BaseNames& names) {
+  std::vector<std::string> out = names.directories();
+  for (const BaseName& name : names.names()) out.push_back(name.adapter);
+  out.push_back(data.path());
+  out.push_back(options.offload.empty() ? std::filesystem::temp_directory_path().string()
+                                        : options.offload);
+  return out;
+}
+
 ServiceOptions service_options(const ServeOptions& options, const Budget& budget,
-                               const DataDir& data, int64_t boot) {
+                               const DataDir& data, const BaseNames& names, int64_t boot) {
   ServiceOptions out;
+  out.folders = folders_of(options, data, names);
   out.futures = {.secret = data.secret(),
                  .boot = boot,
                  .result_ttl = options.result_ttl,

@@ -2,7 +2,10 @@
 // The options of each of the server's parts, out of what the operator said.
 #pragma once
 #include <cstdint>
+#include <string>
+#include <vector>
 
+#include "server/base_names.h"
 #include "server/budget.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/http/server.h"
@@ -13,8 +16,11 @@
 namespace strata::server {
 
 KeySources key_sources(const ServeOptions& options);
+// Where the operator has files that a failure may name.
+std::vector<std::string> folders_of(const ServeOptions& options, const DataDir& data,
+                                    const BaseNames& names);
 ServiceOptions service_options(const ServeOptions& options, const Budget& budget,
-                               const DataDir& data, int64_t boot);
+                               const DataDir& data, const BaseNames& names, int64_t boot);
 HttpOptions http_options(const ServeOptions& options, const Budget& budget);
 HttpOptions metrics_options(const ServeOptions& options, int port);
 

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace strata::server {
 namespace {
 
@@ -23,6 +26,18 @@ TEST(ShownText, IsCutBetweenCharacters) {
   EXPECT_EQ(shown_text("abcd", 4), "abcd");
   EXPECT_EQ(shown_text("abcde", 4), "abcd...");
   EXPECT_EQ(shown_text("abc\xc3\xa9z", 4), "abc\xc3\xa9...");
+}
+
+TEST(NamesFolder, AFileInOneIsNamedAndAWordIsNot) {
+  const std::vector<std::string> folders = {"", "state", "/srv/models/qwen", "/tmp"};
+  for (const char* told : {"state/tmp/x: no space", "open 'state/x'", "in /srv/models/qwen: gone",
+                           "/srv/models/qwen/config.json: cut", "/tmp/strata-offload: full"}) {
+    EXPECT_TRUE(names_folder(told, folders)) << told;
+  }
+  for (const char* told : {"the state of the model", "load_state: no such file", "restate/x",
+                           "/home/state/x", "tinker://s:train:0/weights/a", "/srv/models/other"}) {
+    EXPECT_FALSE(names_folder(told, folders)) << told;
+  }
 }
 
 }  // namespace

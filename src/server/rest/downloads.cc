@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -122,10 +123,10 @@ bool wants_merged(const Request& request) {
 }
 
 // Why there is no merged model; where things lie on this machine is nobody's business.
-Response merge_fault(const std::exception& fault, const std::string& data_path) {
+Response merge_fault(const std::exception& fault, std::span<const std::string> folders) {
   const auto* error = dynamic_cast<const Error*>(&fault);
   const std::string text = fault.what();
-  if (error == nullptr || text.find(data_path) != std::string::npos) {
+  if (error == nullptr || names_folder(text, folders)) {
     return busy_response(503, "the merged model could not be written", 5);
   }
   const std::string message = fmt::format("archive: merged: {}", text);
@@ -233,7 +234,7 @@ void Rest::merged_archive(const std::string& tenant, const CheckpointRow& row,
             return answer->give(busy_response(429, error.what(), 5));
           log(LogLevel::kError,
               fmt::format("merged archive of {}: {}", path_of(row).text(), error.what()));
-          answer->give(merge_fault(error, parts_.registry.data_path()));
+          answer->give(merge_fault(error, parts_.folders));
         }
       });
   if (!is_taken) answer->give(busy_response(429, kManyArchives, 5));

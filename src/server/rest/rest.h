@@ -41,7 +41,8 @@ struct RestParts {
   Usage& usage;
   Worker& merges;  // makes merged models
   const BaseNames& names;
-  ModelMerger merger;  // none: nothing is merged
+  ModelMerger merger;                     // none: nothing is merged
+  std::vector<std::string> folders = {};  // that no client is told of
   // What lists take while they are made.
   SharedLimit responses = SharedLimit(64LL << 20);
 };

@@ -12,12 +12,13 @@
 #include "server/http/router.h"
 #include "server/json.h"
 #include "server/service/refusals.h"
+#include "server/shown_text.h"
 
 namespace strata::server {
 namespace {
 
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
-constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
+constexpr double kBehind = 0.5;  // ticks that come later than this, not one alone: no new work
 
 size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.logprobs.size(); }
 
@@ -349,7 +350,7 @@ void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::
 
 // Where the server's files lie is the operator's to know.
 std::string Service::for_clients(const std::string& message) const {
-  if (message.find(parts_.registry.data_path()) == std::string::npos) return message;
+  if (!names_folder(message, options_.folders)) return message;
   log(LogLevel::kError, message);
   return "the server could not read or write its files; its log says why";
 }

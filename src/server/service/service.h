@@ -54,6 +54,7 @@ struct ServiceOptions {
   int64_t max_tenant_samplers = 262144;     // rows in the store
   int64_t max_ephemerals = 256;  // samplers of a session that live in memory or tmp alone
   bool stable_reinforce = true;
+  std::vector<std::string> folders = {};                   // that no client is told of
   SharedLimit remembered_bytes = SharedLimit(64LL << 20);  // of numbers that came before
   SharedLimit sampler_bytes = SharedLimit(64LL << 20);     // of sampling sessions in use
 };

@@ -48,6 +48,7 @@ class RestTest : public ::testing::Test {
                {.bytes = {100},
                 .write = [this](size_t, const std::string& from,
                                 const std::string& to) { return merge_(from, to); }},
+               {data_.path()},
                responses_}) {
     rest_.add_routes(router_);
     for (const char* tenant : {"alice", "bob"}) {

@@ -31,6 +31,7 @@ class House {
         std::make_unique<FaultySql>(open_sqlite(data_.database()), faults_), wall_seconds());
     registry_ = std::make_unique<CheckpointRegistry>(data_, *store_, disk);
     options_.futures.secret = data_.secret();
+    options_.folders = {data_.path()};
     restart();
   }
 
