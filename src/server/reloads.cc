@@ -3,6 +3,7 @@
 
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 
@@ -13,23 +14,25 @@ struct Reloads::State {
 
   void loop() {
     for (;;) {
+      std::vector<Use> behind;
       {
         const MutexLock lock(mutex);
-        while (!is_asked && !is_stopping) wake.wait(mutex);
+        while (asked.empty() && !is_stopping) wake.wait(mutex);
         if (is_stopping) return;
-        is_asked = false;
+        behind.swap(asked);
       }
-      const Use use = read();
+      behind.insert(behind.begin(), read());
       const MutexLock lock(mutex);
       if (is_stopping) return;
-      use();
+      for (const Use& use : behind)
+        if (use) use();
     }
   }
 
   const Read read;
   Mutex mutex;
   CondVar wake;
-  bool is_asked GUARDED_BY(mutex) = false;
+  std::vector<Use> asked GUARDED_BY(mutex);  // what is to follow, of each time
   bool is_stopping GUARDED_BY(mutex) = false;
 };
 
@@ -43,9 +46,9 @@ Reloads::~Reloads() {
   state_->wake.notify_all();
 }
 
-void Reloads::ask() {
+void Reloads::ask(Use then) {
   const MutexLock lock(state_->mutex);
-  state_->is_asked = true;
+  state_->asked.push_back(std::move(then));
   state_->wake.notify_all();
 }
 

@@ -22,8 +22,8 @@ class Reloads {
   Reloads(const Reloads&) = delete;
   Reloads& operator=(const Reloads&) = delete;
 
-  // Any thread: reads once more, after what is being read now.
-  void ask();
+  // Any thread: reads once more, after what is being read now. `then` is called behind the Use.
+  void ask(Use then = {});
 
  private:
   struct State;

@@ -39,6 +39,7 @@ constexpr int kTextThreads = 2;         // of OpenAI's clients: a long chat dela
 constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the disk, of a tenant
 constexpr size_t kMostLists = 64;       // that wait to be read, of a tenant
 constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
+constexpr size_t kMostReads = 256;      // of files to send, that wait for the disk, of a tenant
 constexpr size_t kMostMerges = 4;       // that wait to be made, of a tenant
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
@@ -96,9 +97,9 @@ struct TinkerServer::State {
         usage(options.rates, options.quotas, store.usage_rows()),
         names(base_names),
         rest({store, store_lists, registry, signer, worker, lists, archives, reads, usage, merges,
-              names, std::move(merger), budget.responses}),
+              names, std::move(merger), folders_of(options, data, names), budget.responses}),
         stats(std::move(engine_stats)),
-        service(service_options(options, budget, data, store.boot()),
+        service(service_options(options, budget, data, names, store.boot()),
                 {store, registry, names, bases, watch, usage,
                  [this](const std::string& tenant, std::function<void()> job) {
                    worker.post(tenant, std::move(job));
@@ -145,7 +146,7 @@ struct TinkerServer::State {
     worker.stop();
   }
   [[nodiscard]] Reloads::Read reading();
-  void use_keys(const std::shared_ptr<const KeyRing>& read);
+  bool use_keys(const std::shared_ptr<const KeyRing>& read);
   void note_change(const Exchange& exchange);
   void note_refused_login(const Exchange& exchange);
   void note_reload(const std::string& what);
@@ -175,7 +176,7 @@ struct TinkerServer::State {
   Worker lists{{.name = "list", .most_waiting = kMostLists, .drops_at_stop = true}};
   Worker archives{{.name = "archive", .most_waiting = kMostArchives, .drops_at_stop = true}};
   Worker merges{{.name = "merge", .most_waiting = kMostMerges, .drops_at_stop = true}};
-  Worker reads{{.name = "download", .drops_at_stop = true}};
+  Worker reads{{.name = "download", .most_waiting = kMostReads, .drops_at_stop = true}};
   ParsePool parsing{kParseThreads};
   ParsePool texts_parsing{kTextThreads, "texts"};
   Usage usage;
@@ -402,11 +403,11 @@ Reloads::Read TinkerServer::State::reading() {
       if (context) http->use_tls(context);
       if (!tls.empty())
         note_reload(context ? "certificate: read again" : "certificate: the old one stays");
-      note_reload(ring ? "keys: read again" : "keys: the old ones stay");
       if (context) log(LogLevel::kInfo, "certificate: read again");
       if (!tls_fault.empty())
         log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", tls_fault));
-      if (ring) use_keys(ring);
+      const bool is_used = ring && use_keys(ring);
+      note_reload(is_used ? "keys: read again" : "keys: the old ones stay");
       if (!keys_fault.empty())
         log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", keys_fault));
     });
@@ -425,12 +426,14 @@ void TinkerServer::State::note_reload(const std::string& what) {
 }
 
 // The reloads' thread: the I/O thread only takes what is ready, and lets go of nothing large.
-void TinkerServer::State::use_keys(const std::shared_ptr<const KeyRing>& read) {
+// False: they look cut, and those of before stay.
+bool TinkerServer::State::use_keys(const std::shared_ptr<const KeyRing>& read) {
   int64_t lost = 0;
   try {
     lost = read->num_lost_since(*newest);
   } catch (const Error& error) {
-    return log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
+    log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
+    return false;
   }
   for (const std::string& warning : read->warnings()) log(LogLevel::kWarning, warning);
   former = std::exchange(newest, read);
@@ -438,11 +441,12 @@ void TinkerServer::State::use_keys(const std::shared_ptr<const KeyRing>& read) {
   http->post([this, read] { keys = read; });
   log(LogLevel::kInfo,
       fmt::format("keys: read again: {} keys, {} of before are gone", read->num_keys(), lost));
+  return true;
 }
 
-void TinkerServer::reload() {
+void TinkerServer::reload(std::function<void()> then) {
   if (state_->audit) state_->audit->reopen();
-  state_->reloads->ask();
+  state_->reloads->ask(std::move(then));
 }
 
 double TinkerServer::tick_age() const { return state_->scrapes.tick_age(now_seconds()); }

@@ -42,8 +42,8 @@ class TinkerServer {
   // Any thread: what happens to requests, as engines and the scheduler tell it.
   void post(std::vector<api::Event> events);
   // Any thread (SIGHUP): reads the keys and the certificate and opens the audit log again; a
-  // fault is logged and the old ones stay.
-  void reload();
+  // fault is logged and the old ones stay. `then` is called when that is done.
+  void reload(std::function<void()> then = {});
   // Any thread: seconds since the I/O thread said that it runs.
   [[nodiscard]] double tick_age() const;
   // New work is answered 503 from now on.

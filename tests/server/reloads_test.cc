@@ -31,6 +31,17 @@ TEST(Reloads, UsesWhatWasReadOnceForEachTime) {
   EXPECT_EQ(read, 2);
 }
 
+// A manager is told that a reload has been done when it has.
+TEST(Reloads, WhatFollowsComesBehindTheUse) {
+  std::atomic<int> used = 0, followed = 0;
+  Reloads reloads([&] { return [&] { ++used; }; });
+  reloads.ask([&] {
+    EXPECT_EQ(used, 1);
+    ++followed;
+  });
+  wait_for(followed, 1);
+}
+
 // A disk that hangs: who asks, and who ends it all, goes on, and what comes too late is not used.
 TEST(Reloads, NobodyWaitsForAReadThatHangs) {
   auto disk = std::make_shared<std::promise<void>>();

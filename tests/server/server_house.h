@@ -4,6 +4,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,8 +20,11 @@ namespace strata::server {
 
 class ServerHouse {
  public:
-  explicit ServerHouse(const std::string& chat_template, const std::string& db = "")
+  // `change` may change its options.
+  explicit ServerHouse(const std::string& chat_template, const std::string& db = "",
+                       const std::function<void(ServeOptions&)>& change = {})
       : options_(with_memory(dir_.path() + "/data", db)) {
+    if (change) change(options_);
     ServedText text = bundled_text();
     text.chat = text::ChatTemplate::parse(chat_template);
     server_ = std::make_unique<TinkerServer>(

@@ -3,18 +3,26 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
+#include "base/clock.h"
+#include "server/checkpoints/registry.h"
 #include "server/state/store_lists.h"
+#include "tests/base/temp_dir.h"
 #include "tests/server/server_house.h"
 #include "tests/server/state/test_postgres.h"
 
 namespace strata::server {
 namespace {
 
+using strata::testing::read_bytes;
+using strata::testing::TempDir;
 using strata::testing::TestPostgres;
+using strata::testing::write_bytes;
 using ::testing::HasSubstr;
 
 // Ends as an Error after as many steps as a template may take.
@@ -69,6 +77,61 @@ TEST(TinkerServer, StopsWhileItsDatabaseHangs) {
   waits.join();
   postgres->freeze(false);
   EXPECT_LT(num_waits, 2);
+}
+
+void save_one(const std::string& path) {
+  const DataDir data(path);
+  StateStore store(open_sqlite(data.database()), 1000);
+  CheckpointRegistry registry(data, store, {});
+  const std::string folder = registry.begin();
+  write_bytes(folder + "/adapter_config.json", "{}");
+  CheckpointSave save;
+  save.path = {"s:train:0", CheckpointKind::kWeights, "a"};
+  save.tenant = "alice";
+  registry.finish(folder, save, 1000);
+}
+
+// What it says is what happened, also where nobody waits for its lines.
+TEST(TinkerServer, TheAuditLogTellsOfLoginsReadsAndReloads) {
+  const TempDir dir;
+  const std::string audit = dir.file("audit"), keys = dir.file("keys"), data = dir.file("data");
+  const std::string two =
+      ServerHouse::key("alice") + " alice\n" + ServerHouse::key("bob") + " bob\n";
+  write_bytes(keys, two);
+  ASSERT_EQ(::chmod(keys.c_str(), 0600), 0);
+  save_one(data);
+  ServerHouse house("{{ messages }}", "", [&](ServeOptions& options) {
+    options.keys_text.clear();
+    options.keys = keys;
+    options.audit = audit;
+    options.data = data;
+  });
+  const auto wait_for = [&](const std::string& text) {
+    const double end = now_seconds() + 10;
+    while (read_bytes(audit).find(text) == std::string::npos && now_seconds() < end) ::usleep(1000);
+    EXPECT_THAT(read_bytes(audit), HasSubstr(text));
+  };
+  const auto get = [&](const std::string& path, const std::string& tenant) {
+    Client client = house.client();
+    client.send(fmt::format("GET {} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {}\r\n\r\n", path,
+                            ServerHouse::key(tenant)));
+    return status(client.read(30));
+  };
+  EXPECT_EQ(get("/api/v1/usage", "nobody"), "401");
+  wait_for(R"("action":"login refused","object":"1 since the start; the last: GET /api/v1/usage")");
+  const std::string archive = "/api/v1/training_runs/s:train:0/checkpoints/weights/a/archive";
+  EXPECT_EQ(get(archive, "alice"), "200");
+  wait_for(R"("object":")" + archive + '"');
+  house.server().reload();
+  wait_for(R"("action":"reload","object":"keys: read again")");
+  write_bytes(keys, two.substr(0, two.size() - 8));  // a copy that is under way
+  std::atomic<bool> is_done = false;
+  house.server().reload([&] { is_done = true; });
+  wait_for(R"("action":"reload","object":"keys: the old ones stay")");
+  while (!is_done) ::usleep(1000);
+  EXPECT_EQ(get("/api/v1/usage", "bob"), "200");
+  const std::string all = read_bytes(audit);
+  EXPECT_EQ(all.find("keys: read again"), all.rfind("keys: read again"));
 }
 
 }  // namespace

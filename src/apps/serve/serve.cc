@@ -125,8 +125,7 @@ int wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
     const int signal = sigtimedwait(&signals, nullptr, &wait);
     if (signal == SIGHUP) {
       notify_manager(reloading_text());
-      server.reload();
-      notify_manager("READY=1");
+      server.reload([] { notify_manager("READY=1"); });
     } else if (signal > 0) {
       return signal;
     }
