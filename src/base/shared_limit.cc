@@ -15,17 +15,19 @@ namespace {
 constexpr int64_t kFew = 16;
 // Of many tenants each may hold as much as this many times what it leaves free.
 constexpr int64_t kTimesFree = 2;
-constexpr int64_t kFloors = 1024;      // a floor is limit / kFloors, but 1 at least
+constexpr int64_t kFloors = 1024;      // a floor is limit / kFloors at least
 constexpr int64_t kKeptForFloors = 8;  // limit / 8: nobody takes it but to its floor
 
 }  // namespace
 
 struct SharedLimitState {
-  explicit SharedLimitState(int64_t limit_of_all) : limit(limit_of_all) {}
+  SharedLimitState(int64_t limit_of_all, int64_t useful)
+      : limit(limit_of_all),
+        floor(std::max({int64_t{1}, limit / kFloors, std::min(useful, limit / kKeptForFloors)})) {}
 
   [[nodiscard]] bool is_divided() const REQUIRES(mutex) { return num_tenants <= kFew; }
   [[nodiscard]] int64_t own_part() const REQUIRES(mutex) {
-    return is_divided() ? limit / 2 / num_tenants : std::max<int64_t>(1, limit / kFloors);
+    return is_divided() ? limit / 2 / num_tenants : floor;
   }
   [[nodiscard]] int64_t beyond_own(int64_t amount) const REQUIRES(mutex) {
     return std::max<int64_t>(0, amount - own_part());
@@ -78,14 +80,15 @@ struct SharedLimitState {
     return std::max(own_part(), shared * kTimesFree / (kTimesFree + 1));
   }
 
-  const int64_t limit;
+  const int64_t limit, floor;
   mutable Mutex mutex;
   int64_t num_tenants GUARDED_BY(mutex) = 1;
   int64_t all GUARDED_BY(mutex) = 0;  // the sum of `used`
   std::map<std::string, int64_t> used GUARDED_BY(mutex);
 };
 
-SharedLimit::SharedLimit(int64_t limit) : state_(std::make_shared<SharedLimitState>(limit)) {}
+SharedLimit::SharedLimit(int64_t limit, int64_t useful)
+    : state_(std::make_shared<SharedLimitState>(limit, useful)) {}
 
 void SharedLimit::set_num_tenants(int64_t count) { state_->set_num_tenants(count); }
 

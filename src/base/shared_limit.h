@@ -48,7 +48,9 @@ class SharedLimit {
     int64_t amount_ = 0;
   };
 
-  explicit SharedLimit(int64_t limit);
+  // `useful`: what one small request takes. Of many tenants each is sure of that, as long as an
+  // eighth of the limit, which nobody has beyond it, reaches.
+  explicit SharedLimit(int64_t limit, int64_t useful = 1);
 
   // How many may come. 1 at first.
   void set_num_tenants(int64_t count);

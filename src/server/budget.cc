@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "server/http/server.h"
+#include "server/http/write_response.h"
 
 namespace strata::server {
 namespace {
@@ -47,11 +48,11 @@ void share_memory(ServeOptions& o, int64_t memory) {
 }
 
 Budget::Budget(const ServeOptions& options)
-    : bodies(options.max_body_bytes),
-      queue(options.max_queued_bytes),
-      results(options.max_result_bytes),
-      responses(options.max_response_bytes),
-      downloads(options.max_download_bytes),
+    : bodies(options.max_body_bytes, kUsefulBody),
+      queue(options.max_queued_bytes, kUsefulBody),
+      results(options.max_result_bytes, kUsefulResult),
+      responses(options.max_response_bytes, Pieces::kMost),
+      downloads(options.max_download_bytes, Pieces::kMost),
       remembered(options.max_remembered_bytes - options.max_remembered_bytes / 2),
       samplers(options.max_remembered_bytes / 2),
       connections(options.max_connection_bytes),
@@ -87,7 +88,10 @@ std::vector<std::string> Budget::warnings() const {
         option, limit.limit(), limit.own_part(), useful));
   };
   check("--max-body-bytes", bodies, kUsefulBody);
+  check("--max-queued-bytes", queue, kUsefulBody);
   check("--max-result-bytes", results, kUsefulResult);
+  check("--max-response-bytes", responses, Pieces::kMost);
+  check("--max-download-bytes", downloads, Pieces::kMost);
   return out;
 }
 

@@ -116,6 +116,23 @@ TEST(SharedLimit, OfManyEachHasTheFloorAndWhatIsFreeIsDivided) {
   EXPECT_TRUE(limit.take_only("small0", 400 << 10));
 }
 
+// Half a request is no use to anybody.
+TEST(SharedLimit, OfManyEachIsSureOfARequest) {
+  SharedLimit limit(8 << 20, 64 << 10);
+  limit.set_num_tenants(100);
+  EXPECT_EQ(limit.own_part(), 64 << 10);
+  for (int i = 0; i < 20; ++i) {
+    while (limit.take_only("greedy" + std::to_string(i), 64 << 10)) {
+    }
+  }
+  for (int i = 0; i < 5; ++i)
+    EXPECT_TRUE(limit.take_only("small" + std::to_string(i), 64 << 10)) << i;
+  // Where the kept part holds none, the floor is what it has.
+  SharedLimit small(8 << 10, 64 << 10);
+  small.set_num_tenants(100);
+  EXPECT_EQ(small.own_part(), 1 << 10);
+}
+
 TEST(SharedLimit, ACopyIsTheSameLimit) {
   SharedLimit limit(10);
   SharedLimit copy = limit;

@@ -16,9 +16,7 @@ namespace strata::server {
 class InFlight {
  public:
   explicit InFlight(const HttpOptions& options)
-      : bytes_(std::min(options.connections.limit(),
-                        options.max_connections * connection_bytes(!options.tls.empty()))),
-        signs_(bytes_.limit() / kForSigns) {}
+      : InFlight(options, connection_bytes(!options.tls.empty())) {}
 
   // How many the keys name.
   void set_num_tenants(int64_t count) {
@@ -42,6 +40,10 @@ class InFlight {
   }
 
  private:
+  InFlight(const HttpOptions& options, int64_t of_one)
+      : bytes_(std::min(options.connections.limit(), options.max_connections * of_one), of_one),
+        signs_(bytes_.limit() / kForSigns, of_one) {}
+
   static constexpr int64_t kLeftByPolls = 16;
   static constexpr int64_t kForSigns = 4;
   SharedLimit bytes_, signs_;
