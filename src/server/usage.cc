@@ -113,10 +113,12 @@ std::optional<Response> Usage::refuses(const std::string& name, UsageKind kind, 
     const double wanted = std::min(static_cast<double>(amount), full(*rate));
     if (level - held < wanted) {
       ++refused_[index(kind)].by_rate;
-      const double seconds = std::max(1.0, std::ceil((wanted - level) / rate->amount));
+      // By then there is enough, whatever comes of what is under way.
+      const double seconds = std::max(1.0, std::ceil((wanted + held - level) / rate->amount));
       const std::string under_way =
-          held > 0 ? fmt::format(", when what is under way has ended, which may yield {:.0f}", held)
-                   : "";
+          held > 0
+              ? fmt::format(", or when what is under way has ended, which may yield {:.0f}", held)
+              : "";
       return limited_response(
           fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
                       "in {:.0f} s{}",

@@ -321,7 +321,7 @@ LIMITED = [
 ATTACKS = [
     ("80 archives ordered with a read-only key, and another tenant's save", 429, archives),
     ("200 connections with zeros as zstd, and another tenant's body of 12 MiB", 400, unpacked),
-    ("200 readers of one signed URL who do not read", "200, 503", unread_downloads),
+    ("200 readers of one signed URL who do not read", "200, 429", unread_downloads),
     ("200 connections that list with a read-only key, and another tenant's session", "429; 200", listers),
     ("200 connections that read the page with a read-only key, and another tenant's session", "200; 200", page_readers),
     ("all checkpoints of a run that has 1,500, of 16 KiB each", "200, the newest, to 16 MiB", many_checkpoints),

@@ -55,7 +55,7 @@ SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Res
   SharedLimit downloads = options.downloads;
   const int64_t running = downloads.used(tenant) / static_cast<int64_t>(kPiece);
   if (running >= options.max_downloads_per_tenant) {
-    response = busy_response(503, fmt::format("{} files are being sent for this tenant "
+    response = busy_response(429, fmt::format("{} files are being sent for this tenant "
                                               "(--max-downloads-per-tenant)",
                                               running));
     return {};

@@ -76,8 +76,8 @@ Response create_session(Service& service, const Request& request) {
                          alive, scope_name(request.scope), service.options().max_sessions));
   }
   if (alive >= service.options().max_sessions) {
-    return error_response(
-        400, fmt::format("create_session: {} sessions are alive (--max-sessions-per-tenant); "
+    return busy_response(
+        429, fmt::format("create_session: {} sessions are alive (--max-sessions-per-tenant); "
                          "finish some, or wait until those without a sign of life end",
                          alive));
   }

@@ -9,6 +9,7 @@ namespace {
 constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
 constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
 constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
+constexpr double kMostBehind = 1.0;    // that one tick counts for: alone it comes to half of it
 
 }  // namespace
 
@@ -21,7 +22,7 @@ double Clock::tick(double now) {
     lag_since_ = now;
   }
   lag_ = std::max(lag_, gap - kTickSeconds);
-  behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kStallSeconds)) / 2;
+  behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kMostBehind)) / 2;
   return gap > kStallSeconds ? gap : 0.0;
 }
 

@@ -108,7 +108,7 @@ TEST_F(DownloadTest, DownloadsThatAreNotReadCountByTenant) {
   }
   wait_for_downloads(4);
   const std::string refused = ask(download("1"));
-  EXPECT_EQ(status(refused), "503");
+  EXPECT_EQ(status(refused), "429");
   EXPECT_NE(refused.find("--max-downloads-per-tenant"), std::string::npos);
   const Client other(server->port());
   other.send(download("2"));

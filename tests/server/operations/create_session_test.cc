@@ -43,7 +43,7 @@ TEST(CreateSession, SessionsAndSamplersHaveLimits) {
   const std::string session = house.session();
   house.session();
   const Response third = house.post("create_session", "{}");
-  EXPECT_EQ(third.status, 400);
+  EXPECT_EQ(third.status, 429);
   EXPECT_THAT(third.body, HasSubstr("--max-sessions-per-tenant"));
   EXPECT_NE(house.session("bob"), "");
   for (int i = 0; i < 5; ++i) {
@@ -73,7 +73,7 @@ TEST(CreateSession, AKeyWithoutRightsLeavesAPartOfTheSessions) {
   EXPECT_EQ(make(Scope::kSample), 429);
   EXPECT_EQ(make(Scope::kAll), 200);
   EXPECT_EQ(make(Scope::kAll), 200);
-  EXPECT_EQ(make(Scope::kAll), 400);
+  EXPECT_EQ(make(Scope::kAll), 429);
 }
 
 }  // namespace
