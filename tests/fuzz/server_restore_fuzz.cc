@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A backup whose files have any content, with hashes that fit: restoring refuses it and leaves
-// nothing, or a server starts with what it made. Every other input changes the list of files too.
+// nothing, or a server starts with what it made, ends its sessions and sweeps. Every other input
+// changes the list of files too.
 #include <filesystem>
 
 #include "base/check.h"
@@ -14,6 +15,8 @@
 namespace {
 
 namespace server = strata::server;
+
+constexpr double kYears = 1e10;  // all that ever ended is old
 
 void pack(const std::string& path, strata::fuzz::Files& files, std::span<const uint8_t> edits) {
   std::filesystem::remove(path);
@@ -35,6 +38,11 @@ void start(const std::string& folder) {
   for (const server::CheckpointRow& row : store.rows_with_files()) {
     CHECK(registry.folder(row).starts_with(folder + "/checkpoints/"), registry.folder(row));
   }
+  // What is silent ends, and sweeps go over all that ended: what they throw is a finding.
+  for (const auto& [session, tenant] : store.active_sessions())
+    store.end_session(session, "timed_out", "no heartbeat", "", 3000);
+  registry.sweep(3000, 0);
+  registry.sweep(kYears, 1e6);
 }
 
 }  // namespace
