@@ -195,9 +195,11 @@ constexpr uint64_t kUnreadBody = 1 << 20;
 }  // namespace
 
 BodyLimit body_limit(const HttpOptions& options, const Route* route) {
-  const bool reads_none = route != nullptr && route->body == BodyKind::kNone;
-  if (reads_none && route->size != BodySize::kUnread) return {0, "it reads none"};
-  const BodySize size = route == nullptr ? BodySize::kSmall : route->size;
+  BodySize size = route == nullptr ? BodySize::kSmall : route->size;
+  if (route != nullptr && route->body == BodyKind::kNone && size != BodySize::kUnread) {
+    if (route->method != "POST" || !route->needs_key) return {0, "it reads none"};
+    size = BodySize::kTiny;  // clients post {}
+  }
   switch (size) {
     case BodySize::kData:
       return {options.max_body, "--max-body", true};
