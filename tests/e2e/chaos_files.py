@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad days of tests/e2e/chaos.py whose faults are files: archives that somebody changed, and keys and certificates that are
 swapped, cut off, or pipes, while a server reads them again and again."""
+import contextlib
 import hashlib
 import io
 import os
@@ -16,15 +17,21 @@ import tarfile
 import tempfile
 import threading
 import time
+import urllib.parse
 
 import httpx
 
 from lifetimes import Server
-from wire import KEY, Wire, ce, wait_until
+from wire import KEY, Model, Wire, ce, wait_until
 
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 ARCHIVES = 200
 TEXTS = ["", "../../victim", "/etc", "a/b", ".", "x" * 5000, "a\nb", "\x7f", "alice", "é", "{", "[]", "null", "a\0b", "x" * 70000]
+NOT_UTF8 = [b"\xff", b"a\xc3", b"\xed\xa0\x80"]  # as texts, which an SQLite takes as they are
+# Names that become parts of paths and parameters: each is tried in each column.
+NAMED = [(table, column, value) for table, column in (("sessions", "tenant"), ("sessions", "id"), ("runs", "id"), ("runs", "tenant"),
+                                                      ("samplers", "id")) for value in (NOT_UTF8[0], "../../x", "a/b")]
+SWEEP_SECONDS = 6.0  # a server sweeps every 5
 NUMBERS = [0, -1, 1, 2 ** 31, 2 ** 63 - 1, -2 ** 63, None, 0.5, b"\xff\xfe", 2 ** 52]
 
 
@@ -47,12 +54,24 @@ def with_hashes(members):
     return [*files, ("MANIFEST", text.encode())]
 
 
-def change_database(dice, content):
-    """Some row, or the schema, as no server would write it."""
+@contextlib.contextmanager
+def opened(content):
+    """The database in these bytes, and what reads its bytes afterwards."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()
         db = sqlite3.connect(file.name)
+        yield db, lambda: pathlib.Path(file.name).read_bytes()
+
+
+def put_value(db, table, column, value, where=""):
+    text = "CAST(? AS TEXT)" if value in NOT_UTF8 else "?"
+    db.execute(f"UPDATE {table} SET {column} = {text} {where}", (value,))
+
+
+def change_database(dice, content):
+    """Some row, or the schema, as no server would write it."""
+    with opened(content) as (db, after):
         tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         filled = [table for table in tables if db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > 0]
         try:
@@ -63,12 +82,28 @@ def change_database(dice, content):
             else:
                 table = dice.choice(filled)
                 column = dice.choice([row[1] for row in db.execute(f"PRAGMA table_info({table})")])
-                db.execute(f"UPDATE {table} SET {column} = ?", (dice.choice(TEXTS + NUMBERS),))
+                put_value(db, table, column, dice.choice(TEXTS + NUMBERS + NOT_UTF8))
         except sqlite3.Error:
             pass  # it breaks a rule of the schema itself
         db.commit()
         db.close()
-        return pathlib.Path(file.name).read_bytes()
+        return after()
+
+
+def with_database(members, change):
+    return with_hashes([(name, change(content) if name == "strata.db" else content) for name, content in members])
+
+
+def with_name(members, table, column, value):
+    """One row's name is this, and nothing else is wrong."""
+    def change(content):
+        with opened(content) as (db, after):
+            put_value(db, table, column, value, f"WHERE rowid = (SELECT min(rowid) FROM {table})")
+            assert db.total_changes == 1, (table, column)
+            db.commit()
+            db.close()
+            return after()
+    return with_database(members, change)
 
 
 def mutated(dice, whole, members):
@@ -89,17 +124,54 @@ def mutated(dice, whole, members):
                      lambda: changed.append(("../" + name, content)), lambda: dice.shuffle(changed)])()
         return kind, with_hashes(changed) if dice.random() < 0.5 else changed
     if kind == "database":
-        i = next(i for i, member in enumerate(changed) if member[0] == "strata.db")
-        changed[i] = ("strata.db", change_database(dice, changed[i][1]))
-    else:
-        content = changed[i][1]
-        changed[i] = (changed[i][0], content[:dice.randrange(len(content) + 1)])
+        return kind, with_database(changed, lambda content: change_database(dice, content))
+    content = changed[i][1]
+    changed[i] = (changed[i][0], content[:dice.randrange(len(content) + 1)])
     return kind, with_hashes(changed)
 
 
 def run(*command):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout + done.stderr
+
+
+def session_goes_on(wire, session):
+    """A session of the archive: what trains in it can be saved, and it can be finished."""
+    path = urllib.parse.quote(session, safe="")
+    if wire.post("session_heartbeat", {"session_id": session}).status_code == 200:
+        saved = wire.model(session, 77).save("later")
+        assert "path" in saved, ("a save in a session of the archive", session, saved)
+    done = wire.post(f"sessions/{path}/finish", {})
+    assert done.status_code == 200, ("the end of a session of the archive", session, done.status_code, done.text)
+
+
+def serves_whole(strata, model, data):
+    """A folder that was restored: what is in it can be listed, trained on, saved, ended and swept."""
+    assert run(strata, "check", "--data", data)[0] == 0, "check refuses what restore took"
+    server = Server(strata, model, data, "--memory", "1GiB")
+    try:
+        begun, wire = time.monotonic(), Wire(server.url, KEY)
+        assert wait_until(lambda: wire.get("readyz").status_code == 200, 30), wire.get("readyz").text
+        lists = {path: wire.get(path) for path in ("training_runs", "sessions", "usage", "checkpoints")}
+        for path, answer in lists.items():
+            assert answer.status_code == 200, (path, answer.text)
+        for each in lists["training_runs"].json()["training_runs"]:
+            answer = wire.get("training_runs/" + urllib.parse.quote(each["training_run_id"], safe=""))
+            assert answer.status_code == 200, ("a run that is listed", each["training_run_id"], answer.text)
+        assert isinstance(wire.result(wire.model(wire.session()).send([ce(A)])), bytes)
+        kept = [entry["tinker_path"] for entry in lists["checkpoints"].json()["checkpoints"] if "/weights/" in entry["tinker_path"]]
+        for path in kept[:1]:
+            loaded = wire.result(wire.post("load_weights", {"session_id": wire.session(), "model_seq_id": 0, "path": path}))
+            assert "error" not in loaded, ("a checkpoint of the archive", path, loaded)
+            assert "path" in Model(wire, loaded["model_id"]).save("again"), ("a save of it", path)
+        for session in lists["sessions"].json()["sessions"]:
+            session_goes_on(wire, session)
+        time.sleep(max(0.0, begun + SWEEP_SECONDS - time.monotonic()))
+        assert wait_until(lambda: wire.get("readyz").status_code == 200, 30), ("after a sweep", wire.get("readyz").text)
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
 
 
 def mutated_archives(strata, model, data):
@@ -114,12 +186,14 @@ def mutated_archives(strata, model, data):
     assert server.stop() == 0
     tar = f"{data}/whole.tar"
     assert run(strata, "backup", "--data", f"{data}/state", "--out", tar)[0] == 0
-    whole, members, counts = pathlib.Path(tar).read_bytes(), members_of(tar), {}
-    dice = random.Random(5)
+    whole, members, counts, wrong = pathlib.Path(tar).read_bytes(), members_of(tar), {}, []
+    seed = int(os.environ.get("CHAOS_SEED") or time.time())
+    print(f"  archives of CHAOS_SEED={seed}", flush=True)
+    dice = random.Random(seed)
     victim = pathlib.Path(data, "victim")
     victim.mkdir()
     for number in range(ARCHIVES):
-        kind, content = mutated(dice, whole, members)
+        kind, content = (f"{NAMED[number]}", with_name(members, *NAMED[number])) if number < len(NAMED) else mutated(dice, whole, members)
         archive, other = f"{data}/{number}.tar", f"{data}/other"
         if isinstance(content, bytes):
             pathlib.Path(archive).write_bytes(content)
@@ -129,26 +203,22 @@ def mutated_archives(strata, model, data):
         code, said = run(strata, "restore", "--in", archive, "--data", other)
         assert code in (0, 1, 2) and said, (number, kind, code, said)
         if code == 0:
-            assert run(strata, "check", "--data", other)[0] == 0, (number, kind)
-            server = Server(strata, model, other, "--memory", "1GiB")
-            wire = Wire(server.url, KEY)
-            assert wait_until(lambda wire=wire: wire.get("readyz").status_code == 200), (number, kind, wire.get("readyz").text)
-            for path in ("training_runs", "sessions", "usage"):
-                answer = wire.get(path)
-                assert answer.status_code == 200, (number, kind, path, answer.text)
-            assert isinstance(wire.result(wire.model(wire.session()).send([ce(A)])), bytes)
-            assert server.stop() == 0
-            for command in (["backup", "--data", other, "--out", f"{data}/again.tar"], ["check", "--in", f"{data}/again.tar"]):
-                code, said = run(strata, *command)
-                assert code == 0, (number, kind, command[0], said)
-            os.unlink(f"{data}/again.tar")
-            code = 0
+            try:
+                serves_whole(strata, model, other)
+                for command in (["backup", "--data", other, "--out", f"{data}/again.tar"], ["check", "--in", f"{data}/again.tar"]):
+                    done = run(strata, *command)
+                    assert done[0] == 0, (command[0], done[1])
+            except AssertionError as fault:
+                wrong.append(f"archive {number}, {kind}: {fault}")
+            pathlib.Path(data, "again.tar").unlink(missing_ok=True)
             shutil.rmtree(other)
         assert sorted(os.listdir(data)) == before and victim.is_dir(), (number, kind, os.listdir(data))
         os.unlink(archive)
+        kind = "name" if number < len(NAMED) else kind
         counts[kind, code == 0] = counts.get((kind, code == 0), 0) + 1
     taken = sum(count for (_, good), count in counts.items() if good)
-    print(f"  {ARCHIVES - taken} of {ARCHIVES} archives refused, {taken} served whole: {counts}")
+    print(f"  {ARCHIVES - taken} of {ARCHIVES} archives refused, {taken} restored: {counts}")
+    assert not wrong, "restored, but not served whole:\n" + "\n".join(wrong)
     assert 0 < taken < ARCHIVES / 2, counts
 
 
