@@ -3,6 +3,7 @@
 are long, an end in the middle of work. After each the server is well, and nothing acknowledged is lost.
 
 usage: chaos.py STRATA MODEL_DIR [SECONDS, 0: each once] [SEED]
+SEED orders the days. Archives are changed by CHAOS_SEED, the time where it is not given; it is printed.
 """
 import errno
 import json
@@ -20,6 +21,7 @@ import time
 import httpx
 
 from chaos_files import mutated_archives, reloads
+from chaos_reads import hung_reads, hung_starts, pipes
 from faults import Faults, Postgres
 from lifetimes import Server
 from wire import KEY, Model, Wire, ce, wait_until
@@ -535,7 +537,8 @@ def nobody_reads_the_log(strata, model, data):
 
 
 DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_file, ends, faulty_disk, jumping_clock,
-        killed_postgres, hung_postgres, slow_start, slow_loads, hung_file, nobody_reads_the_log, mutated_archives, reloads]
+        killed_postgres, hung_postgres, slow_start, slow_loads, hung_file, nobody_reads_the_log, mutated_archives, reloads, pipes,
+        hung_reads, hung_starts]
 
 
 def main():

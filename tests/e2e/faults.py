@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 
-FIELDS = "<8iqi"
+FIELDS = "<8iqii128s"
 
 
 class Faults:
@@ -33,10 +33,12 @@ class Faults:
         return {**os.environ, "LD_PRELOAD": str(self.library), "FAULTY_FILES": str(self.controls)}
 
     def set(self, write_every=0, write_errno=errno.ENOSPC, sync_every=0, sync_errno=errno.EIO, rename_every=0,
-            rename_errno=errno.EIO, create_every=0, sync_delay_ms=0, clock_offset=0, read_delay_ms=0):
-        """A fault once in so many calls; 0: never."""
+            rename_errno=errno.EIO, create_every=0, sync_delay_ms=0, clock_offset=0, read_delay_ms=0, hanging=""):
+        """A fault once in so many calls; 0: never. Files whose path ends as `hanging` does hang at each open and read until
+        something else is set."""
         self.memory[:] = struct.pack(FIELDS, write_every, write_errno, sync_every, sync_errno, rename_every,
-                                     rename_errno, create_every, sync_delay_ms, clock_offset, read_delay_ms)
+                                     rename_errno, create_every, sync_delay_ms, clock_offset, read_delay_ms,
+                                     600_000 if hanging else 0, hanging.encode())
 
 
 class Postgres:

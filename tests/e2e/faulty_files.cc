@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file layer that fails on demand, and a wall clock that jumps, for a whole program under test:
 // loaded before the C library (LD_PRELOAD), it passes every call on but those that its controls
-// tell it to fail or delay. The controls are a file, named by FAULTY_FILES, that faults.py maps and
-// writes while the program runs. Only regular files and folders are touched, never sockets or
-// pipes.
+// tell it to fail or delay, or to hang at files of one name. The controls are a file, named by
+// FAULTY_FILES, that faults.py maps and writes while the program runs. Only regular files and
+// folders are touched, never sockets or pipes.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -20,8 +22,8 @@
 
 namespace {
 
-// As struct.pack("<8iqi", ...) in faults.py writes it. A fault comes once in `..._every` calls; 0:
-// never.
+// As struct.pack("<8iqii128s", ...) in faults.py writes it. A fault comes once in `..._every`
+// calls; 0: never.
 struct Controls {
   int32_t write_every, write_errno;
   int32_t sync_every, sync_errno;
@@ -30,7 +32,10 @@ struct Controls {
   int32_t sync_delay;    // ms of each fsync
   int64_t clock_offset;  // s that the wall clock is ahead
   int32_t read_delay;    // ms of each pread
+  int32_t hang;          // ms of each open and read of ...
+  char hanging[128];     // ... files whose path ends so, as long as it does; "": none
 };
+static_assert(sizeof(Controls) == 176);
 
 const volatile Controls* map_controls() {
   static const Controls none = {};
@@ -79,6 +84,29 @@ void wait(int32_t milliseconds) {
   nanosleep(&time, nullptr);
 }
 
+bool ends_as_told(const char* path) {
+  char told[sizeof(Controls::hanging)];
+  for (size_t i = 0; i < sizeof told; ++i) told[i] = controls().hanging[i];
+  told[sizeof told - 1] = '\0';
+  const size_t size = strlen(path), end = strlen(told);
+  return end > 0 && size >= end && strcmp(path + size - end, told) == 0;
+}
+
+void hang_at(const char* path) {
+  for (int32_t waited = 0; waited < controls().hang && ends_as_told(path); waited += 10) wait(10);
+}
+
+// No file but those that are named; what is open has its path from the kernel.
+void hang_of(int fd) {
+  if (controls().hang <= 0 || !is_file(fd)) return;
+  char link[32], path[4096];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t size = readlink(link, path, sizeof path - 1);
+  if (size < 0) return;
+  path[size] = '\0';
+  hang_at(path);
+}
+
 bool fails_sync(int fd) {
   if (!is_file(fd)) return false;
   wait(controls().sync_delay);
@@ -122,15 +150,23 @@ ssize_t pwrite64(int fd, const void* data, size_t size, off64_t offset) {
   return fails_write(fd) ? -1 : real(fd, data, size, offset);
 }
 
+ssize_t read(int fd, void* data, size_t size) {
+  static const auto real = next_of<ssize_t(int, void*, size_t)>("read");
+  hang_of(fd);
+  return real(fd, data, size);
+}
+
 ssize_t pread(int fd, void* data, size_t size, off_t offset) {
   static const auto real = next_of<ssize_t(int, void*, size_t, off_t)>("pread");
   wait(controls().read_delay);
+  hang_of(fd);
   return real(fd, data, size, offset);
 }
 
 ssize_t pread64(int fd, void* data, size_t size, off64_t offset) {
   static const auto real = next_of<ssize_t(int, void*, size_t, off64_t)>("pread64");
   wait(controls().read_delay);
+  hang_of(fd);
   return real(fd, data, size, offset);
 }
 
@@ -155,6 +191,7 @@ int open(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_of(flags, arguments);
   va_end(arguments);
+  hang_at(path);
   return fails_create(flags) ? -1 : real(path, flags, mode);
 }
 
@@ -164,7 +201,18 @@ int open64(const char* path, int flags, ...) {
   va_start(arguments, flags);
   const mode_t mode = mode_of(flags, arguments);
   va_end(arguments);
+  hang_at(path);
   return fails_create(flags) ? -1 : real(path, flags, mode);
+}
+
+int openat(int folder, const char* path, int flags, ...) {
+  static const auto real = next_of<int(int, const char*, int, ...)>("openat");
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  hang_at(path);
+  return real(folder, path, flags, mode);
 }
 
 int clock_gettime(clockid_t clock, struct timespec* out) noexcept {
