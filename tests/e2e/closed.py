@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server under what examples/systemd/strata.service imposes, without systemd: its umask, limit of files, read-only root with the
 data alone to write to, no privileges, and its list of system calls (systemd's own, kept in system_calls.txt). It trains, samples,
-saves, reads its keys again, and ends.
+saves, reads its keys again, and ends. What it writes is its user's alone, also where the launcher's umask is 0.
 
 usage: closed.py STRATA MODEL_DIR
 Under root it becomes the user nobody; else the namespaces are the user's own.
@@ -12,6 +12,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -165,6 +166,22 @@ def holds(cage):
     return len(tries)
 
 
+def loose(folder):
+    """What below a folder somebody else may read or write, or is no file of 0600 or folder of 0700."""
+    modes = {path: path.lstat().st_mode for path in folder.rglob("*")}
+    assert modes, folder
+    return [f"{path}: {mode & 0o7777:04o}" for path, mode in modes.items() if mode & 0o7777 != (0o700 if stat.S_ISDIR(mode) else 0o600)]
+
+
+def check_backup(strata, state, folder):
+    """A backup and what is made of it, by commands whose umask is 0."""
+    commands = (["backup", "--data", state, "--out", folder / "state.tar"], ["restore", "--in", folder / "state.tar", "--data", folder / "again"],
+                ["backup", "--data", folder / "again", "--out", folder / "state.tar.2"])
+    for command in commands:
+        subprocess.run([strata, *map(str, command)], umask=0, check=True, capture_output=True, timeout=60)
+    assert not loose(folder), loose(folder)
+
+
 def main():
     strata, model = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
@@ -178,6 +195,7 @@ def main():
                 os.chown(path, NOBODY, NOBODY)
         cage = Cage(UNIT, str(data))
         compared, tried = check_groups(), holds(cage)
+        cage.umask = 0  # the program has its own
         server = Server(strata, model, str(data / "state"), "--keys", str(keys), "--audit", str(data / "audit"), "--memory", "1GiB",
                         "--offload", str(data), keys=True, preexec_fn=cage)
         wire = Wire(server.url, KEY)
@@ -189,11 +207,14 @@ def main():
         assert wire.sampled(saved["sampling_session_id"], 1, A, max_tokens=8).sequences
         server.process.send_signal(signal.SIGHUP)
         assert wait_until(lambda: "keys: read again" in (data / "audit").read_text())
-        modes = {oct(os.stat(path).st_mode & 0o077) for path in (data / "state").rglob("*")}
-        assert modes == {"0o0"}, modes
+        assert not loose(data), loose(data)
         status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
         assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status and "CapEff:\t0000000000000000" in status, status
         assert server.stop() == 0
+        assert not loose(data), loose(data)
+        copies = pathlib.Path(folder, "copies")
+        copies.mkdir()
+        check_backup(strata, data / "state", copies)
     print(f"closed: trained, sampled, saved and stopped under {UNIT.name}: {len(cage.calls)} system calls ({compared}), root read-only, "
           f"no privileges; {tried} trespasses refused")
 
