@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Hostile requests against the table in docs/hostile.md, and in random order beside honest tenants; limits of what requests
-# hold; a server under the systemd unit's restrictions, and what it tells a service manager; keys of backups and loose folders; memory beside its plan, of a server and of training in random
-# configurations; and kill -9 of the whole server under load.
+# hold; a server under the systemd unit's restrictions, and what it tells a service manager; keys of backups and loose
+# folders; memory beside its plan, of a server and of training in random configurations; and kill -9 of the whole server
+# under load.
 # usage: tools/run/robust.sh PROGRAM [KILLS, 3] [MIXED_SECONDS, 30]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
