@@ -87,7 +87,8 @@ class Work:
 
     def __init__(self, url, key):
         self.wire, self.number = Wire(url, key), 0
-        self.model = self.wire.model(self.wire.session(), rank=8, seed=11)
+        self.session = self.wire.session()
+        self.model = self.wire.model(self.session, rank=8, seed=11)
         self.model.run([ce(A)])
         self.model.step(learning_rate=1e-2)
         self.sampler = self.wire.result(self.model.op("save_weights_for_sampler", sampling_session_seq_id=0))["sampling_session_id"]
@@ -100,6 +101,7 @@ class Work:
 
     def once(self):
         self.number += 1
+        assert persist(lambda: self.wire.post("session_heartbeat", {"session_id": self.session})).status_code == 200
         seq = self.model.next()
         passed = persist(lambda: self.model.send([ce(A), ce(A[::-1])], seq=seq))
         sampled = persist(lambda: self.wire.sample(self.sampler, self.number, A, max_tokens=8, params={"seed": 3, "stop": []}))
