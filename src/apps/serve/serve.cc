@@ -76,7 +76,7 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
 }
 
 // Signals are taken by sigtimedwait alone: blocked before the first thread is made. SIGUSR1 is
-// ours, for LeaveWhileLoading. A log whose reader has gone ends nothing.
+// ours, for LeaveWhileStarting. A log whose reader has gone ends nothing.
 sigset_t block_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -89,23 +89,23 @@ sigset_t block_signals() {
 // To whoever reads stderr: who is gone ends nothing.
 void say(const std::string& text) { std::fputs(("strata: " + text + "\n").c_str(), stderr); }
 
-// While models load, which may take minutes and leaves nothing behind, a signal ends the process
-// at once.
-class LeaveWhileLoading {
+// While it starts, which may take minutes, or for ever where a file hangs, and answers nobody, a
+// signal ends the process at once.
+class LeaveWhileStarting {
  public:
-  explicit LeaveWhileLoading(const sigset_t& signals)
+  explicit LeaveWhileStarting(const sigset_t& signals)
       : thread_([signals] {
           int signal = 0;
           while (signal != SIGUSR1) {
             signal = sigwaitinfo(&signals, nullptr);
             if (signal != SIGTERM && signal != SIGINT) continue;
-            say("stopped while models were loading");
+            say("stopped while it was starting");
             std::_Exit(0);
           }
         }) {}
-  LeaveWhileLoading(const LeaveWhileLoading&) = delete;
-  LeaveWhileLoading& operator=(const LeaveWhileLoading&) = delete;
-  ~LeaveWhileLoading() {
+  LeaveWhileStarting(const LeaveWhileStarting&) = delete;
+  LeaveWhileStarting& operator=(const LeaveWhileStarting&) = delete;
+  ~LeaveWhileStarting() {
     pthread_kill(thread_.native_handle(), SIGUSR1);
     thread_.join();
   }
@@ -225,6 +225,7 @@ void announce_end(int signal, double shutdown_timeout) {
 int run_serve(const server::ServeOptions& given) {
   ::umask(0077);  // what it writes is nobody else's; sockets have --socket-mode
   const sigset_t signals = block_signals();
+  std::optional<LeaveWhileStarting> starting(std::in_place, signals);
   report::TraceFile trace(given.trace);
   return_large_buffers();
   server::raise_file_limit(given);
@@ -234,7 +235,6 @@ int run_serve(const server::ServeOptions& given) {
   const int64_t memory = options.memory > 0 ? options.memory : usable_memory() / 5 * 4;
   server::share_memory(options, memory);
   server::Budget budget(options);
-  std::optional<LeaveWhileLoading> loading(std::in_place, signals);
   HostOptions host_options = host_options_of(options, names, memory);
   host_options.requests = request_rows(budget);
   Merging merging;
@@ -244,7 +244,6 @@ int run_serve(const server::ServeOptions& given) {
   }
   EngineHost host(names.directories(), host_options);
   budget.of_engines = host.shared_limits();
-  loading.reset();
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,
        .queued_samples = budget.samples,
@@ -256,6 +255,7 @@ int run_serve(const server::ServeOptions& given) {
   host.start(scheduler, std::bind_front(&server::TinkerServer::post, &server));
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
+  starting.reset();
   announce(options, server, host);
   const int signal = wait_for_end(signals, server);
   announce_end(signal, options.shutdown_timeout);
