@@ -37,16 +37,20 @@ struct SharedLimitState {
     for (const auto& [tenant, amount] : used) all += beyond_own(amount);
     return all;
   }
-  // Whether who holds `before` may take so much more.
-  [[nodiscard]] bool has_budget(int64_t before, int64_t amount) const REQUIRES(mutex) {
+  // Whether who holds `before` may take so much more, and `spare` afterwards. Of its own part it
+  // leaves half of that at most: what others hold takes none of it.
+  [[nodiscard]] bool has_budget(int64_t before, int64_t more, int64_t spare) const REQUIRES(mutex) {
+    const int64_t of_own = is_divided() ? std::min(spare, own_part() / 2) : 0;
+    const int64_t amount = more + spare;
     if (is_divided()) {
+      if (before + more + of_own <= own_part()) return true;
       const int64_t wanted = beyond_own(before + amount) - beyond_own(before);
       // What the division by tenants leaves over is anybody's.
       return wanted <= 0 || common() + wanted <= limit - own_part() * num_tenants;
     }
+    if (limit - all < more) return false;
+    if (before + more <= own_part()) return true;
     const int64_t free = limit - all - amount;
-    if (free < 0) return false;
-    if (before + amount <= own_part()) return true;
     return before + amount <= kTimesFree * (free - limit / kKeptForFloors);
   }
   bool take(const std::string& tenant, int64_t amount, int64_t spare) {
@@ -54,7 +58,7 @@ struct SharedLimitState {
     const MutexLock lock(mutex);
     const auto found = used.find(tenant);
     const int64_t before = found == used.end() ? 0 : found->second;
-    if (!has_budget(before, amount + spare)) return false;
+    if (!has_budget(before, amount, spare)) return false;
     all += amount;
     used[tenant] = before + amount;
     return true;

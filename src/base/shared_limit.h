@@ -54,7 +54,8 @@ class SharedLimit {
 
   // How many may come. 1 at first.
   void set_num_tenants(int64_t count);
-  // Empty when it is too much: when the tenant could not take `spare` more afterwards.
+  // Empty when it is too much: when the tenant could not take `spare` more afterwards. Of a few
+  // tenants each leaves at most half of its own part so; of many, nothing of one small request.
   [[nodiscard]] Share take(const std::string& tenant, int64_t amount, int64_t spare = 0);
   // Without a Share: the caller gives back what it took.
   [[nodiscard]] bool take_only(const std::string& tenant, int64_t amount);

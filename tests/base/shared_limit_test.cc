@@ -133,6 +133,21 @@ TEST(SharedLimit, OfManyEachIsSureOfARequest) {
   EXPECT_EQ(small.own_part(), 1 << 10);
 }
 
+// Somebody who holds all that anybody may leaves who must leave some the half of its own part.
+TEST(SharedLimit, WhatIsLeftBehindIsNotAnothersToTake) {
+  SharedLimit limit(3200);
+  limit.set_num_tenants(16);
+  while (limit.take_only("greedy", 1)) {
+  }
+  EXPECT_TRUE(limit.take("small", 50, 200));
+  const SharedLimit::Share half = limit.take("small", 50, 200);
+  EXPECT_TRUE(half);
+  EXPECT_FALSE(limit.take("small", 1, 200));
+  EXPECT_TRUE(limit.take("small", 50));
+  limit.set_num_tenants(100);
+  EXPECT_TRUE(limit.take("other", limit.own_part(), 200));
+}
+
 TEST(SharedLimit, ACopyIsTheSameLimit) {
   SharedLimit limit(10);
   SharedLimit copy = limit;
