@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -29,6 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
+constexpr size_t kMostDamages = 1000;                 // that are told
 constexpr int64_t kMostRows = int64_t{1} << 52;       // also of bytes and tokens
 constexpr int64_t kMostOfArchive = int64_t{1} << 50;  // of what a server counts on from
 constexpr int64_t kMostText = 64 << 10;               // metadata and tags have 16 KiB
@@ -301,11 +303,19 @@ class Check {
                                           row.run_id, row.kind, row.id);
       known.insert(dir);
       stop_if_asked();
-      const size_t before = report_.damages.size();
-      const CheckReport saved = report_;
+      const size_t before = report_.damages.size(), notes = report_.notes.size();
+      const auto counts = std::tie(report_.checkpoints, report_.bytes, report_.unhashed);
+      const std::tuple<int64_t, int64_t, int64_t> saved = counts;
       guard(dir, [&] { check_folder(dir, row); });
       if (report_.damages.size() == before) continue;
-      if (!stands(row.id)) report_ = saved;  // deleted while it was looked at
+      if (!stands(row.id)) {  // deleted while it was looked at
+        report_.damages.resize(before);
+        report_.notes.resize(notes);
+        std::tie(report_.checkpoints, report_.bytes, report_.unhashed) = saved;
+      }
+      if (report_.damages.size() >= kMostDamages)
+        return damage(fmt::format("{}: more than {} damages; the rest was not looked at", data_,
+                                  kMostDamages));
     }
     find_strays(known);
   }

@@ -175,6 +175,22 @@ TEST_F(Backup, CheckNamesEachDamage) {
 }
 
 // A page of the database that was overwritten.
+// As of a folder that is not mounted: some are told.
+TEST_F(Backup, CheckStopsAtAThousandDamages) {
+  close();
+  open_sqlite(data() + "/strata.db")
+      ->run(
+          "INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, "
+          "size_bytes, "
+          "is_public, base_model, lora, files_gone) WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL "
+          "SELECT i + 1 FROM n WHERE i < 4999) SELECT printf('%032x', i), 'run', 'alice', "
+          "'weights', 'n' || i, 100 + i, 1, 1, 0, 'b', '{\"rank\":8}', 0 FROM n",
+          {});
+  const std::vector<std::string> told = damages();
+  ASSERT_EQ(told.size(), 1001U);
+  EXPECT_THAT(told.back(), HasSubstr("more than 1000 damages"));
+}
+
 TEST_F(Backup, CheckFindsADamagedPageOfTheDatabase) {
   close();
   const std::string path = data() + "/strata.db";
