@@ -254,9 +254,7 @@ void HttpServer::State::note(Exchange exchange, int status, double seconds) cons
 bool takes_turn(const Request& request) {
   const Route* route = request.route;
   if (route == nullptr || route->effect == Effect::kUpkeep) return false;
-  const bool is_written = route->effect == Effect::kReads && route->needs_key;
-  const bool has_text = route->pattern.starts_with("/v1/");
-  return is_written || has_text || request.body.size() > kReadWithoutATurn;
+  return route->needs_key || request.body.size() > kReadWithoutATurn;
 }
 
 asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection, Request request) {

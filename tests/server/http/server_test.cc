@@ -264,7 +264,8 @@ TEST_F(HttpServerTest, RefusesOneConnectionTooMany) {
 TEST_F(HttpServerTest, TenantsTakeTurnsAtWhatIsReadAndWrittenAtOnce) {
   const std::string body(8 << 10, ' ');
   for (const std::string& many :
-       {head("POST /api/v1/slow", length(body.size())) + body, head("GET /api/v1/slow")}) {
+       {head("POST /api/v1/slow", length(body.size())) + body, head("GET /api/v1/slow"),
+        head("POST /api/v1/slow", length(2)) + "{}"}) {
     order.clear();
     std::vector<std::unique_ptr<Client>> clients;
     for (int i = 0; i < 12; ++i) {
