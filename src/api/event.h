@@ -31,13 +31,18 @@ struct RowTokens {
   bool stopped = false;  // of one that ended: by a stop id or text; false: max_tokens
 };
 
+// Of a sample that is told no tokens: so many more were sampled.
+struct Sampled {
+  int64_t count = 0;
+};
+
 // Of a pass that takes several turns: so many of its data are done.
 struct Progress {
   int64_t done = 0;
   int64_t total = 0;
 };
 
-using Happening = std::variant<Accepted, RowTokens, Progress, Outcome>;
+using Happening = std::variant<Accepted, RowTokens, Sampled, Progress, Outcome>;
 
 struct Event {
   RequestId request = {};

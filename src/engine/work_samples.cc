@@ -224,12 +224,15 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
   if (--answer->left == 0) results.push_back({request, std::move(answer->output)});
 }
 
-// The newest token of a row, where its request asked for it.
+// The newest token of a row, where its request asked for it; else that there is one.
 void WorkRunner::tell_token(size_t id, bool ended, bool stopped) {
   const SampleRow& row = loop_.row(id);
   const SampleGroup& group = loop_.group_of(row);
   SampleAnswer& answer = *group.answer;
-  if (!answer.sample().tells_tokens) return;
+  if (!answer.sample().tells_tokens) {
+    events_.emplace_back(answer.command->request, api::Sampled{1});
+    return;
+  }
   const api::SampleResult& sampled = row.result;
   const auto k = answer.sample().topk_sample_logprobs;
   api::RowTokens told = {.row = row.index,

@@ -45,7 +45,7 @@ struct PendingCommand {
   WatchedCommand watched = {};
   std::string tenant = {};
   std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were
-  int64_t num_told = 0;               // of a sample that tells them: tokens so far
+  int64_t num_told = 0;               // of a sample: tokens so far
 };
 
 }  // namespace strata::server

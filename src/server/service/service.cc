@@ -274,6 +274,10 @@ void Service::tell(const api::Event& event) {
   if (pending == nullptr) return;
   if (const auto* row = std::get_if<api::RowTokens>(&event.what))
     pending->num_told += static_cast<int64_t>(row->tokens.size());
+  if (const auto* sampled = std::get_if<api::Sampled>(&event.what)) {
+    pending->num_told += sampled->count;
+    return;
+  }
   if (pending->listener) pending->listener(event);
   const auto* progress = std::get_if<api::Progress>(&event.what);
   if (progress == nullptr) return;

@@ -36,7 +36,11 @@ TEST(Cancel, EndsASampleOfOnesOwn) {
   EXPECT_EQ(cancel(house, request).status, 204);
   EXPECT_EQ(house.about(), request);  // for the audit log
   EXPECT_THAT(house.cancelled, ElementsAre(request));
+  std::vector<api::Event> sampled;
+  for (int i = 0; i < 3; ++i) sampled.emplace_back(api::RequestId{request}, api::Sampled{1});
+  house.service().post(std::move(sampled));
   house.settle(request, api::Failure{api::FaultCategory::kUser, "was cancelled"});
+  EXPECT_EQ(house.usage().total(UsageKind::kSampledTokens), 3) << "they were sampled all the same";
   EXPECT_EQ(cancel(house, request).status, 204);  // has ended: nothing is left to do
   EXPECT_THAT(house.cancelled, ElementsAre(request));
   EXPECT_THAT(house.poll(request).body, HasSubstr(R"("category":"user")"));
