@@ -475,6 +475,7 @@ void CheckpointRegistry::collect(const CheckpointRow& row) {
     archive_budget_.drop(archive_path(row, of));
   }
   store_.files_gone(row.id);
+  gone_.push_back(row.id);
   // Empty parents go too; rmdir refuses the others.
   for (std::string parent = folder_of(dir); parent != data_.checkpoints();
        parent = folder_of(parent)) {

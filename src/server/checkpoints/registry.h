@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -115,6 +116,8 @@ class CheckpointRegistry {
   // of the whole grace. Each step is tried, then the Error of one that failed is thrown. A piece is
   // some milliseconds of one sweep, whose times are those of its first: true when there is more.
   bool sweep_piece(double now, double steady);
+  // Checkpoints whose files went since the last call; the sweeping thread's.
+  std::vector<std::string> take_gone() { return std::exchange(gone_, {}); }
   void sweep(double now, double steady) {
     while (sweep_piece(now, steady)) {
     }
@@ -167,6 +170,7 @@ class CheckpointRegistry {
   // Of the sweeping thread.
   std::shared_ptr<Sweep> sweep_;  // that has begun
   ExpiryGrace expired_;
+  std::vector<std::string> gone_;
   TrustedTime trusted_time_;
 };
 

@@ -15,6 +15,10 @@ namespace {
 
 constexpr int kSamplerWait = 10;  // s: two sweeps
 
+bool is_public_now(const CheckpointRow& row) {
+  return row.is_public && !row.deleted_at && (!row.expires_at || *row.expires_at > wall_seconds());
+}
+
 }  // namespace
 
 void Service::tell_ended_session(const Request& request, const std::string& id) const {
@@ -114,10 +118,14 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
   sampler.lease = parts_.registry.lease(*row.checkpoint_id);
   const std::optional<CheckpointRow> checkpoint =
       parts_.store.find_checkpoint_id(*row.checkpoint_id);
-  if (!checkpoint) {
+  // Another tenant's is read as long as it stands: its owner can take it back, and has its space.
+  sampler.reads_anothers = checkpoint && checkpoint->tenant != tenant;
+  const bool is_read = checkpoint && (!sampler.reads_anothers || is_public_now(*checkpoint));
+  if (!is_read) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("sampling session {}: its checkpoint is gone", row.id));
   }
+  if (sampler.reads_anothers) sampler.lease = nullptr;
   sampler.snapshot = {*row.checkpoint_id};
   sampler.dir = parts_.registry.folder(*checkpoint);
   return sampler;

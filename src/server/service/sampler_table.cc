@@ -13,12 +13,16 @@ namespace {
 
 // Of a row without its texts, with what maps, the lease and the heap add.
 constexpr int64_t kRowBytes = 512;
+constexpr int64_t kReaderBytes = 96;
 
 int64_t bytes_of(const std::string& id, const LiveSampler& sampler) {
   const auto path = sampler.model_path ? std::ssize(*sampler.model_path) : 0;
-  return kRowBytes + std::ssize(id) + std::ssize(sampler.tenant) + std::ssize(sampler.session) +
-         std::ssize(sampler.base_name) + path + std::ssize(sampler.snapshot.text) +
-         std::ssize(sampler.dir);
+  const int64_t as_reader = sampler.reads_anothers
+                                ? kReaderBytes + std::ssize(id) + std::ssize(sampler.snapshot.text)
+                                : 0;
+  return kRowBytes + as_reader + std::ssize(id) + std::ssize(sampler.tenant) +
+         std::ssize(sampler.session) + std::ssize(sampler.base_name) + path +
+         std::ssize(sampler.snapshot.text) + std::ssize(sampler.dir);
 }
 
 }  // namespace
@@ -68,6 +72,7 @@ SamplerTable::Added SamplerTable::add(const std::string& id, LiveSampler sampler
   added.row = std::make_shared<const LiveSampler>(std::move(sampler));
   if (!is_kept) return added;
   const auto at = rows_.try_emplace(id, Kept{added.row, std::move(bytes)}).first;
+  if (added.row->reads_anothers) readers_.emplace(added.row->snapshot.text, id);
   if (!added.row->is_ephemeral) {
     Idle& idle = idle_[added.row->tenant];
     at->second.idle = idle.insert(idle.end(), &at->first);
@@ -81,6 +86,11 @@ SamplerTable::Row SamplerTable::take(const std::string& id) {
   return erase(found);
 }
 
+void SamplerTable::drop_readers(const std::string& checkpoint) {
+  for (auto at = readers_.find(checkpoint); at != readers_.end(); at = readers_.find(checkpoint))
+    take(std::string(at->second));
+}
+
 // Its tenant keeps its list of idle ones, also an empty one.
 SamplerTable::Row SamplerTable::erase(Rows::iterator at) {
   Row row = std::move(at->second.row);
@@ -88,6 +98,12 @@ SamplerTable::Row SamplerTable::erase(Rows::iterator at) {
   const auto of_session = sessions_.find(row->session);
   if (row->is_ephemeral && of_session != sessions_.end())
     std::erase(of_session->second.ephemerals, at->first);
+  const auto [first, last] = readers_.equal_range(row->snapshot.text);
+  for (auto reader = first; row->reads_anothers && reader != last; ++reader) {
+    if (reader->second != at->first) continue;
+    readers_.erase(reader);
+    break;
+  }
   rows_.erase(at);
   return row;
 }

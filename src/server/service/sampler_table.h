@@ -34,6 +34,7 @@ struct LiveSampler {
   api::SnapshotId snapshot;  // empty: the base model
   std::string dir;
   bool is_ephemeral = false;
+  bool reads_anothers = false;  // a checkpoint of another tenant, whose files it does not keep
   std::shared_ptr<void> lease;  // keeps the checkpoint's files
 };
 
@@ -66,6 +67,8 @@ class SamplerTable {
   Added add(const std::string& id, LiveSampler sampler, SharedLimit::Share bytes = {});
   // Removes it.
   Row take(const std::string& id);
+  // Removes those that read another tenant's checkpoint, whose files are gone.
+  void drop_readers(const std::string& checkpoint);
 
   [[nodiscard]] bool contains(const std::string& id) const;
   // A use. Null when the tenant has none of that name.
@@ -100,8 +103,9 @@ class SamplerTable {
   const int64_t max_ephemerals_;
   SharedLimit bytes_;
   Rows rows_;
-  std::map<std::string, Idle> idle_;           // by tenant; those not used for longest first
-  std::map<std::string, OfSession> sessions_;  // alive, that have or had any
+  std::multimap<std::string, std::string> readers_;  // of others' checkpoints; their ids
+  std::map<std::string, Idle> idle_;                 // by tenant; those not used for longest first
+  std::map<std::string, OfSession> sessions_;        // alive, that have or had any
 };
 
 }  // namespace strata::server

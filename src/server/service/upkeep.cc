@@ -93,7 +93,8 @@ void Service::sweep_files() {
     bool has_more = false;
     const std::string fault =
         thrown_by([&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
-    const auto done = [this, has_more, fault] {
+    const auto done = [this, has_more, fault, gone = parts_.registry.take_gone()] {
+      for (const std::string& checkpoint : gone) samplers_.drop_readers(checkpoint);
       if (has_more && !stopping_) return sweep_files();
       sweeping_ = false;
       note_sweep(sweep_fault_, fault);

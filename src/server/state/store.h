@@ -187,8 +187,8 @@ class StateStore {
   void set_public(const std::string& id, bool is_public);
 
   // For the registry, without user metadata: rows whose files may go (dead or expired, and no
-  // sampler of a living session reads them), some at a time, those from a place on; rows whose
-  // files are there; and the steps between. expire() makes expiry final.
+  // sampler of a living session of its tenant reads them), some at a time, those from a place on;
+  // rows whose files are there; and the steps between. expire() makes expiry final.
   struct CollectPlace {
     std::optional<double> deleted_by = {};     // what is deleted meanwhile is the next walk's
     std::optional<CheckpointRow> behind = {};  // this row
@@ -272,9 +272,10 @@ class StateStore {
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
-  // Whether a sampler of a living session reads the place's checkpoint; nothing: `left` samplers
-  // were not all, and the place is behind those.
-  std::optional<bool> is_read(CollectPlace& place, int64_t& left) REQUIRES(mutex_);
+  // Whether a sampler of the tenant's living sessions reads the place's checkpoint; nothing: `left`
+  // samplers were not all, and the place is behind those.
+  std::optional<bool> is_read(const std::string& tenant, CollectPlace& place, int64_t& left)
+      REQUIRES(mutex_);
   // Rows of checkpoints and whether there are samplers of them, a batch.
   SqlResult ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
   void read_stored() REQUIRES(mutex_);

@@ -185,7 +185,7 @@ StateStore::Collectable StateStore::collectable(double now, const CollectPlace& 
     CheckpointRow checkpoint = rows::read_checkpoint(row);
     if (std::exchange(place.id, checkpoint.id) != checkpoint.id) place.sampler = -1;
     const bool has_samplers = std::get<int64_t>(row.back()) != 0;
-    const std::optional<bool> read = has_samplers ? is_read(place, left) : false;
+    const std::optional<bool> read = has_samplers ? is_read(checkpoint.tenant, place, left) : false;
     if (!read) break;
     if (!*read) found.rows.push_back(checkpoint);
     place.pass(std::move(checkpoint));
@@ -194,17 +194,21 @@ StateStore::Collectable StateStore::collectable(double now, const CollectPlace& 
   return found;
 }
 
-std::optional<bool> StateStore::is_read(CollectPlace& place, int64_t& left) {
+std::optional<bool> StateStore::is_read(const std::string& tenant, CollectPlace& place,
+                                        int64_t& left) {
   if (left <= 0) return std::nullopt;
   const int64_t most = left;
   const SqlResult samplers =
-      run("SELECT samplers.number, sessions.state FROM samplers JOIN sessions ON sessions.id = "
+      run("SELECT samplers.number, sessions.state, samplers.tenant FROM samplers JOIN sessions ON "
+          "sessions.id = "
           "samplers.session_id WHERE samplers.checkpoint_id = ? AND samplers.number > ? "
           "ORDER BY samplers.number LIMIT ?",
           {place.id, place.sampler, most});
   left -= std::ssize(samplers.rows) + kCollectSamplers / 20;
   for (const SqlRow& sampler : samplers.rows)
-    if (std::get<std::string>(sampler[1]) == "active") return true;
+    if (std::get<std::string>(sampler[1]) == "active" &&
+        std::get<std::string>(sampler[2]) == tenant)
+      return true;
   if (std::ssize(samplers.rows) < most) return false;
   place.sampler = std::get<int64_t>(samplers.rows.back()[0]);
   return std::nullopt;

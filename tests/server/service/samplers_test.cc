@@ -58,6 +58,43 @@ TEST(Samplers, ManyTakeAShareAndAnOldOneSamplesAsBefore) {
             std::get<api::Sample>(command.op).snapshot.text);
 }
 
+// Who publishes weights and takes them back has their space again, whoever samples from them.
+TEST(Samplers, AnothersCheckpointIsReadAsLongAsItStands) {
+  House house;
+  const std::string model = house.model(house.session());
+  const Response saved = house.post("save_weights_for_sampler",
+                                    R"({"model_id":")" + model + R"(","seq_id":1,"path":"p"})");
+  house.settle(House::text(saved, "request_id"), api::Saved{api::SavedAs::kState, "d"});
+  const std::string path = House::text(house.poll(House::text(saved, "request_id")), "path");
+  const TinkerPath at = parse_tinker_path(path);
+  const std::string id =
+      house.store().find_checkpoint(at.run_id, at.kind, at.name, wall_seconds())->id;
+  house.store().set_public(id, true);
+  const auto make_of = [&](const std::string& tenant, int number) {
+    return house.post("create_sampling_session",
+                      R"({"session_id":")" + house.session(tenant) +
+                          R"(","sampling_session_seq_id":)" + std::to_string(number) +
+                          R"(,"model_path":")" + path + R"("})",
+                      tenant);
+  };
+  const Response of_bob = make_of("bob", 0);
+  ASSERT_EQ(of_bob.status, 200) << of_bob.body;
+  const std::string sampler = House::text(of_bob, "sampling_session_id");
+  ASSERT_TRUE(house.service().samplers().contains(sampler));
+  EXPECT_TRUE(house.store().delete_checkpoint(id, wall_seconds()));
+  house.service().tick(now_seconds() + 10);
+  EXPECT_FALSE(house.service().samplers().contains(sampler));
+  const Response gone =
+      house.post("asample",
+                 R"({"sampling_session_id":")" + sampler +
+                     R"(","seq_id":1,"prompt":{"chunks":[{"type":"encoded_text","tokens":[1]}]},)"
+                     R"("num_samples":1,"sampling_params":{"max_tokens":1}})",
+                 "bob");
+  EXPECT_EQ(gone.status, 404);
+  EXPECT_THAT(gone.body, HasSubstr("its checkpoint is gone"));
+  EXPECT_EQ(house.store().stored_bytes("alice"), 0);
+}
+
 TEST(Samplers, TheirNumberIsTheStores) {
   ServiceOptions options;
   options.sampler_bytes = SharedLimit(4096);

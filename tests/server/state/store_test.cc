@@ -311,7 +311,17 @@ TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
   row.base_model = "base";
   row.checkpoint_id = "id1";
   store_->add_sampler(row);
+  add_checkpoint("s:train:0", "b", {}, CheckpointKind::kSampler);
+  session("t", "bob");
+  row.id = "y";
+  row.session_id = "t";
+  row.tenant = "bob";
+  row.checkpoint_id = "id2";
+  store_->add_sampler(row);
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
+  EXPECT_TRUE(store_->delete_checkpoint("id2", 1100));
+  EXPECT_THAT(ids(store_->collectable(1100).rows), ElementsAre("id2")) << "bob's keeps no files";
+  store_->files_gone("id2");
   EXPECT_THAT(store_->collectable(1100).rows, ElementsAre());
   open(2000);
   EXPECT_THAT(store_->collectable(2000).rows, ElementsAre());
