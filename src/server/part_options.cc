@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 namespace strata::server {
 namespace {
@@ -26,7 +27,8 @@ std::vector<std::string> folders_of(const ServeOptions& options, const DataDir& 
   std::vector<std::string> out = names.directories();
   for (const BaseName& name : names.names()) out.push_back(name.adapter);
   out.push_back(data.path());
-  out.push_back(options.offload.empty() ? std::filesystem::temp_directory_path().string()
+  std::error_code none;  // then there is none to tell of
+  out.push_back(options.offload.empty() ? std::filesystem::temp_directory_path(none).string()
                                         : options.offload);
   return out;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint's row may say: its folder's path is made of it, so a row that somebody else
-// wrote could name any folder of the machine; and names of other rows make addresses, and are asked
-// for again. Whoever reads rows of a database holds them against
-// this before it makes a path: the start, a backup, a check, a restoration.
+// What rows may say. A checkpoint's folder has its path from them, so a row that somebody else
+// wrote could name any folder of the machine; names of other rows make addresses, and are asked for
+// again. Whoever reads rows of a database holds them against this before it makes a path: the
+// start, a backup, a check, a restoration.
 #pragma once
 #include <string>
 #include <string_view>

@@ -182,6 +182,11 @@ void Service::drop_ended() {
     }
     if (drops_left_ > 0) ended_.pop_front();
   }
+  while (!gone_.empty() && drops_left_ > 0) {
+    const int64_t count = samplers_.drop_readers(gone_.front(), drops_left_);
+    drops_left_ -= count + 1;
+    if (count == 0) gone_.pop_front();
+  }
 }
 
 LiveSampler Service::find_weights(const std::string& tenant, const std::string& name) {

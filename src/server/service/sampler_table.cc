@@ -86,9 +86,14 @@ SamplerTable::Row SamplerTable::take(const std::string& id) {
   return erase(found);
 }
 
-void SamplerTable::drop_readers(const std::string& checkpoint) {
-  for (auto at = readers_.find(checkpoint); at != readers_.end(); at = readers_.find(checkpoint))
+int64_t SamplerTable::drop_readers(const std::string& checkpoint, int64_t most) {
+  int64_t count = 0;
+  for (; count < most; ++count) {
+    const auto at = readers_.lower_bound({checkpoint, ""});
+    if (at == readers_.end() || at->first != checkpoint) break;
     take(std::string(at->second));
+  }
+  return count;
 }
 
 // Its tenant keeps its list of idle ones, also an empty one.
@@ -98,12 +103,7 @@ SamplerTable::Row SamplerTable::erase(Rows::iterator at) {
   const auto of_session = sessions_.find(row->session);
   if (row->is_ephemeral && of_session != sessions_.end())
     std::erase(of_session->second.ephemerals, at->first);
-  const auto [first, last] = readers_.equal_range(row->snapshot.text);
-  for (auto reader = first; row->reads_anothers && reader != last; ++reader) {
-    if (reader->second != at->first) continue;
-    readers_.erase(reader);
-    break;
-  }
+  if (row->reads_anothers) readers_.erase({row->snapshot.text, at->first});
   rows_.erase(at);
   return row;
 }

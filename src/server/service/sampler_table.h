@@ -17,7 +17,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/ids.h"
@@ -67,8 +69,9 @@ class SamplerTable {
   Added add(const std::string& id, LiveSampler sampler, SharedLimit::Share bytes = {});
   // Removes it.
   Row take(const std::string& id);
-  // Removes those that read another tenant's checkpoint, whose files are gone.
-  void drop_readers(const std::string& checkpoint);
+  // Removes those that read another tenant's checkpoint, whose files are gone, at most so many; how
+  // many those were.
+  int64_t drop_readers(const std::string& checkpoint, int64_t most);
 
   [[nodiscard]] bool contains(const std::string& id) const;
   // A use. Null when the tenant has none of that name.
@@ -103,9 +106,9 @@ class SamplerTable {
   const int64_t max_ephemerals_;
   SharedLimit bytes_;
   Rows rows_;
-  std::multimap<std::string, std::string> readers_;  // of others' checkpoints; their ids
-  std::map<std::string, Idle> idle_;                 // by tenant; those not used for longest first
-  std::map<std::string, OfSession> sessions_;        // alive, that have or had any
+  std::set<std::pair<std::string, std::string>> readers_;  // others' checkpoints, and ids
+  std::map<std::string, Idle> idle_;           // by tenant; those not used for longest first
+  std::map<std::string, OfSession> sessions_;  // alive, that have or had any
 };
 
 }  // namespace strata::server

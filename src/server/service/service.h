@@ -186,7 +186,7 @@ class Service {
 
  private:
   void remove_files(const LiveSampler& sampler);
-  // Some of what ended sessions leave.
+  // Some of what ended sessions leave, and checkpoints whose files went.
   void drop_ended();
   // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
   [[noreturn]] void tell_ended_session(const Request& request, const std::string& id) const;
@@ -235,6 +235,7 @@ class Service {
   bool stopping_ = false;
   double last_sweep_ = 0;
   std::deque<std::string> ended_;      // sessions whose samplers are being dropped
+  std::deque<std::string> gone_;       // checkpoints whose readers are
   int64_t drops_left_ = kDropsAtOnce;  // until the next tick
   bool more_to_end_ = false;           // sessions whose time was up at the last tick
   bool sweeping_ = false, writing_usage_ = false;

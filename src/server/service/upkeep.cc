@@ -94,7 +94,7 @@ void Service::sweep_files() {
     const std::string fault =
         thrown_by([&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
     const auto done = [this, has_more, fault, gone = parts_.registry.take_gone()] {
-      for (const std::string& checkpoint : gone) samplers_.drop_readers(checkpoint);
+      gone_.insert(gone_.end(), gone.begin(), gone.end());
       if (has_more && !stopping_) return sweep_files();
       sweeping_ = false;
       note_sweep(sweep_fault_, fault);
