@@ -544,6 +544,8 @@ DAYS = [frozen, full_disk, unmounted, long_queue, many_files, copied, socket_fil
 def main():
     strata, model = sys.argv[1:3]
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0
+    if seconds > 0:  # over and over: others each time
+        os.environ.setdefault("CHAOS_SEED", str(int(time.time())))
     dice = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
     end = time.monotonic() + seconds
     count = 0
