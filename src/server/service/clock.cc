@@ -9,7 +9,7 @@ namespace {
 constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
 constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
 constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
-constexpr double kMostBehind = 0.9;    // that one tick counts for: alone it comes to half of it
+constexpr double kMostBehind = 1.9;    // that one tick counts for: alone it comes to half of it
 
 }  // namespace
 

@@ -18,7 +18,7 @@ namespace strata::server {
 namespace {
 
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
-constexpr double kBehind = 0.5;  // ticks that come later than this, not one alone: no new work
+constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
 
 size_t num_values(const api::TopkTable& topk) { return topk.ids.size() + topk.logprobs.size(); }
 

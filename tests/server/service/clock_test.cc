@@ -34,19 +34,19 @@ TEST(Clock, TicksThatComeALittleLateAddNothingToAStandstill) {
   Clock clock(0);
   for (int i = 1; i <= 20; ++i) clock.tick(0.11 * i);
   clock.tick(9);
-  EXPECT_LE(clock.behind(), 0.5);
+  EXPECT_LE(clock.behind(), 1.0);
 }
 
 TEST(Clock, OneStandstillAloneIsOverWhenItIsSeenAndManyAreNot) {
   Clock clock(0);
   clock.tick(60);
-  EXPECT_LE(clock.behind(), 0.5);
+  EXPECT_LE(clock.behind(), 1.0);
   for (int i = 0; i < 4; ++i) clock.tick(60 + 3.0 * (i + 1));
-  EXPECT_GT(clock.behind(), 0.8);
+  EXPECT_GT(clock.behind(), 1.5);
   for (int i = 1; i <= 10; ++i) clock.tick(72 + 0.1 * i);
   EXPECT_LT(clock.behind(), 0.1);
-  for (int i = 0; i < 8; ++i) clock.tick(73 + 0.8 * (i + 1));
-  EXPECT_GT(clock.behind(), 0.5) << "each only 0.7 s late";
+  for (int i = 0; i < 8; ++i) clock.tick(73 + 1.3 * (i + 1));
+  EXPECT_GT(clock.behind(), 1.0) << "each only 1.2 s late";
 }
 
 }  // namespace
