@@ -108,6 +108,9 @@ def triggers_sent(counts, folder):
     """(triggers that ran to their end, those given up, which never ran); fails where one broke for a reason of its own."""
     for path in pathlib.Path(folder).glob("broken*"):
         raise AssertionError(path.read_text())
+    why = collections.Counter(line for path in pathlib.Path(folder).glob("given_up*") for line in path.read_text().splitlines())
+    for reason, count in why.most_common(5):
+        print(f"  given up {count} times: {reason}")
     sums = [sum(column) for column in zip(*counts)]
     done, given_up = sums[:len(TRIGGERS)], sums[len(TRIGGERS):]
     never = [case[0] for case, count in zip(TRIGGERS, done) if count == 0]
@@ -133,8 +136,11 @@ def attack(url, process, folder, number, seed, over, counts, nice=19):
                 with open(f"{folder}/broken{number}", "a") as file:
                     file.write(f"{what}: {traceback.format_exc()}\n")
                 return
-            except Exception:  # noqa: BLE001: whatever it was told; the next one begins anew
+            except Exception as fault:  # noqa: BLE001: whatever it was told; the next one begins anew
                 counts[len(TRIGGERS) + i] += 1
+                with open(f"{folder}/given_up{number}", "a") as file:
+                    where = "" if world else "before it began: "
+                    file.write(f"{where}{type(fault).__name__}: {' '.join(str(fault).split())[:120]}\n")
                 try:
                     world.leave()
                 except Exception:  # noqa: BLE001
