@@ -68,7 +68,15 @@ class Check {
   }
 
  private:
-  void damage(const std::string& what) { report_.damages.push_back(what); }
+  // A folder that is not mounted has as many as there are checkpoints.
+  void damage(const std::string& what) {
+    const size_t count = report_.damages.size();
+    if (count < kMostDamages) report_.damages.push_back(what);
+    if (count == kMostDamages)
+      report_.damages.push_back(
+          fmt::format("{}: more than {} damages; the rest is not told", data_, kMostDamages));
+  }
+  [[nodiscard]] bool is_full() const { return report_.damages.size() > kMostDamages; }
   void guard(const std::string& path, const std::function<void()>& body) {
     try {
       body();
@@ -146,23 +154,8 @@ class Check {
     const int64_t boot = meta("boot");
     if (boot < 0 || boot > most_counted_)
       damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
-    for (const char* table : {"sessions", "runs", "checkpoints"}) {
-      const std::string where = fmt::format("{}/strata.db: {}: user_metadata", data_, table);
-      for_each_text(table, "user_metadata", [&](const std::string& text) {
-        guard(where, [&] { check_json(text, where, JsonReader::Kind::kObject); });
-      });
-    }
     check_ends();
     check_texts();
-    const std::string tags = fmt::format("{}/strata.db: sessions: tags", data_);
-    for_each_text("sessions", "tags", [&](const std::string& text) {
-      guard(tags, [&] { check_json(text, tags, JsonReader::Kind::kArray); });
-    });
-    for (const char* table : {"runs", "checkpoints"}) {
-      const std::string where = fmt::format("{}/strata.db: {}", data_, table);
-      for_each_text(table, "lora",
-                    [&](const std::string& text) { guard(where, [&] { check_lora(text); }); });
-    }
   }
 
   // Of every table: the store refuses such texts, and folders and addresses are made of names.
@@ -178,6 +171,7 @@ class Check {
       int64_t count = 0;
       std::string first;
       for_each_text(table, column, [&](const std::string& text) {
+        check_content(table, column, text);
         if (fits_column(table, column, text)) return;
         if (++count == 1) first = one_word(text.substr(0, 100));
       });
@@ -186,6 +180,15 @@ class Check {
         damage(fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'",
                            data_, count, table, column, first));
     }
+  }
+
+  void check_content(const std::string& table, const std::string& column, const std::string& text) {
+    const std::string of_table = fmt::format("{}/strata.db: {}", data_, table);
+    const std::string where = of_table + ": " + column;
+    if (column == "user_metadata")
+      guard(where, [&] { check_json(text, where, JsonReader::Kind::kObject); });
+    if (column == "tags") guard(where, [&] { check_json(text, where, JsonReader::Kind::kArray); });
+    if (column == "lora") guard(of_table, [&] { check_lora(text); });
   }
 
   // Some at a time: a table is as large as the disk.
@@ -313,9 +316,7 @@ class Check {
         report_.notes.resize(notes);
         std::tie(report_.checkpoints, report_.bytes, report_.unhashed) = saved;
       }
-      if (report_.damages.size() >= kMostDamages)
-        return damage(fmt::format("{}: more than {} damages; the rest was not looked at", data_,
-                                  kMostDamages));
+      if (is_full()) return;
     }
     find_strays(known);
   }
