@@ -4,11 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <span>
 
 #include "server/checkpoints/tinker_path.h"
 #include "server/http/message.h"
 #include "server/keys.h"
+#include "server/state/store.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::server {
@@ -32,12 +33,10 @@ bool fits_column(std::string_view table, std::string_view column, std::string_vi
   if (column == "id") return table == "stability_prompts" || is_path_part(text);
   if (column == "kind") return parse_kind(text).has_value();
   if (column != "state") return true;
-  constexpr std::array<std::string_view, 3> kSession = {"active", "finished", "timed_out"};
-  constexpr std::array<std::string_view, 4> kRun = {"live", "unloaded", "lost", "copy"};
-  const auto stands_in = [&](const auto& names) {
-    return std::ranges::find(names, text) != names.end();
+  const auto stands_in = [&](std::span<const char* const> states) {
+    return std::ranges::any_of(states, [&](const char* state) { return text == state; });
   };
-  return table == "sessions" ? stands_in(kSession) : stands_in(kRun);
+  return table == "sessions" ? stands_in(kSessionStates) : stands_in(kRunStates);
 }
 
 bool makes_a_folder(const RowNames& row) {

@@ -74,6 +74,11 @@ struct RunRow {
   std::optional<double> ended_at;
 };
 
+// As the columns `state` have them, runs' in the order of RunState: first who is alive, then how
+// one ended.
+inline constexpr const char* kSessionStates[] = {"active", "finished", "timed_out"};
+inline constexpr const char* kRunStates[] = {"live", "unloaded", "lost", "copy"};
+
 enum class CheckpointKind { kWeights, kSampler, kExternal };
 
 struct CheckpointRow {

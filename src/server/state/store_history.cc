@@ -24,12 +24,10 @@ struct Table {
   std::span<const char* const> ended;  // states
   const char* checkpoints;             // finds one that keeps a row
 };
-constexpr const char* kEndedSession[] = {"finished", "timed_out"};
-constexpr const char* kEndedRun[] = {"unloaded", "lost", "copy"};
-constexpr Table kSessions{"sessions", kEndedSession,
+constexpr Table kSessions{"sessions", std::span(kSessionStates).subspan(1),
                           "SELECT 1 FROM runs JOIN checkpoints ON checkpoints.run_id = runs.id "
                           "WHERE runs.session_id = sessions.id"};
-constexpr Table kRuns{"runs", kEndedRun,
+constexpr Table kRuns{"runs", std::span(kRunStates).subspan(1),
                       "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id"};
 
 }  // namespace

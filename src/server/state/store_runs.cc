@@ -9,19 +9,7 @@
 namespace strata::server {
 namespace {
 
-std::string state_name(RunState state) {
-  switch (state) {
-    case RunState::kLive:
-      return "live";
-    case RunState::kUnloaded:
-      return "unloaded";
-    case RunState::kLost:
-      return "lost";
-    case RunState::kCopy:
-      return "copy";
-  }
-  return "";
-}
+std::string state_name(RunState state) { return kRunStates[static_cast<size_t>(state)]; }
 
 RunState state_of(const std::string& name) {
   for (const RunState state : {RunState::kLive, RunState::kUnloaded, RunState::kLost}) {
