@@ -40,10 +40,9 @@ struct SharedLimitState {
   // Whether who holds `before` may take so much more, and `spare` afterwards. Of its own part it
   // leaves half of that at most: what others hold takes none of it.
   [[nodiscard]] bool has_budget(int64_t before, int64_t more, int64_t spare) const REQUIRES(mutex) {
-    const int64_t of_own = is_divided() ? std::min(spare, own_part() / 2) : 0;
     const int64_t amount = more + spare;
     if (is_divided()) {
-      if (before + more + of_own <= own_part()) return true;
+      if (before + more + std::min(spare, own_part() / 2) <= own_part()) return true;
       const int64_t wanted = beyond_own(before + amount) - beyond_own(before);
       // What the division by tenants leaves over is anybody's.
       return wanted <= 0 || common() + wanted <= limit - own_part() * num_tenants;

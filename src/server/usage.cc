@@ -113,7 +113,8 @@ std::optional<Response> Usage::refuses(const std::string& name, UsageKind kind, 
     const double wanted = std::min(static_cast<double>(amount), full(*rate));
     if (level - held < wanted) {
       ++refused_[index(kind)].by_rate;
-      // By then there is enough, whatever comes of what is under way.
+      // By then there is enough, also where what is under way takes all of it: unless a full bucket
+      // holds less than both, when that has to end first.
       const double seconds = std::max(1.0, std::ceil((wanted + held - level) / rate->amount));
       const std::string under_way =
           held > 0

@@ -200,15 +200,15 @@ std::optional<bool> StateStore::is_read(const std::string& tenant, CollectPlace&
   const int64_t most = left;
   const SqlResult samplers =
       run("SELECT samplers.number, sessions.state, samplers.tenant FROM samplers JOIN sessions ON "
-          "sessions.id = "
-          "samplers.session_id WHERE samplers.checkpoint_id = ? AND samplers.number > ? "
-          "ORDER BY samplers.number LIMIT ?",
+          "sessions.id = samplers.session_id WHERE samplers.checkpoint_id = ? AND "
+          "samplers.number > ? ORDER BY samplers.number LIMIT ?",
           {place.id, place.sampler, most});
   left -= std::ssize(samplers.rows) + kCollectSamplers / 20;
-  for (const SqlRow& sampler : samplers.rows)
-    if (std::get<std::string>(sampler[1]) == "active" &&
-        std::get<std::string>(sampler[2]) == tenant)
-      return true;
+  const auto keeps = [&](const SqlRow& sampler) {
+    return std::get<std::string>(sampler[1]) == "active" &&
+           std::get<std::string>(sampler[2]) == tenant;
+  };
+  if (std::ranges::any_of(samplers.rows, keeps)) return true;
   if (std::ssize(samplers.rows) < most) return false;
   place.sampler = std::get<int64_t>(samplers.rows.back()[0]);
   return std::nullopt;
