@@ -175,19 +175,23 @@ void OpenAiEndpoint::answer(Request&& request, const Respond& respond, bool is_c
       [this, call] { find_weights(call); });
 }
 
+// What is no fault of the name's, as a database that is away, is thrown on.
+LiveSampler OpenAiEndpoint::weights_of(const std::string& tenant, const std::string& name) const {
+  try {
+    return parts_.service.find_weights(tenant, name);
+  } catch (const Error& error) {
+    if (error.code == ErrorCode::kNotFound) fail_model(name, error.what());
+    if (error.code != ErrorCode::kInvalidArgument) throw;
+    throw OpenAiFault(error.code, fmt::format("model: {}", error.what()), "model", "");
+  }
+}
+
 void OpenAiEndpoint::find_weights(const std::shared_ptr<Call>& call) {
   const Fields body = call->json->root();
   const std::string name = body.string("model");
   if (name.empty() || name.size() > kMostName) fail_model(name, "");
   call->request.note(name);
-  try {
-    call->weights = parts_.service.find_weights(call->request.tenant, name);
-  } catch (const Error& error) {
-    if (error.code != ErrorCode::kNotFound) {
-      throw OpenAiFault(error.code, fmt::format("model: {}", error.what()), "model", "");
-    }
-    fail_model(name, error.what());
-  }
+  call->weights = weights_of(call->request.tenant, name);
   const auto index = static_cast<size_t>(call->weights.base);
   call->base = &parts_.bases.at(index);
   if (!parts_.texts.at(index)) {
@@ -402,24 +406,19 @@ Response OpenAiEndpoint::list_models() const {
 
 Response OpenAiEndpoint::get_model(const Request& request) const {
   const std::string& name = request.parts.at(0);
-  try {
-    const LiveSampler weights = parts_.service.find_weights(request.tenant, name);
-    return json_response(
-        200, model_json(name, parts_.bases.at(static_cast<size_t>(weights.base))).text());
-  } catch (const Error& error) {
-    return openai_error(404,
-                        fmt::format("The model `{}` does not exist or you do not have access "
-                                    "to it. {}",
-                                    name.substr(0, 200), error.what()),
-                        "model", "model_not_found");
-  }
+  const LiveSampler weights = weights_of(request.tenant, name);
+  return json_response(200,
+                       model_json(name, parts_.bases.at(static_cast<size_t>(weights.base))).text());
 }
 
 void OpenAiEndpoint::add_routes(Router& router) {
   const auto get = [&](const char* pattern, PlainHandler handler) {
     router.add({.method = "GET",
                 .pattern = pattern,
-                .handler = at_once(std::move(handler)),
+                .handler =
+                    [handler = std::move(handler)](const Request& request, const Respond& respond) {
+                      answer_openai(respond, [&] { respond(handler(request)); });
+                    },
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
   };

@@ -46,6 +46,7 @@ class OpenAiEndpoint {
   Response get_model(const Request& request) const;
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
   void answer(Request&& request, const Respond& respond, bool is_chat);
+  [[nodiscard]] LiveSampler weights_of(const std::string& tenant, const std::string& name) const;
   void find_weights(const std::shared_ptr<Call>& call);
   void submit(const std::shared_ptr<Call>& call);
   using Hear = std::function<void(size_t sample, const api::Event& event)>;

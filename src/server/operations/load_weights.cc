@@ -100,6 +100,7 @@ Response load_into_model(Service& service, const NumberedCall& call) {
   try {
     row = find_for_model(service, call, path);
   } catch (const Error& error) {
+    if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the path
     return refuse_later(service, call, error.what());
   }
   api::Command command = training_command(service, call);

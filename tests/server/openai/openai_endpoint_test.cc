@@ -235,27 +235,6 @@ TEST(OpenAiEndpoint, RefusesOddPromptsAndBodies) {
   }
 }
 
-TEST(OpenAiEndpoint, ModelsAreNamesAndPaths) {
-  OpenAiHouse house;
-  const json::value list = house.call("GET", "/v1/models")->json();
-  EXPECT_EQ(list.at("data").at(0).at("id"), "tiny");
-  EXPECT_EQ(list.at("data").at(1).at("id"), "org/name");
-  EXPECT_EQ(list.at("data").at(0).at("max_model_len"), 600);
-  EXPECT_EQ(house.call("GET", "/v1/models/tiny")->response.status, 200);
-  for (const char* path : {"/v1/models/none", "/v1/models/tinker://a:train:0/sampler_weights/x"}) {
-    const auto missing = house.call("GET", path);
-    EXPECT_EQ(missing->response.status, 404) << path;
-    EXPECT_EQ(missing->error("code"), "model_not_found");
-  }
-  const auto missing =
-      house.call("POST", "/v1/chat/completions",
-                 R"({"model":"gpt-4o","messages":[{"role":"user","content":"x"}]})");
-  EXPECT_EQ(missing->response.status, 404);
-  EXPECT_EQ(missing->error("code"), "model_not_found");
-  EXPECT_EQ(missing->error("param"), "model");
-  EXPECT_THAT(missing->error("message"), HasSubstr("`gpt-4o`"));
-}
-
 // Messages are whole, whatever a request's texts hold.
 TEST(OpenAiEndpoint, ANulCutsNoMessage) {
   OpenAiHouse house;

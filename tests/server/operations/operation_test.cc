@@ -168,6 +168,15 @@ TEST(Operations, ACheckpointIsLoadedIntoAModelLikeItsOwnOrANewOne) {
       "load_weights", number(model, 3, R"(,"path":"tinker://)" + model + R"(/weights/b")"));
   ASSERT_EQ(none.status, 200) << none.body;
   EXPECT_EQ(House::text(house.poll(House::text(none, "request_id")), "category"), "user");
+  // What a database that is away says is no fault of the path, and uses up no number.
+  house.faults().away = true;
+  const std::string again = number(model, 4, R"(,"path":")" + path + "\"");
+  const Response away = house.post("load_weights", again);
+  EXPECT_EQ(away.status, 503);
+  EXPECT_THAT(away.body, ::testing::Not(HasSubstr("injected")));
+  house.faults().away = false;
+  EXPECT_NE(House::text(house.post("load_weights", again), "request_id"), "");
+  EXPECT_EQ(house.submitted.back().seq_id, 4);
 }
 
 TEST(Operations, AnUnloadedModelIsGoneFromItsAcceptance) {
