@@ -112,6 +112,13 @@ STATEMENTS = [
     "{{ '0b11'|int(0, 2) }}{{ '0o17'|int(0, 8) }}{{ '-0x1f'|int(0, 16) }}{{ 'inf'|int(5) }}{{ [1, 2, 3]|truncate(3, leeway=none) }}{{ 'abcdef'|truncate(3, true, '') }}{{ 'aa'|replace('a', 'b', none) }}",
     "{{ 'xay'.startswith('a', 1) }}{{ 'xay'.endswith('a', 0, 2) }}{{ 'xay'.startswith(('x', 'b'), -1) }}{{ 'e\u0301a \u0915\u0947'|wordcount }}",
     "{{ ['<'|safe] }}{{ ('a,b'|safe).split(',') }}{{ ('a'|safe).upper() ~ '<' }}{{ ('ab'|safe).replace('a', 'c') }}{{ (' <'|safe).strip() + 'x' }}{{ ('<x'|safe)|upper }}",
+    "{% set caller = 1 %}{% macro m() %}{{ caller is defined }}{% endmacro %}{{ m() }}",
+    "{% macro o() %}{% macro i() %}[{{ caller() if caller else 'none' }}]{% endmacro %}{{ i() }}{{ caller() }}{% endmacro %}{% call o() %}x{% endcall %}",
+    "{% macro o() %}{% macro i() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ i(1, b=2) }}{% endmacro %}{{ o(3, c=4) }}",
+    "{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(1, a=2) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}",
+    "{% set b = 7 %}{% macro m(a=b, b=2) %}{{ a }}{% endmacro %}[{{ m() }}][{{ m(b=5) }}][{{ m(1) }}]",
+    "{% macro m(a, b=a ~ '!') %}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, b='?') }}", "{% macro m(kwargs) %}{{ kwargs }}{% endmacro %}{{ m(3) }}",
+    "{% macro m(caller='d') %}{{ caller if caller is string else caller() }}{% endmacro %}{{ m() }}{% call m() %}x{% endcall %}", "{% macro m(a) %}{{ a }}{% endmacro %}{% call m(1) %}x{% endcall %}",
     "{% macro m(a) %}{{ m.name }}{{ caller is defined }}{% endmacro %}{{ m(1) }}{% call m(2) %}{% endcall %}{% filter indent(2) %}a\n{{ n }}{% endfilter %}",
     "{{ people|map(attribute='name')|length }}", "{{ (people|map(attribute='name'))[0] is defined }}", "{{ xs|batch(2)|first }}", "{{ nope in xs }}", "{{ 'a' in nope }}", "{{ 1 in 'a' }}", "{{ 'x' in 5 }}",
 ]

@@ -2,6 +2,8 @@
 #include "text/jinja/interpreter.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "text/jinja/lexer.h"
@@ -264,47 +266,61 @@ Value Interpreter::make_macro(const Statement& statement, const std::string& nam
   return function;
 }
 
+// In the order of jinja2's Macro.__call__: parameters by position, those behind them by name; the
+// caller; what is left by name, and by position. A fallback sees every parameter, of those that are
+// not given the ones before it alone.
+void Interpreter::bind_arguments(const Statement& macro, const std::string& name,
+                                 Arguments& arguments, const ScopePtr& inner) {
+  const std::vector<Parameter>& parameters = macro.parameters;
+  const size_t num_given = std::min(parameters.size(), arguments.positional.size());
+  auto& names = inner->names;
+  std::vector<std::pair<std::string, Value>> named = std::move(arguments.named);
+  const auto take_named = [&](const std::string& key) -> std::optional<Value> {
+    const auto found = std::find_if(named.begin(), named.end(),
+                                    [&](const auto& item) { return item.first == key; });
+    if (found == named.end()) return std::nullopt;
+    Value value = std::move(found->second);
+    named.erase(found);
+    return value;
+  };
+  std::vector<const Parameter*> missing;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& parameter = parameters[i].name;
+    std::optional<Value> value =
+        i < num_given ? std::move(arguments.positional[i]) : take_named(parameter);
+    if (!value) missing.push_back(&parameters[i]);
+    names[parameter] =
+        value ? *std::move(value) : Value::undefined("'" + parameter + "' is undefined");
+  }
+  if (macro.takes_caller && !names.contains("caller"))
+    names["caller"] = take_named("caller").value_or(Value::undefined("No caller defined"));
+  if (macro.takes_rest_named && !names.contains("kwargs")) {
+    names["kwargs"] = Value::dict({named.begin(), named.end()});
+  } else if (!named.empty()) {
+    template_fault("macro '" + name + "' takes no keyword argument '" + named.front().first + "'");
+  }
+  std::vector<Value> rest(arguments.positional.begin() + static_cast<int64_t>(num_given),
+                          arguments.positional.end());
+  if (macro.takes_rest && !names.contains("varargs")) {
+    names["varargs"] = Value::list(std::move(rest), List::Kind::kTuple);
+  } else if (!rest.empty()) {
+    template_fault("macro '" + name + "' takes not more than " + std::to_string(parameters.size()) +
+                   " argument(s)");
+  }
+  for (const Parameter* parameter : missing) {
+    names[parameter->name] =
+        parameter->fallback
+            ? evaluate(*parameter->fallback, inner)
+            : Value::undefined("parameter '" + parameter->name + "' was not provided");
+  }
+}
+
 std::string Interpreter::call_macro(const Statement& statement, const std::string& name,
                                     const ScopePtr& scope, Arguments& arguments) {
   const Nested nested(*this);
   auto inner = std::make_shared<Scope>();
   inner->parent = scope;
-  const auto& parameters = statement.parameters;
-  std::vector<Value> rest;
-  for (size_t i = 0; i < arguments.positional.size(); ++i) {
-    if (i < parameters.size()) {
-      inner->names[parameters[i].name] = arguments.positional[i];
-    } else {
-      rest.push_back(arguments.positional[i]);
-    }
-  }
-  if (!rest.empty() && !statement.takes_rest)
-    template_fault("macro '" + name + "' takes not more than " + std::to_string(parameters.size()) +
-                   " argument(s)");
-  std::vector<std::pair<Value, Value>> rest_named;
-  for (auto& [key, value] : arguments.named) {
-    const bool known = std::any_of(parameters.begin(), parameters.end(),
-                                   [&](const Parameter& p) { return p.name == key; });
-    if (known && inner->names.contains(key))
-      template_fault("macro '" + name + "' got multiple values for argument '" + key + "'");
-    if (known || (key == "caller" && statement.takes_caller)) {
-      inner->names[key] = value;
-    } else if (statement.takes_rest_named) {
-      rest_named.emplace_back(key, value);
-    } else {
-      template_fault("macro '" + name + "' takes no keyword argument '" + key + "'");
-    }
-  }
-  if (statement.takes_rest)
-    inner->names["varargs"] = Value::list(std::move(rest), List::Kind::kTuple);
-  if (statement.takes_rest_named) inner->names["kwargs"] = Value::dict(std::move(rest_named));
-  for (const Parameter& parameter : parameters) {
-    if (inner->names.contains(parameter.name)) continue;
-    inner->names[parameter.name] =
-        parameter.fallback
-            ? evaluate(*parameter.fallback, inner)
-            : Value::undefined("parameter '" + parameter.name + "' was not provided");
-  }
+  bind_arguments(statement, name, arguments, inner);
   const int line = line_;
   std::string out;
   run(statement.body, inner, out);

@@ -90,6 +90,8 @@ class Interpreter {
   void run_call_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   void assign(const Target& target, const Value& value, Scope& names, const ScopePtr& lookup);
   Value make_macro(const Statement& statement, const std::string& name, const ScopePtr& scope);
+  void bind_arguments(const Statement& macro, const std::string& name, Arguments& arguments,
+                      const ScopePtr& inner);
   std::string call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
                          Arguments& arguments);
   void print(std::string_view text, std::string& out);

@@ -163,9 +163,13 @@ void Parser::macro_body(std::string_view end, Statement& out) {
   const bool says_kwargs = std::exchange(says_kwargs_, false);
   const bool says_caller = std::exchange(says_caller_, false);
   out.body = statements({end});
-  out.takes_rest = std::exchange(says_varargs_, says_varargs);
-  out.takes_rest_named = std::exchange(says_kwargs_, says_kwargs);
-  out.takes_caller = std::exchange(says_caller_, says_caller);
+  out.takes_rest = says_varargs_;
+  out.takes_rest_named = says_kwargs_;
+  out.takes_caller = says_caller_;
+  // A macro around it says what this one does.
+  says_varargs_ = says_varargs_ || says_varargs;
+  says_kwargs_ = says_kwargs_ || says_kwargs;
+  says_caller_ = says_caller_ || says_caller;
   loops_ = loops;
   next();
 }
