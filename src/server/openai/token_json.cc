@@ -4,36 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "text/tokenizer/byte_level.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::server {
 namespace {
 
 Json number_or_null(float value) { return Json(static_cast<double>(value)); }
-
-// What the token adds behind others, half a character as it is.
-std::string token_bytes(const text::Tokenizer& tokenizer, int32_t token) {
-  // Behind another one, since a text's first loses a space in some vocabularies.
-  std::vector<int32_t> ids = tokenizer.encode("a");
-  const size_t before = tokenizer.decode(ids).size();
-  ids.push_back(token);
-  std::string bytes = tokenizer.decode(ids).substr(before);
-  if (bytes.find("\uFFFD") == std::string::npos) return bytes;
-  const std::string written = tokenizer.id_to_token(token).value_or("");
-  unsigned value = 0;
-  if (written.size() == 6 && written.starts_with("<0x") &&
-      std::from_chars(written.data() + 3, written.data() + 5, value, 16).ec == std::errc()) {
-    return {static_cast<char>(value)};
-  }
-  return text::byte_level_bytes(written).value_or(bytes);
-}
 
 std::string shown(const std::string& bytes) {
   if (text::is_valid_utf8(bytes)) return bytes;
@@ -46,7 +27,7 @@ std::string shown(const std::string& bytes) {
 }
 
 JsonObject told_token(const text::Tokenizer& tokenizer, int32_t token, float logprob) {
-  const std::string bytes = token_bytes(tokenizer, token);
+  const std::string bytes = tokenizer.token_bytes(token);
   JsonArray list;
   for (const char c : bytes) list.add(int64_t{static_cast<unsigned char>(c)});
   return {{"token", shown(bytes)}, {"logprob", number_or_null(logprob)}, {"bytes", list}};
@@ -64,7 +45,7 @@ void each_top(const api::TopkTable& topk, size_t i, const Take& take) {
 }  // namespace
 
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token) {
-  return shown(token_bytes(tokenizer, token));
+  return shown(tokenizer.token_bytes(token));
 }
 
 std::string chat_logprobs(const text::Tokenizer& tokenizer, const ToldTokens& told) {

@@ -12,7 +12,8 @@ namespace {
 
 using Kind = DecoderStep::Kind;
 
-// The byte of <0xXX>, hexadecimal digits of either case.
+}  // namespace
+
 std::optional<char> fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   int value = 0;
@@ -26,8 +27,6 @@ std::optional<char> fallback_byte(std::string_view token) {
   }
   return static_cast<char>(value);
 }
-
-}  // namespace
 
 DecodeStream::DecodeStream(std::span<const DecoderStep> steps, bool has_decoder)
     : steps_(steps), has_decoder_(has_decoder), states_(steps.size() + 1) {}

@@ -4,6 +4,7 @@
 // still change (half a character, a run of byte tokens, trailing characters that Strip may take)
 // waits. One thread.
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,9 @@
 #include "text/tokenizer/spec.h"
 
 namespace strata::text {
+
+// The byte of <0xXX>, hexadecimal digits of either case.
+std::optional<char> fallback_byte(std::string_view token);
 
 class DecodeStream {
  public:

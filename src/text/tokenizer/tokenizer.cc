@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/decoder.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/pre_tokenizer.h"
@@ -117,6 +118,8 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     // By its text, as in the original: a special token that the normalizer changes is not skipped.
     skipped[id] = special_texts.find(*tokens[id]) != StringTable::kNone;
   }
+  Run run;
+  if (encode_ids("a", /*add_special=*/false, run)) before = std::move(run.out.ids);
 }
 
 const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {
@@ -284,6 +287,17 @@ std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
 std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
   const std::string* token = impl_->token(id, false);
   return token == nullptr ? std::nullopt : std::optional(*token);
+}
+
+std::string Tokenizer::token_bytes(int32_t id) const {
+  std::vector<int32_t> ids = impl_->before;
+  const size_t before = decode(ids).size();
+  ids.push_back(id);
+  std::string bytes = decode(ids).substr(before);
+  const std::string* token = impl_->token(id, false);
+  if (token == nullptr || bytes.find("\uFFFD") == std::string::npos) return bytes;
+  if (const auto byte = fallback_byte(*token)) return {*byte};
+  return byte_level_bytes(*token).value_or(bytes);
 }
 
 bool Tokenizer::is_special(int32_t id) const {

@@ -78,6 +78,8 @@ class Tokenizer {
   [[nodiscard]] std::optional<int32_t> token_to_id(std::string_view token) const;
   // The token as the file writes it; nothing for an id without one.
   [[nodiscard]] std::optional<std::string> id_to_token(int32_t id) const;
+  // What the token adds behind others, half a character as it is; "" for an id without one.
+  [[nodiscard]] std::string token_bytes(int32_t id) const;
   [[nodiscard]] bool is_special(int32_t id) const;
   // One more than the largest id.
   [[nodiscard]] int64_t vocab_size() const;

@@ -50,6 +50,8 @@ struct Tokenizer::Impl {
   StringTable added_ids;
   std::vector<std::optional<std::string>> tokens;  // by id, added ones included
   std::vector<bool> special;
+  // Of some text: a text's first token loses a space in some vocabularies.
+  std::vector<int32_t> before;
   std::vector<bool> skipped;   // by skip_special
   size_t longest = 0;          // bytes of a token; 0: text may go without tokens
   uint64_t weights[256] = {};  // as Bpe's, with added tokens
