@@ -47,16 +47,6 @@ double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_
          static_cast<double>(context.param(key).panel.cols);
 }
 
-double attention_flops(const Pass& pass, const BlockWork& work) {
-  double flops = 0.0;
-  for (const PassSequence& sequence : pass.sequences) {
-    const auto end = static_cast<double>(sequence.first_position + sequence.end - sequence.begin);
-    const auto begin = static_cast<double>(sequence.first_position);
-    flops += work.executed_pair_flops * (end * end - begin * begin) / 2.0;
-  }
-  return flops;
-}
-
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int target) {
   int64_t rank = 0;
   for (const AdapterSegment& run : rows.runs()) {

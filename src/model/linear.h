@@ -26,11 +26,10 @@ TensorView take_lora_h(const Pass& pass, const BlockContext& context, int key);
 
 constexpr ScratchTag kLoraTag = "lora_h";
 
-// Floating-point work of a projection of all rows of the pass, of its adapters' first products, and
-// of causal attention over its sequences: what activations cost to recompute.
+// Floating-point work of a projection of all rows of the pass, and of its adapters' first products:
+// what activations cost to recompute.
 double linear_flops(const Pass& pass, const BlockContext& context, int key);
 double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_t rank);
-double attention_flops(const Pass& pass, const BlockWork& work);
 
 // Writes y [T, N]. `add` [T, N] is added last, or empty. h [T, R] of the compute type is written
 // for rows that have the module (backward needs it); with an empty h, scratch is used. With an

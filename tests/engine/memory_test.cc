@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <map>
 #include <new>
+#include <set>
 
 #include "base/error.h"
 #include "engine/engine.h"
@@ -248,6 +249,24 @@ TEST(EngineMemory, ThePlanOfAShapeCoversItsPasses) {
       EXPECT_LE(static_cast<double>(engine->last_plan().total()), planned) << name;
     }
   }
+}
+
+// Attention costs what it sees to make again, in a window and beyond it.
+TEST(EngineMemory, ContextOfAWindowCostsWhatItSees) {
+  auto engine = make({}, "gemma3");
+  constexpr int64_t kTokens = 64;
+  const PassPlan plan =
+      plan_pass(*engine, {.pass_tokens = kTokens, .backward = true, .alone = true});
+  std::set<int64_t> windows;
+  for (const model::SavedCost& cost : plan.saved) {
+    if (cost.tag != "context" || cost.flops == 0.0) continue;
+    const auto& c = *engine->config().find_block<model::GqaConfig>(cost.layer, model::kGqa);
+    windows.insert(c.window);
+    const double pairs = c.window == 0 ? kTokens * kTokens / 2.0
+                                       : c.window * (static_cast<double>(kTokens) - c.window / 2.0);
+    EXPECT_EQ(cost.flops, 4.0 * static_cast<double>(c.q_width()) * pairs) << cost.layer;
+  }
+  EXPECT_EQ(windows.size(), 2u);
 }
 
 // What an activation costs to make again, against the formulas of its projection.

@@ -55,21 +55,13 @@ void for_each_block(const model::ModelConfig& c, Body body) {
   });
 }
 
-// Keys that the queries of one causal sequence see together, each at most `window` of them.
-double num_pairs(int64_t length, int64_t window) {
-  const auto s = static_cast<double>(length);
-  if (window == 0 || window >= length) return s * s / 2.0;
-  const auto w = static_cast<double>(window);
-  return w * w / 2.0 + (s - w) * w;
-}
-
 // Forward of attention over one sequence: scores and values of all layers.
 double attention_flops(const model::ModelConfig& c, int64_t length) {
   double flops = 0.0;
   for_each_block(c, [&](const model::BlockWork& work) {
-    flops += work.pair_flops * num_pairs(length, work.window);
+    flops += work.pair_flops * model::num_pairs(0, length, work.window);
     for (const model::WindowWork& keys : work.windows) {
-      if (keys.window > 0) flops += keys.pair_flops * num_pairs(length, keys.window);
+      if (keys.window > 0) flops += keys.pair_flops * model::num_pairs(0, length, keys.window);
     }
   });
   return flops;
@@ -83,7 +75,7 @@ double indexer_loss_flops(const model::ModelConfig& c, int64_t length) {
   for_each_block(c, [&](const model::BlockWork& work) {
     const model::WindowWork& listed = work.windows[1];
     if (listed.window == 0) return;
-    flops += (listed.pair_flops / 2.0 + 3.0 * work.pair_flops) * num_pairs(length, 0);
+    flops += (listed.pair_flops / 2.0 + 3.0 * work.pair_flops) * model::num_pairs(0, length, 0);
   });
   return flops;
 }

@@ -6,13 +6,13 @@
 //   const BlockOps kX = block_ops<X>("x");
 // T tokens, D model width. Engine thread only, but for what needs no Pass.
 #pragma once
-#include <array>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
+#include "model/blocks/block_work.h"
 #include "model/cache_spec.h"
 #include "model/weights/param_rows.h"
 #include "tensor/panel.h"
@@ -57,24 +57,6 @@ struct BlockContext {
 struct BlockOutput {
   TensorView add;  // [T, D], or empty
   TensorView out;  // [T, D]
-};
-
-// Keys of a kind of their own that a query sees besides the others, none further back than `window`
-// positions.
-struct WindowWork {
-  double pair_flops = 0.0;  // of a query and a position
-  int64_t window = 0;
-};
-
-// What speeds are counted against, besides the matrices (rows say theirs): the work of a token
-// wherever it stands, that of one query and one key that it sees, and how far it sees.
-struct BlockWork {
-  double token_flops = 0.0;
-  double token_backward_flops = 0.0;
-  double pair_flops = 0.0;
-  double executed_pair_flops = 0.0;  // where the form of the computation does more than it asks for
-  int64_t window = 0;                // 0: every earlier position
-  std::array<WindowWork, 2> windows = {};
 };
 
 // What a client means by train_attn and train_mlp.

@@ -123,7 +123,8 @@ struct Gqa {
                         {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
     s.k_raw = pass.save("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
     s.v = pass.save("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
-    s.context = pass.save("context", attention_flops(pass, work(c)), pass.dtype(), queries);
+    s.context =
+        pass.save("context", executed_attention_flops(pass, work(c)), pass.dtype(), queries);
     s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
     for (int key = 0; key < kNumLinears; ++key) {
       s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);

@@ -213,7 +213,7 @@ struct Mla {
     s.q_raw = pass.save("query_proj", flops(kMlaQ) + flops(kMlaQB), dtype,
                         {tokens, c.num_heads, c.head_dim()});
     s.kv_a = pass.save("kv_wa_proj", flops(kMlaKvA), dtype, {tokens, c.cache_width()});
-    s.latent_context = pass.save("context", attention_flops(pass, work(c)), dtype,
+    s.latent_context = pass.save("context", executed_attention_flops(pass, work(c)), dtype,
                                  {tokens, c.num_heads, c.kv_lora_rank});
     s.context = pass.save("attention_out", expand, dtype, {tokens, c.num_heads, c.value_dim});
     s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/blocks/block_work.h"
+
+#include "model/pass/pass.h"
+
+namespace strata::model {
+
+double num_pairs(int64_t begin, int64_t end, int64_t window) {
+  const auto before = [&](int64_t position) {
+    const auto s = static_cast<double>(position);
+    const auto w = static_cast<double>(window);
+    return window == 0 || s <= w ? s * s / 2.0 : w * w / 2.0 + (s - w) * w;
+  };
+  return before(end) - before(begin);
+}
+
+double executed_attention_flops(const Pass& pass, const BlockWork& work) {
+  double flops = 0.0;
+  for (const PassSequence& sequence : pass.sequences) {
+    const int64_t begin = sequence.first_position;
+    const int64_t end = begin + sequence.end - sequence.begin;
+    flops += work.executed_pair_flops * num_pairs(begin, end, work.window);
+    for (const WindowWork& keys : work.windows) {
+      if (keys.window > 0) flops += keys.pair_flops * num_pairs(begin, end, keys.window);
+    }
+  }
+  return flops;
+}
+
+}  // namespace strata::model

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/blocks/block_work.h"
+
+#include <gtest/gtest.h>
+
+namespace strata::model {
+namespace {
+
+TEST(BlockWork, PairsAreThoseOfTheWindow) {
+  EXPECT_EQ(num_pairs(0, 8192, 0), 8192.0 * 8192.0 / 2.0);
+  EXPECT_EQ(num_pairs(0, 8192, 512), 512.0 * 512.0 / 2.0 + (8192.0 - 512.0) * 512.0);
+  EXPECT_EQ(num_pairs(0, 100, 512), num_pairs(0, 100, 0));
+  EXPECT_EQ(num_pairs(1000, 1008, 30), 8.0 * 30.0);
+  // However a sequence is cut.
+  EXPECT_EQ(num_pairs(0, 20, 30) + num_pairs(20, 77, 30) + num_pairs(77, 300, 30),
+            num_pairs(0, 300, 30));
+}
+
+}  // namespace
+}  // namespace strata::model
