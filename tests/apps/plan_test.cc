@@ -325,6 +325,9 @@ TEST(Plan, RefusesOptionsWithoutEffect) {
   of_pipelines.schedule = {.schedule = "1f1b", .pipeline = 2, .microbatches = 2};
   of_pipelines.recompute = "full";
   EXPECT_EQ(fault(of_pipelines), "plan: --recompute: has no effect with --schedule; leave it out");
+  of_pipelines.recompute = PlanOptions().recompute;
+  of_pipelines.purpose = "serve";
+  EXPECT_EQ(fault(of_pipelines), "plan: --for: has no effect with --schedule; leave it out");
 }
 
 // One budget of all stages: micro-batches and what is kept are chosen, and what nothing can hold is

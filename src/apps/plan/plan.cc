@@ -427,7 +427,8 @@ void check_effects(const Mode& mode, PlanOptions given) {
   const std::vector<std::string> read = split_commas(mode.told.options);
   for (size_t i = 0; i < values.rows().size(); ++i) {
     const OptionRow& row = values.rows()[i];
-    if (row.text() == defaults.rows()[i].text() || row.name == "for") continue;
+    const bool chose_mode = row.name == "for" && mode.told.word == given.purpose;
+    if (row.text() == defaults.rows()[i].text() || chose_mode) continue;
     if (std::ranges::find(read, row.name) != read.end()) continue;
     refuse(fmt::format("--{}: has no effect with {}; leave it out", row.name, mode.name));
   }
