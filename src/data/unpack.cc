@@ -67,6 +67,7 @@ class Inflater {
 void unpack_zstd(PackedBytes read, Take take) {
   const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(),
                                                                    ZSTD_freeDCtx);
+  if (context == nullptr) fail("zstd: no memory to unpack it");
   std::vector<char> packed(kPiece), plain(kPiece);
   size_t left = 1;  // of the frame; 0 between frames
   for (size_t got = 0; (got = read(packed)) > 0;) {

@@ -131,4 +131,12 @@ int64_t Stages::adapter_bytes(const std::vector<model::LoraModuleSpec>& specs, b
   return bytes;
 }
 
+int64_t Stages::state_bytes(api::AdapterSlot slot, bool moments) {
+  int64_t bytes = adapter_bytes(specs_of(engine().adapter(slot)), /*trains=*/false);
+  for_adapter(slot, [&](const model::LoraAdapter& part) {
+    if (moments) bytes += 2 * part.num_parameters() * dtype_bytes(DType::kF32);
+  });
+  return bytes;
+}
+
 }  // namespace strata::engine

@@ -65,6 +65,8 @@ class Stages {
   // Memory that an adapter of these modules takes, with or without gradients and moments.
   [[nodiscard]] int64_t adapter_bytes(const std::vector<model::LoraModuleSpec>& specs,
                                       bool trains) const;
+  // Memory of a state of this adapter while it is read from files, with or without moments.
+  [[nodiscard]] int64_t state_bytes(api::AdapterSlot slot, bool moments);
 
  private:
   void add(Engine& engine, Runner& passes, Runner& sampler);

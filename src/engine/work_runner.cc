@@ -174,27 +174,21 @@ std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
     return save_for_sampler(command, *save);
   const auto* load = std::get_if<api::LoadState>(&command.op);
   CHECK(load != nullptr, command.op.index());
-  this->load(command, load->dir, load->optimizer);
+  begin_load(command, load->dir, load->optimizer);
   return std::nullopt;
 }
 
 // The scheduler starts nothing of the model before the answer.
-void WorkRunner::load(const api::Command& command, const std::string& dir, bool optimizer) {
+void WorkRunner::begin_load(const api::Command& command, const std::string& dir, bool optimizer) {
   const api::AdapterSlot slot = slot_of(command.model);
-  int64_t moments = 0;
-  stages_.for_adapter(slot, [&](const model::LoraAdapter& part) {
-    if (optimizer) moments += 2 * part.num_parameters();
-  });
-  const std::vector<model::LoraModuleSpec> specs = specs_of(engine_.adapter(slot));
-  loads_[command.request] = {
-      .model = command.model,
-      .creates = std::holds_alternative<api::CreateModel>(command.op),
-      .num_bytes = stages_.adapter_bytes(specs, false) + moments * dtype_bytes(DType::kF32)};
+  loads_[command.request] = {.model = command.model,
+                             .creates = std::holds_alternative<api::CreateModel>(command.op),
+                             .num_bytes = stages_.state_bytes(slot, optimizer)};
   files_.ask({.what = FileJob::What::kReadState,
               .tenant = command.tenant,
               .name = command.request.text,
               .dir = dir,
-              .specs = specs,
+              .specs = specs_of(engine_.adapter(slot)),
               .optimizer = optimizer});
 }
 
@@ -249,7 +243,7 @@ std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
   models_[command.model] = stages_.create_adapter(specs, create.lora.seed);
   book_.add(command.model, std::move(place));
   if (create.load_dir.empty()) return api::Done{};
-  load(command, create.load_dir, create.load_optimizer);
+  begin_load(command, create.load_dir, create.load_optimizer);
   return std::nullopt;
 }
 

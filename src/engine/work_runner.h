@@ -119,7 +119,8 @@ class WorkRunner {
   std::optional<api::Outcome> execute(const api::Command& command);
   std::optional<api::Outcome> create(const api::Command& command);
   api::Outcome unload(const api::Command& command);
-  void load(const api::Command& command, const std::string& dir, bool optimizer);
+  // The command ends with finish_load(), when the files have been read.
+  void begin_load(const api::Command& command, const std::string& dir, bool optimizer);
   api::Outcome finish_load(const FileJob& job);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);

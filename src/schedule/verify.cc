@@ -32,7 +32,8 @@ class Verifier {
       : table_(table), has_transfers_(has_transfers(table)), rank_of_(ranks_of_stages(table)) {}
 
   std::optional<Fault> run() {
-    if (check_numbers() || check_queues() || check_missing() || check_channels()) return fault_;
+    if (refuses_numbers() || refuses_queues() || refuses_missing() || refuses_channels())
+      return fault_;
     return find_deadlock(table_);
   }
 
@@ -45,6 +46,7 @@ class Verifier {
   [[nodiscard]] int rank_of(int stage) const { return rank_of_[static_cast<size_t>(stage)]; }
   [[nodiscard]] bool is_last(int stage) const { return stage == table_.num_stages - 1; }
 
+  // True, as of all that refuses: a fault was found, and nothing more is looked at.
   bool fail(Place at, std::string action, Rule rule, std::string detail) {
     fault_ = {at.rank, at.slot, std::move(action), rule, std::move(detail)};
     return true;
@@ -81,14 +83,14 @@ class Verifier {
 
   // Numbers in range, and few enough stages and micro-batches for the table to be complete, so that
   // memory is asked for in proportion to the table.
-  bool check_numbers() {
+  bool refuses_numbers() {
     if (table_.num_stages < 1 || table_.num_microbatches < 1 || table_.rows.empty()) {
       return fail({0, 0}, "", Rule::kComplete, "nothing stands in the table");
     }
     int64_t num_forwards = 0;
     if (any_action([&](Place at, const Action& a) {
           num_forwards += a.op == Op::kForward ? 1 : 0;
-          return check_range(at, a);
+          return refuses_range(at, a);
         })) {
       return true;
     }
@@ -99,7 +101,7 @@ class Verifier {
     return false;
   }
 
-  bool check_range(Place at, const Action& a) {
+  bool refuses_range(Place at, const Action& a) {
     if (a.stage >= 0 && a.stage < table_.num_stages && a.microbatch >= 0 &&
         a.microbatch < table_.num_microbatches) {
       return false;
@@ -126,17 +128,17 @@ class Verifier {
   }
 
   // Everything that one queue shows, place by place.
-  bool check_queues() {
+  bool refuses_queues() {
     return any_slot([&](Place at, const Slot& slot) {
-      if (slot.count == 2 && check_pair(at, slot)) return true;
+      if (slot.count == 2 && refuses_pair(at, slot)) return true;
       for (const Action& action : slot.actions()) {
-        if (check_action(at, action)) return true;
+        if (refuses_action(at, action)) return true;
       }
       return false;
     });
   }
 
-  bool check_pair(Place at, const Slot& slot) {
+  bool refuses_pair(Place at, const Slot& slot) {
     const auto& [first, second] = slot.parts;
     const bool is_pair = (first.op == Op::kForward && is_backward(second.op)) ||
                          (second.op == Op::kForward && is_backward(first.op));
@@ -145,32 +147,32 @@ class Verifier {
                 "only a forward and a backward of two micro-batches may overlap");
   }
 
-  bool check_action(Place at, const Action& a) {
+  bool refuses_action(Place at, const Action& a) {
     if (rank_of(a.stage) != at.rank) {
       return fail(at, a, Rule::kOneRank,
                   fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
     }
-    if (check_once(at, a)) return true;
+    if (refuses_once(at, a)) return true;
     switch (a.op) {
       case Op::kForward:
-        return check_order(at, a) || check_source(at, a, a.stage - 1, a.stage == 0);
+        return refuses_order(at, a) || refuses_source(at, a, a.stage - 1, a.stage == 0);
       case Op::kInputGrad:
       case Op::kBackward:
         if (!item(a.stage, a.microbatch).forward.is_set()) {
           return fail(at, a, Rule::kForwardFirst, not_before(Op::kForward, a, a.stage));
         }
-        return check_order(at, a) || check_source(at, a, a.stage + 1, is_last(a.stage));
+        return refuses_order(at, a) || refuses_source(at, a, a.stage + 1, is_last(a.stage));
       case Op::kWeightGrad:
         if (!item(a.stage, a.microbatch).backward.is_set()) {
           return fail(at, a, Rule::kInputGradFirst, not_before(Op::kInputGrad, a, a.stage));
         }
-        return check_order(at, a);
+        return refuses_order(at, a);
       case Op::kSendForward:
       case Op::kSendBackward:
-        return check_send(at, a);
+        return refuses_send(at, a);
       case Op::kRecvForward:
       case Op::kRecvBackward:
-        return check_peer(at, a);
+        return refuses_peer(at, a);
     }
     return false;
   }
@@ -179,7 +181,7 @@ class Verifier {
     return fmt::format("{} does not stand before it", to_string(Action{op, stage, a.microbatch}));
   }
 
-  bool check_once(Place at, const Action& a) {
+  bool refuses_once(Place at, const Action& a) {
     Item& of = item(a.stage, a.microbatch);
     Place* places[2] = {};
     switch (a.op) {
@@ -240,17 +242,17 @@ class Verifier {
     Order forward, backward, weight_grad;
   };
 
-  bool check_order(Place at, const Action& a) {
+  bool refuses_order(Place at, const Action& a) {
     StageOrder& of = orders_[static_cast<size_t>(a.stage)];
     if (a.op == Op::kForward) {
       of.forward.direction = 1;
-      return check_order(at, a, of.forward);
+      return refuses_order(at, a, of.forward);
     }
-    if (is_backward(a.op) && check_order(at, a, of.backward)) return true;
-    return has_weight_grad(a.op) && check_order(at, a, of.weight_grad);
+    if (is_backward(a.op) && refuses_order(at, a, of.backward)) return true;
+    return has_weight_grad(a.op) && refuses_order(at, a, of.weight_grad);
   }
 
-  bool check_order(Place at, const Action& a, Order& order) {
+  bool refuses_order(Place at, const Action& a, Order& order) {
     const int last = std::exchange(order.last, a.microbatch);
     if (last < 0) return false;
     const int direction = a.microbatch > last ? 1 : -1;
@@ -261,7 +263,7 @@ class Verifier {
   }
 
   // What a computation reads: a stage's output on the same rank, or what has been received.
-  bool check_source(Place at, const Action& a, int source, bool has_none) {
+  bool refuses_source(Place at, const Action& a, int source, bool has_none) {
     if (has_none) return false;
     const bool forward = a.op == Op::kForward;
     if (rank_of(source) == at.rank) {
@@ -279,7 +281,7 @@ class Verifier {
   }
 
   // A transfer goes to a stage that there is, on another rank.
-  bool check_peer(Place at, const Action& a) {
+  bool refuses_peer(Place at, const Action& a) {
     const int peer = counterpart(a).stage;
     if (peer < 0 || peer >= table_.num_stages) {
       return fail(at, a, Rule::kReceivedIsSent,
@@ -290,8 +292,8 @@ class Verifier {
                 fmt::format("stage {} is on the same rank, where nothing is sent", peer));
   }
 
-  bool check_send(Place at, const Action& a) {
-    if (check_peer(at, a)) return true;
+  bool refuses_send(Place at, const Action& a) {
+    if (refuses_peer(at, a)) return true;
     const bool forward = a.op == Op::kSendForward;
     const Item& of = item(a.stage, a.microbatch);
     if ((forward ? of.forward : of.backward).is_set()) return false;
@@ -299,7 +301,7 @@ class Verifier {
                 not_before(forward ? Op::kForward : Op::kBackward, a, a.stage));
   }
 
-  bool check_missing() {
+  bool refuses_missing() {
     for (int stage = 0; stage < table_.num_stages; ++stage) {
       for (int m = 0; m < table_.num_microbatches; ++m) {
         const Item& of = item(stage, m);
@@ -315,7 +317,7 @@ class Verifier {
   }
 
   // Each send has its receive, and those of two ranks are in one order.
-  bool check_channels() {
+  bool refuses_channels() {
     using Channel = std::pair<int, int>;  // from rank, to rank
     std::map<Channel, std::vector<std::pair<Place, Action>>> sends, receives;
     any_action([&](Place at, const Action& a) {
@@ -325,7 +327,7 @@ class Verifier {
       if (!is_send(a.op)) receives[{peer, at.rank}].emplace_back(at, a);
       return false;
     });
-    if (check_counterparts()) return true;
+    if (refuses_counterparts()) return true;
     for (const auto& [channel, received] : receives) {
       const auto& sent = sends[channel];
       for (size_t i = 0; i < received.size(); ++i) {
@@ -339,7 +341,7 @@ class Verifier {
     return false;
   }
 
-  bool check_counterparts() {
+  bool refuses_counterparts() {
     return any_action([&](Place at, const Action& a) {
       if (!is_transfer(a.op)) return false;
       const Action other = counterpart(a);

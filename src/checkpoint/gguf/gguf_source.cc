@@ -89,14 +89,17 @@ GgufSource::GgufSource(const std::string& path)
 const GgufWeight& GgufSource::weight_of(const CheckpointTensor& tensor) const {
   const auto index = static_cast<size_t>(&tensor - tensors_.data());
   CHECK(index < weights_.size(), tensor.info.name);
-  if (!tensor.info.readable) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: tensor '{}': {} {} cannot be read; supported are {}, of at most "
-                            "{} axes",
-                            path_, weights_[index].from.info->name, tensor.info.dtype_name,
-                            tensor.info.shape_text(), readable_gguf_types(), kMaxRank));
-  }
   return weights_[index];
+}
+
+const GgufWeight& GgufSource::readable_weight_of(const CheckpointTensor& tensor) const {
+  const GgufWeight& weight = weight_of(tensor);
+  if (tensor.info.readable) return weight;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: tensor '{}': {} {} cannot be read; supported are {}, of at most "
+                          "{} axes",
+                          path_, weight.from.info->name, tensor.info.dtype_name,
+                          tensor.info.shape_text(), readable_gguf_types(), kMaxRank));
 }
 
 void GgufSource::dequantise(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
@@ -195,7 +198,7 @@ void GgufSource::read_latent(const GgufWeight& weight, int64_t first_row, int64_
 
 void GgufSource::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                       void* raw_out) const {
-  const GgufWeight& weight = weight_of(tensor);
+  const GgufWeight& weight = readable_weight_of(tensor);
   CHECK(
       0 <= first_element && 0 <= count && first_element <= tensor.info.shape.num_elements() - count,
       first_element, count, tensor.info.shape.num_elements());
@@ -231,7 +234,7 @@ void GgufSource::read_f32(const CheckpointTensor& tensor, int64_t first_element,
 }
 
 NarrowForm GgufSource::narrow_form(const CheckpointTensor& tensor) const {
-  const GgufWeight& weight = weights_[static_cast<size_t>(&tensor - tensors_.data())];
+  const GgufWeight& weight = weight_of(tensor);
   const bool as_stored = weight.columns.empty() && weight.change == GgufWeight::Change::kNone &&
                          weight.values.info == nullptr;
   return as_stored && tensor.info.readable ? gguf_narrow_form(*weight.from.info->type)
@@ -240,7 +243,7 @@ NarrowForm GgufSource::narrow_form(const CheckpointTensor& tensor) const {
 
 void GgufSource::read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
                              std::byte* out) const {
-  const GgufWeight& weight = weight_of(tensor);
+  const GgufWeight& weight = readable_weight_of(tensor);
   const GgufTensor& info = *weight.from.info;
   const int64_t row_bytes = narrow_layout(gguf_narrow_form(*info.type)).row_bytes(info.columns());
   const int64_t blocks = info.columns() / info.type->block_elements;
@@ -256,7 +259,7 @@ void GgufSource::read_narrow(const CheckpointTensor& tensor, int64_t first_row, 
 
 void GgufSource::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                             std::span<std::byte> out) const {
-  const GgufModel::Tensor& from = weights_[static_cast<size_t>(&tensor - tensors_.data())].from;
+  const GgufModel::Tensor& from = weight_of(tensor).from;
   model_.files()[from.file].read_bytes(*from.info,
                                        tensor.info.begin - from.info->begin + first_byte, out);
 }

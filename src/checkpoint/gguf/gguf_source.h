@@ -32,6 +32,8 @@ class GgufSource final : public CheckpointSource {
 
  private:
   [[nodiscard]] const GgufWeight& weight_of(const CheckpointTensor& tensor) const;
+  // Error where it is of a type that nothing reads.
+  [[nodiscard]] const GgufWeight& readable_weight_of(const CheckpointTensor& tensor) const;
   void read_rows(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
   void read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
                      std::byte* out) const;

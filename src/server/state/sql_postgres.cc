@@ -331,7 +331,7 @@ class Postgres final : public Sql {
     bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
     for (const std::string& first : opening_) is_sent = is_sent && send(first, {});
     is_sent = is_sent && send(statement, parameters) && libpq().PQpipelineSync(connection_) == 1;
-    Reply reply = is_sent ? take_last_reply(deadline) : Reply();
+    Reply reply = is_sent ? take_pipeline_reply(deadline) : Reply();
     libpq().PQexitPipelineMode(connection_);
     return reply;
   }
@@ -371,7 +371,7 @@ class Postgres final : public Sql {
   }
 
   // The last result of several statements that were sent at once, or the first that failed.
-  Reply take_last_reply(double deadline) {
+  Reply take_pipeline_reply(double deadline) {
     Reply last;
     while (libpq().PQstatus(connection_) == CONNECTION_OK) {
       Reply next = next_reply(deadline);  // null between statements
@@ -417,6 +417,7 @@ class Postgres final : public Sql {
       size_t size = 0;
       unsigned char* bytes =
           libpq().PQunescapeBytea(reinterpret_cast<const unsigned char*>(data), &size);
+      if (bytes == nullptr) throw StoreError("postgresql: no memory for a value of bytes");
       Blob blob{std::string(reinterpret_cast<const char*>(bytes), size)};
       libpq().PQfreemem(bytes);
       return blob;
