@@ -20,7 +20,10 @@ std::string env_notify_socket() { return text_of(std::getenv("NOTIFY_SOCKET")); 
 std::string env_watchdog_pid() { return text_of(std::getenv("WATCHDOG_PID")); }
 std::string env_watchdog_usec() { return text_of(std::getenv("WATCHDOG_USEC")); }
 
-std::string env_mpi_size() { return text_of(std::getenv("OMPI_COMM_WORLD_SIZE")); }
+std::string env_mpi_size() {
+  const std::string of_mpirun = text_of(std::getenv("OMPI_COMM_WORLD_SIZE"));
+  return of_mpirun.empty() ? text_of(std::getenv("SLURM_STEP_NUM_TASKS")) : of_mpirun;
+}
 
 std::string env_temporary_folder() {
   const char* value = std::getenv("TMPDIR");

@@ -10,6 +10,7 @@
 //   TERM             whether lines can be edited at the terminal
 //   NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC  of systemd (sd_notify(3))
 //   OMPI_COMM_WORLD_SIZE  how many of a command Open MPI's mpirun has started
+//   SLURM_STEP_NUM_TASKS  likewise Slurm's srun
 //   HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, HOME   where models of the Hugging Face hub lie
 #pragma once
 #include <map>

@@ -347,7 +347,10 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
   const Ended unnamed = run_ranks(2, one);
   EXPECT_EQ(unnamed.code, 2);
   EXPECT_THAT(unnamed.text,
-              HasSubstr("mpirun has started 2 of this command; give --ranks pipeline=2"));
+              HasSubstr("mpirun or srun has started 2 of this command; give --ranks pipeline=2"));
+  const Ended of_srun = run_shell("SLURM_STEP_NUM_TASKS=2 " + quoted(command_of(one)));
+  EXPECT_EQ(of_srun.code, 2);
+  EXPECT_THAT(of_srun.text, HasSubstr("mpirun or srun has started 2 of this command"));
   EXPECT_FALSE(fs::exists(one.out));
   TrainOptions alone = one;
   alone.stages.ranks = "pipeline=2";

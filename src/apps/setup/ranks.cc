@@ -106,8 +106,8 @@ void check_started_alone() {
   if (count.empty() || count == "1") return;
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("mpirun has started {} of this command; give --ranks pipeline={}, or start "
-                  "it once, without mpirun",
+      fmt::format("mpirun or srun has started {} of this command; give --ranks pipeline={}, or "
+                  "start it once",
                   count, count));
 }
 
