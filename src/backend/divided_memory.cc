@@ -133,15 +133,6 @@ void DividedMemory::for_each_run(size_t unit, const BytePart& bytes, Body body) 
   }
 }
 
-bool DividedMemory::keeps(size_t unit, const PageRange& bytes) const {
-  const auto* const begin = static_cast<const char*>(bytes.data);
-  bool is_kept = false;
-  for_each_run(unit, part(unit, share_.rank), [&](const char* run, int64_t size) {
-    is_kept = is_kept || (run < begin + bytes.bytes && begin < run + size);
-  });
-  return is_kept;
-}
-
 void DividedMemory::drop(size_t unit) {
   const BytePart own = part(unit, share_.rank);
   for (const BytePart& others : {BytePart{0, own.first}, BytePart{own.end, unit_bytes_[unit]}})

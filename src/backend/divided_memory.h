@@ -58,8 +58,6 @@ class DividedMemory {
   DividedMemory& operator=(const DividedMemory&) = delete;
 
   [[nodiscard]] const MemoryShare& share() const { return share_; }
-  // Whether this rank keeps any of these bytes of a unit.
-  [[nodiscard]] bool keeps(size_t unit, const PageRange& bytes) const;
   // What other ranks keep of a unit goes, or of all of them, of which none is here: ranks are not
   // connected yet, or all have settled, none asks, and each writes what all units are to hold from
   // now on.

@@ -84,6 +84,12 @@ std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
   return pieces;
 }
 
+bool is_sent(const model::ModelWeights& weights, const ParameterPiece& piece,
+             const train::Share& to) {
+  return weights.is_kept_by({to.owner, to.num_owners}, piece.index, piece.rows.first,
+                            piece.rows.end());
+}
+
 namespace {
 
 // What an owner's step has made of a piece, as products read it.
@@ -124,7 +130,7 @@ class Rewriting {
 
 }  // namespace
 
-// No owner is more than a piece ahead of another.
+// No owner is more than a piece ahead of another: who is not sent a piece is told so, and waits.
 void exchange_parameters(Comm& data, Engine& engine) {
   const TraceSpan span("exchange parameters");
   Rewriting rewriting(data, *engine.model().weights);
@@ -143,14 +149,23 @@ void exchange_parameters(Comm& data, Engine& engine) {
       const TensorView rows = backend.scratch().take(own[i].dtype, own[i].shape);
       read_piece(engine, own[i], rows);
       for (int to = 0; to < data.size(); ++to) {
-        if (to != data.rank()) data.send(to, kParameterTag, rows);
+        if (to == data.rank()) continue;
+        if (is_sent(weights, own[i], {to, data.size()})) {
+          data.send(to, kParameterTag, rows);
+        } else {
+          data.send_bytes(to, kParameterTag, nullptr, 0);
+        }
       }
-      if (weights.shards() != nullptr)
+      if (weights.shards() != nullptr && is_sent(weights, own[i], {data.rank(), data.size()}))
         weights.write(backend, own[i].index, own[i].rows.first, rows);
     }
     for (int from = 0; from < data.size(); ++from) {
       const std::vector<ParameterPiece>& theirs = pieces[static_cast<size_t>(from)];
       if (from == data.rank() || i >= theirs.size()) continue;
+      if (!is_sent(weights, theirs[i], {data.rank(), data.size()})) {
+        data.receive_bytes(from, kParameterTag, nullptr, 0);
+        continue;
+      }
       const Scratch::Mark mark(backend.scratch());
       const TensorView rows = backend.scratch().take(theirs[i].dtype, theirs[i].shape);
       data.receive(from, kParameterTag, rows);

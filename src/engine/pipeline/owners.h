@@ -28,7 +28,11 @@ struct ParameterPiece {
 };
 std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
                                       const train::Ownership& ownership, int owner);
-// Every rank gets what the owners' steps have made of their rows.
+// Whether a rank is sent an owner's piece: of weights that ranks divide only those that keep some
+// of it are.
+[[nodiscard]] bool is_sent(const model::ModelWeights& weights, const ParameterPiece& piece,
+                           const train::Share& to);
+// Every rank gets what the owners' steps have made of the rows that it keeps.
 void exchange_parameters(Comm& data, Engine& engine);
 
 }  // namespace strata::engine

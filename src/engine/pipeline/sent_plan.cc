@@ -282,8 +282,10 @@ class SentPlanner {
         if (is_counted && !is_last) sent[Sent::kControl] += static_cast<int64_t>(sizeof(double));
       }
       for (const ParameterPiece& piece : pieces_of(weights_, owners, owner)) {
-        sent[Sent::kParameters] +=
-            (plan_.data - 1) * piece.shape.num_elements() * dtype_bytes(piece.dtype);
+        for (int to = 0; to < plan_.data; ++to) {
+          if (to == owner || !is_sent(weights_, piece, {to, plan_.data})) continue;
+          sent[Sent::kParameters] += piece.shape.num_elements() * dtype_bytes(piece.dtype);
+        }
       }
     }
   }

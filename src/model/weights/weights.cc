@@ -86,11 +86,6 @@ ParamView& view_of(std::vector<ParamView>& views, int key) {
   return views[index];
 }
 
-// On every rank: training moves it in place, alike on all.
-bool stays_whole(const Parameter& parameter) {
-  return parameter.row != nullptr && parameter.row->balances;
-}
-
 void bind(Parameter& parameter, void* memory, DType dtype, int64_t width, NarrowForm form) {
   if (parameter.is_matrix()) {
     parameter.panel = {.data = memory,
@@ -171,6 +166,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   head_ = config.tie_word_embeddings ? embedding_ : add_embed(kHeadName, ends());
   bind_layers();
   if (share.is_divided()) {
+    number_units(panel_width);
     shards_ = std::make_unique<WeightShards>(shard_units(part_), ranges_of_units(), share,
                                              backend.allocator());
   }
@@ -191,18 +187,6 @@ void ModelWeights::turn_to(const Backend& backend, int64_t layer, int64_t next) 
   if (shards_) shards_->turn_to(turn_of_layer(shards_->units(), layer, next));
 }
 
-void ModelWeights::turn_to_embedding() const {
-  if (shards_) shards_->turn_to(turn_of_embedding(shards_->units()));
-}
-
-void ModelWeights::turn_to_end() const {
-  if (shards_) shards_->turn_to(turn_of_end(shards_->units()));
-}
-
-void ModelWeights::turn_away() const {
-  if (shards_) shards_->turn_to({});
-}
-
 // Of each layer, and then of what is outside the layers.
 std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
   std::vector<std::vector<PageRange>> pages(params_.size() + 1);
@@ -221,49 +205,6 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
     }
   }
   return pages;
-}
-
-size_t ModelWeights::unit_of(size_t index) const {
-  const auto num_layers = static_cast<size_t>(layer_table_.num_layers());
-  const int layer = table_[index].layer;
-  if (layer >= 0) return static_cast<size_t>(layer);
-  return index == embedding_ ? num_layers : num_layers + 1;
-}
-
-ShardUnits ModelWeights::shard_units(const LayerRange& part) const {
-  ShardUnits units = {.part = part,
-                      .num_layers = config_.num_layers(),
-                      .end_has_embedding = config_.tie_word_embeddings || config_.use_mtp};
-  units.bytes.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
-  const bool ends = units.ends();
-  const bool has_embedding = units.begins() || (ends && units.end_has_embedding);
-  for (size_t index = 0; index < table_.size(); ++index) {
-    const int layer = table_[index].layer;
-    const bool is_held = layer >= 0 ? part.contains(layer) || (ends && layer >= units.num_layers)
-                         : index == embedding_ ? has_embedding
-                                               : ends;
-    if (!is_held) continue;
-    (stays_whole(table_[index]) ? units.whole_bytes : units.bytes[unit_of(index)]) +=
-        table_[index].bytes;
-  }
-  return units;
-}
-
-std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
-  std::vector<std::vector<PageRange>> units(static_cast<size_t>(layer_table_.num_layers()) + 2);
-  for (size_t index = 0; index < table_.size(); ++index) {
-    const Parameter& parameter = table_[index];
-    if (!parameter.held || stays_whole(parameter)) continue;
-    void* const data = parameter.is_matrix() ? parameter.panel.data : parameter.values.data;
-    std::vector<PageRange>& ranges = units[unit_of(index)];
-    // Experts lie one behind the other.
-    if (!ranges.empty() && static_cast<char*>(ranges.back().data) + ranges.back().bytes == data) {
-      ranges.back().bytes += parameter.bytes;
-    } else {
-      ranges.push_back({data, parameter.bytes});
-    }
-  }
-  return units;
 }
 
 ModelWeights::HeldLayers ModelWeights::held_of(const LayerStack& stack) const {
@@ -420,22 +361,6 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
   return tensors;
 }
 
-bool ModelWeights::keeps(size_t index, int64_t first, int64_t end) const {
-  const Parameter& parameter = table_[index];
-  if (!shards_ || stays_whole(parameter)) return true;
-  const PanelView& panel = parameter.panel;
-  PageRange bytes = {parameter.values.data, parameter.bytes};
-  if (parameter.is_matrix()) {
-    bytes.data = panel.data;
-    if (parameter.blocks.empty()) {
-      const int64_t begin = first / panel.width;
-      bytes = {panel.panel(begin),
-               ((end + panel.width - 1) / panel.width - begin) * panel.panel_bytes()};
-    }
-  }
-  return shards_->memory().keeps(unit_of(index), bytes);
-}
-
 void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
   if (pages_) {
@@ -472,7 +397,7 @@ void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_ro
 void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const {
   const Parameter& parameter = table_[index];
   if (pages_) pages_->come_back(parameter.layer);
-  if (shards_ && !stays_whole(parameter)) {
+  if (shards_ && !parameter.stays_whole()) {
     ShardTurn turn;
     turn.need(unit_of(index));
     shards_->turn_to(turn);

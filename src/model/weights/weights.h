@@ -54,6 +54,8 @@ struct Parameter {
   TensorView values;  // what is not a matrix: f32, dense
   [[nodiscard]] bool is_integers() const { return row != nullptr && row->integers > 0; }
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2 && floor != DType::kF32; }
+  // Where ranks divide the weights each has all of it, since each moves it.
+  [[nodiscard]] bool stays_whole() const { return row != nullptr && row->balances; }
   // As loading, saving and init walk it: what is not a matrix is one row.
   [[nodiscard]] int64_t num_rows() const { return is_matrix() ? shape[0] : 1; }
   [[nodiscard]] int64_t num_cols() const { return is_matrix() ? shape[1] : shape.num_elements(); }
@@ -142,6 +144,9 @@ class ModelWeights {
   // Whether this rank has any of what rows [first, end) of a parameter become: true where it has
   // all. Others it need not write().
   [[nodiscard]] bool keeps(size_t index, int64_t first, int64_t end) const;
+  // The same of another rank, wherever the parameter is held; then it is in no few bits.
+  [[nodiscard]] bool is_kept_by(const MemoryShare& share, size_t index, int64_t first,
+                                int64_t end) const;
   // As a stage with these layers has them.
   [[nodiscard]] ShardUnits shard_units(const LayerRange& part) const;
 
@@ -179,6 +184,7 @@ class ModelWeights {
   void add_mtp_head(int64_t panel_width);
   void bind_layers();
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
+  void number_units(int64_t panel_width);
   [[nodiscard]] size_t unit_of(size_t index) const;
   [[nodiscard]] std::vector<std::vector<PageRange>> ranges_of_units() const;
   // The view of a row, whose (first) parameter is `index` in the table.
@@ -213,6 +219,9 @@ class ModelWeights {
   Arena arena_;
   std::unique_ptr<WeightPages> pages_;    // of weights in files
   std::unique_ptr<WeightShards> shards_;  // of those that ranks divide
+  // Of these, the bytes of each unit, and of a parameter those before it in its unit.
+  std::vector<int64_t> unit_bytes_, bytes_before_;
+  int64_t panel_width_ = 0;
   std::vector<Parameter> table_;
   // Of each layer and sublayer, its connector's parameters and its block's, by key.
   struct SublayerParams {

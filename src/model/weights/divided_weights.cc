@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ModelWeights does where ranks divide its memory among themselves
+// (model/weights/weight_shards.h).
+#include "model/weights/weight_shards.h"
+#include "model/weights/weights.h"
+
+namespace strata::model {
+
+void ModelWeights::turn_to_embedding() const {
+  if (shards_) shards_->turn_to(turn_of_embedding(shards_->units()));
+}
+
+void ModelWeights::turn_to_end() const {
+  if (shards_) shards_->turn_to(turn_of_end(shards_->units()));
+}
+
+void ModelWeights::turn_away() const {
+  if (shards_) shards_->turn_to({});
+}
+
+size_t ModelWeights::unit_of(size_t index) const {
+  const auto num_layers = static_cast<size_t>(layer_table_.num_layers());
+  const int layer = table_[index].layer;
+  if (layer >= 0) return static_cast<size_t>(layer);
+  return index == embedding_ ? num_layers : num_layers + 1;
+}
+
+// Each unit in the table's order, of all stages.
+void ModelWeights::number_units(int64_t panel_width) {
+  panel_width_ = panel_width;
+  unit_bytes_.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
+  for (size_t index = 0; index < table_.size(); ++index) {
+    int64_t& bytes = unit_bytes_[unit_of(index)];
+    bytes_before_.push_back(bytes);
+    if (!table_[index].stays_whole()) bytes += table_[index].bytes;
+  }
+}
+
+ShardUnits ModelWeights::shard_units(const LayerRange& part) const {
+  ShardUnits units = {.part = part,
+                      .num_layers = config_.num_layers(),
+                      .end_has_embedding = config_.tie_word_embeddings || config_.use_mtp};
+  units.bytes.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
+  const bool ends = units.ends();
+  const bool has_embedding = units.begins() || (ends && units.end_has_embedding);
+  for (size_t index = 0; index < table_.size(); ++index) {
+    const int layer = table_[index].layer;
+    const bool is_held = layer >= 0 ? part.contains(layer) || (ends && layer >= units.num_layers)
+                         : index == embedding_ ? has_embedding
+                                               : ends;
+    if (!is_held) continue;
+    (table_[index].stays_whole() ? units.whole_bytes : units.bytes[unit_of(index)]) +=
+        table_[index].bytes;
+  }
+  return units;
+}
+
+std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
+  std::vector<std::vector<PageRange>> units(static_cast<size_t>(layer_table_.num_layers()) + 2);
+  for (size_t index = 0; index < table_.size(); ++index) {
+    const Parameter& parameter = table_[index];
+    if (!parameter.held || parameter.stays_whole()) continue;
+    void* const data = parameter.is_matrix() ? parameter.panel.data : parameter.values.data;
+    std::vector<PageRange>& ranges = units[unit_of(index)];
+    // Experts lie one behind the other.
+    if (!ranges.empty() && static_cast<char*>(ranges.back().data) + ranges.back().bytes == data) {
+      ranges.back().bytes += parameter.bytes;
+    } else {
+      ranges.push_back({data, parameter.bytes});
+    }
+  }
+  return units;
+}
+
+bool ModelWeights::keeps(size_t index, int64_t first, int64_t end) const {
+  return !shards_ || is_kept_by(shards_->memory().share(), index, first, end);
+}
+
+bool ModelWeights::is_kept_by(const MemoryShare& share, size_t index, int64_t first,
+                              int64_t end) const {
+  const Parameter& parameter = table_[index];
+  if (!shards_ || parameter.stays_whole()) return true;
+  BytePart bytes = {0, parameter.bytes};
+  if (parameter.is_matrix() && parameter.blocks.empty()) {
+    PanelView panel = parameter.panel;
+    if (!parameter.held)
+      panel = {.dtype = compute_dtype_, .cols = parameter.shape[1], .width = panel_width_};
+    const int64_t end_panel = (end + panel.width - 1) / panel.width;
+    bytes = {first / panel.width * panel.panel_bytes(), end_panel * panel.panel_bytes()};
+  }
+  const BytePart part = part_of(unit_bytes_[unit_of(index)], share);
+  const int64_t before = bytes_before_[index];
+  return before + bytes.first < part.end && part.first < before + bytes.end;
+}
+
+}  // namespace strata::model
