@@ -10,7 +10,6 @@
 #include <climits>
 #include <cstddef>
 #include <exception>
-#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -51,6 +50,9 @@ constexpr double kShortRest = 20e-6, kLongRest = 1e-3;
 // somebody does.
 constexpr double kIdleRest = 10e-3, kDrivenRest = 100e-3;
 constexpr size_t kLongestMessage = 3000;  // of a fault: sent at once, whoever listens
+// Buffers of messages longer than this are others' in turn, so that they take what is on its way
+// at once; of shorter ones each is as good.
+constexpr int64_t kShortMessage = 64 << 10;
 
 // What is on its way to another rank, or from there.
 struct Operation {
@@ -127,8 +129,11 @@ class MpiRanks::Link : public Comm {
 
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
-    Operation& operation = take({to, tag});
-    if (std::ssize(operation.own) < bytes) std::vector<std::byte>().swap(operation.own);
+    Operation& operation = take(bytes);
+    if (std::cmp_less(operation.own.capacity(), bytes)) {
+      std::vector<std::byte>().swap(operation.own);  // the old one first, and to the byte
+      operation.own.reserve(static_cast<size_t>(bytes));
+    }
     operation.own.assign(first, first + bytes);
     operation.peer = to;
     operation.tag = mpi_tag(tag);
@@ -207,18 +212,26 @@ class MpiRanks::Link : public Comm {
     return static_cast<int>(tag + 1);
   }
 
-  // A send's, to be used again, with its buffer, by those of the same receiver and tag.
-  Operation& take(std::pair<int, int64_t> to_and_tag) {
+  using Operations = std::vector<std::unique_ptr<Operation>>;
+  // A send's, to be used again with its buffer: the smallest that holds so many bytes, or the
+  // largest, which then grows.
+  Operation& take(int64_t bytes) {
     const MutexLock lock(mutex_);
-    std::vector<std::unique_ptr<Operation>>& operations = sends_[to_and_tag];
+    Operations& operations = bytes > kShortMessage ? long_sends_ : short_sends_;
+    const auto is_better = [bytes](const Operation& one, const Operation& other) {
+      const size_t size = one.own.capacity(), other_size = other.own.capacity();
+      const bool holds = std::cmp_greater_equal(size, bytes);
+      if (holds != std::cmp_greater_equal(other_size, bytes)) return holds;
+      return holds ? size < other_size : size > other_size;
+    };
+    Operation* best = nullptr;
     for (const auto& operation : operations) {
       if (operation->busy) continue;
-      operation->busy = true;
-      return *operation;
+      if (best == nullptr || is_better(*operation, *best)) best = operation.get();
     }
-    operations.push_back(std::make_unique<Operation>());
-    operations.back()->busy = true;
-    return *operations.back();
+    if (best == nullptr) best = operations.emplace_back(std::make_unique<Operation>()).get();
+    best->busy = true;
+    return *best;
   }
 
   void begin(Operation& o) REQUIRES(mutex_) {
@@ -416,9 +429,8 @@ class MpiRanks::Link : public Comm {
   std::optional<RankFault> fault_ GUARDED_BY(mutex_);
   std::vector<Peer> peers_ GUARDED_BY(mutex_);
   std::vector<Operation*> active_ GUARDED_BY(mutex_);
-  std::map<std::pair<int, int64_t>, std::vector<std::unique_ptr<Operation>>> sends_
-      GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Operation>> controls_ GUARDED_BY(mutex_);
+  Operations long_sends_ GUARDED_BY(mutex_), short_sends_ GUARDED_BY(mutex_);
+  Operations controls_ GUARDED_BY(mutex_);
 
   int num_drivers_ GUARDED_BY(mutex_) = 0;  // that wait
   double last_turn_ GUARDED_BY(mutex_) = 0.0;

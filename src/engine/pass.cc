@@ -81,7 +81,8 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
     : work_(work),
       state_(state),
       pass_(work.builder.build(backend, *engine.model().weights, engine.workspace().ropes(),
-                               engine.cache_layout())) {
+                               engine.cache_layout())),
+      head_apart_(work.base_gradients != nullptr && engine.base_trainer().share().num_owners > 1) {
   pass_.adapter_gradients = work.adapter_gradients;
   pass_.base_gradients = work.base_gradients;
   indexer_loss_ = {.weight = work.indexer_weight, .losses = work.indexer_losses};
@@ -134,10 +135,8 @@ void StagePass::loss() {
       d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
     }
     const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
-    model::in_turn(work_.turns, model::kHeadPart, [&] {
-      state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_,
-                           work_.top_logprobs);
-    });
+    state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_,
+                         work_.top_logprobs, {.turns = work_.turns, .apart = head_apart_});
   }
   if (work_.mtp_weight == 0.0f) return;
   if (work_.trains()) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -20,8 +22,9 @@ bool is_of_forward(schedule::Op op) {
 }
 
 // Of messages between ranks that deal micro-batches out, and of weights that they divide; those of
-// pipelines are far below.
-constexpr int64_t kDataTag = 1 << 22, kWeightTag = 1 << 23;
+// pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4).
+constexpr int64_t kDataTag = 1 << 21, kWeightTag = 3 << 20;
+constexpr int64_t kTagsBehindGather = 16;
 
 // Behind the pipeline's tags of what it gathers: those of samples, and of what two stages hold of
 // one matrix.
@@ -56,7 +59,7 @@ std::optional<CountedComm> counted(std::optional<GroupComm>& group) {
   return std::optional<CountedComm>(std::in_place, *group, [](int64_t tag) {
     if (tag >= kFirstChainTag) return Sent::kGradients;
     if (tag == kParameterTag) return Sent::kParameters;
-    return tag == kSumTag ? Sent::kControl : Sent::kResults;
+    return tag == kLossTag ? Sent::kResults : Sent::kControl;
   });
 }
 
@@ -90,6 +93,13 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
       everyone_(comm, kinds_of(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
+  if (plan.data > 1 && plan.gather_tag() > kDataTag - kTagsBehindGather) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("ranks: {} stages of {} micro-batches have more messages than ranks "
+                            "that deal them out can tell apart; want at most {} of both together",
+                            plan.num_stages(), plan.table.num_microbatches,
+                            (kDataTag - kTagsBehindGather) / 2));
+  }
   const std::vector<int> stages = plan.stages_of(comm_.rank());
   CHECK(!stages.empty() && stages.size() == engines_.size(), stages.size(), engines_.size());
   for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);
@@ -110,7 +120,9 @@ void Runner::add_stage(int stage, Engine& engine) {
     shards->memory().connect(*weights_group_, int64_t{2} * stage);
   }
   if (data_) engine.set_share({data_->rank(), data_->size()});
-  if (data_) chains_.push_back(std::make_unique<GradientChain>(*data_, engine));
+  // In a pipeline who waits for a stage may keep others waiting, and it for them.
+  if (data_)
+    chains_.push_back(std::make_unique<GradientChain>(*data_, engine, plan_.num_stages() == 1));
   runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine,
                                                    data_ ? chains_.back().get() : nullptr));
 }

@@ -10,6 +10,8 @@ LinearWeights head_linear(const Pass& pass) {
   return {.weight = pass.weights.head(), .bias = {}, .target = head_target(pass)};
 }
 
+}  // namespace
+
 TensorView head_gradient(const Pass& pass) {
   if (pass.base_gradients == nullptr) return {};
   if (pass.is_mtp) return pass.base_gradients->d_mtp_head;
@@ -18,16 +20,14 @@ TensorView head_gradient(const Pass& pass) {
               : pass.base_gradients->d_weight[pass.weights.head_index()];
 }
 
-}  // namespace
-
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
                   TensorView logits) {
   linear_forward(pass, rows, head_linear(pass), x, {}, h, logits);
 }
 
 void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
-                   TensorView d_logits, TensorView d_x) {
-  linear_backward(pass, rows, head_linear(pass), x, h, d_logits, d_x, false, head_gradient(pass));
+                   TensorView d_logits, TensorView d_x, TensorView d_weight) {
+  linear_backward(pass, rows, head_linear(pass), x, h, d_logits, d_x, false, d_weight);
 }
 
 void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {

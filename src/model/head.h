@@ -14,10 +14,12 @@ namespace strata::model {
 // empty.
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView logits);
 
-// d_logits [C, V] of the compute type. Writes d_x [C, D] f32 and accumulates what the pass asks
-// for.
+// Where the base weight's gradient goes, or empty: [V, D].
+TensorView head_gradient(const Pass& pass);
+// d_logits [C, V] of the compute type. Writes d_x [C, D] f32, and accumulates the gradients of
+// adapters and, unless empty, d_weight.
 void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
-                   TensorView d_logits, TensorView d_x);
+                   TensorView d_logits, TensorView d_x, TensorView d_weight);
 
 // Rows a chunk holds at most: enough for products to run at full speed, few enough for [C, V] f32
 // to stay small.

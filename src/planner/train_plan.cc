@@ -31,15 +31,9 @@ bool weights_in_files(const TrainRun& run) {
 }
 
 // Passes that the sequences take, in their order.
-int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
-  int64_t passes = 0, tokens = 0;
-  for (const int64_t length : lengths) {
-    if (passes == 0 || tokens + length > pass_tokens) {
-      ++passes;
-      tokens = 0;
-    }
-    tokens += length;
-  }
+int64_t count_passes(const std::vector<int64_t>& lengths, int num_ranks, int64_t pass_tokens) {
+  int64_t passes = 0;
+  for_each_pass(lengths, num_ranks, pass_tokens, [&](int64_t) { ++passes; });
   return passes;
 }
 
@@ -51,6 +45,7 @@ engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
     if (name == "adapters" || name == "base training") stage.training_bytes += bytes;
     if (name == "pass") stage.pass_bytes = bytes;
     if (name == "positions") stage.list_bytes = bytes;
+    if (name == "gradients on their way") stage.message_bytes = bytes;
     if (name == "step") stage.step_bytes = bytes;
   }
   return stage;
@@ -180,14 +175,16 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
   if (plan.pipeline.layers.empty())
     plan.pipeline = engine::make_whole_plan(run.whole.config().num_layers());
   plan.pass.recompute = plan.recompute.recompute;
+  double tokens = 0.0;
+  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
+  const int64_t passes = count_passes(shape.lengths, plan.pipeline.data, micro_tokens);
+  plan.num_passes =
+      std::max(1.0, static_cast<double>(passes) * static_cast<double>(shape.step_tokens) / tokens);
+  plan.pass.several_rounds = plan.num_passes > plan.pipeline.data;
   const int64_t bytes =
       std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
   plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
   plan.stages.push_back(stage_of(plan.memory));
-  double tokens = 0.0;
-  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
-  plan.num_passes = std::max(1.0, static_cast<double>(count_passes(shape.lengths, micro_tokens)) *
-                                      static_cast<double>(shape.step_tokens) / tokens);
   const engine::Work work = engine::step_work(*run.whole.model().weights,
                                               {.lengths = shape.lengths,
                                                .modules = shape.pass.modules,

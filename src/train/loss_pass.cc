@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ops/elementwise.h"
+#include "ops/gemm.h"
 #include "ops/log_softmax.h"
 
 namespace strata::train {
@@ -19,7 +20,7 @@ LossPass::Range LossPass::targets_of(const LossInputs& inputs, size_t row) {
 
 void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                    std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
-                   std::span<float> top_logprobs) {
+                   std::span<float> top_logprobs, const HeadTurns& head) {
   const auto tokens = static_cast<size_t>(pass.num_tokens());
   const size_t targets = inputs.targets.size();
   CHECK(inputs.weights().size() == targets && targets >= tokens, targets, tokens);
@@ -47,9 +48,59 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
   std::fill(logprobs.begin(), logprobs.end(), 0.0f);
   std::fill(losses.begin(), losses.end(), 0.0f);
   if (!d_hidden.empty()) ops::fill_zero(pass.backend, d_hidden);
+  run_chunks(pass, inputs, hidden, logprobs, losses, d_hidden, head);
+}
+
+void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                          std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
+                          const HeadTurns& head) {
+  Scratch& scratch = pass.backend.scratch();
+  const Scratch::Mark mark(scratch);
+  const bool apart = head.apart && !d_hidden.empty() && !model::head_gradient(pass).empty();
+  const int64_t num_selected = std::count(selected_.begin(), selected_.end(), 1);
+  const int64_t most = apart ? std::min(kApartRows, num_selected) : 0;
+  Kept kept;
+  if (most > 0) {
+    kept = {scratch.take(pass.dtype(), {most, hidden.cols()}),
+            scratch.take(pass.dtype(), {most, pass.weights.config().vocab_size})};
+  }
+  kept_chunks_.clear();
+  kept_ends_.clear();
+  int64_t num_kept = 0;
   chunks_.start(pass, selected_);
-  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
-    chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden);
+  auto rows = chunks_.next();
+  for (; !rows.empty() && num_kept + std::ssize(rows) <= most; rows = chunks_.next()) {
+    const int64_t end = num_kept + std::ssize(rows);
+    chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, kept.rows(num_kept, end));
+    const std::span<const int64_t> ends = chunks_.groups().ends();
+    kept_chunks_.push_back({std::ssize(rows), kept_ends_.size(), ends.size()});
+    kept_ends_.insert(kept_ends_.end(), ends.begin(), ends.end());
+    num_kept = end;
+  }
+  const bool all = rows.empty();
+  for (int64_t part = 0; part < model::kHeadParts; ++part) {
+    if (head.turns != nullptr) head.turns->begin(model::kHeadPart - part);
+    add_head_gradient(pass, kept, part);
+    if (head.turns != nullptr && all) head.turns->end(model::kHeadPart - part);
+  }
+  for (; !rows.empty(); rows = chunks_.next())
+    chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, {});
+  for (int64_t part = 0; head.turns != nullptr && !all && part < model::kHeadParts; ++part)
+    head.turns->end(model::kHeadPart - part);
+}
+
+void LossPass::add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part) {
+  if (kept_chunks_.empty()) return;
+  const TensorView gradient = model::head_gradient(pass);
+  const model::HeadRows of = model::rows_of_head_part(gradient.rows(), part);
+  if (of.first == of.end) return;
+  int64_t first = 0;
+  for (const KeptChunk& chunk : kept_chunks_) {
+    const Kept rows = kept.rows(first, first + chunk.num_rows);
+    ops::gemm_dw(pass.backend, rows.d_logits.slice_cols(of.first, of.end), rows.x,
+                 std::span(kept_ends_).subspan(chunk.first_end, chunk.num_ends),
+                 gradient.slice_rows(of.first, of.end));
+    first += chunk.num_rows;
   }
 }
 
@@ -89,15 +140,7 @@ void LossPass::sequence_values(model::Pass& pass, const LossInputs& inputs, Tens
   }
 }
 
-// Logits [C, V] of the rows, in scratch, and the logprobs of all their targets.
-TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
-                           std::span<const int32_t> rows, TensorView x, TensorView h,
-                           TensorView lse, std::span<float> logprobs) {
-  const int64_t vocab = pass.weights.config().vocab_size;
-  const TensorView logits =
-      pass.backend.scratch().take(DType::kF32, {static_cast<int64_t>(rows.size()), vocab});
-  model::head_forward(pass, chunks_.groups(), x, h, logits);
-  ops::logsumexp(pass.backend, logits, lse);
+void LossPass::list_targets(const LossInputs& inputs, std::span<const int32_t> rows) {
   chunk_targets_.resize(rows.size());
   target_rows_.clear();
   target_ids_.clear();
@@ -110,6 +153,17 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
     }
   }
   target_logprobs_.resize(target_ids_.size());
+}
+
+TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
+                           std::span<const int32_t> rows, TensorView x, TensorView h,
+                           TensorView lse, std::span<float> logprobs) {
+  const int64_t vocab = pass.weights.config().vocab_size;
+  const TensorView logits =
+      pass.backend.scratch().take(DType::kF32, {static_cast<int64_t>(rows.size()), vocab});
+  model::head_forward(pass, chunks_.groups(), x, h, logits);
+  ops::logsumexp(pass.backend, logits, lse);
+  list_targets(inputs, rows);
   ops::target_logprobs(pass.backend, logits, lse, target_rows_, target_ids_, target_logprobs_);
   pass.on_host([&] {
     auto next = target_logprobs_.begin();
@@ -156,13 +210,13 @@ void LossPass::losses_of_row(const LossInputs& inputs, size_t i, size_t row,
 
 void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
                      TensorView hidden, std::span<float> logprobs, std::span<float> losses,
-                     TensorView d_hidden) {
+                     TensorView d_hidden, const Kept& kept) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t vocab = pass.weights.config().vocab_size;
   const model::RowGroups& groups = chunks_.groups();
-  const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
+  const TensorView x = kept.x.empty() ? scratch.take(pass.dtype(), {count, hidden.cols()}) : kept.x;
   const TensorView lse = scratch.take(DType::kF32, {count, 2});
   const int64_t rank = model::largest_rank(groups, -1, model::head_target(pass));
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
@@ -178,12 +232,15 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   // d_logits shares memory with the logits: fp32 in place, bf16 in the first half of each row.
   TensorView d_logits(logits.data, pass.dtype(), {count, vocab});
   d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
+  const bool is_kept = !kept.d_logits.empty();
+  if (is_kept) d_logits = kept.d_logits;
   ops::log_softmax_backward(pass.backend, logits, lse, chunk_targets_, chunk_slopes_, d_logits);
   if (!inputs.first_targets.empty()) {
     pass.on_host([&] { add_further_targets(pass.backend, inputs, rows, logprobs, d_logits); });
   }
   const TensorView d_x = scratch.take(DType::kF32, {count, hidden.cols()});
-  model::head_backward(pass, groups, x, h, d_logits, d_x);
+  model::head_backward(pass, groups, x, h, d_logits, d_x,
+                       is_kept ? TensorView() : model::head_gradient(pass));
   ops::scatter_add(pass.backend, d_x, rows, d_hidden);
 }
 

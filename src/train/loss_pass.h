@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/head.h"
+#include "model/pass/gradient_turns.h"
 #include "train/loss.h"
 
 namespace strata::train {
@@ -24,6 +25,16 @@ struct LossInputs {
   [[nodiscard]] std::span<const float> weights() const { return columns[api::LossInput::kWeights]; }
 };
 
+// How the head's gradients are made where other ranks add to them too.
+struct HeadTurns {
+  model::GradientTurns* turns = nullptr;  // null: nobody else does
+  // Those of the base weight are made when all else is, of kApartRows rows at most, whose gradients
+  // of logits are kept until then: so that ranks wait for each other's products of a part of the
+  // head, and not for all of its work.
+  bool apart = false;
+};
+constexpr int64_t kApartRows = 8 * model::kHeadChunk;
+
 class LossPass {
  public:
   // Writes logprobs and losses [M], zero in rows that are not scored. With a non-empty d_hidden [T,
@@ -31,7 +42,7 @@ class LossPass {
   // `top_logprobs` [T] also the largest logprob of each row that is scored.
   void run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
            std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
-           std::span<float> top_logprobs = {});
+           std::span<float> top_logprobs = {}, const HeadTurns& head = {});
 
  private:
   // The targets of a row, in the flat arrays.
@@ -41,11 +52,28 @@ class LossPass {
   [[nodiscard]] static Range targets_of(const LossInputs& inputs, size_t row);
   void sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                        std::span<float> logprobs);
+  // All targets of a chunk, and the first one of each of its rows.
+  void list_targets(const LossInputs& inputs, std::span<const int32_t> rows);
+  // Logits [C, V] f32 of the rows x [C, D], in scratch, and the logprobs of all their targets. h
+  // [C, R], or empty: the adapters' inner product; lse [C, 2] f32 (ops::logsumexp).
   TensorView score(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
                    TensorView x, TensorView h, TensorView lse, std::span<float> logprobs);
+  // Of rows whose head's gradient is made later, x [C, D] and d_logits [C, V] of the compute type;
+  // empty where it is made at once.
+  struct Kept {
+    TensorView x, d_logits;
+    [[nodiscard]] Kept rows(int64_t first, int64_t end) const {
+      return {x.slice_rows(first, end), d_logits.slice_rows(first, end)};
+    }
+  };
+  void run_chunks(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                  std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
+                  const HeadTurns& head);
   void chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
              TensorView hidden, std::span<float> logprobs, std::span<float> losses,
-             TensorView d_hidden);
+             TensorView d_hidden, const Kept& kept);
+  // A part of the head's gradient, of the chunks that are kept.
+  void add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part);
   void give_top(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
   void losses_of_row(const LossInputs& inputs, size_t i, size_t row,
                      std::span<const float> logprobs, std::span<float> losses);
@@ -54,6 +82,13 @@ class LossPass {
                            TensorView d_logits);
 
   model::RowChunks chunks_;
+  // Of the chunks that are kept: how many rows each has, and which ends of sequences.
+  struct KeptChunk {
+    int64_t num_rows;
+    size_t first_end, num_ends;
+  };
+  std::vector<KeptChunk> kept_chunks_;
+  std::vector<int64_t> kept_ends_;
   std::vector<uint8_t> selected_;
   std::vector<int32_t> row_sequences_;  // [T] the row's sequence
   std::vector<float> sequence_values_;  // of each sequence, where its formula has one

@@ -4,13 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/thread_comm.h"
+#include "engine/plan/memory_plan.h"
 #include "engine/runner.h"
+#include "model/adapter/specs.h"
 #include "model/weights/weight_shards.h"
 #include "tests/stages/staged_run.h"
 
@@ -170,6 +176,94 @@ TEST(Data, OneRound) {
   expect_same_bits(run_staged(c), whole);
   c.data = 11;
   expect_same_bits(run_staged(c), whole);
+}
+
+// The head's gradient goes from rank to rank in parts, each behind all other work of the head, but
+// for that of rows beyond those that are kept.
+TEST(Data, HeadInParts) {
+  StagedCase c = dealt("qwen3", 3);
+  c.num_layers = 1;
+  c.parameters = true;
+  c.vocab_size = 1100;
+  c.times_as_long = 120;
+  c.pass_tokens = 1500;
+  expect_same_bits(run_staged(c), run_whole(c));
+  c.data = 2;
+  c.dtype = DType::kBF16;
+  c.tied = true;
+  c.times_as_long = 150;
+  c.pass_tokens = 3000;
+  expect_same_bits(run_staged(c), run_whole(c));
+}
+
+// Bytes of gradients that are on their way from each rank, where the last one takes its time.
+class SlowComm : public Comm {
+ public:
+  struct Counts {
+    std::atomic<int64_t> now = 0, most = 0;
+  };
+  SlowComm(Comm& all, std::array<Counts, 3>& counts) : all_(all), counts_(counts) {}
+  [[nodiscard]] int rank() const override { return all_.rank(); }
+  [[nodiscard]] int size() const override { return all_.size(); }
+  void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
+    if (is_gradient(tag)) {
+      Counts& own = counts_[static_cast<size_t>(rank())];
+      const int64_t now = own.now += bytes;
+      own.most = std::max<int64_t>(own.most, now);
+    }
+    all_.send_bytes(to, tag, data, bytes);
+  }
+  void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
+    if (rank() == size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    all_.receive_bytes(from, tag, data, bytes);
+    if (is_gradient(tag)) counts_[static_cast<size_t>(from)].now -= bytes;
+  }
+
+ private:
+  static bool is_gradient(int64_t tag) {
+    return tag % (1 << 20) >= kFirstChainTag && tag > 1 << 20;
+  }
+  Comm& all_;
+  std::array<Counts, 3>& counts_;
+};
+
+// In one round no more parts are on their way than are planned to be, however late a rank is.
+TEST(Data, FewGradientsAreOnTheirWay) {
+  for (const bool parameters : {false, true}) {
+    StagedCase c = dealt("qwen3", 3);
+    c.parameters = parameters;
+    c.num_layers = 24;
+    c.pass_tokens = 1000;
+    const PipelinePlan plan = staged_plan(c);
+    std::array<SlowComm::Counts, 3> counts;
+    std::atomic<int64_t> planned = 0, all = 0;
+    run_ranks(3, [&](Comm& comm) {
+      SlowComm slow(comm, counts);
+      Runner runner(slow, plan, staged_engines(c, slow, plan));
+      Engine& engine = runner.engine();
+      const auto slot =
+          runner.create_adapter(model::adapter_specs(engine.config(), {"all-linear"}, 4, 8.0), 3);
+      const std::vector<int32_t> tokens(30, 1);
+      api::Datum datum;
+      datum.tokens = datum.targets = tokens;
+      datum.inputs[api::LossInput::kWeights].assign(tokens.size(), 1.0f);
+      api::Batch batch;
+      batch.gradients = parameters ? api::Gradients::kParameters : api::Gradients::kAdapters;
+      for (int i = 0; i < 3; ++i) batch.sequences.push_back({.datum = &datum, .slot = slot});
+      runner.run(batch, nullptr);
+      if (comm.rank() > 0) return;
+      PlanShape shape = {.backward = true, .train_base = parameters, .several_rounds = false};
+      planned = chain_bytes(engine, shape);
+      shape.several_rounds = true;
+      all = chain_bytes(engine, shape);
+    });
+    for (const SlowComm::Counts& rank : counts) {
+      EXPECT_EQ(rank.now, 0);
+      EXPECT_GT(rank.most, 0);
+      EXPECT_LE(rank.most, planned);
+    }
+    EXPECT_LT(planned, all);
+  }
 }
 
 // Each data rank is a pipeline.

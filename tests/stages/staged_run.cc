@@ -23,12 +23,12 @@ constexpr api::AdamW kAdamW = {.lr = 3e-3, .weight_decay = 0.01, .grad_clip_norm
 uint32_t next(uint32_t& seed) { return (seed = seed * 1664525u + 1013904223u) >> 8; }
 
 // Borrowed by the batches of a run.
-std::deque<api::Datum> make_data(int64_t vocab) {
+std::deque<api::Datum> make_data(int64_t vocab, int times_as_long) {
   std::deque<api::Datum> data;
   uint32_t seed = 7;
   for (const int length : kLengths) {
     api::Datum& datum = data.emplace_back();
-    for (int i = 0; i < length; ++i) {
+    for (int i = 0; i < length * times_as_long; ++i) {
       datum.tokens.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
       datum.targets.push_back(static_cast<int32_t>(next(seed) % static_cast<uint32_t>(vocab)));
       datum.inputs[api::LossInput::kWeights].push_back(
@@ -171,7 +171,7 @@ void put_losses(const api::BatchResult& result, const std::string& what, Outcome
 template <typename Run>
 Outcome outcome_of(Run& run, const StagedCase& c) {
   Outcome out;
-  const std::deque<api::Datum> data = make_data(run.engine().config().vocab_size);
+  const std::deque<api::Datum> data = make_data(run.engine().config().vocab_size, c.times_as_long);
   for (const int64_t rank : kRanks) {
     run.add_adapter(model::adapter_specs(run.engine().config(),
                                          {"all-linear", "embed_tokens", "lm_head"}, rank, 16.0));
@@ -253,6 +253,7 @@ model::ModelConfig staged_config(const StagedCase& c) {
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
     config.layers.push_back(own[static_cast<size_t>(layer) % own.size()]);
   }
+  if (c.vocab_size > 0) config.vocab_size = c.vocab_size;
   config.use_mtp = c.mtp;
   config.tie_word_embeddings = config.tie_word_embeddings || c.tied;
   return config;

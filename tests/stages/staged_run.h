@@ -42,6 +42,8 @@ struct StagedCase {
   bool muon = false;
   double router_bias_rate = 0.0;
   float indexer_weight = 0.0f;  // of indexers' loss, where the model is not in stages
+  int64_t vocab_size = 0;       // not 0: in place of the model's
+  int times_as_long = 1;        // sequences
 };
 
 void PrintTo(const StagedCase& c, std::ostream* out);

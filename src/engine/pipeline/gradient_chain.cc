@@ -13,12 +13,14 @@ void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks)
   ranks_.assign(ranks.begin(), ranks.end());
   parts_.resize(static_cast<size_t>(index_of(engine_.model().weights->layers().num_layers())));
   for (Views& views : parts_) views.clear();
+  on_their_way_.assign(static_cast<size_t>(comm_.size()), 0);
   adapters_.clear();
   has_parameters_ = batch.gradients == api::Gradients::kParameters;
   if (ranks_.empty()) return;
   if (has_parameters_) add_parameters();
   list_adapters(batch);
   if (batch.mtp_weight == 0.0f) views_of(model::kMtpPart).clear();  // it does not run
+  list_order();
   has_before_ = has_parameters_ && engine_.base_trainer().has_gradient;
   if (!has_before_ || ranks_.front() == comm_.rank()) return;
   for (int64_t part = std::ssize(parts_) - 1; part >= 0; --part)
@@ -55,9 +57,24 @@ int64_t GradientChain::part_of_layer(int64_t layer) const {
   return layer == engine_.model().weights->layers().mtp_layer() ? model::kMtpPart : layer;
 }
 
+train::OwnedRows GradientChain::rows_in(int64_t part, const train::Accumulator& sum) const {
+  const int64_t rows = engine_.base_trainer().ownership().items()[sum.index].rows;
+  if (sum.part != model::kHeadPart) return {.count = part == sum.part ? rows : 0};
+  if (part > model::kHeadPart) return {};
+  const model::HeadRows of = model::rows_of_head_part(rows, model::kHeadPart - part);
+  return {.first = of.first, .count = of.end - of.first};
+}
+
 void GradientChain::add_parameters() {
-  for (const train::Accumulator& sum : engine_.base_trainer().accumulators())
-    add(sum.part, sum.working);
+  const train::BaseTrainer& trainer = engine_.base_trainer();
+  for (const train::Accumulator& sum : trainer.accumulators()) {
+    const int64_t cols = trainer.ownership().items()[sum.index].cols;
+    const int64_t num_parts = sum.part == model::kHeadPart ? model::kHeadParts : 1;
+    for (int64_t part = sum.part; part > sum.part - num_parts; --part) {
+      const train::OwnedRows rows = rows_in(part, sum);
+      if (!rows.empty()) add(part, sum.working.part(rows.first * cols, {rows.count, cols}));
+    }
+  }
 }
 
 void GradientChain::add_adapter(model::LoraAdapter& adapter) {
@@ -81,8 +98,34 @@ bool GradientChain::is_here(int64_t part) const {
   return part == model::kEmbeddingPart ? weights.begins() : weights.ends();
 }
 
+// Of a round ranks have passes in their order; who has the first one of the next may be far behind.
+bool GradientChain::is_told(int from, int to) const { return waits_ && from < to; }
+
+void GradientChain::begin_to_send(int rank) {
+  wait_for_taken(rank, kMostOnTheirWay - 1);
+  ++on_their_way_[static_cast<size_t>(rank)];
+}
+
+void GradientChain::wait_for_taken(int rank, int most) {
+  int& parts = on_their_way_[static_cast<size_t>(rank)];
+  for (; parts > most; --parts) comm_.receive_bytes(rank, kTakenTag, nullptr, 0);
+}
+
 void GradientChain::send_to(int rank, int64_t part) {
   for (const TensorView& gradient : views_of(part)) comm_.send(rank, tag_of(part), gradient);
+}
+
+void GradientChain::list_order() {
+  order_.clear();
+  num_taken_ = 0;
+  const auto add = [&](int64_t part) {
+    if (is_here(part) && !views_of(part).empty()) order_.push_back(part);
+  };
+  for (int64_t i = 0; i < model::kHeadParts; ++i) add(model::kHeadPart - i);
+  add(model::kMtpPart);
+  add(model::kFinalNormPart);
+  for (int64_t part = std::ssize(parts_) - model::kPartsOutside - 1; part >= 0; --part) add(part);
+  add(model::kEmbeddingPart);
 }
 
 void GradientChain::receive_from(int rank, int64_t part) {
@@ -94,10 +137,13 @@ void GradientChain::receive_from(int rank, int64_t part) {
 
 void GradientChain::send(int64_t part, size_t place) {
   CHECK(place < ranks_.size() && ranks_[place] == comm_.rank(), place, comm_.rank());
+  if (views_of(part).empty()) return;
   if (place + 1 < ranks_.size()) {
+    const int next = ranks_[place + 1];
+    if (is_told(comm_.rank(), next)) begin_to_send(next);
     // What one works on others do too, so it goes to itself as well.
-    if (ranks_[place + 1] != comm_.rank() || has_parameters_) send_to(ranks_[place + 1], part);
-    return;
+    if (next != comm_.rank() || has_parameters_) send_to(next, part);
+    return take_what_came(part, place);
   }
   if (has_parameters_) return give_to_owners(part);
   for (int rank = 0; rank < comm_.size(); ++rank) {
@@ -105,9 +151,33 @@ void GradientChain::send(int64_t part, size_t place) {
   }
 }
 
+// Between two ranks that follow each other two parts are on their way, and the second one works on
+// a third: so what lies three parts back for each rank up to the last is there. Parts of the head
+// may all begin before the first of them ends.
+void GradientChain::take_what_came(int64_t part, size_t place) {
+  const int64_t ahead = ranks_.back() - comm_.rank();
+  const bool in_last_round = static_cast<int64_t>(place) + ahead + 1 == std::ssize(ranks_);
+  if (!waits_ || ahead <= 0 || !in_last_round) return;
+  const int64_t index = std::find(order_.begin(), order_.end(), part) - order_.begin();
+  const int64_t there = index - (kMostOnTheirWay + 1) * ahead;
+  const auto is_of_head = [](int64_t other) { return other <= model::kHeadPart; };
+  if (there < std::count_if(order_.begin(), order_.end(), is_of_head)) return;
+  while (num_taken_ <= there) take_own();
+}
+
+// The next one that the last micro-batch has made.
+void GradientChain::take_own() {
+  const int64_t part = order_[static_cast<size_t>(num_taken_++)];
+  has_parameters_ ? receive_own(part) : receive_from(ranks_.back(), part);
+}
+
 void GradientChain::receive(int64_t part, size_t place) {
   if (place > 0) {
-    if (ranks_[place - 1] != comm_.rank() || has_parameters_) receive_from(ranks_[place - 1], part);
+    const int before = ranks_[place - 1];
+    if (before == comm_.rank() && !has_parameters_) return;
+    receive_from(before, part);
+    if (is_told(before, comm_.rank()) && !views_of(part).empty())
+      comm_.send_bytes(before, kTakenTag, nullptr, 0);
     return;
   }
   if (!has_parameters_) return;
@@ -121,12 +191,18 @@ void GradientChain::for_accumulators(int64_t part, Body body) {
   if (views_of(part).empty()) return;
   const train::BaseTrainer& trainer = engine_.base_trainer();
   for (const train::Accumulator& sum : trainer.accumulators()) {
-    if (sum.part != part) continue;
+    const train::OwnedRows in_part = rows_in(part, sum);
+    if (in_part.empty()) continue;
     const int64_t cols = trainer.ownership().items()[sum.index].cols;
     for (int owner = 0; owner < comm_.size(); ++owner) {
-      const train::OwnedRows& rows = trainer.ownership().rows(owner, sum.index);
+      const train::OwnedRows& owned = trainer.ownership().rows(owner, sum.index);
+      const train::OwnedRows rows = owned.shared_with(in_part);
       if (rows.empty()) continue;
-      body(owner, sum.working.part(rows.first * cols, {rows.count, cols}), sum.own);
+      const Shape shape = {rows.count, cols};
+      const TensorView own = owner == comm_.rank()
+                                 ? sum.own.part((rows.first - owned.first) * cols, shape)
+                                 : TensorView();
+      body(owner, sum.working.part(rows.first * cols, shape), own);
     }
   }
 }
@@ -141,14 +217,14 @@ void GradientChain::send_own(int rank, int64_t part) {
 void GradientChain::collect(int64_t part) {
   for_accumulators(part, [&](int owner, TensorView working, TensorView own) {
     if (owner != comm_.rank()) return comm_.receive(owner, tag_of(part), working);
-    ops::copy(engine_.backend(), own.reshape(working.shape), working);
+    ops::copy(engine_.backend(), own, working);
   });
 }
 
 void GradientChain::give_to_owners(int64_t part) {
   for_accumulators(part, [&](int owner, TensorView working, TensorView own) {
     if (owner != comm_.rank()) return comm_.send(owner, tag_of(part), working);
-    ops::copy(engine_.backend(), working, own.reshape(working.shape));
+    ops::copy(engine_.backend(), working, own);
   });
 }
 
@@ -160,12 +236,8 @@ void GradientChain::receive_own(int64_t part) {
 
 void GradientChain::finish() {
   if (ranks_.empty()) return;
-  if (ranks_.back() != comm_.rank()) {
-    for (int64_t part = std::ssize(parts_) - 1; part >= 0; --part) {
-      const int64_t own = part - model::kPartsOutside;
-      if (is_here(own)) has_parameters_ ? receive_own(own) : receive_from(ranks_.back(), own);
-    }
-  }
+  while (ranks_.back() != comm_.rank() && num_taken_ < std::ssize(order_)) take_own();
+  for (int rank = 0; rank < comm_.size(); ++rank) wait_for_taken(rank, 0);
   // Also where no micro-batch was this rank's.
   if (has_parameters_) engine_.base_trainer().has_gradient = true;
   for (model::LoraAdapter* adapter : adapters_) adapter->has_gradient = true;

@@ -20,13 +20,18 @@ namespace strata::engine {
 
 // Among ranks that have a stage: of what they tell each other besides gradients of a batch, whose
 // tags come behind these.
-constexpr int64_t kLossTag = 0, kParameterTag = 1, kSumTag = 2, kFirstChainTag = 3;
+constexpr int64_t kLossTag = 0, kParameterTag = 1, kSumTag = 2, kTakenTag = 3, kFirstChainTag = 4;
 
 class GradientChain {
  public:
+  // Parts that a rank has on their way to another one of the same round, where it waits.
+  static constexpr int kMostOnTheirWay = 2;
+
   // Of the ranks that have the stage, and this one's engine of it. Borrows both. Its messages have
-  // tags from kFirstChainTag on, those of no two stages the same.
-  GradientChain(Comm& comm, Engine& engine) : comm_(comm), engine_(engine) {}
+  // tags from kFirstChainTag on, those of no two stages the same. `waits`: for who is to take them,
+  // so that no more than that are on their way; else all of a stage may be.
+  GradientChain(Comm& comm, Engine& engine, bool waits)
+      : comm_(comm), engine_(engine), waits_(waits) {}
 
   // A micro-batch's turns with its gradients. Borrows the chain.
   class Link : public model::GradientTurns {
@@ -59,6 +64,8 @@ class GradientChain {
   [[nodiscard]] static int64_t tag_of(int64_t part) { return kFirstChainTag + index_of(part); }
   void add(int64_t part, TensorView gradient);
   [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
+  // Rows of an accumulator that are in the part; none: it is of others.
+  [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
   void add_parameters();
   void list_adapters(const api::Batch& batch);
   void add_adapter(model::LoraAdapter& adapter);
@@ -68,6 +75,17 @@ class GradientChain {
   void send_to(int rank, int64_t part);
   void receive(int64_t part, size_t place);
   void receive_from(int rank, int64_t part);
+  // Whether who sends a part to the next pass's rank is told when that has taken it.
+  [[nodiscard]] bool is_told(int from, int to) const;
+  // Before a part goes to a rank that tells.
+  void begin_to_send(int rank);
+  // Until no more than so many parts are on their way to the rank.
+  void wait_for_taken(int rank, int most);
+  void list_order();
+  // Of what the last micro-batch has made, what must have come when this part of the micro-batch of
+  // that place has been sent, so that it does not pile up.
+  void take_what_came(int64_t part, size_t place);
+  void take_own();
   // Of base parameters what is at rest: the own rows of a part to a rank, all owners' rows of it
   // here to be worked on, and what was worked on to all owners.
   void send_own(int rank, int64_t part);
@@ -79,6 +97,10 @@ class GradientChain {
 
   Comm& comm_;
   Engine& engine_;
+  const bool waits_;
+  std::vector<int> on_their_way_;  // parts to each rank
+  std::vector<int64_t> order_;     // of the parts that there are, as backwards end them
+  int64_t num_taken_ = 0;          // of them, that the last micro-batch has made
   std::vector<Views> parts_;
   std::vector<model::LoraAdapter*> adapters_;  // that take gradients
   bool has_parameters_ = false;

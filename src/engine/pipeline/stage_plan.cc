@@ -110,13 +110,14 @@ int64_t peak_deferred(const PipelinePlan& plan, int stage) {
 StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const PlanShape& shape) {
   const int64_t weights = engine.model().weights->num_bytes();
   const bool in_files = shape.weights_in_files || engine.model().weights->in_files();
-  StagePlan own = {.weight_bytes = in_files ? 0 : engine.model().weights->memory_bytes(),
-                   .file_bytes = in_files ? weights : 0,
-                   .training_bytes = training_bytes(engine, shape),
-                   .border_bytes = border_bytes(plan, stage, engine, shape.pass_tokens),
-                   .peak_live = peak_live(plan, stage),
-                   .peak_deferred = peak_deferred(plan, stage),
-                   .message_bytes = message_bytes(plan, stage, engine, shape)};
+  StagePlan own = {
+      .weight_bytes = in_files ? 0 : engine.model().weights->memory_bytes(),
+      .file_bytes = in_files ? weights : 0,
+      .training_bytes = training_bytes(engine, shape),
+      .border_bytes = border_bytes(plan, stage, engine, shape.pass_tokens),
+      .peak_live = peak_live(plan, stage),
+      .peak_deferred = peak_deferred(plan, stage),
+      .message_bytes = message_bytes(plan, stage, engine, shape) + chain_bytes(engine, shape)};
   own.list_bytes =
       position_bytes(engine, shape) + own.peak_live * shape.pass_tokens * kListBytesPerToken;
   PlanShape apart = shape;

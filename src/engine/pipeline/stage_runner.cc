@@ -46,11 +46,17 @@ int64_t num_tokens(const api::Batch& batch, size_t sequence) {
   return std::ssize(batch.sequences[sequence].datum->tokens);
 }
 
-// Where the micro-batches of sequences [first, end) begin, and the last one's end.
-void cut_by_number(const api::Batch& batch, int num_microbatches, size_t first, size_t end,
-                   std::vector<size_t>& firsts) {
+// Of sequences [first, end).
+std::vector<int64_t> lengths_of(const api::Batch& batch, size_t first, size_t end) {
   std::vector<int64_t> lengths;
   for (size_t s = first; s < end; ++s) lengths.push_back(num_tokens(batch, s));
+  return lengths;
+}
+
+// Where the micro-batches of sequences of these lengths begin, of which `first` is the first, and
+// the last one's end.
+void cut_by_number(std::span<const int64_t> lengths, int num_microbatches, size_t first,
+                   std::vector<size_t>& firsts) {
   firsts = cut_lengths(lengths, num_microbatches);
   for (size_t& begin : firsts) begin += first;
 }
@@ -73,11 +79,12 @@ void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_t
 // Micro-batches of fewer tokens would not pay for reading the weights.
 constexpr int64_t kLeastTokens = 64;
 
-// Whether all but those of one sequence are no longer than a pass.
-bool fits(const api::Batch& batch, int64_t pass_tokens, const std::vector<size_t>& firsts) {
+// Whether all but those of one sequence are no longer than a pass. `firsts` count from `first` on.
+bool fits(std::span<const int64_t> lengths, int64_t pass_tokens, const std::vector<size_t>& firsts,
+          size_t first = 0) {
   for (size_t m = 0; m + 1 < firsts.size(); ++m) {
     int64_t tokens = 0;
-    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += num_tokens(batch, s);
+    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += lengths[s - first];
     if (tokens > pass_tokens && firsts[m + 1] > firsts[m] + 1) return false;
   }
   return true;
@@ -86,27 +93,26 @@ bool fits(const api::Batch& batch, int64_t pass_tokens, const std::vector<size_t
 // As many micro-batches as pay, of about as many tokens. False where one would be too long.
 bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
                 size_t end, std::vector<size_t>& firsts) {
-  int64_t total = 0;
-  for (size_t s = first; s < end; ++s) total += num_tokens(batch, s);
+  const std::vector<int64_t> lengths = lengths_of(batch, first, end);
+  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (total > num_microbatches * pass_tokens) return false;
   const int64_t count = std::clamp<int64_t>(total / kLeastTokens, 1, num_microbatches);
-  cut_by_number(batch, static_cast<int>(count), first, end, firsts);
-  return fits(batch, pass_tokens, firsts);
-}
-
-// As few rounds as passes of so many tokens allow, of which this is the first: as many passes as
-// ranks deal out among themselves.
-void cut_for_ranks(const api::Batch& batch, int num_ranks, int64_t pass_tokens, size_t first,
-                   size_t end, std::vector<size_t>& firsts) {
-  const auto num_sequences = static_cast<int64_t>(end - first);
-  for (int64_t count = num_ranks;; count += num_ranks) {
-    cut_by_number(batch, static_cast<int>(count), first, end, firsts);
-    if (count >= num_sequences || fits(batch, pass_tokens, firsts)) break;
-  }
-  if (std::ssize(firsts) > num_ranks + 1) firsts.resize(static_cast<size_t>(num_ranks) + 1);
+  cut_by_number(lengths, static_cast<int>(count), first, firsts);
+  return fits(lengths, pass_tokens, firsts, first);
 }
 
 }  // namespace
+
+std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks,
+                              int64_t pass_tokens) {
+  std::vector<size_t> firsts;
+  for (int64_t count = num_ranks;; count += num_ranks) {
+    firsts = cut_lengths(lengths, static_cast<int>(count));
+    if (count >= std::ssize(lengths) || fits(lengths, pass_tokens, firsts)) break;
+  }
+  if (std::ssize(firsts) > num_ranks + 1) firsts.resize(static_cast<size_t>(num_ranks) + 1);
+  return firsts;
+}
 
 bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
                 Round& round) {
@@ -121,12 +127,13 @@ bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch&
   round.backward = takes && batch.gradients != api::Gradients::kNone;
   const int count = plan.table.num_microbatches;
   if (round.num_dealt > 1 && plan.is_whole()) {
-    cut_for_ranks(batch, round.num_dealt, pass_tokens, first, end, round.firsts);
+    round.firsts = cut_round(lengths_of(batch, first, end), round.num_dealt, pass_tokens);
+    for (size_t& begin : round.firsts) begin += first;
   } else if (plan.cuts_by_tokens()) {
     if (count == 1 || !cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
       cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
   } else {
-    cut_by_number(batch, count * round.num_dealt, first, end, round.firsts);
+    cut_by_number(lengths_of(batch, first, end), count * round.num_dealt, first, round.firsts);
   }
   for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
     for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);

@@ -2,6 +2,7 @@
 #include "engine/plan/memory_plan.h"
 
 #include <algorithm>
+#include <map>
 
 #include "engine/adapter_state.h"
 #include "engine/pass.h"
@@ -87,6 +88,37 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
   return most;
 }
 
+int64_t chain_bytes(Engine& engine, const PlanShape& shape) {
+  const int64_t others = engine.base_trainer().share().num_owners - 1;
+  if (others == 0 || !(shape.backward || shape.train_base)) return 0;
+  const model::ModelWeights& weights = *engine.model().weights;
+  std::map<int64_t, int64_t> of_layers;
+  int64_t all = 0;
+  const auto add = [&](int64_t layer, int64_t values) {
+    all += values * dtype_bytes(DType::kF32);
+    if (layer >= 0) of_layers[layer] += values * dtype_bytes(DType::kF32);
+  };
+  if (shape.train_base) {
+    for (const train::Accumulator& sum : engine.base_trainer().accumulators())
+      add(sum.part, weights.table()[sum.index].shape.num_elements());
+  }
+  for (const auto& [slot, adapter] : engine.adapters()) {
+    for (const model::LoraModule& module : adapter->modules())
+      add(module.spec.layer, module.a.shape.num_elements() + module.b.shape.num_elements());
+  }
+  if (engine.adapters().empty()) all += model::gradient_bytes(weights, shape.modules);
+  // To each of the others, what all get alike.
+  const int64_t copies = shape.train_base ? 1 : others;
+  const bool is_bounded = weights.begins() && weights.ends() && !shape.several_rounds;
+  if (!is_bounded) return copies * all;
+  int64_t layers = 0, largest = 0;
+  for (const auto& [layer, bytes] : of_layers) {
+    layers += bytes;
+    largest = std::max(largest, bytes);
+  }
+  return copies * (all - layers + std::min(layers, (3 * others + 3) * largest));
+}
+
 int64_t position_bytes(const Engine& engine, const PlanShape& shape) {
   int64_t bytes = 0;  // tables of cos and sin
   for (const model::RopeSpec& rope : engine.config().ropes)
@@ -131,6 +163,8 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   }
   plan.items.push_back({"pass", pass_bytes});
   if (shape.train_base) plan.items.push_back({"step", step_bytes(engine, shape, pass_bytes)});
+  if (const int64_t chain = chain_bytes(engine, shape); chain > 0)
+    plan.items.push_back({"gradients on their way", chain});
   plan.items.push_back({"positions", position_bytes(engine, shape)});
   plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
                                                          engine.cache_layout().position_bytes())});

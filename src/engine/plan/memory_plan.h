@@ -32,6 +32,7 @@ struct PlanShape {
   bool defers = false;
   int64_t in_flight = 1;    // such passes, each of which holds what it holds
   int64_t sent_tokens = 0;  // of all micro-batches, each at its longest; 0: all as long as a pass
+  bool several_rounds = true;  // of ranks that deal passes out among themselves
   std::optional<model::RecomputeRegions> regions = {};  // the engine's own unless given
   bool weights_in_files = false;  // though the engine at hand may hold them in memory
   int64_t data_bytes = 0;         // that are held besides the passes
@@ -69,6 +70,9 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape);
 // One that is there: its forward and its backward in a row, or apart.
 PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
                    bool defers);
+// Gradients that are on their way to other ranks, where such deal passes out: at most the parts
+// that a chain of one round has there (engine/pipeline/gradient_chain.h), else all.
+int64_t chain_bytes(Engine& engine, const PlanShape& shape);
 // The rope tables of such a pass.
 int64_t position_bytes(const Engine& engine, const PlanShape& shape);
 // What an optimizer step takes beyond the pass's bytes; 0 where the base does not train.

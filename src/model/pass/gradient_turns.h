@@ -8,9 +8,26 @@
 
 namespace strata::model {
 
-// Of multi-token prediction also the second uses of embedding and head (model::BaseGradients).
-constexpr int64_t kEmbeddingPart = -1, kFinalNormPart = -2, kHeadPart = -3, kMtpPart = -4;
-constexpr int64_t kPartsOutside = 4;
+// Of multi-token prediction also the second uses of embedding and head (model::BaseGradients). The
+// head is the largest product there is, so runs of its rows are parts of their own: kHeadPart and
+// those below it. An adapter's head has its turn with the first.
+constexpr int64_t kEmbeddingPart = -1, kFinalNormPart = -2, kMtpPart = -3, kHeadPart = -4;
+constexpr int64_t kHeadParts = 8;
+constexpr int64_t kPartsOutside = 3 + kHeadParts;
+
+// Rows [first, end) of the head that are the part kHeadPart - number; of a small head the last have
+// most, or all.
+struct HeadRows {
+  int64_t first = 0;
+  int64_t end = 0;
+};
+[[nodiscard]] inline HeadRows rows_of_head_part(int64_t num_rows, int64_t number) {
+  constexpr int64_t kMultiple = 64;
+  const auto begin = [&](int64_t i) {
+    return i == kHeadParts ? num_rows : num_rows * i / kHeadParts / kMultiple * kMultiple;
+  };
+  return {begin(number), begin(number + 1)};
+}
 
 class GradientTurns {
  public:
