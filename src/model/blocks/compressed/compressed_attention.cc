@@ -8,7 +8,6 @@
 
 #include <array>
 #include <span>
-#include <utility>
 
 #include "model/blocks/attention_config.h"
 #include "model/blocks/compressed/key_compressor.h"
@@ -156,16 +155,12 @@ struct CompressedAttention {
       s.compress_kv = pass.save("compressor_proj", flops(kCompressorKv), DType::kF32, shape);
       s.compress_gate = pass.save("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
     }
-    BlockWork attention = work(c);
     if (c.index_heads > 0) {
-      // Every position is scored by the indexer, and by nobody else.
-      const BlockWork scores = {.executed_pair_flops =
-                                    std::exchange(attention.executed_pair_flops, 0.0)};
-      const double cost = flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate) +
-                          flops(kIndexerWeights) + executed_attention_flops(pass, scores);
+      const double cost =
+          flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate) + flops(kIndexerWeights);
       s.listed = pass.save("indexer", cost, DType::kF32, {tokens, c.top_k});
     }
-    s.context = pass.save("context", executed_attention_flops(pass, attention), dtype,
+    s.context = pass.save("context", executed_attention_flops(pass, work(c)), dtype,
                           {tokens, c.num_heads, c.head_dim});
     s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
     // Each group's own columns alone, whose rows are padded in the panel.
