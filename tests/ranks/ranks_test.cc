@@ -279,6 +279,30 @@ TEST_F(RanksTest, AnyDivisionContinuesWhatDataRanksOwned) {
   expect_the_files_of(one, "killed", "model.safetensors");
 }
 
+// Also where they divide the weights, and a rank is killed or stopped while others ask it for its
+// part.
+TEST_F(RanksTest, AnyDivisionContinuesWhatRanksOfDividedWeightsLeft) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  one.method = "full";
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions o = dealt(one, "killed", "data=2", {.shard_weights = true});
+  kill_and_expect_its_name(RunningRanks(start_of(2, o), o), 1);
+  o.resume = true;
+  if (runs_all()) {
+    const RunningRanks ranks(start_of(2, o), o);
+    ranks.signal_after(30, 0, SIGSTOP);
+    const Ended ended = ranks.wait();
+    EXPECT_EQ(ended.code, 1);
+    EXPECT_THAT(ended.text, HasSubstr("strata: rank 0 ("));
+    EXPECT_THAT(ended.text, HasSubstr("has been silent for 10 s"));
+  }
+  o.stages.ranks = "data=3";
+  const Ended resumed = run_ranks(3, o);
+  EXPECT_EQ(resumed.code, 0) << resumed.text;
+  expect_the_files_of(one, "killed", "model.safetensors");
+}
+
 // Of all parameters, whose state is far more than what is sent at once; and by as many.
 TEST_F(RanksTest, AStoppedRankIsNamed) {
   TrainOptions one = options("one");

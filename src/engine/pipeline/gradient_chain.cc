@@ -152,7 +152,7 @@ void GradientChain::send(int64_t part, size_t place) {
 }
 
 // Between two ranks that follow each other two parts are on their way, and the second one works on
-// a third: so what lies three parts back for each rank up to the last is there. Parts of the head
+// a third: so what is three parts back for each rank up to the last has come. Parts of the head
 // may all begin before the first of them ends.
 void GradientChain::take_what_came(int64_t part, size_t place) {
   const int64_t ahead = ranks_.back() - comm_.rank();
