@@ -213,8 +213,8 @@ class MpiRanks::Link : public Comm {
   }
 
   using Operations = std::vector<std::unique_ptr<Operation>>;
-  // A send's, to be used again with its buffer: the smallest that holds so many bytes, or the
-  // largest, which then grows.
+  // A send's, to be used again with its buffer: the smallest that holds so many bytes, if it is not
+  // far too large; or the largest that does not, which then grows; or a new one.
   Operation& take(int64_t bytes) {
     const MutexLock lock(mutex_);
     Operations& operations = bytes > kShortMessage ? long_sends_ : short_sends_;
@@ -224,9 +224,10 @@ class MpiRanks::Link : public Comm {
       if (holds != std::cmp_greater_equal(other_size, bytes)) return holds;
       return holds ? size < other_size : size > other_size;
     };
+    const int64_t most = 2 * std::max(bytes, kShortMessage);
     Operation* best = nullptr;
     for (const auto& operation : operations) {
-      if (operation->busy) continue;
+      if (operation->busy || std::cmp_greater(operation->own.capacity(), most)) continue;
       if (best == nullptr || is_better(*operation, *best)) best = operation.get();
     }
     if (best == nullptr) best = operations.emplace_back(std::make_unique<Operation>()).get();

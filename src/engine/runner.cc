@@ -96,7 +96,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
   if (plan.data > 1 && plan.gather_tag() > kDataTag - kTagsBehindGather) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("ranks: {} stages of {} micro-batches have more messages than ranks "
-                            "that deal them out can tell apart; want at most {} of both together",
+                            "that deal them out can tell apart; want a product of at most {}",
                             plan.num_stages(), plan.table.num_microbatches,
                             (kDataTag - kTagsBehindGather) / 2));
   }
@@ -179,9 +179,12 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
     result.num_passes += round_.num_microbatches();
     num_backwards += round_.backward ? static_cast<size_t>(round_.num_microbatches()) : 0;
   }
+  // Who has no more passes takes what others have made; nobody needs a weight for that.
+  for (const auto& chain : chains_) {
+    if (round_.num_dealt > 1) chain->finish();
+  }
   turn_away_weights();
   if (round_.num_dealt > 1) {
-    for (const auto& chain : chains_) chain->finish();
     if (batch.want_loss) exchange_losses(batch, result);
   }
   if (batch.want_loss) share_losses(batch, result);

@@ -12,7 +12,7 @@ namespace {
 constexpr int kMostMicrobatches = 65536;
 
 // Lengths of sequences that run one after the other, cut at every limit that may be tried.
-void add_passes(RunShape& shape, int num_ranks, std::span<const int64_t> lengths, bool trained) {
+void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained) {
   if (shape.longest_passes.empty()) {
     for (int64_t limit = shape.micro_tokens; limit >= 1; limit /= 2) {
       shape.longest_passes.push_back({.limit = limit});
@@ -20,8 +20,29 @@ void add_passes(RunShape& shape, int num_ranks, std::span<const int64_t> lengths
   }
   for (LongestPass& longest : shape.longest_passes) {
     int64_t& most = trained ? longest.trained : longest.evaluated;
-    for_each_pass(lengths, num_ranks, longest.limit,
-                  [&](int64_t tokens) { most = std::max(most, tokens); });
+    int64_t tokens = 0;
+    for (const int64_t length : lengths) {
+      if (tokens > 0 && tokens + length > longest.limit) tokens = 0;
+      tokens += length;
+      most = std::max(most, tokens);
+    }
+  }
+}
+
+// A step whose passes ranks deal out among themselves, at the one limit that there is.
+void add_rounds(RunShape& shape, int num_ranks, std::span<const int64_t> lengths) {
+  if (shape.longest_passes.empty()) shape.longest_passes.push_back({.limit = shape.micro_tokens});
+  LongestPass& longest = shape.longest_passes.front();
+  for (size_t first = 0; first < lengths.size();) {
+    const std::span<const int64_t> left = lengths.subspan(first);
+    const std::vector<size_t> firsts = engine::cut_round(left, num_ranks, longest.limit);
+    for (size_t m = 0; m + 1 < firsts.size(); ++m) {
+      const auto tokens =
+          std::accumulate(left.data() + firsts[m], left.data() + firsts[m + 1], int64_t{0});
+      longest.trained = std::max(longest.trained, tokens);
+    }
+    longest.several_rounds = longest.several_rounds || first > 0;
+    first += firsts.back();
   }
 }
 
@@ -86,18 +107,17 @@ void add_step(RunShape& shape, const Division& division,
               const std::vector<std::vector<int64_t>>& passes) {
   const int num_ranks = division.told.data;
   if (division.is_whole() && num_ranks == 1) {
-    for (const std::vector<int64_t>& pass : passes)
-      add_passes(shape, num_ranks, pass, /*trained=*/true);
+    for (const std::vector<int64_t>& pass : passes) add_passes(shape, pass, /*trained=*/true);
     return;
   }
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
-  if (division.is_whole()) return add_passes(shape, num_ranks, all, /*trained=*/true);
+  if (division.is_whole()) return add_rounds(shape, num_ranks, all);
   add_micro_batches(shape, division.told, all, /*trained=*/true);
 }
 
 void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths) {
-  if (division.is_whole()) return add_passes(shape, division.told.data, lengths, /*trained=*/false);
+  if (division.is_whole()) return add_passes(shape, lengths, /*trained=*/false);
   std::vector<int64_t> pass;
   int64_t tokens = 0;
   for (const int64_t length : lengths) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/pipeline/plan.h"
-#include "engine/pipeline/stage_runner.h"
 #include "engine/plan/cost.h"
 #include "engine/plan/memory_plan.h"
 #include "schedule/generate.h"
@@ -44,6 +43,7 @@ struct LongestPass {
   int64_t limit = 0;
   int64_t trained = 0;
   int64_t evaluated = 0;
+  bool several_rounds = false;  // of ranks that deal passes out, some step takes
   // Of stages, where the limit is a number of micro-batches: of each one.
   std::vector<int64_t> of_microbatches = {};
 };
@@ -84,34 +84,6 @@ void add_step(RunShape& shape, const Division& division,
               const std::vector<std::vector<int64_t>>& passes);
 // The same of what evaluates: sequences in their order.
 void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths);
-
-// Calls body(tokens) with each pass that such sequences are cut into at a limit: one behind the
-// other, or of ranks that deal them out round by round.
-template <typename Body>
-void for_each_pass(std::span<const int64_t> lengths, int num_ranks, int64_t limit, Body body) {
-  const auto tokens_of = [&](size_t first, size_t end) {
-    int64_t tokens = 0;
-    for (size_t s = first; s < end; ++s) tokens += lengths[s];
-    return tokens;
-  };
-  for (size_t first = 0; first < lengths.size();) {
-    if (num_ranks > 1) {
-      const std::vector<size_t> firsts =
-          engine::cut_round(lengths.subspan(first), num_ranks, limit);
-      for (size_t m = 0; m + 1 < firsts.size(); ++m)
-        body(tokens_of(first + firsts[m], first + firsts[m + 1]));
-      first += firsts.back();
-      continue;
-    }
-    size_t end = first + 1;
-    for (int64_t tokens = lengths[first]; end < lengths.size(); ++end) {
-      tokens += lengths[end];
-      if (tokens > limit) break;
-    }
-    body(tokens_of(first, end));
-    first = end;
-  }
-}
 
 // Limits of a pass that are worth trying: the shape's, and halves of it.
 std::vector<int64_t> pass_limits(const RunShape& shape);

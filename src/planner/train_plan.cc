@@ -31,10 +31,24 @@ bool weights_in_files(const TrainRun& run) {
 }
 
 // Passes that the sequences take, in their order.
-int64_t count_passes(const std::vector<int64_t>& lengths, int num_ranks, int64_t pass_tokens) {
-  int64_t passes = 0;
-  for_each_pass(lengths, num_ranks, pass_tokens, [&](int64_t) { ++passes; });
+int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
+  int64_t passes = 0, tokens = 0;
+  for (const int64_t length : lengths) {
+    if (passes == 0 || tokens + length > pass_tokens) {
+      ++passes;
+      tokens = 0;
+    }
+    tokens += length;
+  }
   return passes;
+}
+
+// Whether a step may take ranks that deal passes out more than one round.
+bool takes_several_rounds(const RunShape& shape, int64_t micro_tokens) {
+  for (const LongestPass& longest : shape.longest_passes) {
+    if (longest.limit == micro_tokens && longest.trained > 0) return longest.several_rounds;
+  }
+  return true;
 }
 
 // The one stage of a model that nothing divides.
@@ -177,10 +191,10 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
   plan.pass.recompute = plan.recompute.recompute;
   double tokens = 0.0;
   for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
-  const int64_t passes = count_passes(shape.lengths, plan.pipeline.data, micro_tokens);
+  const int64_t passes = count_passes(shape.lengths, micro_tokens);
   plan.num_passes =
       std::max(1.0, static_cast<double>(passes) * static_cast<double>(shape.step_tokens) / tokens);
-  plan.pass.several_rounds = plan.num_passes > plan.pipeline.data;
+  plan.pass.several_rounds = takes_several_rounds(shape, micro_tokens);
   const int64_t bytes =
       std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
   plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);

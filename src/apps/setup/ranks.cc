@@ -107,7 +107,7 @@ void check_started_alone() {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("mpirun or srun has started {} of this command; give --ranks pipeline={}, or "
-                  "start it once",
+                  "start it once (in a shell of srun: unset SLURM_STEP_NUM_TASKS)",
                   count, count));
 }
 

@@ -14,6 +14,7 @@ void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks)
   parts_.resize(static_cast<size_t>(index_of(engine_.model().weights->layers().num_layers())));
   for (Views& views : parts_) views.clear();
   on_their_way_.assign(static_cast<size_t>(comm_.size()), 0);
+  waits_ = may_wait_ && std::ssize(ranks_) <= comm_.size();
   adapters_.clear();
   has_parameters_ = batch.gradients == api::Gradients::kParameters;
   if (ranks_.empty()) return;
@@ -98,7 +99,7 @@ bool GradientChain::is_here(int64_t part) const {
   return part == model::kEmbeddingPart ? weights.begins() : weights.ends();
 }
 
-// Of a round ranks have passes in their order; who has the first one of the next may be far behind.
+// Of a round ranks have passes in their order.
 bool GradientChain::is_told(int from, int to) const { return waits_ && from < to; }
 
 void GradientChain::begin_to_send(int rank) {

@@ -28,10 +28,11 @@ class GradientChain {
   static constexpr int kMostOnTheirWay = 2;
 
   // Of the ranks that have the stage, and this one's engine of it. Borrows both. Its messages have
-  // tags from kFirstChainTag on, those of no two stages the same. `waits`: for who is to take them,
-  // so that no more than that are on their way; else all of a stage may be.
-  GradientChain(Comm& comm, Engine& engine, bool waits)
-      : comm_(comm), engine_(engine), waits_(waits) {}
+  // tags from kFirstChainTag on, those of no two stages the same. `may_wait`: of a batch of one
+  // round, for who is to take them, so that no more than that are on their way; else all of a stage
+  // may be, as are those that owners have of a batch before.
+  GradientChain(Comm& comm, Engine& engine, bool may_wait)
+      : comm_(comm), engine_(engine), may_wait_(may_wait) {}
 
   // A micro-batch's turns with its gradients. Borrows the chain.
   class Link : public model::GradientTurns {
@@ -97,7 +98,8 @@ class GradientChain {
 
   Comm& comm_;
   Engine& engine_;
-  const bool waits_;
+  const bool may_wait_;
+  bool waits_ = false;             // in this batch
   std::vector<int> on_their_way_;  // parts to each rank
   std::vector<int64_t> order_;     // of the parts that there are, as backwards end them
   int64_t num_taken_ = 0;          // of them, that the last micro-batch has made

@@ -71,7 +71,8 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape);
 PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
                    bool defers);
 // Gradients that are on their way to other ranks, where such deal passes out: at most the parts
-// that a chain of one round has there (engine/pipeline/gradient_chain.h), else all.
+// that a chain of one round has there (engine/pipeline/gradient_chain.h), else all. Nothing was
+// accumulated before.
 int64_t chain_bytes(Engine& engine, const PlanShape& shape);
 // The rope tables of such a pass.
 int64_t position_bytes(const Engine& engine, const PlanShape& shape);
