@@ -116,6 +116,7 @@ STATEMENTS = [
     "{% macro o() %}{% macro i() %}[{{ caller() if caller else 'none' }}]{% endmacro %}{{ i() }}{{ caller() }}{% endmacro %}{% call o() %}x{% endcall %}",
     "{% macro o() %}{% macro i() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ i(1, b=2) }}{% endmacro %}{{ o(3, c=4) }}",
     "{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(1, a=2) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}",
+    "{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(a=1, a=2) }}", "{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(a=1, **{'a': 2}) }}",
     "{% set b = 7 %}{% macro m(a=b, b=2) %}{{ a }}{% endmacro %}[{{ m() }}][{{ m(b=5) }}][{{ m(1) }}]",
     "{% macro m(a, b=a ~ '!') %}{{ b }}{% endmacro %}{{ m(1) }}{{ m(1, b='?') }}", "{% macro m(kwargs) %}{{ kwargs }}{% endmacro %}{{ m(3) }}",
     "{% macro m(caller='d') %}{{ caller if caller is string else caller() }}{% endmacro %}{{ m() }}{% call m() %}x{% endcall %}", "{% macro m(a) %}{{ a }}{% endmacro %}{% call m(1) %}x{% endcall %}",

@@ -2,6 +2,8 @@
 // Expressions.
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "text/jinja/interpreter.h"
@@ -421,6 +423,10 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& given, const Scop
       if (!key.is_string()) template_fault("keywords must be strings");
       out.named.emplace_back(key.text(), value);
     }
+  }
+  std::unordered_set<std::string_view> names;
+  for (const auto& [name, value] : out.named) {
+    if (!names.insert(name).second) template_fault("keyword argument repeated: " + name);
   }
   return out;
 }
