@@ -180,13 +180,12 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
     num_backwards += round_.backward ? static_cast<size_t>(round_.num_microbatches()) : 0;
   }
   // Who has no more passes takes what others have made; nobody needs a weight for that.
-  for (const auto& chain : chains_) {
-    if (round_.num_dealt > 1) chain->finish();
+  const bool is_dealt = round_.num_dealt > 1;
+  if (is_dealt) {
+    for (const auto& chain : chains_) chain->finish();
   }
   turn_away_weights();
-  if (round_.num_dealt > 1) {
-    if (batch.want_loss) exchange_losses(batch, result);
-  }
+  if (is_dealt && batch.want_loss) exchange_losses(batch, result);
   if (batch.want_loss) share_losses(batch, result);
   gather_results(batch, sink);
   for (const api::SequenceResult& sequence : result.sequences) {

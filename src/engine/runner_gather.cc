@@ -4,18 +4,13 @@
 #include <array>
 
 #include "base/check.h"
+#include "engine/adapter_state.h"
 #include "engine/pipeline/owners.h"
 #include "engine/runner.h"
 #include "ops/elementwise.h"
 
 namespace strata::engine {
 namespace {
-
-std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
-  std::vector<model::LoraModuleSpec> specs;
-  for (const model::LoraModule& module : adapter.modules()) specs.push_back(module.spec);
-  return specs;
-}
 
 // Of neighbouring modules values, gradients and moments, each module's A and then its B; the last
 // three of what trains.

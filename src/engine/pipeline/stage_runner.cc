@@ -106,7 +106,7 @@ bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_toke
 std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks,
                               int64_t pass_tokens) {
   // Fewer passes hold them in no case: what is longer than one is alone.
-  int64_t least = 1, rest = 0;
+  int64_t least = 0, rest = 0;
   for (const int64_t length : lengths) {
     if (length > pass_tokens) {
       ++least;
@@ -114,10 +114,10 @@ std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks,
       rest += length;
     }
   }
-  least += rest / pass_tokens - (rest % pass_tokens == 0 ? 1 : 0);
-  least = std::max<int64_t>(1, least);
+  least += rest / pass_tokens + (rest % pass_tokens == 0 ? 0 : 1);
   std::vector<size_t> firsts;
-  for (int64_t count = (least + num_ranks - 1) / num_ranks * num_ranks;; count += num_ranks) {
+  const int64_t rounds = std::max<int64_t>(1, (least + num_ranks - 1) / num_ranks);
+  for (int64_t count = rounds * num_ranks;; count += num_ranks) {
     firsts = cut_lengths(lengths, static_cast<int>(count));
     if (count >= std::ssize(lengths) || fits(lengths, pass_tokens, firsts)) break;
   }
