@@ -35,9 +35,10 @@ from wire import Wire, as_json, ce, datum, dense, pb, sparse
 
 A = [5, 9, 17, 33, 65, 12, 40, 7]
 CASES, ATTACKS = [], []
-STRICT = ["--memory", "1GiB", "--max-body", "1MiB", "--max-rank", "32", "--header-timeout", "1", "--body-timeout", "1",
-          "--quota", "carl:requests=3", "--quota", "carla:trained-tokens=10", "--quota", "carla:disk-bytes=1", "--rate", "carlo:requests=0.001/s",
-          "--rate", "carrie:sampled-tokens=50/s", "--rate", "carrie:prompt-tokens=1/s"]
+LIMITED = {name: f"tml-{40_000_000 + i:032d}" for i, name in enumerate(("carl", "carla", "carlo", "carrie"))}  # tenants and their keys
+LIMITS = ["--quota", "carl:requests=3", "--quota", "carla:trained-tokens=10", "--quota", "carla:disk-bytes=1", "--rate",
+          "carlo:requests=0.001/s", "--rate", "carrie:sampled-tokens=50/s", "--rate", "carrie:prompt-tokens=1/s"]
+STRICT = ["--memory", "1GiB", "--max-body", "1MiB", "--max-rank", "32", "--header-timeout", "1", "--body-timeout", "1", *LIMITS]
 DEFAULTS = ["--memory", "2GiB"]
 
 
@@ -62,9 +63,7 @@ class World:
             file.write(f"{self.keys[0]} alice\n{self.keys[1]} bob\n{self.keys[2]} alice read-only\n"
                        f"{self.keys[3]} alice expires=2020-01-31\n{made.stdout.strip()} alice sample-only\n")
             file.writelines(f"tml-{i:032d} crowd{i}\n" for i in range(more_tenants))
-            if limits is STRICT:
-                self.limited = [subprocess.check_output([strata, "keygen"], text=True).strip() for _ in range(4)]
-                file.writelines(f"{key} {name}\n" for key, name in zip(self.limited, ("carl", "carla", "carlo", "carrie")))
+            file.writelines(f"{key} {name}\n" for name, key in LIMITED.items() if limits is STRICT)
         self.log = open(f"{data}/log", "w+")
         self.process = subprocess.Popen(
             [strata, "serve", "--model", f"tiny={model}", "--data", f"{data}/state", "--keys", f"{data}/keys", "--audit", f"{data}/audit",
@@ -74,8 +73,6 @@ class World:
             if line.startswith("listening on "):
                 self.url = line.split()[-1]
                 break
-        if limits is STRICT:
-            self.carl, self.carla, self.carlo, self.carrie = [Wire(self.url, key) for key in self.limited]
         self.limit = int(limits[limits.index("--memory") + 1].removesuffix("GiB")) << 30
         self.enter()
 
@@ -83,6 +80,7 @@ class World:
         self.port = int(self.url.rsplit(":", 1)[1])
         self.wire, self.other = Wire(self.url, self.keys[0]), Wire(self.url, self.keys[1])
         self.reader, self.expired, self.player = [Wire(self.url, key) for key in self.keys[2:]]
+        self.carl, self.carla, self.carlo, self.carrie = [Wire(self.url, key) for key in LIMITED.values()]
         self.watch = None  # what looks at servers of single rows, see hostile_own.py
         self.slowest = 0.0  # seconds of the answers since it was set, but of polls, which wait
         for wire in (self.wire, self.other):
@@ -176,14 +174,21 @@ def longer_than_fits(w):
 
 
 def trained_too_much(w):
-    model = w.carla.model(w.carla.session())
-    assert isinstance(w.carla.result(model.send([ce(A)])), bytes)
-    return limited(model.send([ce(A)]), "--quota carla:trained-tokens=10")
+    session = w.carla.session()
+    model = w.carla.model(session)
+    for _ in range(2):
+        reply = model.send([ce(A)])
+        if reply.status_code == 200:
+            assert isinstance(w.carla.result(reply), bytes)
+    w.carla.ok(f"sessions/{session}/finish", {})
+    return limited(reply, "--quota carla:trained-tokens=10")
 
 
 def saved_too_much(w):
-    model = w.carla.model(w.carla.session())
-    return limited(model.op("save_weights", path="x"), "--quota carla:disk-bytes=1")
+    session = w.carla.session()
+    reply = w.carla.model(session).op("save_weights", path="x")
+    w.carla.ok(f"sessions/{session}/finish", {})
+    return limited(reply, "--quota carla:disk-bytes=1")
 
 
 # HTTP

@@ -15,8 +15,7 @@ import httpx
 from wire import Wire, ce
 
 ATTACKS = []
-# Rows, also of other files, that start a server of their own and do nothing to any other: a mixed load leaves them out, since nobody
-# there is a tenant of theirs.
+# Rows, also of other files, that start a server of their own and do nothing to any other.
 ELSEWHERE = set()
 CONNECTIONS = 24
 

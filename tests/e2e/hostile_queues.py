@@ -134,7 +134,7 @@ def samples_at_once(w, count=100, most=256):
 
     def send(number, tokens=(5,)):
         body["prompt"]["chunks"][0]["tokens"] = list(tokens)
-        return httpx.post(f"{w.url}/api/v1/asample", json={**body, "seq_id": number}, headers={"X-API-Key": w.limited[3]}, timeout=30)
+        return httpx.post(f"{w.url}/api/v1/asample", json={**body, "seq_id": number}, headers={"X-API-Key": w.carrie.key}, timeout=30)
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         replies = list(pool.map(send, range(1, 1 + count)))
     taken = sum(reply.status_code == 200 for reply in replies)

@@ -29,8 +29,8 @@ class Server:
         for line in self.process.stdout:
             if "listening on unix:" in line:
                 self.url = line.split("listening on ")[1].strip()
-            elif "listening on http://" in line:
-                self.url = "http://" + line.split("http://")[1].split()[0].rstrip("/.,;")
+            elif "listening on http" in line:
+                self.url = line.split("listening on ")[1].split()[0].rstrip("/.,;")
             elif "metrics on http://" in line:
                 self.metrics_url = line.split("metrics on ")[1].strip()
                 return

@@ -17,12 +17,14 @@ import time
 
 import httpx
 
-from hostile import MIB, memory
+import hostile_own
+from hostile import LIMITS, MIB, memory
 from lifetimes import Server
-from mixed import EXPIRED, KEYS, PLAYER, READER, attack, new_counts, told_of, triggers_sent
+from mixed import TRIGGERS, attack, new_counts, tenants_file, told_of, triggers_sent
 from wire import Model, ce, pb
 
 TENANTS, BUSY, BYSTANDERS, MEMORY = 10_000, 200, 50, 4 << 30
+SENT = [trigger for trigger in TRIGGERS if trigger[0] not in hostile_own.ELSEWHERE]  # all of this server
 ROUND_SECONDS = 20.0  # of each busy tenant
 
 
@@ -31,12 +33,11 @@ def key_of(number):
 
 
 def serve(strata, model, folder):
-    path = pathlib.Path(folder, "keys")
-    path.write_text("".join(f"{key} tenant{i}\n" for i, key in enumerate(KEYS[:-3])) + f"{READER} tenant0 read-only\n"
-                    f"{EXPIRED} tenant0 expires=2020-01-31\n{PLAYER} tenant0 sample-only\n" +
-                    "".join(f"{key_of(i)} crowd{i}\n" for i in range(TENANTS)))
-    path.chmod(0o600)
-    return Server(strata, model, f"{folder}/data", "--keys", str(path), "--memory", str(MEMORY), "--max-adapters", "512", keys=True)
+    path = tenants_file(folder, 2)
+    with path.open("a") as file:
+        file.writelines(f"{key_of(i)} busy{i}\n" for i in range(TENANTS))
+    return Server(strata, model, f"{folder}/data", "--keys", str(path), "--audit", f"{folder}/audit", "--memory", str(MEMORY),
+                  "--max-adapters", "512", *LIMITS, keys=True)
 
 
 def be_small():
@@ -145,12 +146,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         server = serve(strata, model, folder)
         pathlib.Path(folder, "log").touch()
-        over, counts = multiprocessing.Event(), [new_counts() for _ in range(2)]
+        over, counts = multiprocessing.Event(), [new_counts(SENT) for _ in range(2)]
         (told_in, told_out), (waits_in, waits_out) = multiprocessing.Pipe(False), multiprocessing.Pipe(False)
         group = [multiprocessing.Process(target=beats, args=(server.url, over, waits_out), daemon=True),
                  multiprocessing.Process(target=busy, args=(server.url, seconds, told_out), daemon=True)]
-        group += [multiprocessing.Process(target=attacker, args=(server.url, told_of(server), folder, i, seed + i, over, counts[i]),
-                                          daemon=True) for i in range(2)]
+        group += [multiprocessing.Process(target=attacker, args=(server.url, told_of(server), folder, i, seed + i, over, counts[i],
+                                                                   SENT), daemon=True) for i in range(2)]
         for each in group:
             each.start()
         most = 0
@@ -164,7 +165,7 @@ def main():
         for each in group:
             each.join(90)
         server.stop()
-        sent, failed, _ = triggers_sent(counts, folder)
+        sent, failed, _ = triggers_sent(counts, folder, SENT)
     p99 = waits[int(0.99 * len(waits))]
     bad = {key: count for key, count in told.items() if key[1] not in (200, 408)}
     requests = sum(count for (path, _), count in told.items() if not path.startswith(("refused", "failed")))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Six honest tenants beside two that send every trigger of hostile.py in random order: what the six are told is, bit for bit,
-what they are told when two honest tenants are in the attackers' place.
+"""Honest tenants beside some that send every request of hostile.py in random order, at two servers at once, one of which speaks TLS:
+what the honest ones are told is, bit for bit, what they are told when honest tenants are in the attackers' place.
 
 usage: mixed.py STRATA MODEL_DIR [SECONDS, 30] [SEED, 1] [bar]
-bar, for ten minutes on a quiet machine: it takes the six at most twice the time
+bar, for ten minutes on a quiet machine: it takes the honest ones at most twice the time
 """
 import collections
+import dataclasses
 import multiprocessing
 import os
 import pathlib
@@ -17,33 +18,56 @@ import time
 import traceback
 import types
 
-import hostile_own
 import hostile_queues
-from hostile import ATTACKS, CASES, MIB, World, memory
+import hostile_tls
+from hostile import ATTACKS, CASES, CROWDED, LIMITED, LIMITS, MIB, World, memory
 from lifetimes import Server
 from tenants import data_of, tokens_of
 from wire import Wire, arrays, pb
 
-HONEST, MEMORY = 6, 2 << 30
-KEYS = [f"tml-{i:032d}" for i in range(HONEST + 5)]
-# The first two attack; these keys are the first one's too.
-READER, EXPIRED, PLAYER = KEYS[-3:]
-# Of hostile.py's tenants with limits.
-NEED_LIMITS = {"the fourth request of a quota of three", "a poll and a heartbeat beyond the quota", "a pass beyond its tenant's tokens",
-               "a save beyond its tenant's disk",
-               "a second request at 0.001/s", *(row[0] for row in hostile_queues.LIMITED)}
-TRIGGERS = [case for case in CASES + ATTACKS if case[0] not in NEED_LIMITS | hostile_own.ELSEWHERE]
+MEMORY = 2 << 30
+TRIGGERS = CASES + ATTACKS + CROWDED
 FAULTS_OF_OURS = (AttributeError, ImportError, NameError, TypeError)
 LOSSES = ["cross_entropy", "importance_sampling", "ppo", "cispo"]
 
 
-def serve(strata, model, folder):
-    os.mkdir(folder)
+@dataclasses.dataclass
+class Side:
+    """A server's attackers, who are its first tenants, and its honest ones; the triggers that the attackers send."""
+    name: str
+    attackers: int
+    honest: int
+    triggers: list
+
+    def numbers(self):
+        return range(2, 2 + self.honest)  # a trigger knows two tenants
+
+
+SIDES = [Side("plain", 2, 6, TRIGGERS), Side("tls", 1, 2, hostile_tls.ATTACKS)]
+
+
+def key_of(number, kind=0):
+    """Of a tenant's kinds of key: all rights, read-only, expired, sample-only."""
+    return f"tml-{20_000_000 + 10 * number + kind:032d}"
+
+
+def tenants_file(folder, tenants):
+    """The keys of so many tenants, of those with limits, and of the crowd that some triggers take part of."""
+    kinds = ["", " read-only", " expires=2020-01-31", " sample-only"]
     path = pathlib.Path(folder, "keys")
-    path.write_text("".join(f"{key} tenant{i}\n" for i, key in enumerate(KEYS[:-3])) + f"{READER} tenant0 read-only\n"
-                    f"{EXPIRED} tenant0 expires=2020-01-31\n{PLAYER} tenant0 sample-only\n")
+    path.write_text("".join(f"{key_of(i, kind)} tenant{i}{text}\n" for i in range(tenants) for kind, text in enumerate(kinds)) +
+                    "".join(f"{key} {name}\n" for name, key in LIMITED.items()) +
+                    "".join(f"tml-{i:032d} crowd{i}\n" for i in range(hostile_queues.TENANTS)))
     path.chmod(0o600)
-    return Server(strata, model, f"{folder}/data", "--keys", str(path), "--memory", str(MEMORY), keys=True)
+    return path
+
+
+def serve(strata, model, folder, side):
+    os.mkdir(folder)
+    keys = tenants_file(folder, 2 + side.honest)
+    more = hostile_tls.options(folder) if side.name == "tls" else []
+    return Server(strata, model, f"{folder}/data", "--keys", str(keys), "--audit", f"{folder}/audit", "--memory", str(MEMORY), *LIMITS, *more,
+                  keys=True)
 
 
 def one_round(wire, seed):
@@ -68,25 +92,38 @@ def one_round(wire, seed):
 
 def honest(url, number, may_go_on, out):
     """Rounds, each with its time, as long as that says."""
-    wire = Wire(url, KEYS[number])
+    wire = Wire(url, key_of(number))
     while may_go_on(len(out)):
         begin = time.monotonic()
         told = one_round(wire, 1000 * number + len(out))
         out.append((told, time.monotonic() - begin))
 
 
+class Unwatched:
+    """What looks at servers of single rows: nobody, and they give way as their attacker does."""
+    outside = []
+
+    @staticmethod
+    def start(make, *arguments, **more):
+        return make(*arguments, **more)
+
+    def bystander(self, *_):
+        return types.SimpleNamespace(begin=lambda: None, end=lambda: None, report=lambda *_: [])
+
+
 class Attacker(World):
     """What the triggers of hostile.py work on, at a server that is there already."""
 
     def __init__(self, url, process, folder, number):
-        self.url, self.keys = url, [KEYS[number], KEYS[1 - number], READER, EXPIRED, PLAYER]
+        self.url, self.keys = url, [key_of(number), key_of(1 - number), *(key_of(number, kind) for kind in (1, 2, 3))]
         self.process = types.SimpleNamespace(**process, send_signal=lambda number: os.kill(process["pid"], number))
         self.log = types.SimpleNamespace(name=f"{folder}/log")
         self.enter()
 
     def enter(self):
         super().enter()
-        for wire in (self.wire, self.other, self.reader, self.expired, self.player):
+        self.watch = Unwatched()
+        for wire in (self.wire, self.other, self.reader, self.expired, self.player, self.carl, self.carla, self.carlo, self.carrie):
             wire.http.timeout = 10  # an attacker does not wait long
 
     def leave(self):
@@ -99,12 +136,12 @@ def told_of(server):
     return {"pid": server.process.pid, "args": server.process.args}
 
 
-def new_counts():
-    """How often each trigger ran to its end, then how often each was given up, of one attacker."""
-    return multiprocessing.Array("q", 2 * len(TRIGGERS))
+def new_counts(triggers):
+    """How often each ran to its end, then how often each was given up, of one attacker."""
+    return multiprocessing.Array("q", 2 * len(triggers))
 
 
-def triggers_sent(counts, folder):
+def triggers_sent(counts, folder, triggers):
     """(triggers that ran to their end, those given up, which never ran); fails where one broke for a reason of its own."""
     for path in pathlib.Path(folder).glob("broken*"):
         raise AssertionError(path.read_text())
@@ -112,18 +149,18 @@ def triggers_sent(counts, folder):
     for reason, count in why.most_common(5):
         print(f"  given up {count} times: {reason}")
     sums = [sum(column) for column in zip(*counts)]
-    done, given_up = sums[:len(TRIGGERS)], sums[len(TRIGGERS):]
-    never = [case[0] for case, count in zip(TRIGGERS, done) if count == 0]
+    done, given_up = sums[:len(triggers)], sums[len(triggers):]
+    never = [case[0] for case, count in zip(triggers, done) if count == 0]
     return sum(done), sum(given_up), never
 
 
-def attack(url, process, folder, number, seed, over, counts, nice=19):
+def attack(url, process, folder, number, seed, over, counts, triggers, nice=19):
     os.nice(nice)
     dice = random.Random(seed)
     world = None
     while not over.is_set():
-        for i in dice.sample(range(len(TRIGGERS)), len(TRIGGERS)):
-            what, _, send = TRIGGERS[i]
+        for i in dice.sample(range(len(triggers)), len(triggers)):
+            what, _, send = triggers[i]
             if over.is_set():
                 break
             if number == 1 and what.startswith("SIGHUP"):
@@ -137,7 +174,7 @@ def attack(url, process, folder, number, seed, over, counts, nice=19):
                     file.write(f"{what}: {traceback.format_exc()}\n")
                 return
             except Exception as fault:  # noqa: BLE001: whatever it was told; the next one begins anew
-                counts[len(TRIGGERS) + i] += 1
+                counts[len(triggers) + i] += 1
                 with open(f"{folder}/given_up{number}", "a") as file:
                     where = "" if world else "before it began: "
                     file.write(f"{where}{type(fault).__name__}: {' '.join(str(fault).split())[:120]}\n")
@@ -148,82 +185,96 @@ def attack(url, process, folder, number, seed, over, counts, nice=19):
                 world = None
 
 
-def run(strata, model, folder, honest_tenants, may_go_on, others):
-    """[(told, seconds)] by tenant; `others(url, process, folder)` starts what runs beside them and returns what ends it."""
-    server = serve(strata, model, folder)
-    rounds = {number: [] for number in honest_tenants}
-    faults, most = [], 0
+@dataclasses.dataclass
+class Seen:
+    """Of one side: [(told, seconds)] by honest tenant, and the server's memory at most."""
+    rounds: dict
+    memory: int = 0
 
-    def work(number):
+
+def run(strata, model, folder, may_go_on, others):
+    """What was seen of each side; `others(side, server, folder)` starts what runs beside its honest tenants and returns what ends it."""
+    os.mkdir(folder)
+    servers = [serve(strata, model, f"{folder}/{side.name}", side) for side in SIDES]
+    seen = [Seen({number: [] for number in side.numbers()}) for side in SIDES]
+    faults = []
+
+    def work(i, number):
         try:
-            honest(server.url, number, may_go_on(number), rounds[number])
+            honest(servers[i].url, number, lambda done: may_go_on(i, number, done), seen[i].rounds[number])
         except BaseException as error:  # noqa: BLE001: reported below
-            faults.append((number, error))
-    end = others(server.url, told_of(server), folder)
-    threads = [threading.Thread(target=work, args=(number,)) for number in honest_tenants]
+            faults.append((SIDES[i].name, number, error))
+    ends = [others(side, server, f"{folder}/{side.name}") for side, server in zip(SIDES, servers)]
+    threads = [threading.Thread(target=work, args=(i, number)) for i, side in enumerate(SIDES) for number in side.numbers()]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        most = max(most, memory(server.process.pid))
-        assert server.process.poll() is None, "the server is gone"
+        for server, each in zip(servers, seen):
+            each.memory = max(each.memory, memory(server.process.pid))
+            assert server.process.poll() is None, "the server is gone"
         time.sleep(0.1)
-    end()
+    for end in ends:
+        end()
     assert not faults, faults
-    server.stop()
-    return rounds, most
+    for server in servers:
+        server.stop()
+    return seen
 
 
 def main():
     strata, model = sys.argv[1:3]
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 30
     seed = int(sys.argv[4]) if len(sys.argv) > 4 else 1
-    tenants = range(2, 2 + HONEST)
-    with tempfile.TemporaryDirectory() as folder:
-        counts = [new_counts() for _ in range(2)]
+    counts = {side.name: [new_counts(side.triggers) for _ in range(side.attackers)] for side in SIDES}
 
-        def attackers(url, process, work):
-            over = multiprocessing.Event()
-            group = [multiprocessing.Process(target=attack, args=(url, process, work, i, seed + i, over, counts[i]), daemon=True)
-                     for i in range(2)]
+    def attackers(side, server, folder):
+        over = multiprocessing.Event()
+        group = [multiprocessing.Process(target=attack, daemon=True, args=(
+            server.url, told_of(server), folder, i, seed + i, over, each, side.triggers)) for i, each in enumerate(counts[side.name])]
+        for each in group:
+            each.start()
+
+        def end():
+            over.set()
             for each in group:
-                each.start()
+                each.join(90)
+        return end
 
-            def end():
-                over.set()
-                for each in group:
-                    each.join(90)
-            return end
-        until = time.monotonic() + seconds
-        attacked, most = run(strata, model, f"{folder}/attacked", tenants,
-                             lambda number: lambda done: done == 0 or time.monotonic() < until, attackers)
+    def replacements(side, server, _):
         over = threading.Event()
+        threads = [threading.Thread(target=honest, args=(server.url, i, lambda done: not over.is_set(), [])) for i in range(side.attackers)]
+        for thread in threads:
+            thread.start()
 
-        def replacements(url, _process, _work):
-            threads = [threading.Thread(target=honest, args=(url, i, lambda done: not over.is_set(), [])) for i in range(2)]
+        def end():
+            over.set()
             for thread in threads:
-                thread.start()
+                thread.join()
+        return end
 
-            def end():
-                over.set()
-                for thread in threads:
-                    thread.join()
-            return end
-        alone, _ = run(strata, model, f"{folder}/alone", tenants, lambda number: lambda done: done < len(attacked[number]), replacements)
-        sent, failed, never = triggers_sent(counts, f"{folder}/attacked")
-    worst = collections.Counter()
-    for number in tenants:
-        for i, ((told, _), (wanted, _)) in enumerate(zip(attacked[number], alone[number], strict=True)):
-            assert told == wanted, f"tenant {number}: round {i} is not what it is beside honest tenants"
-        took, would = [sum(second for _, second in rounds[number]) for rounds in (attacked, alone)]
-        worst[number] = took / would
-    print(f"mixed: {seconds:.0f} s: {sent} triggers ran to their end, of {len(TRIGGERS) - len(never)} kinds of {len(TRIGGERS)}, and {failed} "
-          f"were given up; {sum(map(len, attacked.values()))} rounds of "
-          f"{HONEST} honest tenants bit for bit as beside honest ones, in {min(worst.values()):.2f} to {max(worst.values()):.2f} times "
-          f"their time; anonymous memory at most {most // MIB} of {MEMORY // MIB} MiB")
-    assert sent > 20, "hardly any attack"
-    assert most < 1.05 * MEMORY
+    with tempfile.TemporaryDirectory() as folder:
+        until = time.monotonic() + seconds
+        attacked = run(strata, model, f"{folder}/attacked", lambda i, number, done: done == 0 or time.monotonic() < until, attackers)
+        alone = run(strata, model, f"{folder}/alone", lambda i, number, done: done < len(attacked[i].rounds[number]), replacements)
+        sent = {side.name: triggers_sent(counts[side.name], f"{folder}/attacked/{side.name}", side.triggers) for side in SIDES}
+    worst = 0.0
+    for side, got, wanted in zip(SIDES, attacked, alone):
+        times = []
+        for number in side.numbers():
+            for i, ((told, _), (same, _)) in enumerate(zip(got.rounds[number], wanted.rounds[number], strict=True)):
+                assert told == same, f"{side.name}, tenant {number}: round {i} is not what it is beside honest tenants"
+            took, would = [sum(second for _, second in each.rounds[number]) for each in (got, wanted)]
+            times.append(took / would)
+        done, given_up, never = sent[side.name]
+        print(f"mixed, {side.name}: {seconds:.0f} s: {done} triggers ran to their end, of {len(side.triggers) - len(never)} kinds of "
+              f"{len(side.triggers)}, and {given_up} were given up; {sum(map(len, got.rounds.values()))} rounds of {side.honest} honest "
+              f"tenants bit for bit as beside honest ones, in {min(times):.2f} to {max(times):.2f} times their time; anonymous memory at "
+              f"most {got.memory // MIB} of {MEMORY // MIB} MiB", *(f"  never: {what}" for what in never if seconds >= 600), sep="\n")
+        assert done > 10, "hardly any attack"
+        assert got.memory < 1.05 * MEMORY
+        worst = max(worst, *times)
     if "bar" in sys.argv[5:]:
-        assert max(worst.values()) < 2, worst
+        assert worst < 2, worst
 
 
 if __name__ == "__main__":

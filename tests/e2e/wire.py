@@ -83,7 +83,7 @@ def rl(tokens, logprobs, advantages, **more):
 
 class Wire:
     def __init__(self, url, key=KEY, version="0.38.0", timeout=60, **options):
-        self.url = url
+        self.url, self.key = url, key
         self.http = httpx.Client(base_url=url + "/api/v1/", timeout=timeout, **options,
                                  headers={"X-API-Key": key, "X-Stainless-Package-Version": version})
 
