@@ -57,12 +57,13 @@ stages:
 	@cmake --build build/test -j $(JOBS) --target stages_test
 	@STRATA_STAGES=all build/test/tests/stages/stages_test --gtest_brief=1
 
-# Runs divided among processes that mpirun starts, every division and fault, where `make test` has a few; then as on two
-# hosts, over TCP and bad links (as root).
+# Every division of every family as threads; runs divided among processes that mpirun starts, every division and fault, where
+# `make test` has a few; then as on two hosts, over TCP and bad links (as root).
 ranks:
 	@tools/install.sh test
 	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
-	@cmake --build build/test -j $(JOBS) --target ranks_test
+	@cmake --build build/test -j $(JOBS) --target ranks_test stages_test
+	@STRATA_STAGES=all build/test/tests/stages/stages_test --gtest_filter='*Divisions*' --gtest_brief=1
 	@STRATA_RANKS=all build/test/tests/ranks/ranks_test --gtest_brief=1
 	@python3 tests/ranks/two_hosts.py build/test/strata models/tiny-qwen3 examples/answers.jsonl
 

@@ -16,33 +16,84 @@ namespace {
 namespace json = boost::json;
 using testing::HasSubstr;
 
+class ProbeOverRanks : public RanksTest {
+ protected:
+  // A request of a golden, with its first adapters, and the file that one process makes of it.
+  [[nodiscard]] ProbeOptions request_of(const std::string& golden, const std::string& request,
+                                        const std::vector<std::string>& adapters) const {
+    const std::string folder = std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + golden + "/";
+    ProbeOptions one;
+    one.model = folder + "model";
+    for (const std::string& name : adapters) one.adapters.push_back(folder + name);
+    one.threads = 1;
+    one.request = folder + request + ".json";
+    one.out = root_ + "/one.safetensors";
+    return one;
+  }
+  // So many ranks write the same file.
+  void expect_same_of(const ProbeOptions& one, int ranks, const std::string& division,
+                      bool shards) const {
+    SCOPED_TRACE(division + (shards ? " --shard-weights" : ""));
+    std::vector<std::string> words = {STRATA_BINARY, "probe",     one.model,
+                                      "--request",   one.request, "--ranks",
+                                      division,      "--out",     root_ + "/divided.safetensors"};
+    for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
+    if (shards) words.emplace_back("--shard-weights");
+    const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, ranks, quoted(words)));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    EXPECT_EQ(content(root_ + "/divided.safetensors"), content(one.out));
+    fs::remove(root_ + "/divided.safetensors");
+  }
+};
+
 // Gradients, steps and samples of two adapters, and of all parameters, as the file of one process.
-TEST_F(RanksTest, ChangeNoByteOfAProbe) {
-  const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
-  ProbeOptions one;
-  one.model = golden + "model";
-  one.adapters = {golden + "a", golden + "b"};
-  one.threads = 1;
+TEST_F(ProbeOverRanks, ChangeNoByte) {
   for (const std::string request : {"main", "params", "train_adapters", "sample"}) {
     SCOPED_TRACE(request);
-    one.request = golden + request + ".json";
-    one.out = root_ + "/one.safetensors";
+    const ProbeOptions one = request_of("llama31", request, {"a", "b"});
     ASSERT_EQ(run_probe(one), 0);
-    for (const int ranks : {2, 4}) {
-      if (!runs_all() && (ranks == 2) != (request == "train_adapters")) continue;
-      std::vector<std::string> words = {STRATA_BINARY,
-                                        "probe",
-                                        one.model,
-                                        "--request",
-                                        one.request,
-                                        "--out",
-                                        root_ + "/divided.safetensors"};
-      for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
-      words.insert(words.end(), {"--ranks", ranks == 2 ? "data=2" : "data=2,pipeline=2"});
-      if (request != "main") words.emplace_back("--shard-weights");
-      const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, ranks, quoted(words)));
-      ASSERT_EQ(ended.code, 0) << ended.text;
-      EXPECT_EQ(content(root_ + "/divided.safetensors"), content(one.out)) << ranks;
+    const bool shards = request != "main";
+    if (runs_all() || request == "train_adapters") expect_same_of(one, 2, "data=2", shards);
+    if (runs_all() || request != "train_adapters")
+      expect_same_of(one, 4, "data=2,pipeline=2", shards);
+  }
+}
+
+// Windows, a recurrent state, experts in one tensor and one by one, streams and a layer of
+// multi-token prediction: each in one division, and in all with STRATA_RANKS=all.
+TEST_F(ProbeOverRanks, ChangeNoByteOfFamilies) {
+  struct Division {
+    int ranks;
+    std::string numbers;
+    bool shards;
+  };
+  const std::vector<Division> divisions = {{2, "pipeline=2", false},
+                                           {3, "data=3", false},
+                                           {2, "data=2", true},
+                                           {4, "pipeline=2,data=2", false},
+                                           {4, "data=2,pipeline=2", true}};
+  struct Family {
+    std::string golden, request;
+    std::vector<std::string> adapters;
+  };
+  const std::vector<Family> families = {{"gemma3", "train_adapters", {"a", "b"}},
+                                        {"qwen3_5", "params", {"a", "b"}},
+                                        {"qwen3_moe_fused", "train_params", {"a"}},
+                                        {"qwen3_moe", "train_adapters", {"a", "b", "c"}},
+                                        {"deepseek_v4_mtp", "train_params", {"a", "b"}},
+                                        {"qwen2_window", "train_params", {"a"}},
+                                        {"ministral", "train_params", {"a"}},
+                                        {"deepseek_moe", "train_adapters", {"a"}},
+                                        {"qwen3_5_moe", "train_params", {"a", "b"}},
+                                        {"glm4_moe_lite", "params", {"a"}}};
+  for (size_t i = 0; i < (runs_all() ? families.size() : divisions.size()); ++i) {
+    SCOPED_TRACE(families[i].golden);
+    const ProbeOptions one =
+        request_of(families[i].golden, families[i].request, families[i].adapters);
+    ASSERT_EQ(run_probe(one), 0);
+    for (size_t d = 0; d < divisions.size(); ++d) {
+      if (!runs_all() && d != i) continue;
+      expect_same_of(one, divisions[d].ranks, divisions[d].numbers, divisions[d].shards);
     }
   }
 }

@@ -3,11 +3,10 @@
 // test`, and all settings together with STRATA_STAGES=all (`make stages`).
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <set>
-#include <tuple>
+#include <string>
+#include <vector>
 
+#include "tests/stages/pairwise.h"
 #include "tests/stages/staged_run.h"
 
 namespace strata::engine {
@@ -47,61 +46,13 @@ std::vector<StagedCase> all_cases() {
   return cases;
 }
 
-// Each pair of a case's settings, as (first, second) of its numbered settings.
-using Setting = std::pair<int, int>;  // which, and its value
-std::set<std::pair<Setting, Setting>> pairs_of(const StagedCase& c) {
-  const std::vector<Setting> settings = {
-      {0, static_cast<int>(std::hash<std::string>()(c.model) % 1'000'000)},
-      {1, c.num_ranks},
-      {2, c.num_chunks},
-      {3, static_cast<int>(c.kind)},
-      {4, c.parameters ? 1 : 0},
-      {5, static_cast<int>(c.again)},
-      {6, c.dtype == DType::kF32 ? 1 : 0}};
-  std::set<std::pair<Setting, Setting>> pairs;
-  for (size_t i = 0; i < settings.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) pairs.emplace(settings[j], settings[i]);
-  }
-  return pairs;
-}
-
-// Few cases that have every pair of settings that any case has: of the remaining ones always the
-// one with the most new pairs.
-std::vector<StagedCase> pairwise(const std::vector<StagedCase>& all) {
-  using Pairs = std::set<std::pair<Setting, Setting>>;
-  std::vector<Pairs> pairs;
-  Pairs missing;
-  for (const StagedCase& c : all) {
-    pairs.push_back(pairs_of(c));
-    missing.insert(pairs.back().begin(), pairs.back().end());
-  }
-  std::vector<StagedCase> chosen;
-  while (!missing.empty()) {
-    size_t best = 0, most = 0;
-    for (size_t i = 0; i < all.size(); ++i) {
-      size_t count = 0;
-      for (const auto& pair : pairs[i]) count += missing.count(pair);
-      if (count > most) best = i;
-      most = std::max(most, count);
-    }
-    for (const auto& pair : pairs[best]) missing.erase(pair);
-    chosen.push_back(all[best]);
-  }
-  return chosen;
-}
-
-std::vector<StagedCase> chosen_cases() {
-  const char* which = std::getenv("STRATA_STAGES");
-  return which != nullptr && std::string(which) == "all" ? all_cases() : pairwise(all_cases());
-}
-
 class StagesBits : public testing::TestWithParam<StagedCase> {};
 
 TEST_P(StagesBits, EqualOneStage) {
   expect_same_bits(run_staged(GetParam()), run_whole(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, StagesBits, testing::ValuesIn(chosen_cases()));
+INSTANTIATE_TEST_SUITE_P(Cases, StagesBits, testing::ValuesIn(chosen_of(all_cases())));
 
 // The peer's third stage ran its second repeat on the first one's weights.
 TEST(Stages, ThreeRanksOfTwoRepeatsUseTheirOwnWeights) {
