@@ -210,7 +210,7 @@ class StagedPlanner {
         gathered = engine::adapter_bytes(run_.whole, shape_.pass.modules, true);
       gathered += ranks * engine::kGatherBytes;
     }
-    plan.items.push_back({"gathered to save", gathered});
+    plan.items.push_back({engine::kGatheredItem, gathered});
     // Which each process has, and threads share.
     const int64_t processes = run_.division.num_processes;
     plan.items.push_back(
@@ -218,6 +218,7 @@ class StagedPlanner {
                      ranks * std::max({shape_.step_tokens, shape_.largest_step, shape_.longest}) *
                          kListBytesPerToken});
     plan.items.push_back({"process", processes * engine::kProcessBytes + (ranks - 1) * kRankBytes});
+    if (processes > 1) plan.items.push_back({"MPI", processes * engine::kMpiBytes});
     return plan;
   }
 

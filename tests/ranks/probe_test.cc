@@ -122,11 +122,7 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
       run_ranks(4, dealt(o, "out", "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}));
   ASSERT_EQ(trained.code, 0) << trained.text;
   EXPECT_THAT(trained.text, HasSubstr("step 1 sends"));
-  const size_t first = trained.text.find("{\"steps\":");
-  ASSERT_NE(first, std::string::npos) << trained.text;
-  expect_planned(
-      json::parse(trained.text.substr(first, trained.text.find('\n', first) - first)).as_object(),
-      4);
+  expect_planned(json_of(trained, "{\"steps\":"), 4);
 
   const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
   const std::vector<std::string> words = {STRATA_BINARY,
@@ -156,6 +152,43 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
   EXPECT_FALSE(stats.at("saved_bytes").as_object().empty());
 }
 
+// Of each rank no more than was planned for it, and not much less: with weights that are divided a
+// part of them.
+TEST_F(RanksTest, TakeThePlannedMemory) {
+  TrainOptions o = wide_options("out");
+  o.method = "full";
+  o.steps = 1;
+  o.json = true;
+  struct Case {
+    int ranks;
+    std::string division;
+    StageOptions stages = {};
+  };
+  const std::vector<Case> cases = {
+      {2, "data=2"},
+      {2, "data=2", {.shard_weights = true}},
+      {4, "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}}};
+  for (const Case& c : cases) {
+    if (!runs_all() && c.stages.shard_weights) continue;
+    SCOPED_TRACE(fmt::format("{} {}", c.division, c.stages.shard_weights));
+    const Ended ended = run_ranks(c.ranks, dealt(o, "out", c.division, c.stages));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    EXPECT_THAT(ended.text, HasSubstr("MPI"));
+    const json::object all = json_of(ended, "{\"steps\":");
+    int64_t peaks = 0, planned = 0;
+    for (const json::value& rank : all.at("ranks").as_array()) {
+      EXPECT_LE(rank.at("peak_bytes").as_int64(), rank.at("planned_bytes").as_int64()) << rank;
+      EXPECT_GT(rank.at("peak_bytes").as_int64(), rank.at("planned_bytes").as_int64() * 3 / 4)
+          << rank;
+      peaks += rank.at("peak_bytes").as_int64();
+      planned += rank.at("planned_bytes").as_int64();
+    }
+    EXPECT_EQ(peaks, all.at("peak_bytes"));
+    EXPECT_EQ(planned, all.at("planned_bytes"));
+    fs::remove_all(root_ + "/out");
+  }
+}
+
 // As its line says; what does not train is refused, once.
 TEST_F(RanksTest, AreBenched) {
   const auto bench = [&](const std::string& work) {
@@ -166,11 +199,8 @@ TEST_F(RanksTest, AreBenched) {
   };
   const Ended ended = bench("train_s512");
   ASSERT_EQ(ended.code, 0) << ended.text;
-  const size_t first = ended.text.find("{\"work\":");
-  ASSERT_NE(first, std::string::npos) << ended.text;
-  EXPECT_EQ(ended.text.find("{\"work\":", first + 1), std::string::npos);
-  const json::object line =
-      json::parse(ended.text.substr(first, ended.text.find('\n', first) - first)).as_object();
+  const json::object line = json_of(ended, "{\"work\":");
+  EXPECT_EQ(ended.out.find("{\"work\":", ended.out.find("{\"work\":") + 1), std::string::npos);
   EXPECT_EQ(line.at("stages"), 2);
   EXPECT_EQ(line.at("data_ranks"), 2);
   EXPECT_EQ(line.at("microbatches"), 2);

@@ -3,7 +3,9 @@
 #pragma once
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <boost/json.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,10 +16,11 @@
 
 namespace strata::apps {
 
-// How a program that mpirun started has ended, and what all its ranks printed.
+// How a program that mpirun started has ended, and what all its ranks printed: `out` on standard
+// output, `text` all of it.
 struct Ended {
   int code = -1;
-  std::string text;
+  std::string text, out = {};
 };
 
 inline std::string quoted(const std::vector<std::string>& words) {
@@ -28,10 +31,22 @@ inline std::string quoted(const std::vector<std::string>& words) {
 
 inline Ended run_shell(const std::string& command) {
   Ended ended;
-  std::FILE* out = ::popen((command + " 2>&1").c_str(), "r");
-  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) ended.text += static_cast<char>(c);
+  const std::string errors = fmt::format("{}/strata_ranks_{}", testing::TempDir(), ::getpid());
+  std::FILE* out = ::popen(fmt::format("{} 2>'{}'", command, errors).c_str(), "r");
+  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) ended.out += static_cast<char>(c);
   ended.code = WEXITSTATUS(::pclose(out));
+  ended.text = ended.out + content(errors);
+  fs::remove(errors);
   return ended;
+}
+
+// The line that it printed with --json, which begins so.
+inline boost::json::object json_of(const Ended& ended, const std::string& begin) {
+  const size_t first = ended.out.find(begin);
+  EXPECT_NE(first, std::string::npos) << ended.text;
+  if (first == std::string::npos) return {};
+  return boost::json::parse(ended.out.substr(first, ended.out.find('\n', first) - first))
+      .as_object();
 }
 
 constexpr const char* kMpirun = "mpirun --oversubscribe --allow-run-as-root --bind-to none ";

@@ -243,8 +243,10 @@ int plan_over_ranks(const PlanOptions& options) {
             : json_of_stages(plan, limits);
     line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
     boost::json::array ranks;
+    const std::vector<int64_t> memory = plan.bytes_of_ranks();
     for (size_t rank = 0; rank < sent.size(); ++rank) {
       ranks.push_back({{"rank", rank},
+                       {"planned_bytes", memory[rank / static_cast<size_t>(stages.data)]},
                        {"planned_sent_bytes", boost::json::parse(sent_json({&sent[rank], 1}))}});
     }
     line["ranks"] = std::move(ranks);

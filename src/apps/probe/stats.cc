@@ -158,6 +158,7 @@ void ProbeStats::gather(Comm& comm) {
 
 std::string ProbeStats::json() const {
   int64_t planned = num_processes_ * engine::kProcessBytes;
+  if (num_processes_ > 1) planned += num_processes_ * engine::kMpiBytes;
   std::map<std::string, int64_t> saved, offloaded, recomputed;
   const auto add = [](const auto& from, auto& to) {
     for (const auto& [tag, value] : from) to[tag] += value;

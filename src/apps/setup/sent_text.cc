@@ -43,13 +43,20 @@ std::string sent_json(std::span<const SentBytes> of_ranks) {
   return "{" + text + "}";
 }
 
-std::string sent_json(std::span<const SentBytes> of_ranks, std::span<const SentBytes> planned) {
+std::string sent_json(std::span<const SentBytes> of_ranks, std::span<const SentBytes> planned,
+                      std::span<const RankMemory> memory) {
   CHECK(of_ranks.size() == planned.size(), of_ranks.size(), planned.size());
+  CHECK(memory.empty() || memory.size() == of_ranks.size(), memory.size(), of_ranks.size());
   std::string text;
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    text += fmt::format("{}{{\"rank\":{},\"sent_bytes\":{},\"planned_sent_bytes\":{}}}",
+    text += fmt::format("{}{{\"rank\":{},\"sent_bytes\":{},\"planned_sent_bytes\":{}",
                         rank == 0 ? "" : ",", rank, sent_json(of_ranks.subspan(rank, 1)),
                         sent_json(planned.subspan(rank, 1)));
+    if (!memory.empty()) {
+      text += fmt::format(",\"peak_bytes\":{},\"planned_bytes\":{}", memory[rank].peak,
+                          memory[rank].planned);
+    }
+    text += '}';
   }
   return "[" + text + "]";
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks send to each other, as people and programs read it.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,9 +17,15 @@ std::string data_ranks_text(int data);
 std::string sent_table(const std::string& title, std::span<const engine::SentBytes> of_ranks);
 // {KIND: BYTES}, of all of them together.
 std::string sent_json(std::span<const engine::SentBytes> of_ranks);
-// [{"rank", "sent_bytes": {KIND: BYTES}, "planned_sent_bytes": {KIND: BYTES}}, ...].
+// Of a rank: the most that it took in memory, and what was planned.
+struct RankMemory {
+  int64_t peak = 0, planned = 0;
+};
+// [{"rank", "sent_bytes": {KIND: BYTES}, "planned_sent_bytes": {KIND: BYTES}}, ...]; with `memory`,
+// of as many ranks, also "peak_bytes" and "planned_bytes".
 std::string sent_json(std::span<const engine::SentBytes> of_ranks,
-                      std::span<const engine::SentBytes> planned);
+                      std::span<const engine::SentBytes> planned,
+                      std::span<const RankMemory> memory = {});
 // Every rank's. Collective.
 std::vector<engine::SentBytes> gather_sent(Comm& comm, const engine::SentBytes& own);
 

@@ -265,6 +265,7 @@ void TrainLoop::add_ranks() {
   job_.pipeline().comm().all_gather(own, all);
   peak_ = {};
   for (size_t i = 0; i < all.size(); i += own.size()) {
+    peaks_.push_back(static_cast<int64_t>(all[i]));
     peak_.anonymous += static_cast<int64_t>(all[i]);
     peak_.files += static_cast<int64_t>(all[i + 1]);
   }
@@ -339,7 +340,7 @@ void TrainLoop::add_costs(report::Table& table) const {
   std::string memory = report::format_bytes(peak_.anonymous) + " at the peak";
   if (predicted_) {
     time += fmt::format(", {} predicted", report::format_seconds(predicted_->step_seconds));
-    memory += fmt::format(", {} planned", report::format_bytes(predicted_->memory));
+    memory += fmt::format(", {} planned", report::format_bytes(predicted_->memory_in_all()));
   }
   table.add_row({"time", time});
   table.add_row({"memory", fmt::format("{}; plus {} mapped from files", memory,
@@ -370,10 +371,14 @@ void TrainLoop::print_summary() const {
 }
 
 void TrainLoop::print_json() const {
-  const std::string sent = sent_.empty() || num_steps_ == 0
-                               ? ""
-                               : fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
-                                             sent_json(sent_, job_.planned_sent()));
+  std::string sent;
+  if (!sent_.empty() && num_steps_ > 0) {
+    std::vector<RankMemory> memory(sent_.size());
+    for (size_t rank = 0; rank < memory.size(); ++rank)
+      memory[rank] = {.peak = peaks_[rank], .planned = predicted_ ? predicted_->memory[rank] : 0};
+    sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
+                       sent_json(sent_, job_.planned_sent(), memory));
+  }
   const auto number = [](const std::optional<double>& value) {
     return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");
   };
@@ -383,7 +388,7 @@ void TrainLoop::print_json() const {
       "\"predicted_step_seconds\":{}{}}}\n",
       job_.steps_done(), number(loss_), number(first_eval_), number(last_eval_),
       tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
-      predicted_ ? std::to_string(predicted_->memory) : "null", step_seconds(),
+      predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
       predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent);
 }
 

@@ -3,6 +3,7 @@
 // or --early-stop. Every rank runs it; the first one logs, prints, and says when to stop or save.
 #pragma once
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +22,11 @@ namespace strata::apps {
 
 // What was said before the first step, to be compared with what was.
 struct Predicted {
-  int64_t memory = 0;
+  std::vector<int64_t> memory = {};  // of each rank, in bytes
   double step_seconds = 0;
+  [[nodiscard]] int64_t memory_in_all() const {
+    return std::accumulate(memory.begin(), memory.end(), int64_t{0});
+  }
 };
 
 std::string metrics_path(const std::string& out);
@@ -80,9 +84,10 @@ class TrainLoop {
   bool shows_;
   bool stops_ = false;
   std::optional<Predicted> predicted_;
-  ProcessMemory peak_ = process_memory();
-  std::vector<engine::SentBytes> sent_;  // by each rank; empty where they are threads
-  int64_t num_steps_ = 0;                // of this process
+  ProcessMemory peak_ = process_memory();  // of all ranks once the run has ended
+  std::vector<int64_t> peaks_;             // then of each
+  std::vector<engine::SentBytes> sent_;    // by each rank; empty where they are threads
+  int64_t num_steps_ = 0;                  // of this process
   std::string fingerprint_;
   SaveEvery save_every_;
   double begin_;

@@ -118,7 +118,10 @@ std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) 
   planner::add_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, engine.backend()) + cores});
   fmt::print(stderr, "{}{}{}", table.text(), planner::parts_text(plan), sent_text(job));
-  return Predicted{job.stages().data * plan.memory.total(), step_seconds(plan, limits)};
+  Predicted predicted = {.step_seconds = step_seconds(plan, limits)};
+  for (const int64_t bytes : plan.bytes_of_ranks())
+    predicted.memory.insert(predicted.memory.end(), static_cast<size_t>(job.stages().data), bytes);
+  return predicted;
 }
 
 std::string fingerprint_of(TrainJob& job) {

@@ -173,6 +173,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   }
   if (shape.data_bytes > 0) plan.items.push_back({"data", shape.data_bytes});
   plan.items.push_back({"process", kProcessBytes});
+  if (engine.base_trainer().share().num_owners > 1) plan.items.push_back({"MPI", kMpiBytes});
   return plan;
 }
 

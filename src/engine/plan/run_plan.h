@@ -13,6 +13,9 @@
 
 namespace strata::engine {
 
+// Of a plan's items: what the first rank of several gathers.
+constexpr std::string_view kGatheredItem = "gathered to save";
+
 struct PlanRow {
   std::string name;
   int64_t bytes = 0;
@@ -57,6 +60,8 @@ struct RunPlan {
   double stretch = 1.0;
   ServerShares server = {};  // where one is planned
 
+  // Of `memory`, what each rank of the pipeline takes; of several data ranks each that.
+  [[nodiscard]] std::vector<int64_t> bytes_of_ranks() const;
   // Of the item of that name, which there is.
   [[nodiscard]] int64_t bytes_of(std::string_view item) const;
 };
