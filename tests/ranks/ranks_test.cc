@@ -368,6 +368,12 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
     EXPECT_EQ(ended.text.find(c.said, first + 1), std::string::npos) << ended.text;
     EXPECT_FALSE(fs::exists(o.out));
   }
+  TrainOptions deep = one;
+  deep.stages = {.ranks = "pipeline=3"};
+  deep.data = {root_ + "/not-there.jsonl"};  // which nobody reads for that
+  const Ended too_many = run_ranks(3, deep);
+  EXPECT_EQ(too_many.code, 2);
+  EXPECT_THAT(too_many.text, HasSubstr("3 stages"));
   const Ended unnamed = run_ranks(2, one);
   EXPECT_EQ(unnamed.code, 2);
   EXPECT_THAT(unnamed.text,
@@ -403,6 +409,18 @@ TEST_F(RanksTest, MustBeAlike) {
   EXPECT_EQ(ended.code, 2);
   EXPECT_THAT(ended.text, HasSubstr("--ranks: CPU path: rank 0 ("));
   EXPECT_THAT(ended.text, HasSubstr(") has reference; "));
+  const fs::path rebuilt = fs::path(root_) / "rebuilt";
+  fs::create_directory(rebuilt);
+  fs::copy(STRATA_BINARY, rebuilt / "strata");
+  fs::create_symlink(fs::path(STRATA_BINARY).parent_path() / "libstrata_mpi.so",
+                     rebuilt / "libstrata_mpi.so");
+  std::ofstream(rebuilt / "strata", std::ios::app) << "another build";
+  std::vector<std::string> words = command_of(o);
+  words.front() = (rebuilt / "strata").string();
+  ended =
+      run_shell(fmt::format("{}-n 1 {} : -n 1 {}", kMpirun, quoted(command_of(o)), quoted(words)));
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.text, HasSubstr("--ranks: program (hash): rank 0 ("));
   other = o;
   other.model = root_ + "/elsewhere";
   ASSERT_EQ(run_init({.config = root_ + "/config", .out = other.model, .seed = 2, .threads = 2}),
@@ -416,6 +434,7 @@ TEST_F(RanksTest, MustBeAlike) {
   fs::copy(o.model, other.model);
   other.threads = 1;
   other.data = {root_ + "/not-there.jsonl"};
+  other.machine = root_ + "/not-there.json";
   ended = run_both(o, other, "");
   EXPECT_EQ(ended.code, 0) << ended.text;
 }

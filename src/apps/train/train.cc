@@ -225,12 +225,15 @@ RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
 }
 
 // As one of ranks that are processes.
-int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& options) {
-  const StageOptions stages = stages_of(options.stages, layout);
-  check_over_ranks(options);
+int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
+  const StageOptions stages = stages_of(given.stages, layout);
+  check_over_ranks(given);
+  const bool is_first = comm.rank() == 0;
+  TrainOptions options = given;
+  if (!is_first) options.machine.clear();  // the first one says how long a step takes
   const LoadSpec spec = read_train_spec(options);
   check_alike(comm, facts_of_run(spec, options));
-  const bool is_first = comm.rank() == 0;
+  static_cast<void>(plan_stages(spec, stages));  // refused before any data are read
   report::TraceFile trace(is_first ? options.trace : "");
   TrainData data;
   bool found = false;
