@@ -144,12 +144,12 @@ class Postgres final : public Sql {
     const bool may_repeat = !in_transaction_ || !opening_.empty();
     if (!is_ready_ && !may_repeat) fail(statement);
     if (!is_ready_) reconnect();
-    Reply reply = execute(statement, parameters);
+    Reply reply = execute(statement, parameters, opening_);
     if (libpq().PQstatus(connection_) == CONNECTION_BAD) {
       is_ready_ = false;
       if (may_repeat) {
         reconnect();
-        reply = execute(statement, parameters);
+        reply = execute(statement, parameters, opening_);
       }
     }
     opening_.clear();
@@ -203,7 +203,7 @@ class Postgres final : public Sql {
     in_transaction_ = is_unhurried_ = false;
     if (!std::exchange(opening_, {}).empty()) return;
     try {
-      if (is_ready_ && libpq().PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK", {});
+      if (is_ready_ && libpq().PQstatus(connection_) == CONNECTION_OK) execute("ROLLBACK");
     } catch (const Error&) {  // the connection is lost, and the transaction with it
     }
   }
@@ -220,14 +220,17 @@ class Postgres final : public Sql {
     return status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK;
   }
 
-  // The lock belongs to the connection, so it ends with this process.
   void prepare_connection() {
     libpq().PQsetNoticeProcessor(connection_, [](void*, const char*) {}, nullptr);
     libpq().PQsetnonblocking(connection_, 1);
     for (const char* setting : {"SET client_encoding = 'UTF8'", "SET extra_float_digits = 1",
                                 "SET statement_timeout = '5s'", "SET lock_timeout = '5s'"})
-      execute(setting, {});
-    if (use_ == Use::kReader) execute("SET default_transaction_read_only = on", {});
+      set(setting);
+    if (use_ == Use::kReader) set("SET default_transaction_read_only = on");
+  }
+
+  void set(const char* setting) {
+    if (!is_good(execute(setting))) fail(setting);
   }
 
   // The shortest of a few, since a busy machine makes some longer.
@@ -235,7 +238,7 @@ class Postgres final : public Sql {
     double least = kFarthest;
     for (int i = 0; i < kRoundTrips; ++i) {
       const double begin = now_seconds();
-      execute("SELECT 1", {});
+      execute("SELECT 1");
       least = std::min(least, now_seconds() - begin);
     }
     way_ = least;
@@ -246,12 +249,13 @@ class Postgres final : public Sql {
                     least * 1e3));
   }
 
-  // PostgreSQL takes a moment to notice that the connection which held the lock has ended: ours
-  // before it was lost, or that of the server before us.
+  // That of a server; it belongs to the connection, so it ends with this process. PostgreSQL takes
+  // a moment to notice that the connection which held the lock has ended: ours before it was lost,
+  // or that of the server before us.
   bool take_lock(double deadline) {
     if (use_ == Use::kReader) return true;
     for (;;) {
-      const Reply lock = execute(kLock, {});
+      const Reply lock = execute(kLock);
       if (libpq().PQresultStatus(lock.get()) != PGRES_TUPLES_OK) fail("lock");
       if (std::string_view(libpq().PQgetvalue(lock.get(), 0, 0)) == "t") return true;
       if (now_seconds() > deadline) return false;
@@ -322,14 +326,16 @@ class Postgres final : public Sql {
     }
   }
 
-  // The answer; null where the connection was lost.
-  Reply execute(std::string_view statement, std::span<const SqlValue> parameters) {
+  // The answer; null where the connection was lost. `opening` is sent before it, at once: what
+  // begins the transaction whose first statement this is.
+  Reply execute(std::string_view statement, std::span<const SqlValue> parameters = {},
+                std::span<const std::string> opening = {}) {
     usual_ += way_;
     const double deadline =
         std::min(is_unhurried_ ? kNoDeadline : now_seconds() + kStatement, deadline_);
-    if (opening_.empty()) return send(statement, parameters) ? take_reply(deadline) : Reply();
+    if (opening.empty()) return send(statement, parameters) ? take_reply(deadline) : Reply();
     bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
-    for (const std::string& first : opening_) is_sent = is_sent && send(first, {});
+    for (const std::string& first : opening) is_sent = is_sent && send(first, {});
     is_sent = is_sent && send(statement, parameters) && libpq().PQpipelineSync(connection_) == 1;
     Reply reply = is_sent ? take_pipeline_reply(deadline) : Reply();
     libpq().PQexitPipelineMode(connection_);

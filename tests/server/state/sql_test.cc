@@ -103,6 +103,40 @@ TEST(Unhurried, StatementsOfATransactionMayTakeAsLongAsTheyNeed) {
   EXPECT_EQ(limit(), "5s");
 }
 
+// A connection that is lost before a transaction's first statement is opened again outside of it:
+// what it was set to stays when the transaction is taken back, and none stays open behind it.
+TEST(LostConnection, IsOpenedAgainOutsideTheTransaction) {
+  TestPostgres* const postgres = TestPostgres::shared();
+  if (postgres == nullptr) GTEST_SKIP() << "postgresql-15 is not installed: tools/install.sh test";
+  postgres->reset();
+  const auto sql = open_postgres(postgres->url());
+  sql->run("CREATE TABLE t (a BIGINT PRIMARY KEY)", {});
+  sql->run("INSERT INTO t (a) VALUES (1)", {});
+  sql->begin(Durability::kRelaxed);
+  postgres->drop_connections();
+  EXPECT_THROW(sql->run("INSERT INTO t (a) VALUES (1)", {}), NotUnique);
+  sql->rollback();
+  EXPECT_EQ(sql->run("SHOW statement_timeout", {}).rows[0][0], SqlValue("5s"));
+
+  sql->begin(Durability::kRelaxed);
+  postgres->drop_connections();
+  auto other = open_postgres(postgres->url());  // has the server's lock now
+  EXPECT_THROW(sql->run("INSERT INTO t (a) VALUES (2)", {}), StoreError);
+  sql->rollback();
+  other.reset();
+  const auto add = [&] {
+    try {
+      return sql->run("INSERT INTO t (a) VALUES (3)", {}).changed == 1;
+    } catch (const StoreError&) {
+      return false;  // it looks for the database from time to time
+    }
+  };
+  while (!add()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto reader = open_postgres_reader(postgres->url());
+  EXPECT_EQ(reader->run("SELECT a FROM t WHERE a > 1", {}).rows,
+            (std::vector<SqlRow>{{SqlValue(int64_t{3})}}));
+}
+
 TEST(Hurry, IsNothingForAFile) {
   const auto sql = open_sqlite(":memory:");
   sql->hurry();
