@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kMaxPolls = 4;          // of one future, where there is no space for more
 constexpr double kLeastHold = 1.0;       // s; a poll that was ended sooner would only come again
 constexpr int64_t kEntryBytes = 512;     // of a result besides its body
+constexpr size_t kShort = 2048;          // of a fault, which is told whatever else is held
 constexpr size_t kMostDelivered = 8192;  // results of a tenant that are kept after their delivery
 
 constexpr size_t kMacBytes = 15;  // 120 bits, 20 characters without padding
@@ -191,14 +192,13 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
   Entry& entry = found->second;
   entry.done = true;
   entry.completed = now;
-  if (!hold(entry, response)) {
+  if (!hold(entry, response) && response.num_bytes() > kShort)
     response = over_budget(entry.tenant, static_cast<int64_t>(response.num_bytes()));
-  }
   entry.response = std::move(response);
   --num_pending_;
   completed_.emplace(now, id.text);
   for (const Poll& poll : take_polls(entry)) deliver(id.text, entry, poll.respond);
-  limit_delivered(std::string(entry.tenant));
+  limit_delivered(std::string(entry.tenant));  // a copy: the entry may be the one that goes
 }
 
 void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,

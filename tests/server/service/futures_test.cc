@@ -161,6 +161,20 @@ TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
   EXPECT_TRUE(futures.has_budget("a"));
 }
 
+// Who holds all that it may is told what was wrong with its request all the same.
+TEST_F(FuturesTest, AFaultIsToldWhateverIsHeld) {
+  while (futures.has_budget("a")) finish("a", 1);
+  const api::RequestId id = begin("a");
+  futures.fail(id, api::FaultCategory::kUser, "datum 3 is empty", 0);
+  poll("a", id);
+  EXPECT_THAT(answers.back().bytes(), HasSubstr("datum 3 is empty"));
+  EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"user\""));
+  const api::RequestId next = begin("a");
+  EXPECT_FALSE(futures.reserve(next, 60'000, 0));
+  poll("a", next);
+  EXPECT_THAT(answers.back().bytes(), HasSubstr("the result has 60000 bytes"));
+}
+
 TEST_F(FuturesTest, AResultCountsFromBeforeItIsPacked) {
   const api::RequestId id = begin("a");
   EXPECT_TRUE(futures.reserve(id, 60'000, 0));
