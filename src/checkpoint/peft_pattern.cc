@@ -40,6 +40,12 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+// Whether the repeat that ends here without its brace, "a{2,3", is one of a range.
+bool is_range(std::string_view key) {
+  const size_t brace = key.rfind('{');
+  return brace != std::string_view::npos && key.substr(brace).find(',') != std::string_view::npos;
+}
+
 // What text::Regex reads, and Python's re reads as something else, or not at all; empty: nothing.
 std::string_view not_as_python(std::string_view key) {
   bool in_class = false;
@@ -56,6 +62,8 @@ std::string_view not_as_python(std::string_view key) {
       in_class = true;
     } else if (rest.starts_with("}+")) {
       return "}+";
+    } else if (rest.starts_with("}?") && !is_range(key.substr(0, i))) {
+      return "{n}?";
     } else if (rest.starts_with("(?i)")) {
       return "(?i)";
     }
@@ -73,6 +81,7 @@ struct PeftPatterns::State {
   std::string where;
   std::vector<Key> keys;
   int64_t steps_left = kMaxSteps;
+  int64_t bytes_left = kMaxBytes;
 
   [[noreturn]] void fail(const std::string& key, const std::string& what) const {
     throw Error(ErrorCode::kInvalidArgument,
@@ -90,6 +99,11 @@ struct PeftPatterns::State {
     } catch (const Error& error) {
       fail(key.text, error.what());
     }
+    bytes_left -= key.regex->num_bytes();
+    if (bytes_left < 0)
+      fail(key.text,
+           fmt::format("the expressions so far take more than {} MiB; wanted simpler ones",
+                       kMaxBytes >> 20));
   }
 
   bool match(Key& key, std::string_view module) {

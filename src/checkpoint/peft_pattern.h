@@ -3,8 +3,8 @@
 // the first key K, in the order of the file, for which Python's re.match(rf"(.*\.)?({K})$", module)
 // succeeds, so a key matches a module whose path equals it or ends in "." + key. A key is a regular
 // expression from a file that is not trusted: what text/regex/regex.h does not know, or Python
-// reads otherwise, is an Error that names it, and all matches of one object together may take
-// kMaxSteps steps, then an Error names the key.
+// reads otherwise, is an Error that names it; all keys of one object together may take kMaxBytes as
+// expressions, and all its matches kMaxSteps steps, then an Error names the key.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +20,7 @@ class PeftPatterns {
  public:
   static constexpr int64_t kMaxSteps = 20'000'000;
   static constexpr size_t kMaxKeyBytes = 4096;
+  static constexpr int64_t kMaxBytes = 256 << 20;
 
   // `where` names the file and the key of the config, for messages. Refuses a key that is no
   // expression.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/peft.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -122,9 +123,24 @@ TEST(PeftPatterns, HostileExpressionsEndSoon) {
     EXPECT_THAT(fault_of(key), HasSubstr("file: rank_pattern: key")) << key.substr(0, 50);
   }
   // What Python knows and we do not, or reads otherwise, is refused by name.
-  for (const char* key : {"(a)\\1", "(?P<n>a)", "\\p{L}+", "[a[bc]]", "a{1,2}+", "q(?i)_proj"})
+  for (const char* key :
+       {"(a)\\1", "(?P<n>a)", "\\p{L}+", "[a[bc]]", "a{1,2}+", "q(?i)_proj", "1[0-9]{1}?.q_proj"})
     EXPECT_THAT(fault_of(key), HasSubstr("not supported")) << key;
+  EXPECT_THAT(fault_of("(?=?!x)y"), HasSubstr("file: rank_pattern: key"));
+  EXPECT_THAT(fault_of("model(?=[.])[.]a{2,3}?.*q_proj"), ::testing::Not(HasSubstr("key")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// A file may have many keys; what they take together is bounded, and ordinary ones take little.
+TEST(PeftPatterns, TakeBoundedMemory) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < 1000; ++i) keys.push_back(fmt::format("((ab){{250}}){{130}}{:05}", i));
+  EXPECT_THAT(error_of([&] { PeftPatterns patterns(keys, "file: rank_pattern"); }),
+              HasSubstr("the expressions so far take more than 256 MiB"));
+  keys.clear();
+  for (int i = 0; i < 15'000; ++i)
+    keys.push_back(fmt::format("^model\\.layers\\.{}\\.self_attn\\.q_proj", i));
+  EXPECT_NO_THROW(PeftPatterns(keys, "file: rank_pattern"));
 }
 
 // A directory of one linear module, r = 2, that the tests below break in one place each.

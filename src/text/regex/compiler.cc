@@ -33,10 +33,7 @@ class Compiler {
     for (size_t i = 0; i < set_ranges_.size(); ++i) {
       if (equal(set_ranges_[i], ranges)) return static_cast<uint32_t>(i);
     }
-    Regex::Set set{.all = CodePointSet(ranges)};
-    for (uint32_t c = 0; c < 128; ++c)
-      if (set.all.contains(c)) set.ascii[c >> 6] |= uint64_t{1} << (c & 63);
-    program_.sets.push_back(std::move(set));
+    program_.sets.emplace_back(ranges);
     set_ranges_.push_back(ranges);
     return static_cast<uint32_t>(program_.sets.size() - 1);
   }

@@ -186,12 +186,12 @@ Node Parser::group() {
   pos_ += 1;
   Node node;
   const bool outer_case = ignore_case_;
-  if (take("?=") || at("?!")) {
+  if (at("?=") || at("?!")) {
     node.kind = Node::Kind::kAhead;
-    node.negate = take("?!");
-  } else if (take("?<=") || at("?<!")) {
+    node.negate = !take("?=") && take("?!");
+  } else if (at("?<=") || at("?<!")) {
     node.kind = Node::Kind::kBehind;
-    node.negate = take("?<!");
+    node.negate = !take("?<=") && take("?<!");
   } else if (take("?>")) {
     node.kind = Node::Kind::kAtomic;
   } else if (take("?i:")) {

@@ -179,6 +179,22 @@ size_t Matcher::match(uint32_t pc, size_t pos) {
 
 }  // namespace
 
+Regex::Set::Set(const Ranges& ranges) {
+  bool is_ascii = true;
+  for (const auto& [first, last] : ranges) {
+    for (uint32_t c = first; c <= std::min<uint32_t>(last, 127); ++c)
+      ascii[c >> 6] |= uint64_t{1} << (c & 63);
+    is_ascii = is_ascii && last < 128;
+  }
+  if (!is_ascii) all = CodePointSet(ranges);
+}
+
+int64_t Regex::num_bytes() const {
+  auto bytes = static_cast<int64_t>(program_.code.size() * sizeof(Instruction));
+  for (const Set& set : program_.sets) bytes += int64_t{sizeof(Set)} + set.all.num_bytes();
+  return bytes;
+}
+
 Regex::Regex(std::string_view pattern, const std::string& where)
     : where_(where), program_(compile_regex_tree(parse_regex(pattern, where), where)) {}
 
@@ -187,11 +203,9 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
   regex.where_ = where;
   for (size_t pos = 0; pos < text.size();) {
     const uint32_t c = next_code_point(text, pos);
-    Set set{.all = CodePointSet({{c, c}})};
-    if (c < 128) set.ascii[c >> 6] = uint64_t{1} << (c & 63);
     regex.program_.code.push_back(
         {.op = Op::kSet, .arg = static_cast<uint32_t>(regex.program_.sets.size())});
-    regex.program_.sets.push_back(std::move(set));
+    regex.program_.sets.emplace_back(Ranges{{c, c}});
   }
   regex.program_.code.push_back({.op = Op::kMatch});
   return regex;

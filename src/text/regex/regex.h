@@ -31,6 +31,9 @@ class Regex {
   // Matches `text` itself, character by character.
   static Regex literal(std::string_view text, const std::string& where);
 
+  // Of memory, besides the object.
+  [[nodiscard]] int64_t num_bytes() const;
+
   // Calls found(begin, end) for each match, leftmost first, none overlapping. An empty match is
   // reported too, except right behind another match and at the end of the text.
   void find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const;
@@ -42,10 +45,12 @@ class Regex {
   [[nodiscard]] bool matches_start(std::string_view text, int64_t& steps_left) const;
 
   struct Set {
+    explicit Set(const Ranges& ranges);
     uint64_t ascii[2] = {0, 0};
-    CodePointSet all;
+    CodePointSet all;  // none where there is nothing beyond ASCII: most sets are a character
     [[nodiscard]] bool contains(uint32_t c) const {
-      return c < 128 ? (ascii[c >> 6] >> (c & 63) & 1) != 0 : all.contains(c);
+      if (c < 128) return (ascii[c >> 6] >> (c & 63) & 1) != 0;
+      return !all.is_none() && all.contains(c);
     }
   };
   enum class Op : uint8_t {

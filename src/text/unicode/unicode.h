@@ -76,6 +76,12 @@ class CodePointSet {
  public:
   CodePointSet() = default;
   explicit CodePointSet(const Ranges& ranges);
+  // Made of no ranges: contains() must not be asked.
+  [[nodiscard]] bool is_none() const { return index_.empty(); }
+  [[nodiscard]] int64_t num_bytes() const {
+    return static_cast<int64_t>(index_.size() * sizeof(uint16_t) +
+                                blocks_.size() * sizeof(uint64_t));
+  }
   [[nodiscard]] bool contains(uint32_t c) const {
     return c <= kMaxCodePoint && (blocks_[index_[c >> 8] * 4 + (c >> 6 & 3)] >> (c & 63) & 1) != 0;
   }
