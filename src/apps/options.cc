@@ -463,6 +463,8 @@ OptionTable options_of(BenchOptions& o) {
          "shape with random weights");
   dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text("weights", o.weights, bench_weights_help());
+  t.choice("method", o.method, {"lora", "full"},
+           "of a training work: an adapter or all parameters");
   t.group("Memory");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
   memory_row(t, o.memory,
@@ -480,8 +482,8 @@ OptionTable options_of(BenchOptions& o) {
             "behind 1,024");
   t.flag("json", o.json, "print one JSON object");
   trace_row(t, o.trace);
-  t.common(
-      {"work", "model", "dtype", "recompute", "memory", "stages", "threads", "repeat", "json"});
+  t.common({"work", "model", "dtype", "method", "recompute", "memory", "stages", "threads",
+            "repeat", "json"});
   return t;
 }
 

@@ -23,6 +23,25 @@ TEST(BenchMemory, ChoosesWhatFits) {
               tight.at("recompute_gflop").as_double() > 0.0);
 }
 
+// Masters, moments and gradients are planned, and more is computed than of an adapter.
+TEST(BenchMemory, OfAllParameters) {
+  const BenchOptions adapter = options("train_s512", "");
+  BenchOptions all = adapter;
+  all.method = "full";
+  const auto line = line_of(all);
+  EXPECT_EQ(line.at("method"), "full");
+  EXPECT_GT(line.at("tokens_per_s").as_double(), 0.0);
+  EXPECT_GT(line.at("planned_gib").as_double(), line_of(adapter).at("planned_gib").as_double());
+  all.stages.stages = 2;
+  EXPECT_EQ(line_of(all).at("method"), "full");
+  all = options("decode1", "");
+  all.method = "full";
+  EXPECT_EQ(fault_of(all), "--method full: decode1 does not train");
+  all.work = "train_s512";
+  all.weights = "narrow";
+  EXPECT_NE(fault_of(all).find("--weights narrow, and all parameters train"), std::string::npos);
+}
+
 TEST(BenchMemory, RefusesWhatItCannotHold) {
   EXPECT_EQ(fault_of(options("decode1", "1GiB")), "--memory: decode1 does not train");
   EXPECT_NE(fault_of(options("train_s512", "8MiB")).find("--memory 8MiB: "), std::string::npos);

@@ -194,13 +194,15 @@ TEST_F(RanksTest, AreBenched) {
   const auto bench = [&](const std::string& work) {
     const std::vector<std::string> words = {
         STRATA_BINARY,       "bench",    work, "--model",        deep_model(), "--ranks",
-        "pipeline=2,data=2", "--repeat", "1",  "--microbatches", "2",          "--json"};
+        "pipeline=2,data=2", "--repeat", "1",  "--microbatches", "2",          "--json",
+        "--method",          "full"};
     return run_shell(fmt::format("{}-n 4 {}", kMpirun, quoted(words)));
   };
   const Ended ended = bench("train_s512");
   ASSERT_EQ(ended.code, 0) << ended.text;
   const json::object line = json_of(ended, "{\"work\":");
   EXPECT_EQ(ended.out.find("{\"work\":", ended.out.find("{\"work\":") + 1), std::string::npos);
+  EXPECT_EQ(line.at("method"), "full");
   EXPECT_EQ(line.at("stages"), 2);
   EXPECT_EQ(line.at("data_ranks"), 2);
   EXPECT_EQ(line.at("microbatches"), 2);

@@ -125,7 +125,8 @@ class Bench {
     const std::pair<std::string_view, std::string_view> of_training[] = {
         {"memory", options_.memory},
         {"recompute", options_.recompute},
-        {"offload", options_.offload}};
+        {"offload", options_.offload},
+        {"method full", options_.trains_base() ? options_.method : ""}};
     for (const auto& [name, value] : of_training) {
       if (value.empty() || work_.kind == Kind::kTrain) continue;
       throw Error(ErrorCode::kInvalidArgument,
@@ -139,7 +140,9 @@ class Bench {
                options_.offload);
   }
 
+  // Of each adapter; none where all parameters train.
   [[nodiscard]] std::vector<model::LoraModuleSpec> modules() const {
+    if (options_.trains_base()) return {};
     return bench_modules(engine_->config());
   }
 
@@ -155,7 +158,9 @@ class Bench {
     }
     return planner::plan_run(
         {.whole = *engine_,
-         .shape = {.pass = {.modules = modules(), .backward = true},
+         .shape = {.pass = {.modules = modules(),
+                            .backward = true,
+                            .train_base = options_.trains_base()},
                    .micro_tokens = most,
                    .lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
                    .longest = work_.length,
@@ -174,18 +179,19 @@ class Bench {
     engine_options.threads = options_.threads;
     engine_options.pass_tokens = std::max<int64_t>(2048, work_.length);
     if (!options_.model.empty()) {
-      engine_ = make_engine(read_spec({.model = options_.model,
-                                       .dtype = options_.dtype,
-                                       .weights = options_.weights,
-                                       .recompute = recompute(),
-                                       .offload = options_.offload,
-                                       .threads = options_.threads}),
-                            engine_options);
+      LoadSpec spec = read_spec({.model = options_.model,
+                                 .dtype = options_.dtype,
+                                 .weights = options_.weights,
+                                 .recompute = recompute(),
+                                 .offload = options_.offload,
+                                 .threads = options_.threads});
+      spec.weights = usable_weights(spec.weights, options_.method);
+      engine_ = make_engine(spec, engine_options);
     } else {
       const model::ModelConfig config = bench_config(work_.shape);
-      engine_ =
-          make_random_engine(make_backend(options_.threads), config,
-                             parse_dtype(options_.dtype, config), options_.weights, engine_options);
+      engine_ = make_random_engine(
+          make_backend(options_.threads), config, parse_dtype(options_.dtype, config),
+          random_weights(options_.weights, options_.method), engine_options);
     }
     if (!options_.memory.empty()) {
       plan_ = plan_of_work();
@@ -193,6 +199,11 @@ class Bench {
       engine_->set_pass(plan_->micro_tokens, plan_->recompute.recompute);
     }
     runner_ = std::make_unique<engine::Runner>(*engine_);
+    if (options_.trains_base()) {
+      runner_->enable_base_steps({});
+      slots_ = {api::AdapterSlot::kBase};
+      return;
+    }
     const int64_t adapters = work_.kind == Kind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
     for (int64_t i = 0; i < adapters; ++i) {
       slots_.push_back(engine_->create_adapter(modules(), static_cast<uint64_t>(i)));
@@ -354,6 +365,7 @@ class Bench {
     const Figures figures = median(runs_);
     boost::json::object line;
     line["work"] = std::string(work_.name);
+    if (work_.kind == Kind::kTrain) line["method"] = options_.method;
     put_speed(line, figures);
     line["read_gb_per_s"] = figures.bandwidth / 1e9;
     put_machine(line, engine_->backend().arithmetic(), engine_->backend().parallelism());

@@ -13,6 +13,7 @@ struct BenchOptions {
   std::string model;  // empty: Qwen3-0.6B's shape with random weights made in memory
   std::string dtype = "bf16";
   std::string weights = "auto";  // auto, narrow or bf16 of a model; of random ones bf16 or a form
+  std::string method = "lora";   // of a training work: lora or full
   std::string recompute;         // of a training work; empty: its own
   std::string memory;   // bytes of a training work, which choose its passes and what is kept
   std::string offload;  // folder of what these offload; empty: that of temporary files
@@ -23,6 +24,7 @@ struct BenchOptions {
   StageOptions stages;
   std::string trace;  // file of the timeline; empty: none
 
+  [[nodiscard]] bool trains_base() const { return method == "full"; }
   // Whether a training work runs as a pipeline: any option of stages was given.
   [[nodiscard]] bool divides() const { return !(stages == StageOptions()); }
 };

@@ -27,7 +27,8 @@ Figures median(const std::vector<Figures>& runs);
 
 double peak_rss_gib();
 
-// What a LoRA step of so many sequences asks for, with `full` recompute.
+// What a step of so many sequences asks for that trains an adapter of these modules, or without any
+// all parameters; with `full` recompute.
 double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_t length,
                      std::span<const model::LoraModuleSpec> modules, bool recompute);
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "apps/setup/load_spec.h"
 #include "base/error.h"
 #include "model/adapter/specs.h"
 #include "model/weights/no_layers.h"
@@ -197,6 +198,12 @@ std::vector<model::LoraModuleSpec> bench_modules(const model::ModelConfig& confi
   return model::adapter_specs(config, {"all-linear"}, kRank, 32.0);
 }
 
+std::string random_weights(const std::string& weights, const std::string& method) {
+  if (weights != "auto" && weights != "bf16")
+    static_cast<void>(usable_weights(model::KeepWeights::kNarrow, method));
+  return weights;
+}
+
 TrainingBatch random_batch(int64_t sequences, int64_t length, int64_t vocab,
                            api::AdapterSlot slot) {
   TrainingBatch out;
@@ -206,7 +213,8 @@ TrainingBatch random_batch(int64_t sequences, int64_t length, int64_t vocab,
     };
     out.data.push_back({.tokens = draw(s), .targets = draw(s + 100)});
   }
-  out.batch.gradients = api::Gradients::kAdapters;
+  out.batch.gradients =
+      slot == api::AdapterSlot::kBase ? api::Gradients::kParameters : api::Gradients::kAdapters;
   for (const api::Datum& datum : out.data)
     out.batch.sequences.push_back({.datum = &datum, .slot = slot});
   return out;

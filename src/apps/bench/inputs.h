@@ -23,6 +23,8 @@ std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> back
                                                    MemoryShare share = {});
 // Of --weights.
 std::string bench_weights_help();
+// --weights of a random model where so much trains: throws Error for few bits that would.
+std::string random_weights(const std::string& weights, const std::string& method);
 // Bytes of a weight of matrices, on average, where some are kept in few bits; else 0.
 double narrow_bytes(const model::ModelWeights& weights);
 
@@ -30,7 +32,8 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream
 
 // Of the adapters that train or are sampled with.
 std::vector<model::LoraModuleSpec> bench_modules(const model::ModelConfig& config);
-// So many sequences of random tokens, whose loss trains an adapter.
+// So many sequences of random tokens, whose loss trains the slot's adapter, or of kBase all
+// parameters.
 struct TrainingBatch {
   std::vector<api::Datum> data;
   api::Batch batch;  // of them

@@ -60,12 +60,14 @@ class StagesBench {
   // Without a model of a shape of its own, whose weights are no file's.
   static LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
     if (!options.model.empty()) {
-      return read_spec({.model = options.model,
-                        .dtype = options.dtype,
-                        .weights = options.weights,
-                        .recompute = work.recompute,
-                        .offload = options.offload,
-                        .threads = options.threads});
+      LoadSpec spec = read_spec({.model = options.model,
+                                 .dtype = options.dtype,
+                                 .weights = options.weights,
+                                 .recompute = work.recompute,
+                                 .offload = options.offload,
+                                 .threads = options.threads});
+      spec.weights = usable_weights(spec.weights, options.method);
+      return spec;
     }
     LoadSpec spec;
     spec.parsed.config = bench_config(work.shape);
@@ -84,9 +86,10 @@ class StagesBench {
     const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     for (const int stage : plan_.stages_of(comm.rank() / plan_.data)) {
       auto backend = engines.empty() ? make_backend(threads) : engines.front()->backend().sharing();
-      engines.push_back(make_random_engine(
-          std::move(backend), config_, spec_.dtype, options_.weights, engine_options,
-          plan_.layers[static_cast<size_t>(stage)], plan_.weight_share(comm.rank() % plan_.data)));
+      engines.push_back(make_random_engine(std::move(backend), config_, spec_.dtype,
+                                           random_weights(options_.weights, options_.method),
+                                           engine_options, plan_.layers[static_cast<size_t>(stage)],
+                                           plan_.weight_share(comm.rank() % plan_.data)));
     }
     return std::make_unique<engine::Runner>(comm, plan_, std::move(engines));
   }
@@ -99,7 +102,12 @@ class StagesBench {
 
   void run_rank(Comm& comm) {
     const std::unique_ptr<engine::Runner> pipeline = load(comm);
-    const api::AdapterSlot slot = pipeline->create_adapter(bench_modules(config_), 0);
+    auto slot = api::AdapterSlot::kBase;
+    if (options_.trains_base()) {
+      pipeline->enable_base_steps({});
+    } else {
+      slot = pipeline->create_adapter(bench_modules(config_), 0);
+    }
     const TrainingBatch trained =
         random_batch(work_.sequences, work_.length, config_.vocab_size, slot);
     for (int i = 0; i <= options_.repeat; ++i) measure(comm, *pipeline, trained.batch, slot, i > 0);
@@ -124,8 +132,10 @@ class StagesBench {
     const double peak = (before + matrix_flops(comm)) / 2.0;
     meet(comm);
     if (!counts || comm.rank() != 0) return;
-    const double flops = flops_of_work(config_, work_.sequences, work_.length,
-                                       bench_modules(config_), work_.recompute == "full");
+    std::vector<model::LoraModuleSpec> modules;  // none: all parameters
+    if (!options_.trains_base()) modules = bench_modules(config_);
+    const double flops =
+        flops_of_work(config_, work_.sequences, work_.length, modules, work_.recompute == "full");
     runs_.push_back({.tokens_per_s = static_cast<double>(work_.sequences * work_.length) / seconds,
                      .share = flops / seconds / peak,
                      .peak = peak});
@@ -146,10 +156,11 @@ class StagesBench {
   }
 
   // Of the ranks' time, that the schedule leaves idle with equal stages; a backward to activations
-  // and an adapter costs what a forward does.
+  // and an adapter costs what a forward does, and that to weights as much again.
   [[nodiscard]] double bubble_share() const {
-    return schedule::walk(schedule::without_transfers(plan_.table),
-                          {.forward = 1, .input_grad = 1, .weight_grad = 0})
+    return schedule::walk(
+               schedule::without_transfers(plan_.table),
+               {.forward = 1, .input_grad = 1, .weight_grad = options_.trains_base() ? 1.0 : 0.0})
         .bubble_share;
   }
   // What the mean rank has to compute over what the busiest has, as counted.
@@ -181,7 +192,8 @@ class StagesBench {
                                   {"schedule", options_.stages.schedule},
                                   {"microbatches", plan_.table.num_microbatches},
                                   {"layers", boost::json::value_from(layers)},
-                                  {"sequences", work_.sequences}};
+                                  {"sequences", work_.sequences},
+                                  {"method", options_.method}};
       put_speed(line, figures);
       line["bubble_share"] = bubble_share();
       line["balance"] = balance();

@@ -298,15 +298,14 @@ void write_results(const ProbeOptions& options, const api::TensorSink& results,
 }
 
 // As it loads, which the plan of stages does not depend on.
-LoadSpec spec_of(const LoadSpec& asked, const ProbeOptions& options, const ProbeRequest& request) {
+LoadSpec spec_to_load(const LoadSpec& asked, const ProbeOptions& options,
+                      const ProbeRequest& request) {
   LoadSpec spec = asked;
   // Without a weight it is there for the modules that adapters may have of it.
   spec.mtp = request.mtp_weight > 0.0f  ? model::UseMtp::kAlways
              : options.adapters.empty() ? model::UseMtp::kNever
                                         : model::UseMtp::kIfThere;
-  // Parameters train in what they are dequantised to.
-  const bool params = request.train && request.train->parameters;
-  if (params && spec.weights == model::KeepWeights::kAuto) spec.weights = model::KeepWeights::kBf16;
+  if (request.train && request.train->parameters) spec.weights = weights_that_train(spec.weights);
   return spec;
 }
 
@@ -337,7 +336,7 @@ ProbeRequest parse(const std::string& json, const ProbeOptions& options) {
 int run_request(const ProbeOptions& options, const StageOptions& stages, const LoadSpec& asked,
                 const ProbeRequest& request, Comm* process) {
   const engine::PipelinePlan plan = plan_request(asked, stages, request);
-  const LoadSpec spec = spec_of(asked, options, request);
+  const LoadSpec spec = spec_to_load(asked, options, request);
   ProbeStats stats(plan);
   ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
   api::TensorSink results;

@@ -116,12 +116,16 @@ model::KeepWeights parse_weights(const std::string& text) {
               fmt::format("--weights: got '{}', want auto, narrow or bf16", text));
 }
 
-model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method) {
-  if (method != "full" || weights == model::KeepWeights::kBf16) return weights;
-  if (weights == model::KeepWeights::kAuto) return model::KeepWeights::kBf16;
+model::KeepWeights weights_that_train(model::KeepWeights weights) {
+  if (weights != model::KeepWeights::kNarrow) return model::KeepWeights::kBf16;
   throw Error(ErrorCode::kUnsupported,
-              "--weights narrow and --method full: weights in 4 or 8 bits stay as they are; train "
-              "an adapter over them (--method lora), or dequantise them (--weights bf16)");
+              "--weights narrow, and all parameters train (--method full): weights in 4 or 8 bits "
+              "stay as they are; train an adapter over them (--method lora), or dequantise them "
+              "(--weights bf16)");
+}
+
+model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method) {
+  return method == "full" ? weights_that_train(weights) : weights;
 }
 
 engine::RecomputeChoice parse_recompute(const std::string& text) {

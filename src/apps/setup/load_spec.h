@@ -39,8 +39,10 @@ LoadSpec read_plan_spec(const EngineSetup& setup);
 DType parse_dtype(const std::string& text, const model::ModelConfig& config);
 // "auto", "narrow" or "bf16": what becomes of weights that a model has in 4 or 8 bits.
 model::KeepWeights parse_weights(const std::string& text);
-// Of a run that trains by `method`: all parameters do not train in 4 or 8 bits, so that with "full"
-// kAuto is kBf16 and kNarrow an Error.
+// Where all parameters train, which they do not in 4 or 8 bits: kAuto is kBf16, and kNarrow an
+// Error.
+model::KeepWeights weights_that_train(model::KeepWeights weights);
+// The same with the method "full"; else as they are.
 model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method);
 // "none", "full", a preset's name, or "custom:" and TAG=keep (or TAG alone), TAG=offload and
 // TAG=recompute with commas; tags that it does not name are recomputed.
