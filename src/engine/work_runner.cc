@@ -9,6 +9,7 @@
 #include "api/context.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "model/adapter/base_numbers.h"
 
 namespace strata::engine {
@@ -213,6 +214,16 @@ api::Outcome WorkRunner::finish_load(const FileJob& job) {
   }
 }
 
+// Nobody waits for it, so that a fault is told to nobody: the weights stay where they are.
+void WorkRunner::finish_write(FileJob job) {
+  const std::string name = job.name;
+  try {
+    snapshots_.finish_write(std::move(job));
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("sampler weights {}: {}", name, error.what()));
+  }
+}
+
 std::vector<api::Result> WorkRunner::finish_files() {
   std::vector<api::Result> results;
   for (FileJob& job : files_.take_done()) {
@@ -224,7 +235,7 @@ std::vector<api::Result> WorkRunner::finish_files() {
         results.push_back({api::RequestId{job.name}, finish_load(job)});
         break;
       case FileJob::What::kWriteWeights:
-        snapshots_.finish_write(std::move(job));
+        finish_write(std::move(job));
         break;
       case FileJob::What::kRemove:
         break;

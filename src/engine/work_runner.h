@@ -122,6 +122,7 @@ class WorkRunner {
   // The command ends with finish_load(), when the files have been read.
   void begin_load(const api::Command& command, const std::string& dir, bool optimizer);
   api::Outcome finish_load(const FileJob& job);
+  void finish_write(FileJob job);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   void run_rows(const std::vector<api::DataRange>& rows, const Interruption* breaks);

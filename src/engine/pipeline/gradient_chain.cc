@@ -2,6 +2,7 @@
 #include "engine/pipeline/gradient_chain.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/trace.h"
@@ -13,6 +14,8 @@ void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks)
   ranks_.assign(ranks.begin(), ranks.end());
   parts_.resize(static_cast<size_t>(index_of(engine_.model().weights->layers().num_layers())));
   for (Views& views : parts_) views.clear();
+  last_blocks_.assign(parts_.size(), -1);
+  block_ = 0;
   on_their_way_.assign(static_cast<size_t>(comm_.size()), 0);
   waits_ = may_wait_ && std::ssize(ranks_) <= comm_.size();
   adapters_.clear();
@@ -39,12 +42,13 @@ void GradientChain::list_adapters(const api::Batch& batch) {
   }
 }
 
-// Neighbours in memory are one message.
-void GradientChain::add(int64_t part, TensorView gradient) {
+// Neighbours in a block of memory are one message. Where blocks lie is each rank's own, so that two
+// never are, though they may touch.
+void GradientChain::add_view(int64_t part, TensorView gradient) {
   if (gradient.empty()) return;
   const int64_t count = gradient.shape.num_elements();
   Views& views = views_of(part);
-  if (!views.empty()) {
+  if (std::exchange(last_blocks_[static_cast<size_t>(index_of(part))], block_) == block_) {
     TensorView& last = views.back();
     if (static_cast<char*>(last.data) + last.num_bytes() == gradient.data) {
       last = TensorView(last.data, DType::kF32, {last.shape.num_elements() + count});
@@ -73,23 +77,25 @@ void GradientChain::add_parameters() {
     const int64_t num_parts = sum.part == model::kHeadPart ? model::kHeadParts : 1;
     for (int64_t part = sum.part; part > sum.part - num_parts; --part) {
       const train::OwnedRows rows = rows_in(part, sum);
-      if (!rows.empty()) add(part, sum.working.part(rows.first * cols, {rows.count, cols}));
+      if (!rows.empty()) add_view(part, sum.working.part(rows.first * cols, {rows.count, cols}));
     }
   }
 }
 
 void GradientChain::add_adapter(model::LoraAdapter& adapter) {
+  ++block_;
   for (const model::LoraModule& module : adapter.modules()) {
     const int64_t outside = module.is_embedding() ? model::kEmbeddingPart : model::kHeadPart;
     const int64_t part = module.spec.layer < 0 ? outside : part_of_layer(module.spec.layer);
-    add(part, module.d_a);
-    add(part, module.d_b);
+    add_view(part, module.d_a);
+    add_view(part, module.d_b);
   }
+  ++block_;
   for (const int target : {model::kMtpEmbedding, model::kMtpHead}) {
     const model::LoraModule* again = adapter.find(-1, target);
     if (again == nullptr) continue;
-    add(model::kMtpPart, again->d_a);
-    add(model::kMtpPart, again->d_b);
+    add_view(model::kMtpPart, again->d_a);
+    add_view(model::kMtpPart, again->d_b);
   }
 }
 

@@ -63,7 +63,7 @@ class GradientChain {
     return parts_[static_cast<size_t>(index_of(part))];
   }
   [[nodiscard]] static int64_t tag_of(int64_t part) { return kFirstChainTag + index_of(part); }
-  void add(int64_t part, TensorView gradient);
+  void add_view(int64_t part, TensorView gradient);
   [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
   // Rows of an accumulator that are in the part; none: it is of others.
   [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
@@ -104,6 +104,8 @@ class GradientChain {
   std::vector<int64_t> order_;     // of the parts that there are, as backwards end them
   int64_t num_taken_ = 0;          // of them, that the last micro-batch has made
   std::vector<Views> parts_;
+  std::vector<int> last_blocks_;  // of memory, that each part's last view is in; -1: none
+  int block_ = 0;
   std::vector<model::LoraAdapter*> adapters_;  // that take gradients
   bool has_parameters_ = false;
   bool has_before_ = false;  // base parameters have gradients of a batch before
