@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/trace.h"
 
 namespace strata {
@@ -30,16 +31,6 @@ struct File {
     if (descriptor >= 0) ::close(descriptor);
   }
 };
-
-int make_file(const std::string& dir) {
-  const int file = ::open(dir.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file >= 0) return file;
-  // Not every file system makes files without names.
-  std::string name = dir + "/strata-XXXXXX";
-  const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(name.c_str());
-  return named;
-}
 
 // The pages that lie in the range as a whole: those at its ends may be others' too.
 std::pair<void*, size_t> whole_pages(const PageRange& range) {
@@ -77,7 +68,7 @@ void* FileAllocator::allocate(int64_t bytes) {
     throw Error(ErrorCode::kResourceExhausted, fmt::format("--offload {}: {} bytes: {}: {}", dir_,
                                                            bytes, what, std::strerror(error)));
   };
-  File file{make_file(dir_)};
+  File file{open_nameless_file(dir_)};
   if (file.descriptor < 0) fail("no file", errno);
   // A full disk is a fault now, and not of whoever first writes there.
   const int full = ::posix_fallocate(file.descriptor, 0, bytes);

@@ -217,6 +217,16 @@ void sync_folder(const std::string& path) {
   if (::fsync(folder.fd) != 0 && errno != EINVAL) fail_io(path, "fsync");
 }
 
+int open_nameless_file(const std::string& folder) {
+  const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file >= 0) return file;
+  // Not every file system makes files without names.
+  std::string name = folder + "/strata-XXXXXX";
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
 void make_folders(const std::string& path) {
   std::error_code fault;
   std::filesystem::create_directories(path, fault);

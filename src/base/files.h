@@ -81,6 +81,9 @@ class AtomicFile {
 void sync_folder(const std::string& path);
 // Creates the folder and its parents; nothing happens when it is there.
 void make_folders(const std::string& path);
+// The descriptor of a file without a name in the folder, open to read and write, which is gone when
+// that is closed; -1 with errno.
+int open_nameless_file(const std::string& folder);
 // Removes a file, when there is one.
 void remove_file(const std::string& path);
 // The folder part of a path: "." without a slash.

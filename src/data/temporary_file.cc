@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/temporary_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/files.h"
 
 namespace strata::data {
 namespace {
@@ -26,14 +26,8 @@ namespace {
 }  // namespace
 
 TemporaryFile::TemporaryFile() {
-  const std::string folder = env_temporary_folder();
-  fd_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (fd_ >= 0) return;
-  // Not every file system makes files without names.
-  std::string name = folder + "/strata-XXXXXX";
-  fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+  fd_ = open_nameless_file(env_temporary_folder());
   if (fd_ < 0) fail("create a temporary file");
-  ::unlink(name.c_str());
 }
 
 TemporaryFile::~TemporaryFile() {
