@@ -64,18 +64,19 @@ void AuditSync::tick(double now) {
   }
 }
 
-// What answers when the line of the answer is there. One that cannot be written, or not in time, is
-// counted or comes later, and the answer goes all the same: it tells what was done.
-Respond AuditSync::answer_behind_line(const Begun& what, int64_t number) {
-  return [this, told = what.told, respond = what.respond, number](Response response) {
+Respond AuditSync::behind_line(const Exchange& told, int64_t begun, const Respond& respond,
+                               bool refuses) {
+  return [this, told, begun, respond, refuses](Response response) {
     Exchange ended = told;
     ended.status = response.status;
     AuditLine line = line_of(ended);
-    line.begun = number;
-    auto kept = std::make_shared<Response>(std::move(response));
-    post_([this, line = std::move(line), respond, kept] {
-      write(line, [respond, kept](int64_t) { respond(std::move(*kept)); }, nullptr);
-    });
+    line.begun = begun;
+    const auto kept = std::make_shared<Response>(std::move(response));
+    const Then answer = [respond, kept, refuses](int64_t number) {
+      const bool is_written = number != kNotWritten && number != kLate;
+      respond(is_written || !refuses ? std::move(*kept) : not_written_response(number));
+    };
+    post_([this, line, answer] { write(line, answer, nullptr); });
   };
 }
 
@@ -87,31 +88,19 @@ Response AuditSync::not_written_response(int64_t number) {
 
 void AuditSync::run(Begun& what, int64_t number) {
   if (number == kNotWritten || number == kLate) return what.respond(not_written_response(number));
-  const Respond answer = answer_behind_line(what, number);
+  const Respond answer = behind_line(what.told, number, what.respond, /*refuses=*/false);
   answer_faults(what.told.path, answer, [&] { what.handler(std::move(what.request), answer); });
 }
 
 Handler AuditSync::audited_if_answered(Handler handler) {
   return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
     Exchange told = told_of(request);
-    const std::string path = request.path;
-    const Respond answer = [this, told = std::move(told), path, respond](Response response) {
-      if (response.status >= 400) return respond(std::move(response));
-      Exchange ended = told;
-      ended.status = response.status;
-      AuditLine line = line_of(ended);
-      line.object = one_word(path);
-      auto kept = std::make_shared<Response>(std::move(response));
-      post_([this, line = std::move(line), respond, kept]() mutable {
-        write(
-            std::move(line),
-            [respond, kept](int64_t number) {
-              respond(number == kNotWritten || number == kLate ? not_written_response(number)
-                                                               : std::move(*kept));
-            },
-            nullptr);
-      });
+    told.about = std::make_shared<std::string>(one_word(request.path));
+    const Respond audited = behind_line(told, /*begun=*/0, respond, /*refuses=*/true);
+    const Respond answer = [respond, audited](Response response) {
+      (response.status >= 400 ? respond : audited)(std::move(response));
     };
+    const std::string path = request.path;
     answer_faults(path, answer, [&] { handler(std::move(request), answer); });
   };
 }

@@ -55,7 +55,11 @@ class AuditSync {
   void write(AuditLine line, Then then, Then after);
   static Response not_written_response(int64_t number);
   void run(Begun& what, int64_t number);
-  [[nodiscard]] Respond answer_behind_line(const Begun& what, int64_t number);
+  // Answers when the line of the answer is there, which has the number of that of its beginning, 0:
+  // of none. One that cannot be written, or not in time, `refuses` the answer; else it goes all the
+  // same, since it tells what was done.
+  [[nodiscard]] Respond behind_line(const Exchange& told, int64_t begun, const Respond& respond,
+                                    bool refuses);
 
   AuditLog& log_;
   const std::function<void(std::function<void()>)> post_;
