@@ -100,8 +100,9 @@ struct DeltaSolveBack {
 };
 
 // From the gradients of the coefficients (d_coefficients, paired; the even rows are those of
-// e^D_ij (k_i . k_j), without the minus) to those of scores and of g, which are added to (or, with
-// `is_first`, written): d_scores paired, zero in lanes j > i, and j = i of even rows.
+// e^D_ij (k_i . k_j), without the minus) to those of scores, which are added to (or, with
+// `is_first`, written), and of g, which are written: d_scores paired, zero in lanes j > i, and j =
+// i of even rows.
 struct DeltaDecayBackward {
   const float* gamma = nullptr;     // [count][kDeltaChunk]
   const float* scores = nullptr;    // paired
