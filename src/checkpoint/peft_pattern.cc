@@ -40,12 +40,6 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-// Whether the repeat that ends here without its brace, "a{2,3", is one of a range.
-bool is_range(std::string_view key) {
-  const size_t brace = key.rfind('{');
-  return brace != std::string_view::npos && key.substr(brace).find(',') != std::string_view::npos;
-}
-
 // What text::Regex reads, and Python's re reads as something else, or not at all; empty: nothing.
 std::string_view not_as_python(std::string_view key) {
   bool in_class = false;
@@ -62,7 +56,7 @@ std::string_view not_as_python(std::string_view key) {
       in_class = true;
     } else if (rest.starts_with("}+")) {
       return "}+";
-    } else if (rest.starts_with("}?") && !is_range(key.substr(0, i))) {
+    } else if (rest.starts_with("}?") && key[std::min(key.find_last_of("{,", i), i)] == '{') {
       return "{n}?";
     } else if (rest.starts_with("(?i)")) {
       return "(?i)";

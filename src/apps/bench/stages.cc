@@ -102,12 +102,9 @@ class StagesBench {
 
   void run_rank(Comm& comm) {
     const std::unique_ptr<engine::Runner> pipeline = load(comm);
-    auto slot = api::AdapterSlot::kBase;
-    if (options_.trains_base()) {
-      pipeline->enable_base_steps({});
-    } else {
-      slot = pipeline->create_adapter(bench_modules(config_), 0);
-    }
+    if (options_.trains_base()) pipeline->enable_base_steps({});
+    const auto slot = options_.trains_base() ? api::AdapterSlot::kBase
+                                             : pipeline->create_adapter(bench_modules(config_), 0);
     const TrainingBatch trained =
         random_batch(work_.sequences, work_.length, config_.vocab_size, slot);
     for (int i = 0; i <= options_.repeat; ++i) measure(comm, *pipeline, trained.batch, slot, i > 0);
