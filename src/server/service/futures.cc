@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxPolls = 4;          // of one future, where there is no space for more
 constexpr double kLeastHold = 1.0;       // s; a poll that was ended sooner would only come again
 constexpr int64_t kEntryBytes = 512;     // of a result besides its body
-constexpr size_t kShort = 2048;          // of a fault, which is told whatever else is held
+constexpr int64_t kShort = 2048;         // of a fault, which is told whatever else is held
 constexpr size_t kMostDelivered = 8192;  // results of a tenant that are kept after their delivery
 
 constexpr size_t kMacBytes = 15;  // 120 bits, 20 characters without padding
@@ -182,18 +182,28 @@ bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
   if (reserved.resize(size)) return true;
   reserved = take_share(found->second.tenant, size);
   if (reserved) return true;
-  complete(id, over_budget(found->second.tenant, size), now);
+  finish(id, over_budget(found->second.tenant, size), now, /*is_fault=*/true);
   return false;
 }
 
 void Futures::complete(const api::RequestId& id, Response response, double now) {
+  finish(id, std::move(response), now, /*is_fault=*/false);
+}
+
+void Futures::finish(const api::RequestId& id, Response response, double now, bool is_fault) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   Entry& entry = found->second;
   entry.done = true;
   entry.completed = now;
-  if (!hold(entry, response) && response.num_bytes() > kShort)
-    response = over_budget(entry.tenant, static_cast<int64_t>(response.num_bytes()));
+  if (!hold(entry, response)) {
+    const auto size = static_cast<int64_t>(response.num_bytes());
+    if (is_fault && size <= kShort) {
+      missed_.try_emplace(entry.tenant, size + kEntryBytes);
+    } else {
+      response = over_budget(entry.tenant, size);
+    }
+  }
   entry.response = std::move(response);
   --num_pending_;
   completed_.emplace(now, id.text);
@@ -203,7 +213,7 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
 
 void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
                    double now) {
-  complete(id, failure_response(category, message), now);
+  finish(id, failure_response(category, message), now, /*is_fault=*/true);
 }
 
 // Where there is nothing of this id.

@@ -147,6 +147,9 @@ class Futures {
   };
   using ByTime = std::set<std::pair<double, std::string>>;
 
+  // A fault in few words is kept even where there is no space; then no new work is begun before
+  // there is.
+  void finish(const api::RequestId& id, Response response, double now, bool is_fault);
   [[nodiscard]] bool hold(Entry& entry, Response& response);
   [[nodiscard]] Response over_budget(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);

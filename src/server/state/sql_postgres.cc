@@ -313,12 +313,12 @@ class Postgres final : public Sql {
         is_connecting_ = now < give_up_;
         fail("the database is away");
       }
+      is_connecting_ = false;  // where it fails from here on, it begins anew
       prepare_connection();
       if (!take_lock(now + kReconnect)) {
         is_connecting_ = now < give_up_;
         throw StoreError("postgresql: the lock of before is not free yet");
       }
-      is_connecting_ = false;
       is_ready_ = true;
     } catch (...) {
       if (libpq().PQstatus(connection_) == CONNECTION_BAD) is_connecting_ = false;

@@ -164,11 +164,14 @@ TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
 // Who holds all that it may is told what was wrong with its request all the same.
 TEST_F(FuturesTest, AFaultIsToldWhateverIsHeld) {
   while (futures.has_budget("a")) finish("a", 1);
+  // Where there is space for no more than an empty one.
+  EXPECT_EQ(results.used("a"), 100'000 / 513 * 513);
   const api::RequestId id = begin("a");
   futures.fail(id, api::FaultCategory::kUser, "datum 3 is empty", 0);
   poll("a", id);
   EXPECT_THAT(answers.back().bytes(), HasSubstr("datum 3 is empty"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"user\""));
+  EXPECT_FALSE(futures.has_budget("a"));
   const api::RequestId next = begin("a");
   EXPECT_FALSE(futures.reserve(next, 60'000, 0));
   poll("a", next);

@@ -109,7 +109,7 @@ TEST(LostConnection, IsOpenedAgainOutsideTheTransaction) {
   TestPostgres* const postgres = TestPostgres::shared();
   if (postgres == nullptr) GTEST_SKIP() << "postgresql-15 is not installed: tools/install.sh test";
   postgres->reset();
-  const auto sql = open_postgres(postgres->url());
+  auto sql = open_postgres(postgres->url());
   sql->run("CREATE TABLE t (a BIGINT PRIMARY KEY)", {});
   sql->run("INSERT INTO t (a) VALUES (1)", {});
   sql->begin(Durability::kRelaxed);
@@ -118,6 +118,8 @@ TEST(LostConnection, IsOpenedAgainOutsideTheTransaction) {
   sql->rollback();
   EXPECT_EQ(sql->run("SHOW statement_timeout", {}).rows[0][0], SqlValue("5s"));
 
+  sql.reset();
+  sql = open_postgres(postgres->url());  // which has not looked for it yet
   sql->begin(Durability::kRelaxed);
   postgres->drop_connections();
   auto other = open_postgres(postgres->url());  // has the server's lock now
@@ -131,7 +133,8 @@ TEST(LostConnection, IsOpenedAgainOutsideTheTransaction) {
       return false;  // it looks for the database from time to time
     }
   };
-  while (!add()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (int i = 0; i < 1000 && !add(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const auto reader = open_postgres_reader(postgres->url());
   EXPECT_EQ(reader->run("SELECT a FROM t WHERE a > 1", {}).rows,
             (std::vector<SqlRow>{{SqlValue(int64_t{3})}}));
