@@ -40,6 +40,13 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+// Whether the repeat that ends here without its brace, "a{2" or "a{2,2", is of one number.
+bool is_exact(std::string_view key) {
+  const std::string_view bounds = key.substr(std::min(key.rfind('{'), key.size() - 1) + 1);
+  const size_t comma = bounds.find(',');
+  return comma == std::string_view::npos || bounds.substr(0, comma) == bounds.substr(comma + 1);
+}
+
 // What text::Regex reads, and Python's re reads as something else, or not at all; empty: nothing.
 std::string_view not_as_python(std::string_view key) {
   bool in_class = false;
@@ -56,7 +63,9 @@ std::string_view not_as_python(std::string_view key) {
       in_class = true;
     } else if (rest.starts_with("}+")) {
       return "}+";
-    } else if (rest.starts_with("}?") && key[std::min(key.find_last_of("{,", i), i)] == '{') {
+    } else if (rest.starts_with("{,}")) {
+      return "{,}";
+    } else if (rest.starts_with("}?") && is_exact(key.substr(0, i))) {
       return "{n}?";
     } else if (rest.starts_with("(?i)")) {
       return "(?i)";
