@@ -218,7 +218,8 @@ class StagedPlanner {
                      ranks * std::max({shape_.step_tokens, shape_.largest_step, shape_.longest}) *
                          kListBytesPerToken});
     plan.items.push_back({"process", processes * engine::kProcessBytes + (ranks - 1) * kRankBytes});
-    if (processes > 1) plan.items.push_back({"MPI", processes * engine::kMpiBytes});
+    if (processes * one.stages.data > 1)
+      plan.items.push_back({"MPI", processes * engine::kMpiBytes});
     return plan;
   }
 

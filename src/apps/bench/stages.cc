@@ -35,7 +35,9 @@ class StagesBench {
         options_(options),
         spec_(spec_of(work, options)),
         config_(spec_.parsed.config),
-        plan_(division_of(config_, stages, spec_).told) {}
+        plan_(division_of(config_, stages, spec_).told) {
+    if (options.trains_base()) check_sums(plan_, stages);
+  }
 
   int run() {
     run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });

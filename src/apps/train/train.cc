@@ -233,7 +233,8 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   if (!is_first) options.machine.clear();  // the first one says how long a step takes
   const LoadSpec spec = read_train_spec(options);
   check_alike(comm, facts_of_run(spec, options));
-  static_cast<void>(plan_stages(spec, stages));  // refused before any data are read
+  // Refused before any data are read.
+  static_cast<void>(division_of(spec.parsed.config, stages, spec));
   report::TraceFile trace(is_first ? options.trace : "");
   TrainData data;
   bool found = false;
