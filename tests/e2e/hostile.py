@@ -510,16 +510,18 @@ def keys_emptied(w):
     """The file of keys is empty when the server is told to read it again."""
     path = pathlib.Path(w.log.name).with_name("keys")
     kept = path.read_text()
-    for text in ("", kept[:60]):
-        path.write_text(text)
+    try:
+        for text in ("", kept[:60]):
+            path.write_text(text)
+            w.process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+            for wire in (w.wire, w.other):
+                if wire.get("get_server_capabilities").status_code != 200:
+                    return f"{text!r}: logged out"
+        return 200
+    finally:
+        path.write_text(kept)
         w.process.send_signal(signal.SIGHUP)
-        time.sleep(0.3)
-        for wire in (w.wire, w.other):
-            if wire.get("get_server_capabilities").status_code != 200:
-                return f"{text!r}: logged out"
-    path.write_text(kept)
-    w.process.send_signal(signal.SIGHUP)
-    return 200
 
 
 def keys_piped(w):
