@@ -167,9 +167,10 @@ TEST_F(RanksTest, TakeThePlannedMemory) {
   const std::vector<Case> cases = {
       {2, "data=2"},
       {2, "data=2", {.shard_weights = true}},
+      {2, "data=2", {.microbatches = 2}},
       {4, "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}}};
   for (const Case& c : cases) {
-    if (!runs_all() && c.stages.shard_weights) continue;
+    if (!runs_all() && c.ranks == 2 && !(c.stages == StageOptions())) continue;
     SCOPED_TRACE(fmt::format("{} {}", c.division, c.stages.shard_weights));
     const Ended ended = run_ranks(c.ranks, dealt(o, "out", c.division, c.stages));
     ASSERT_EQ(ended.code, 0) << ended.text;
@@ -191,11 +192,23 @@ TEST_F(RanksTest, TakeThePlannedMemory) {
 
 // As its line says; what does not train is refused, once.
 TEST_F(RanksTest, AreBenched) {
-  const auto bench = [&](const std::string& work) {
-    const std::vector<std::string> words = {
-        STRATA_BINARY,       "bench",    work, "--model",        deep_model(), "--ranks",
-        "pipeline=2,data=2", "--repeat", "1",  "--microbatches", "2",          "--json",
-        "--method",          "full"};
+  const auto bench = [&](const std::string& work, const std::string& schedule = "gpipe") {
+    const std::vector<std::string> words = {STRATA_BINARY,
+                                            "bench",
+                                            work,
+                                            "--model",
+                                            deep_model(),
+                                            "--ranks",
+                                            "pipeline=2,data=2",
+                                            "--repeat",
+                                            "1",
+                                            "--microbatches",
+                                            "2",
+                                            "--json",
+                                            "--method",
+                                            "full",
+                                            "--pipeline-schedule",
+                                            schedule};
     return run_shell(fmt::format("{}-n 4 {}", kMpirun, quoted(words)));
   };
   const Ended ended = bench("train_s512");
@@ -207,6 +220,9 @@ TEST_F(RanksTest, AreBenched) {
   EXPECT_EQ(line.at("data_ranks"), 2);
   EXPECT_EQ(line.at("microbatches"), 2);
   EXPECT_EQ(line.at("sequences"), 4);
+  const Ended apart = bench("train_s512", "zb1p");
+  EXPECT_EQ(apart.code, 2);
+  EXPECT_THAT(apart.text, HasSubstr("--ranks data=2 and --pipeline-schedule zb1p"));
   const Ended refused = bench("decode1");
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.text, HasSubstr("--ranks: decode1 does not train"));
