@@ -119,9 +119,8 @@ model::KeepWeights parse_weights(const std::string& text) {
 model::KeepWeights weights_that_train(model::KeepWeights weights) {
   if (weights != model::KeepWeights::kNarrow) return model::KeepWeights::kBf16;
   throw Error(ErrorCode::kUnsupported,
-              "--weights narrow, and all parameters train (--method full): weights in 4 or 8 bits "
-              "stay as they are; train an adapter over them (--method lora), or dequantise them "
-              "(--weights bf16)");
+              "--weights narrow and --method full: weights in 4 or 8 bits stay as they are; train "
+              "an adapter over them (--method lora), or dequantise them (--weights bf16)");
 }
 
 model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method) {
