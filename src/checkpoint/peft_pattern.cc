@@ -42,7 +42,7 @@ bool is_ascii(std::string_view text) {
 
 // Whether the repeat that ends here without its brace, "a{2" or "a{2,2", is of one number.
 bool is_exact(std::string_view key) {
-  const std::string_view bounds = key.substr(std::min(key.rfind('{'), key.size() - 1) + 1);
+  const std::string_view bounds = key.substr(key.rfind('{') + 1);  // without one all of it
   const size_t comma = bounds.find(',');
   return comma == std::string_view::npos || bounds.substr(0, comma) == bounds.substr(comma + 1);
 }
