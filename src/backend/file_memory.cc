@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backend/aligned_map.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -21,7 +22,6 @@
 namespace strata {
 namespace {
 
-constexpr int64_t kHugePage = 2 << 20;
 constexpr uintptr_t kPage = 4096;
 constexpr size_t kUsualRequests = 1024;
 
@@ -73,23 +73,8 @@ void* FileAllocator::allocate(int64_t bytes) {
   // A full disk is a fault now, and not of whoever first writes there.
   const int full = ::posix_fallocate(file.descriptor, 0, bytes);
   if (full != 0) fail("no space", full);
-  const auto size = static_cast<size_t>(bytes);
-  const size_t slack = bytes >= kHugePage ? kHugePage : 0;
-  void* mapped = ::mmap(nullptr, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) fail("no addresses", errno);
-  const auto begin = reinterpret_cast<uintptr_t>(mapped);
-  const uintptr_t start = slack == 0 ? begin : (begin + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t end = (start + size + kPage - 1) / kPage * kPage;
-  const uintptr_t mapped_end = (begin + size + slack + kPage - 1) / kPage * kPage;
-  if (start > begin) ::munmap(mapped, start - begin);
-  if (mapped_end > end) ::munmap(reinterpret_cast<void*>(end), mapped_end - end);
-  void* data = ::mmap(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_FIXED, file.descriptor, 0);
-  if (data == MAP_FAILED) {
-    const int error = errno;
-    ::munmap(reinterpret_cast<void*>(start), end - start);
-    fail("no mapping", error);
-  }
+  void* data = map_aligned(file.descriptor, bytes, MAP_SHARED);
+  if (data == nullptr) fail("no mapping", errno);
   const MutexLock lock(mutex_);
   mappings_.push_back({static_cast<std::byte*>(data), bytes, std::exchange(file.descriptor, -1)});
   return data;
