@@ -133,6 +133,12 @@ StageRunner* Runner::stage_here(int stage) {
   return found == runners_.end() ? nullptr : found->get();
 }
 
+int64_t Runner::shared_weight_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& runner : runners_) bytes += runner->engine().model().weights->shared_bytes();
+  return bytes;
+}
+
 SentBytes Runner::sent() const {
   SentBytes sent = comm_.sent();
   sent += everyone_.sent();

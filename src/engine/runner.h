@@ -73,6 +73,8 @@ class Runner {
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
   // kBase: the base parameters.
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
+  // Of this rank's weights, its part of what others of the machine have too.
+  [[nodiscard]] int64_t shared_weight_bytes() const;
   // All that this rank has sent to others for batches, steps and samples, and to gather.
   [[nodiscard]] SentBytes sent() const;
   // Before gradients are read: what two stages hold of one matrix is added up on both.

@@ -156,25 +156,32 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
 // part of them.
 TEST_F(RanksTest, TakeThePlannedMemory) {
   TrainOptions o = wide_options("out");
-  o.method = "full";
   o.steps = 1;
   o.json = true;
   struct Case {
     int ranks;
     std::string division;
     StageOptions stages = {};
+    std::string method = "full";
   };
   const std::vector<Case> cases = {
       {2, "data=2"},
       {2, "data=2", {.shard_weights = true}},
       {2, "data=2", {.microbatches = 2}},
+      {2, "data=2", {}, "lora"},
+      {4, "pipeline=2,data=2", {}, "lora"},
       {4, "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}}};
   for (const Case& c : cases) {
     if (!runs_all() && c.ranks == 2 && !(c.stages == StageOptions())) continue;
-    SCOPED_TRACE(fmt::format("{} {}", c.division, c.stages.shard_weights));
+    SCOPED_TRACE(fmt::format("{} {} {}", c.division, c.stages.shard_weights, c.method));
+    o.method = c.method;
     const Ended ended = run_ranks(c.ranks, dealt(o, "out", c.division, c.stages));
     ASSERT_EQ(ended.code, 0) << ended.text;
     EXPECT_THAT(ended.text, HasSubstr("MPI"));
+    // Weights that do not train are there once.
+    const bool is_shared =
+        ended.text.find("weights that 2 of a machine have together") != std::string::npos;
+    EXPECT_EQ(is_shared, c.method == "lora") << ended.text;
     const json::object all = json_of(ended, "{\"steps\":");
     int64_t peaks = 0, planned = 0;
     for (const json::value& rank : all.at("ranks").as_array()) {

@@ -13,6 +13,7 @@
 #include "apps/options.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/ranks.h"
+#include "apps/setup/weight_group.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/cores.h"
@@ -230,7 +231,9 @@ class StagesBench {
 int bench_stages(const StagedWork& work, const BenchOptions& options) {
   if (options.stages.ranks.empty()) return StagesBench(work, options, options.stages).run();
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
-    const StageOptions stages = stages_of(options.stages, layout);
+    StageOptions stages = stages_of(options.stages, layout);
+    // Random weights are each rank's own.
+    if (!options.model.empty() && !options.trains_base()) share_weights(comm, stages);
     StagedWork shared = work;
     shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
     report::TraceFile trace(comm.rank() == 0 ? options.trace : "");

@@ -254,7 +254,7 @@ int plan_over_ranks(const PlanOptions& options) {
     return 0;
   }
   report::Table table({{""}, {""}});
-  if (stages.data > 1) table.add_row({"data", data_ranks_text(stages.data)});
+  if (stages.data > 1) table.add_row({"data", data_ranks_text(plan.pipeline)});
   planner::add_rows(plan, limits, offload_folder(options.offload), table);
   fmt::print("{}{}{}", table.text(), planner::parts_text(plan), sent_table("a step sends", sent));
   return 0;

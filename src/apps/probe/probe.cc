@@ -10,6 +10,7 @@
 #include "apps/probe/probe_request.h"
 #include "apps/probe/stats.h"
 #include "apps/setup/ranks.h"
+#include "apps/setup/weight_group.h"
 #include "apps/train/state.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
@@ -231,7 +232,8 @@ class Probe {
   // Of each process one rank does.
   void sample_memory() {
     const bool is_process = !options_.stages.ranks.empty();
-    if (stats_ != nullptr && (is_process || pipeline_->is_first_rank())) stats_->sample_memory();
+    if (stats_ != nullptr && (is_process || pipeline_->is_first_rank()))
+      stats_->sample_memory(*pipeline_);
   }
 
   // A batch that trains, and the steps behind it: what processes send for it.
@@ -350,7 +352,7 @@ int run_request(const ProbeOptions& options, const StageOptions& stages, const L
 }
 
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptions options) {
-  const StageOptions stages = stages_of(options.stages, layout);
+  StageOptions stages = stages_of(options.stages, layout);
   const LoadSpec asked = read_spec(options);
   RankFacts facts = facts_of(asked, options_of(options));
   add_schedule(stages, facts);
@@ -360,7 +362,9 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptio
   std::string json;
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
   share(comm, json);
-  return run_request(options, stages, asked, parse(json, options), &comm);
+  const ProbeRequest request = parse(json, options);
+  if (!(request.train && request.train->parameters)) share_weights(comm, stages);
+  return run_request(options, stages, asked, request, &comm);
 }
 
 }  // namespace

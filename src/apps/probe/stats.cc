@@ -70,11 +70,11 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
 void ProbeStats::record(engine::Runner& pipeline, const api::Batch& batch) {
   const int data = pipeline.comm().rank() % plan_.data;
   for (const auto& runner : pipeline.stages()) record_stage(*runner, data, batch);
-  if (pipeline.is_first_rank()) sample_memory();
+  if (pipeline.is_first_rank()) sample_memory(pipeline);
 }
 
-void ProbeStats::sample_memory() {
-  peak_bytes_ = std::max(peak_bytes_, process_memory().anonymous);
+void ProbeStats::sample_memory(const engine::Runner& pipeline) {
+  peak_bytes_ = std::max(peak_bytes_, process_memory().anonymous + pipeline.shared_weight_bytes());
 }
 
 void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::Batch& batch) {

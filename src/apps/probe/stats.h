@@ -24,7 +24,7 @@ class ProbeStats {
   // batches the one that takes most counts.
   void record(engine::Runner& pipeline, const api::Batch& batch);
   // What the process has in memory now. One rank of it does.
-  void sample_memory();
+  void sample_memory(const engine::Runner& pipeline);
   // What a rank that is a process has sent for its last training pass, and the optimizer steps
   // behind it; and what each was planned to send.
   void note_sent(const engine::SentBytes& sent, std::vector<engine::SentBytes> planned) {

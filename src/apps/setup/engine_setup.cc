@@ -140,6 +140,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   }
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
                                                         part, std::move(forms), spec.share);
+  model.weights->set_sharers(spec.weight_sharers);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   if (!part) check_recompute_tags(*engine, spec.recompute.tags);
   return engine;
@@ -147,7 +148,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
 
 std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, const LoadSpec& spec,
                                             engine::EngineOptions options,
-                                            std::optional<model::LayerRange> part, Warnings tell) {
+                                            std::optional<model::LayerRange> part, Warnings tell,
+                                            std::unique_ptr<SharedMemory> shared) {
   model::LoadedModel model =
       model::load_model(*backend, spec.dir, spec.parsed,
                         {.compute_dtype = spec.dtype,
@@ -155,7 +157,10 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
                          .offload = spec.weights_in_files ? offload_folder(spec.offload) : "",
                          .part = part,
                          .keep = spec.weights,
-                         .share = spec.share});
+                         .share = spec.share,
+                         .shared = shared.get(),
+                         .weight_sharers = spec.weight_sharers});
+  if (shared) model.files = std::move(shared);
   for (const std::string& warning : model.warnings) {
     if (tell == Warnings::kTold) log(LogLevel::kWarning, warning);
   }
@@ -168,7 +173,8 @@ std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::Engine
 }
 
 std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::EngineOptions options,
-                                            const engine::RecomputeChoice& recompute) {
+                                            const engine::RecomputeChoice& recompute,
+                                            std::unique_ptr<SharedMemory> shared) {
   options.recompute = recompute.policy;
   options.threads = spec.threads;
   options.offload = spec.offload;
@@ -176,7 +182,8 @@ std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::Engine
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--threads: got {}, want 0 (all cores) to 4096", spec.threads));
   }
-  auto engine = load_engine(make_backend(spec.threads), spec, options);
+  auto engine = load_engine(make_backend(spec.threads), spec, options, /*part=*/{}, Warnings::kTold,
+                            std::move(shared));
   check_recompute_tags(*engine, recompute.tags);
   return engine;
 }

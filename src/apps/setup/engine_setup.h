@@ -42,15 +42,18 @@ bool uses_mtp(const LoadSpec& spec);
 // Whether what a model's loading warns of goes to the log.
 enum class Warnings : uint8_t { kNone, kTold };
 
-// Loads the model, or a stage of it, as the options say.
+// Loads the model, or a stage of it, as the options say; with `shared` into that memory, or from it
+// where it is filled.
 std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, const LoadSpec& spec,
                                             engine::EngineOptions options,
                                             std::optional<model::LayerRange> part = {},
-                                            Warnings tell = Warnings::kTold);
+                                            Warnings tell = Warnings::kTold,
+                                            std::unique_ptr<SharedMemory> shared = nullptr);
 // Loads the model, whose recompute (or that given), folder and threads are the spec's.
 std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec,
                                             engine::EngineOptions options = {});
 std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::EngineOptions options,
-                                            const engine::RecomputeChoice& recompute);
+                                            const engine::RecomputeChoice& recompute,
+                                            std::unique_ptr<SharedMemory> shared = nullptr);
 
 }  // namespace strata::apps

@@ -12,9 +12,13 @@ namespace strata::apps {
 using engine::kSentNames;
 using engine::SentBytes;
 
-std::string data_ranks_text(int data) {
-  return fmt::format(
-      "each micro-batch is one of {} ranks', in turn; below is what one has and does", data);
+std::string data_ranks_text(const engine::PipelinePlan& plan) {
+  std::string text = fmt::format(
+      "each micro-batch is one of {} ranks', in turn; below is what one has and does", plan.data);
+  if (plan.weight_sharers > 1)
+    text += fmt::format(", of weights that {} of a machine have together its part",
+                        plan.weight_sharers);
+  return text;
 }
 
 std::string sent_table(const std::string& title, std::span<const SentBytes> of_ranks) {

@@ -10,6 +10,7 @@
 
 #include "apps/setup/backend.h"
 #include "apps/setup/schedule_source.h"
+#include "apps/setup/weight_group.h"
 #include "backend/file_memory.h"
 #include "base/cores.h"
 #include "base/error.h"
@@ -192,6 +193,7 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
       .regions = regions_allowed(options)};
   division.told.data = options.data;
   division.told.shard_weights = options.shard_weights;
+  division.told.weight_sharers = options.weight_sharers;
   division.told.regions = regions_of(
       options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
   if (!division.told.is_whole() && !within_memory) check_offload(spec.recompute, spec.offload);
@@ -220,6 +222,7 @@ namespace {
 // What a rank loads.
 LoadSpec with_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
   spec.share = plan.weight_share(rank % plan.data);
+  spec.weight_sharers = std::max(1, plan.weight_sharers);
   return spec;
 }
 
@@ -254,10 +257,20 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
   const engine::RecomputeChoice recompute =
       plan.regions.any() ? spec.recompute : engine::RecomputeChoice();
   const int threads = threads_of(comm.rank_here(), comm.ranks_here(), spec.threads);
+  WeightGroup group(comm, plan.data, plan.weight_sharers > 0);
+  LoadSpec own = with_share(spec, plan, comm.rank());
+  own.weight_sharers = group.size();
+  const auto load = [&](auto make) {
+    std::unique_ptr<SharedMemory> shared = group.begin();
+    SharedMemory* const memory = shared.get();
+    engines.push_back(make(std::move(shared)));
+    group.end(memory);
+  };
   if (plan.num_stages() == 1) {
-    LoadSpec own = with_share(spec, plan, comm.rank());
     if (plan.data > 1) own.threads = threads;
-    engines.push_back(make_engine(own, options, recompute));
+    load([&](std::unique_ptr<SharedMemory> shared) {
+      return make_engine(own, options, recompute, std::move(shared));
+    });
     return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
   }
   options.recompute = recompute.policy;
@@ -267,10 +280,11 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
     // A rank's stages share a team.
     auto backend =
         engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
-    engines.push_back(
-        load_engine(std::move(backend), with_share(spec, plan, comm.rank()), options,
-                    plan.layers[static_cast<size_t>(stage)],
-                    comm.rank() == 0 && stage == 0 ? Warnings::kTold : Warnings::kNone));
+    load([&](std::unique_ptr<SharedMemory> shared) {
+      return load_engine(std::move(backend), own, options, plan.layers[static_cast<size_t>(stage)],
+                         comm.rank() == 0 && stage == 0 ? Warnings::kTold : Warnings::kNone,
+                         std::move(shared));
+    });
   }
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }

@@ -21,6 +21,7 @@ struct StageOptions {
   std::string ranks = {};
   std::string bind = "auto";   // those that share a machine's cores divide them; none: as they are
   bool shard_weights = false;  // of data ranks each keeps a part of the weights
+  int weight_sharers = 0;      // as PipelinePlan's (apps/setup/weight_group.h)
   int chunks = 0;              // stages of a rank; 0: one, or as many as a file of the schedule has
   std::string schedule = "gpipe";
   int microbatches = 1;

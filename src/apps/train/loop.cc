@@ -254,7 +254,8 @@ void TrainLoop::stop() {
 
 void TrainLoop::note_memory() {
   const ProcessMemory memory = process_memory();
-  peak_.anonymous = std::max(peak_.anonymous, memory.anonymous);
+  peak_.anonymous =
+      std::max(peak_.anonymous, memory.anonymous + job_.pipeline().shared_weight_bytes());
   peak_.files = std::max(peak_.files, memory.files);
 }
 

@@ -251,6 +251,7 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
       division_of(config, settings.stages, spec, !options.memory.empty());
   if (options.method == "full") check_sums(division.told, settings.stages);
   spec.share = division.told.weight_share(0);
+  spec.weight_sharers = std::max(1, division.told.weight_sharers);
   const auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
   engine->set_share({.num_owners = settings.stages.data});
   check_router_biases(options, engine->model());

@@ -13,6 +13,7 @@
 #include "apps/setup/model_files.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
+#include "apps/setup/weight_group.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
 #include "apps/train/sampler.h"
@@ -114,7 +115,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) 
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   // Before the pass takes its memory: the probe borrows that much.
   const engine::MachineLimits limits = limits_of(job, plan.stages.front().pass_bytes);
-  if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages().data)});
+  if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages())});
   planner::add_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, engine.backend()) + cores});
   fmt::print(stderr, "{}{}{}", table.text(), planner::parts_text(plan), sent_text(job));
@@ -226,7 +227,7 @@ RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
 
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
-  const StageOptions stages = stages_of(given.stages, layout);
+  StageOptions stages = stages_of(given.stages, layout);
   check_over_ranks(given);
   const bool is_first = comm.rank() == 0;
   TrainOptions options = given;
@@ -249,6 +250,7 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   share(comm, recorded);
   share_data(comm, data);
   TrainSettings settings = settle(options, spec, data, recorded);
+  if (settings.options.method != "full") share_weights(comm, stages);
   settings.stages = stages;
   const TrainRun run = plan_run(spec, settings, data, comm.ranks_here());
   const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settings, data);

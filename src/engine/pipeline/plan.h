@@ -25,6 +25,9 @@ struct PipelinePlan {
   // neighbouring ranks of a run these differ.
   int data = 1;
   bool shard_weights = false;  // each of which keeps a part of the weights
+  // Where those of one machine have a copy of the weights together: at least so many. 0: each has
+  // one of its own.
+  int weight_sharers = 0;
 
   // Of the weights, that rank's of the data.
   [[nodiscard]] MemoryShare weight_share(int rank_of_data) const {

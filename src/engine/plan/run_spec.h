@@ -32,6 +32,7 @@ struct RunSpec {
   std::string offload = {};       // folder of what is in files; empty: that of temporary files
   bool weights_in_files = false;  // the frozen weights are
   MemoryShare share = {};         // of ranks that divide the weights
+  int weight_sharers = 1;         // processes of the machine that have them together
   int threads = 0;                // 0: all cores
   // Of the machine, where they were given: what plans weigh work by and predict times with.
   std::optional<MachineLimits> limits = {};

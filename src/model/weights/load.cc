@@ -209,15 +209,17 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   KeptForms kept = forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype,
                                  options.keep, NarrowLook::kCodes, options.part);
   if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
-  model.weights =
-      std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype, files.get(),
-                                     options.part, std::move(kept.forms), options.share);
+  model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
+                                                 files.get(), options.part, std::move(kept.forms),
+                                                 options.share, options.shared);
+  model.weights->set_sharers(options.weight_sharers);
   model.files = std::move(files);
   const std::vector<std::string> faults =
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_faults(dir, faults);
+  const bool is_filled = options.shared != nullptr && options.shared->is_filled();
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
-    if (!model.weights->table()[index].held) continue;
+    if (is_filled || !model.weights->table()[index].held) continue;
     load_parameter(backend, *model.checkpoint, *model.weights, index);
   }
   backend.scratch().reserve(0, 0);  // what was read through is no pass's

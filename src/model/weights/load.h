@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/shared_memory.h"
 #include "checkpoint/source.h"
 #include "model/weights/weights.h"
 
@@ -35,6 +36,10 @@ struct LoadOptions {
   // Of weights that files have in 4 or 8 bits. Of f32 they are dequantised.
   KeepWeights keep = KeepWeights::kBf16;
   MemoryShare share = {};  // of ranks that divide the weights
+  // Where processes of a machine have the weights together: their memory, which one of them fills
+  // and the others find filled, and how many they are.
+  SharedMemory* shared = nullptr;
+  int weight_sharers = 1;
 };
 
 struct LoadedModel {

@@ -132,7 +132,7 @@ int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                            FileAllocator* files, std::optional<LayerRange> part, WeightForms forms,
-                           const MemoryShare& share)
+                           const MemoryShare& share, Allocator* shared)
     : config_(config),
       part_(part.value_or(LayerRange{0, config.num_layers()})),
       layer_table_(config),
@@ -145,8 +145,9 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
     CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
   }
   const int64_t panel_width = ops::panel_width(backend);
-  CHECK(files == nullptr || !share.is_divided());
+  CHECK((files != nullptr) + share.is_divided() + (shared != nullptr) <= 1);
   arena_ = Arena(files != nullptr     ? *files
+                 : shared != nullptr  ? *shared
                  : share.is_divided() ? sparse_allocator()
                                       : backend.allocator(),
                  arena_bytes(panel_width));
@@ -179,7 +180,7 @@ ModelWeights::~ModelWeights() = default;
 
 int64_t ModelWeights::memory_bytes() const {
   if (shards_) return shards_->num_bytes();
-  return pages_ ? 0 : num_bytes();
+  return pages_ ? 0 : (num_bytes() + num_sharers_ - 1) / num_sharers_;
 }
 
 void ModelWeights::turn_to(const Backend& backend, int64_t layer, int64_t next) const {

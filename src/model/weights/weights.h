@@ -95,10 +95,10 @@ class ModelWeights {
   // comes after the layers, and both have the embedding where the last one reads it too: as its
   // head, or for multi-token prediction. Of compute_dtype bf16 matrices have their `forms`. With a
   // `share` of several ranks it keeps that part of what it holds, once the ranks are connected
-  // (shards), and passes say where they are, likewise.
+  // (shards), and passes say where they are, likewise. With `shared` all of it is there.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                FileAllocator* files = nullptr, std::optional<LayerRange> part = {},
-               WeightForms forms = {}, const MemoryShare& share = {});
+               WeightForms forms = {}, const MemoryShare& share = {}, Allocator* shared = nullptr);
   ~ModelWeights();
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
@@ -126,8 +126,12 @@ class ModelWeights {
   // The table by checkpoint tensors, in its order. Borrows names from the table.
   [[nodiscard]] std::vector<StoredTensor> stored_tensors() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
-  // Of the memory, with what passes have of other ranks' parts.
+  // Of the memory, with what passes have of other ranks' parts; of memory that several processes
+  // have together this one's part.
   [[nodiscard]] int64_t memory_bytes() const;
+  void set_sharers(int num_processes) { num_sharers_ = num_processes; }
+  // Of memory_bytes(), what is not the process's own.
+  [[nodiscard]] int64_t shared_bytes() const { return num_sharers_ > 1 ? memory_bytes() : 0; }
   // Of matrices, none where all are of the compute type.
   [[nodiscard]] const WeightForms& forms() const { return forms_; }
 
@@ -222,6 +226,7 @@ class ModelWeights {
   // Of these, the bytes of each unit, and of a parameter those before it in its unit.
   std::vector<int64_t> unit_bytes_, bytes_before_;
   int64_t panel_width_ = 0;
+  int num_sharers_ = 1;
   std::vector<Parameter> table_;
   // Of each layer and sublayer, its connector's parameters and its block's, by key.
   struct SublayerParams {

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// WeightGroup: data ranks of one machine, which have the same stages, and of frozen weights one
+// copy: the first of them reads and packs it, and the others use its memory
+// (backend/shared_memory.h). Ranks that cannot read each other's memory have a copy each.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "apps/setup/stages.h"
+#include "backend/comm.h"
+#include "backend/shared_memory.h"
+
+namespace strata::apps {
+
+class WeightGroup {
+ public:
+  // Collective, of ranks of which so many, one behind the other, have the same stages. One that
+  // shares nothing asks nobody.
+  WeightGroup(Comm& ranks, int data, bool shares);
+
+  // Ranks that have this one's copy.
+  [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
+  // Of all groups of these ranks, the smallest one's.
+  [[nodiscard]] int least_size() const { return least_size_; }
+
+  // Around the loading of each stage: memory to load it into, which is filled where another rank
+  // has done that; null for a rank that is alone.
+  std::unique_ptr<SharedMemory> begin();
+  // Behind it the first one tells the others. `memory` is what begin() gave.
+  void end(SharedMemory* memory);
+
+ private:
+  Comm& ranks_;
+  std::vector<int> members_;  // ascending
+  int least_size_ = 1;
+};
+
+// Has data ranks share weights that do not train, where --shard-weights does not divide them, and
+// notes how many do. Collective.
+void share_weights(Comm& ranks, StageOptions& stages);
+
+}  // namespace strata::apps

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/shared_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "backend/aligned_map.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/process_memory.h"
+
+namespace strata {
+namespace {
+
+[[noreturn]] void fail(ErrorCode code, const std::string& what, int error) {
+  throw Error(code, fmt::format("shared memory: {}: {}", what, std::strerror(error)));
+}
+
+}  // namespace
+
+SharedMemory::SharedMemory(const SharedPlace& place) : is_filled_(true), bytes_(place.bytes) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", place.process, place.descriptor);
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail(ErrorCode::kIo, path, errno);
+  struct stat file = {};
+  if (::fstat(descriptor_, &file) == 0 && file.st_ino == place.file && file.st_size == place.bytes)
+    return;
+  ::close(descriptor_);
+  throw Error(ErrorCode::kIo,
+              fmt::format("shared memory: {}: not what that process has published", path));
+}
+
+SharedMemory::~SharedMemory() {
+  CHECK(data_ == nullptr);
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void* SharedMemory::allocate(int64_t bytes) {
+  CHECK(data_ == nullptr, bytes);
+  if (is_filled_) {
+    CHECK(bytes == bytes_, bytes, bytes_);
+    data_ = map_aligned(descriptor_, bytes, MAP_PRIVATE);
+  } else {
+    CHECK(descriptor_ < 0, bytes);
+    // Asked for more than there is, the system would look for it until it ends some process.
+    if (bytes > usable_memory())
+      fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), ENOMEM);
+    bytes_ = bytes;
+    descriptor_ = ::memfd_create("strata", MFD_CLOEXEC);
+    if (descriptor_ < 0) fail(ErrorCode::kResourceExhausted, "no file", errno);
+    // What the machine does not have is a fault now, and not of whoever first writes there.
+    const int full = ::posix_fallocate(descriptor_, 0, bytes);
+    if (full != 0) fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), full);
+    data_ = map_aligned(descriptor_, bytes, MAP_SHARED);
+  }
+  if (data_ == nullptr) fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), errno);
+  return data_;
+}
+
+void SharedMemory::release(void* data, int64_t bytes) {
+  CHECK(data == data_ && bytes == bytes_, bytes, bytes_);
+  ::munmap(data_, static_cast<size_t>(bytes_));
+  data_ = nullptr;
+}
+
+SharedPlace SharedMemory::publish() {
+  CHECK(data_ != nullptr && !is_filled_);
+  // In the same place, so that views stay.
+  if (::mmap(data_, static_cast<size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+             descriptor_, 0) == MAP_FAILED)
+    fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes_), errno);
+  struct stat file = {};
+  CHECK(::fstat(descriptor_, &file) == 0);
+  return {.process = ::getpid(), .descriptor = descriptor_, .file = file.st_ino, .bytes = bytes_};
+}
+
+}  // namespace strata
