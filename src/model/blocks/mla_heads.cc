@@ -7,6 +7,8 @@
 namespace strata::model {
 namespace {
 
+enum class Side : uint8_t { kKeys, kValues };
+
 // kv_b_proj of a layer, and what its heads look like.
 struct Heads {
   PanelView weight;
@@ -19,11 +21,9 @@ struct Heads {
         blocks({context.as<MlaConfig>().nope_dim, context.as<MlaConfig>().value_dim}),
         num_heads(context.as<MlaConfig>().num_heads),
         latent(context.as<MlaConfig>().kv_lora_rank) {}
-  [[nodiscard]] PanelView keys(const PanelView& panel, int64_t head) const {
-    return blocks.block(panel, head, /*is_second=*/false);
-  }
-  [[nodiscard]] PanelView values(const PanelView& panel, int64_t head) const {
-    return blocks.block(panel, head, /*is_second=*/true);
+  // The head's rows of kv_b, or of an adapter's B for it.
+  [[nodiscard]] PanelView rows(const PanelView& panel, int64_t head, Side side) const {
+    return blocks.block(panel, head, /*is_second=*/side == Side::kValues);
   }
 };
 
@@ -68,42 +68,44 @@ TensorView run_part(TensorView h, const AdapterSegment& run, const LoraModule& m
   return head_cols(h, head, 0, module.spec.rank).slice_rows(run.begin, run.end);
 }
 
-enum class Side : uint8_t { kKeys, kValues };
-
 // h[:, head] = scale * y B of the head's key or value rows. y [T, P or U].
 void times_b(Pass& pass, const BlockContext& context, const Heads& heads, Side side, int64_t head,
              TensorView y, TensorView h) {
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
-    const PanelView b = side == Side::kKeys ? heads.keys(module->b_panel, head)
-                                            : heads.values(module->b_panel, head);
     ops::gemm_dx(pass.backend,
-                 {.x = y.slice_rows(run.begin, run.end), .w = b, .scale = module->scale},
+                 {.x = y.slice_rows(run.begin, run.end),
+                  .w = heads.rows(module->b_panel, head, side),
+                  .scale = module->scale},
                  run_part(h, run, *module, head));
   }
 }
 
-// The low-rank terms of one head: h times A, or h times the head's rows of B.
+// The low-rank terms of one head: h [T, N, R] times what factor(module) is of each run's.
+template <typename Factor>
 std::span<const ops::LowRankSegment> low_rank_runs(Pass& pass, const BlockContext& context,
-                                                   int64_t head, TensorView h, const Heads* b_heads,
-                                                   Side side) {
+                                                   int64_t head, TensorView h, Factor factor) {
   std::vector<ops::LowRankSegment>& low_rank = pass.lists.low_rank;
   low_rank.clear();
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
     if (module == nullptr) continue;
-    PanelView w = module->a_panel;
-    if (b_heads != nullptr) {
-      w = side == Side::kKeys ? b_heads->keys(module->b_panel, head)
-                              : b_heads->values(module->b_panel, head);
-    }
     low_rank.push_back({.begin = run.begin,
                         .end = run.end,
                         .x = head_cols(h, head, 0, module->spec.rank),
-                        .w = w});
+                        .w = factor(*module)});
   }
   return low_rank;
+}
+
+PanelView a_of(const LoraModule& module) { return module.a_panel; }
+
+// The head's key or value rows of a module's B.
+auto b_of(const Heads& heads, int64_t head, Side side) {
+  return [&heads, head, side](const LoraModule& module) {
+    return heads.rows(module.b_panel, head, side);
+  };
 }
 
 // d_a += per sequence: h_q^T d_q, then d_h_c^T c.
@@ -164,8 +166,8 @@ void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, T
     times_b(pass, context, heads, Side::kKeys, n, nope, h);
     ops::gemm_dx(pass.backend,
                  {.x = nope,
-                  .w = heads.keys(heads.weight, n),
-                  .runs = low_rank_runs(pass, context, n, h, nullptr, Side::kKeys)},
+                  .w = heads.rows(heads.weight, n, Side::kKeys),
+                  .runs = low_rank_runs(pass, context, n, h, a_of)},
                  head_cols(q, n, 0, heads.latent));
   }
 }
@@ -179,8 +181,8 @@ void expand_context(Pass& pass, const BlockContext& context, TensorView latent_c
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     ops::gemm(pass.backend,
               {.x = head_cols(latent_context, n, 0, heads.latent),
-               .w = heads.values(heads.weight, n),
-               .runs = low_rank_runs(pass, context, n, h, &heads, Side::kValues)},
+               .w = heads.rows(heads.weight, n, Side::kValues),
+               .runs = low_rank_runs(pass, context, n, h, b_of(heads, n, Side::kValues))},
               head_cols(expanded, n, 0, heads.blocks.second));
   }
 }
@@ -204,8 +206,8 @@ void expand_context_backward(Pass& pass, const BlockContext& context, TensorView
     times_b(pass, context, heads, Side::kValues, n, d, h.d_context_h);
     ops::gemm_dx(pass.backend,
                  {.x = d,
-                  .w = heads.values(heads.weight, n),
-                  .runs = low_rank_runs(pass, context, n, h.d_context_h, nullptr, Side::kValues)},
+                  .w = heads.rows(heads.weight, n, Side::kValues),
+                  .runs = low_rank_runs(pass, context, n, h.d_context_h, a_of)},
                  head_cols(d_latent_context, n, 0, heads.latent));
   }
 }
@@ -220,8 +222,8 @@ void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView
             h.q_h);
     ops::gemm(pass.backend,
               {.x = head_cols(d_q, n, 0, heads.latent),
-               .w = heads.keys(heads.weight, n),
-               .runs = low_rank_runs(pass, context, n, h.d_q_h, &heads, Side::kKeys)},
+               .w = heads.rows(heads.weight, n, Side::kKeys),
+               .runs = low_rank_runs(pass, context, n, h.d_q_h, b_of(heads, n, Side::kKeys))},
               head_cols(d_q_raw, n, 0, heads.blocks.first));
   }
 }

@@ -21,25 +21,23 @@ TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Sh
   return view;
 }
 
-PageQueue* Offloaded::queue_of(Backend& backend, int64_t layer) {
+void Offloaded::ask(Backend& backend, int64_t layer, Move move) {
   asked_.clear();
   for (const Piece& piece : pieces_) {
     if (piece.layer == layer) asked_.push_back(piece.range);
   }
-  if (asked_.empty() || backend.offload() == nullptr) return nullptr;
-  return &backend.offload()->queue();
+  if (asked_.empty() || backend.offload() == nullptr) return;
+  (backend.offload()->queue().*move)(asked_);
 }
 
 void Offloaded::write_behind(Backend& backend, int64_t layer) {
-  if (PageQueue* queue = queue_of(backend, layer)) queue->write_behind(asked_);
+  ask(backend, layer, &PageQueue::write_behind);
 }
 
 void Offloaded::read_ahead(Backend& backend, int64_t layer) {
-  if (PageQueue* queue = queue_of(backend, layer)) queue->read_ahead(asked_);
+  ask(backend, layer, &PageQueue::read_ahead);
 }
 
-void Offloaded::let_go(Backend& backend, int64_t layer) {
-  if (PageQueue* queue = queue_of(backend, layer)) queue->let_go(asked_);
-}
+void Offloaded::let_go(Backend& backend, int64_t layer) { ask(backend, layer, &PageQueue::let_go); }
 
 }  // namespace strata::model

@@ -4,9 +4,11 @@
 // offloaded, and where a pass is counted, moving does nothing. Engine thread only.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/page_queue.h"
 
 namespace strata::model {
 
@@ -28,11 +30,12 @@ class Offloaded {
     int64_t layer = 0;
     PageRange range;
   };
-  // Fills asked_; null where there is nothing to move.
-  PageQueue* queue_of(Backend& backend, int64_t layer);
+  // Has the queue move the layer's pieces; nothing where there are none, or no queue.
+  using Move = void (PageQueue::*)(std::span<const PageRange> ranges);
+  void ask(Backend& backend, int64_t layer, Move move);
 
   std::vector<Piece> pieces_;
-  std::vector<PageRange> asked_;  // of a layer
+  std::vector<PageRange> asked_;  // of a layer, while they are asked for
 };
 
 }  // namespace strata::model
