@@ -180,8 +180,8 @@ class IdleConnections {
 };
 
 // A Connection has a stream, a buffer, `counted` (its address here), `held` (its bytes here),
-// `tenant` and `idle_order` for IdleConnections, and `is_evicted`: it counts no longer, and is
-// about to end.
+// `tenant` and `idle_order` for IdleConnections, `has_place`, and `is_evicted`: it counts no
+// longer, and is about to end.
 template <typename Connection>
 class Places {
  public:
@@ -194,9 +194,10 @@ class Places {
       return option;
     return make_place() ? try_take(one) : option;
   }
+  // Of one that has none, nothing.
   void leave(Connection& one) {
+    if (!std::exchange(one.has_place, false)) return;
     limit_.resize(one.counted, one.held, 0);
-    if (one.is_evicted) return;
     idles_.closed(one);
     limit_.close(one.counted);
   }
@@ -231,8 +232,9 @@ class Places {
   std::string_view try_take(Connection& one) {
     const std::string_view option = limit_.open(one.counted);
     if (!option.empty()) return option;
+    one.has_place = true;  // leave() is right from here on, whatever throws
     if (!hold(one)) {
-      limit_.close(one.counted);
+      leave(one);
       return "--max-connection-bytes";
     }
     idles_.opened(one);

@@ -17,9 +17,11 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
+#include <exception>
 #include <future>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -47,7 +49,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using Protocol = Stream::Protocol;
 
-constexpr double kQuietSeconds = 10;    // between two lines of the log about refused connections
+constexpr double kQuietSeconds = 10;    // between two lines of the log about lost connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
 std::chrono::steady_clock::duration in_seconds(double seconds) {
@@ -78,7 +80,8 @@ struct HttpServer::State {
     std::string counted;      // where it counts, as far as that is known before a request
     int64_t held = 0;         // bytes that it counts with
     uint64_t idle_order = 0;
-    std::string tenant;       // of the last request; empty: it had no key that holds
+    std::string tenant;  // of the last request; empty: it had no key that holds
+    bool has_place = false;
     bool is_evicted = false;  // ends, and has no place any more
   };
 
@@ -94,12 +97,14 @@ struct HttpServer::State {
             {options.max_connections, options.max_connections_per_address, options.connections}) {}
 
   asio::awaitable<void> accept_connections();
+  asio::awaitable<void> rest_after(std::exception_ptr fault);
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
   asio::awaitable<bool> greet(Connection& connection);
   asio::awaitable<bool> exchange(Connection& connection);
   asio::awaitable<bool> read_rest(Connection& connection, const Incoming& from, Request& request);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit(Connection& connection);
+  void end(const std::shared_ptr<Connection>& connection);
   asio::awaitable<Response> run_handler(Connection& connection, Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
@@ -128,35 +133,59 @@ struct HttpServer::State {
   std::optional<asio::basic_socket_acceptor<Protocol>> acceptor;
   std::set<std::shared_ptr<Connection>> connections;
   std::vector<std::pair<double, std::function<void()>>> repeated;
-  double told_of_refusals = -kQuietSeconds;
+  double told_of_refusals = -kQuietSeconds, told_of_faults = -kQuietSeconds;
   bool stopping = false;
   int bound_port = 0;
   std::thread thread;
 };
 
+// What cannot be accepted or held, without memory or descriptors, is lost alone.
 asio::awaitable<void> HttpServer::State::accept_connections() {
+  std::exception_ptr fault;  // of the one before
   for (;;) {
-    error_code fault;
-    Protocol::socket socket =
-        co_await acceptor->async_accept(asio::redirect_error(asio::use_awaitable, fault));
-    if (stopping) co_return;
-    if (fault) {
-      // Out of descriptors, most likely: those in use must end first.
-      log(LogLevel::kWarning, fmt::format("http: accept: {}", fault.message()));
-      asio::steady_timer pause(io, in_seconds(0.1));
-      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, fault));
-      continue;
-    }
+    std::shared_ptr<Connection> connection;
     try {
-      socket.set_option(asio::ip::tcp::no_delay(true), fault);
-      auto connection = std::make_shared<Connection>(std::move(socket), tls);
-      if (!admit(*connection)) continue;
+      if (fault) co_await rest_after(std::exchange(fault, nullptr));
+      if (stopping) co_return;
+      Protocol::socket socket = co_await acceptor->async_accept(asio::use_awaitable);
+      if (stopping) co_return;
+      error_code ignored;
+      socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+      connection = std::make_shared<Connection>(std::move(socket), tls);
       connections.insert(connection);
-      asio::co_spawn(io, serve(connection), asio::detached);
-    } catch (const std::exception& error) {  // out of memory: this connection alone is lost
-      log(LogLevel::kError, fmt::format("http: accept: {}", error.what()));
+      if (admit(*connection)) {
+        asio::co_spawn(io, serve(connection), asio::detached);
+      } else {
+        connections.erase(connection);
+      }
+    } catch (const std::exception&) {
+      if (stopping) co_return;
+      fault = std::current_exception();
+      if (connection) end(connection);
     }
   }
+}
+
+// Those in use must end first.
+asio::awaitable<void> HttpServer::State::rest_after(std::exception_ptr fault) {
+  if (now_seconds() - told_of_faults >= kQuietSeconds) {
+    told_of_faults = now_seconds();
+    try {
+      std::rethrow_exception(fault);
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, fmt::format("http: accept: {}", error.what()));
+    }
+  }
+  asio::steady_timer pause(io, in_seconds(0.1));
+  co_await pause.async_wait(asio::use_awaitable);
+}
+
+void HttpServer::State::end(const std::shared_ptr<Connection>& connection) {
+  error_code ignored;
+  connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
+  connection->stream.close();
+  connections.erase(connection);
+  places.leave(*connection);
 }
 
 // False for one connection too many: it is told so, if that takes no time, and closed.
@@ -197,11 +226,7 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
   } catch (const std::exception& error) {
     log(LogLevel::kInfo, fmt::format("http: connection dropped: {}", error.what()));
   }
-  error_code ignored;
-  connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
-  connection->stream.close();
-  connections.erase(connection);
-  places.leave(*connection);
+  end(connection);
 }
 
 // TLS, where the server speaks it. One who does not is told so.

@@ -59,6 +59,42 @@ TEST(ConnectionLimit, AClientBehindAProxyHasHalfOfTheBytes) {
   EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).refused_by(), "");
 }
 
+// As much of a connection as a place needs.
+struct Guest {
+  struct {
+    [[nodiscard]] bool is_secured() const { return false; }
+    void close() {}
+  } stream;
+  std::string buffer;
+  std::string counted, tenant;
+  int64_t held = 0;
+  uint64_t idle_order = 0;
+  bool has_place = false, is_evicted = false;
+};
+
+// One whose acceptance ended before it had one, or behind a refusal.
+TEST(Places, WhoHasNoneGivesNoneBack) {
+  Places<Guest> places(ConnectionLimit(1, 9, SharedLimit(1 << 20)));
+  Guest first, second, third;
+  EXPECT_EQ(places.take(first), "");
+  places.leave(second);
+  EXPECT_EQ(places.limit().num_open(), 1);
+  places.asks(first, "tenant");  // nobody can have its place
+  EXPECT_EQ(places.take(third), "--max-connections");
+  places.leave(third);
+  EXPECT_EQ(places.limit().num_open(), 1);
+  places.leave(first);
+  places.leave(first);
+  EXPECT_EQ(places.limit().num_open(), 0);
+
+  // Of one for whose bytes there is no space either.
+  Places<Guest> small(ConnectionLimit(9, 9, SharedLimit(100)));
+  Guest large;
+  EXPECT_EQ(small.take(large), "--max-connection-bytes");
+  small.leave(large);
+  EXPECT_EQ(small.limit().num_open(), 0);
+}
+
 struct Idle {
   std::string tenant;
   uint64_t idle_order = 0;
