@@ -109,14 +109,15 @@ std::string text_of(const AuditLine& line) {
 
 struct AuditLog::Writer {
   explicit Writer(std::string name) : path(std::move(name)), file(open_log(path)) {
+    if (file < 0) {  // before anything else opens a file
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--audit {}: {}", path, std::strerror(errno)));
+    }
     const Tail tail = read_tail(path);
     is_whole = tail.is_whole;
     chain = tail.chain;
     number = tail.number;
     warn_of_readers();
-    if (file >= 0) return;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--audit {}: {}", path, std::strerror(errno)));
   }
   ~Writer() { ::close(file); }
   Writer(const Writer&) = delete;

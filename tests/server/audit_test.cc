@@ -84,6 +84,11 @@ TEST(AuditLog, AppendsALineOfJsonForEach) {
 
 TEST(AuditLog, NamesTheOptionOfAFileThatCannotBeOpened) {
   EXPECT_THAT(error_of([] { AuditLog("/nowhere/audit"); }), HasSubstr("--audit /nowhere/audit"));
+  // With the fault of that, not of a look at what is not there: in /sys nobody may make a file.
+  ASSERT_LT(::open("/sys/audit", O_WRONLY | O_CREAT, 0600), 0);
+  const std::string fault = std::strerror(errno);
+  ASSERT_NE(fault, std::strerror(ENOENT));
+  EXPECT_THAT(error_of([] { AuditLog("/sys/audit"); }), HasSubstr("--audit /sys/audit: " + fault));
 }
 
 TEST(AuditLog, AFullDiskDropsLinesAndARotationGoesOn) {
