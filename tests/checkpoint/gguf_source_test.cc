@@ -238,8 +238,9 @@ TEST_F(GgufSourceTest, ModelsThatAreNotSupportedAreNamed) {
   expect(with("llama", testing::key_text("llama.rope.scaling.type", "longrope")),
          "got 'longrope', supported are none, linear and yarn");
   expect(with("llama", testing::key_f32("llama.rope.freq_base", std::nanf(""))),
-         "differs by layer");
-  expect(with("llama", testing::key_f32("llama.rope.freq_base", INFINITY)), "no finite number");
+         "key 'llama.rope.freq_base': got nan, want a finite number");
+  expect(with("llama", testing::key_f32("llama.rope.freq_base", INFINITY)),
+         "key 'llama.rope.freq_base': got inf, want a finite number");
   expect(with("llama", testing::key_list("llama.attention.key_length", 4, 2,
                                          raw<uint32_t>(4) + raw<uint32_t>(8))),
          "differs by layer");

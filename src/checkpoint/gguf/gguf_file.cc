@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <unordered_set>
 
@@ -306,7 +307,9 @@ auto only(const GgufKeys& keys, std::string_view key, const GgufValue* value,
   }
   const Item first = list->front();
   for (const auto& item : *list) {
-    if (item != first) keys.fail(key, "differs by layer, which is not supported");
+    // Of a NaN it is said elsewhere what it is.
+    if (item != first && !(item != item && first != first))
+      keys.fail(key, "differs by layer, which is not supported");
   }
   return first;
 }
@@ -323,6 +326,7 @@ double GgufKeys::number(std::string_view key, std::optional<double> fallback) co
   const GgufValue* value = find(key);
   if (value == nullptr && fallback) return *fallback;
   const double number = only<GgufValue::Numbers>(*this, key, value, "a number");
+  if (!std::isfinite(number)) fail(key, fmt::format("got {}, want a finite number", number));
   // The shortest decimal of 32 bits is what the writer's double was.
   if (!value->is_f32) return number;
   return std::stod(fmt::format("{}", static_cast<float>(number)));
