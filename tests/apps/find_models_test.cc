@@ -308,6 +308,9 @@ TEST_F(FindModels, PullTakesNamesOfTheHubAlone) {
     EXPECT_THAT(ran.err, HasSubstr("want ORG/NAME")) << bad;
   }
   EXPECT_FALSE(fs::exists(root_ + "/called"));
+  // An underscore is a letter there.
+  EXPECT_THAT(run({"pull", "--", "_a/b_"}).err, HasSubstr("in no cache of the hub"));
+  EXPECT_TRUE(fs::exists(root_ + "/called"));
 }
 
 TEST_F(FindModels, WhatIsNoModelIsCalledWhatItIs) {

@@ -26,7 +26,8 @@ bool is_letter_or_digit(char c) {
 
 bool is_hub_name_part(std::string_view part) {
   if (part.empty() || part.size() > kMostNameBytes) return false;
-  if (!is_letter_or_digit(part.front()) || !is_letter_or_digit(part.back())) return false;
+  const auto ends_word = [](char c) { return is_letter_or_digit(c) || c == '_'; };
+  if (!ends_word(part.front()) || !ends_word(part.back())) return false;
   for (const char c : part) {
     if (!is_letter_or_digit(c) && c != '.' && c != '_' && c != '-') return false;
   }

@@ -10,7 +10,7 @@
 namespace strata::apps {
 
 // "ORG/NAME" as the hub allows it: each part of letters, digits, '.', '_' and '-', 96 at most,
-// begun and ended by a letter or digit, without "--" and "..".
+// begun and ended by neither '.' nor '-', without "--" and "..".
 bool is_hub_name(std::string_view text);
 
 // The folder of the model's files, of the first cache that has it: what refs/main names, or the
