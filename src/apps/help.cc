@@ -45,36 +45,6 @@ std::string two_columns(const std::string& left, const std::string& text) {
   return out + '\n';
 }
 
-std::string row_help(const OptionRow& row) {
-  const bool is_flag = row.kind == OptionKind::kFlag;
-  const std::string unit = row.unit.empty() ? ""
-                           : is_flag        ? fmt::format("[={}]", row.unit)
-                                            : " " + row.unit;
-  const std::string left = row.is_positional ? "  " + upper(row.name)
-                           : row.may_be_bare ? fmt::format("  [--{}]{}", row.name, unit)
-                                             : fmt::format("  --{}{}", row.name, unit);
-  std::string text = row.help;
-  if (!row.aliases.empty()) text += fmt::format(" (also --{})", fmt::join(row.aliases, ", --"));
-  if (row.is_required && row.required_unless.empty()) text += " (required)";
-  if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
-  return two_columns(left, text);
-}
-
-std::string usage(const CommandText& command, const OptionTable& table) {
-  std::string line = "Usage: strata " + command.name;
-  for (const OptionRow& row : table.rows()) {
-    if (row.is_positional || row.may_be_bare) {
-      line += row.is_required ? " " + upper(row.name) : fmt::format(" [{}]", upper(row.name));
-    }
-  }
-  for (const OptionRow& row : table.rows()) {
-    if (row.is_required && !row.is_positional && !row.may_be_bare) {
-      line += fmt::format(" --{} {}", row.name, row.unit);
-    }
-  }
-  return line + " [OPTIONS]\n";
-}
-
 std::vector<std::string> headings_of(const std::vector<const OptionRow*>& rows) {
   std::vector<std::string> headings;
   for (const OptionRow* row : rows) {
@@ -93,12 +63,45 @@ std::string rows_help(const std::vector<const OptionRow*>& rows) {
       out += fmt::format("\n{}:\n", row->group.empty() ? "Options" : row->group);
     }
     heading = &row->group;
-    out += row_help(*row);
+    out += two_columns("  " + row_title(*row), row_text(*row));
   }
   return out;
 }
 
 }  // namespace
+
+std::string usage(const CommandText& command, const OptionTable& table) {
+  std::string line = "strata " + command.name;
+  for (const OptionRow& row : table.rows()) {
+    if (row.is_positional || row.may_be_bare) {
+      line += row.is_required ? " " + upper(row.name) : fmt::format(" [{}]", upper(row.name));
+    }
+  }
+  for (const OptionRow& row : table.rows()) {
+    if (row.is_required && !row.is_positional && !row.may_be_bare) {
+      line += fmt::format(" --{} {}", row.name, row.unit);
+    }
+  }
+  return line + " [OPTIONS]";
+}
+
+std::string row_title(const OptionRow& row) {
+  const bool is_flag = row.kind == OptionKind::kFlag;
+  const std::string unit = row.unit.empty() ? ""
+                           : is_flag        ? fmt::format("[={}]", row.unit)
+                                            : " " + row.unit;
+  return row.is_positional ? upper(row.name)
+         : row.may_be_bare ? fmt::format("[--{}]{}", row.name, unit)
+                           : fmt::format("--{}{}", row.name, unit);
+}
+
+std::string row_text(const OptionRow& row) {
+  std::string text = row.help;
+  if (!row.aliases.empty()) text += fmt::format(" (also --{})", fmt::join(row.aliases, ", --"));
+  if (row.is_required && row.required_unless.empty()) text += " (required)";
+  if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
+  return text;
+}
 
 std::vector<const OptionRow*> grouped_rows(const OptionTable& table) {
   std::vector<const OptionRow*> rows;
@@ -119,7 +122,7 @@ std::string command_help(const CommandText& command, const OptionTable& table, b
   for (const OptionRow* row : grouped_rows(table)) {
     (all || !marks || row->is_common ? shown : others).push_back(row);
   }
-  std::string out = fmt::format("{}\n\n{}", command.help, usage(command, table));
+  std::string out = fmt::format("{}\n\nUsage: {}\n", command.help, usage(command, table));
   out += rows_help(shown) + "\n";
   out += two_columns("  --help", marks ? "the options that most runs need" : "this text");
   if (marks) {

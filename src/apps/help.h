@@ -13,6 +13,13 @@ namespace strata::apps {
 // that marks some so, and where the others are. Lines of 100 columns at most.
 std::string command_help(const CommandText& command, const OptionTable& table, bool all);
 
+// How a command is typed: "strata chat MODEL [OPTIONS]".
+std::string usage(const CommandText& command, const OptionTable& table);
+// What a row is typed as, "[--model] TEXT"; and what it is about, whether it is required, and its
+// default.
+std::string row_title(const OptionRow& row);
+std::string row_text(const OptionRow& row);
+
 // All rows, those of one heading together, in the order in which headings come first.
 std::vector<const OptionRow*> grouped_rows(const OptionTable& table);
 

@@ -33,23 +33,6 @@ std::string head(const std::string& page, const std::string& about) {
                      roff(page), roff(about));
 }
 
-std::string option_name(const OptionRow& row) {
-  const std::string name =
-      row.is_positional ? row.name : fmt::format("--{}", fmt::join(row.names(), ", --"));
-  if (row.is_positional) return name;
-  if (row.kind == OptionKind::kFlag)
-    return row.unit.empty() ? name : fmt::format("{}[={}]", name, row.unit);
-  return name + (row.unit.empty() ? " VALUE" : " " + row.unit);
-}
-
-std::string option_text(const OptionRow& row) {
-  std::string text = row.help;
-  if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
-  if (row.kind == OptionKind::kList) text += "; repeatable";
-  if (row.is_required && row.required_unless.empty()) text += "; required";
-  return text;
-}
-
 // In single quotes of a shell.
 std::string quoted(const std::string& text) {
   std::string out = "'";
@@ -84,14 +67,14 @@ std::string names_of(std::span<const DocumentedCommand> commands) {
 std::string man_page(const DocumentedCommand& command) {
   const CommandText& text = command.text;
   std::string out = head("strata-" + text.name, text.help);
-  out += fmt::format(".SH SYNOPSIS\n.B strata {}\n[options]\n.SH OPTIONS\n", text.name);
+  out += fmt::format(".SH SYNOPSIS\n{}\n.SH OPTIONS\n", roff(usage(text, *command.table)));
   std::string group;
   for (const OptionRow* row : grouped_rows(*command.table)) {
     if (row->group != group && !row->group.empty()) {
       out += fmt::format(".SS {}\n", roff(row->group));
     }
     group = row->group;
-    out += fmt::format(".TP\n.B {}\n{}\n", roff(option_name(*row)), roff(option_text(*row)));
+    out += fmt::format(".TP\n.B {}\n{}\n", roff(row_title(*row)), roff(row_text(*row)));
   }
   if (!text.examples.empty()) {
     out += fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", roff(text.examples));

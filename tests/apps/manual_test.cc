@@ -118,6 +118,16 @@ TEST(ManPage, LinesOfTextAreNoRequests) {
   EXPECT_THAT(page, HasSubstr("\n\\&'quoted\n\\&.dot"));
 }
 
+// As --help has it, and `strata help` types it.
+TEST(ManPage, TheSynopsisHasTheCommandsArgument) {
+  auto table = std::make_shared<OptionTable>();
+  std::string model;
+  table->text("model", model, "of the hub, or a folder").required().or_bare();
+  const std::string page = man_page({{"c", "a command", ""}, table});
+  EXPECT_THAT(page, HasSubstr(".SH SYNOPSIS\nstrata c MODEL [OPTIONS]\n"));
+  EXPECT_THAT(page, HasSubstr("\n.B [\\-\\-model] TEXT\nof the hub, or a folder (required)\n"));
+}
+
 TEST(ZshCompletion, HelpCannotEndItsQuotes) {
   auto table = std::make_shared<OptionTable>();
   std::string field;
