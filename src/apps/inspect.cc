@@ -227,7 +227,7 @@ int run_inspect(const InspectOptions& options) {
     findings.warnings = std::move(parsed.warnings);
   });
   look(findings, [&] { look_at_weights(options, findings); });
-  look(findings, [&] { look_at_text(texts ? *texts : open_texts(options.model), findings); });
+  if (texts) look(findings, [&] { look_at_text(*texts, findings); });
   if (options.json) {
     print_json(options, findings);
   } else {

@@ -40,7 +40,7 @@ std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& 
 // become too long; `param` is what the prompt came in.
 void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
                     std::optional<int64_t> max_tokens, std::string_view param, api::Sample& sample);
-// That the JSON of an answer with so many tokens takes, about.
+// What the JSON of an answer with so many tokens takes, about.
 double answer_bytes(const Telling& telling, double tokens);
 // Throws where the answer's JSON could become too long.
 void check_answer_size(const AnswerOrder& order);
