@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <numeric>
 #include <stdexcept>
@@ -18,6 +20,7 @@
 #include "backend/group_comm.h"
 #include "backend/mpi_comm.h"
 #include "backend/thread_comm.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "tests/base/sanitizer.h"
 
@@ -113,6 +116,30 @@ void a_thread_answers_any_rank(Comm& comm) {
   }
 }
 
+// A large one arrives while its sender computes, and calls nothing of its Comm.
+void messages_move_while_their_sender_computes(Comm& comm) {
+  constexpr double kLongest = 60.0;  // seconds
+  std::vector<uint8_t> large(static_cast<size_t>(8 * kChunkBytes));
+  const auto arrived = [](int process) {
+    return testing::TempDir() + "strata_arrived_" + std::to_string(process);
+  };
+  if (comm.rank() == 1) {
+    const int process = receive_int(comm, 0, 1);
+    comm.receive_bytes(0, 2, large.data(), std::ssize(large));
+    std::ofstream(arrived(process)) << "all of it";
+    return;
+  }
+  const std::string file = arrived(::getpid());
+  std::filesystem::remove(file);
+  send_int(comm, 1, 1, ::getpid());
+  comm.send_bytes(1, 2, large.data(), std::ssize(large));
+  const double end = now_seconds() + kLongest;
+  while (!std::filesystem::exists(file) && now_seconds() < end) {
+  }
+  EXPECT_TRUE(std::filesystem::exists(file));
+  std::filesystem::remove(file);
+}
+
 // Large ones too: nobody waits for what nobody receives.
 void what_nobody_receives_is_dropped(Comm& comm) {
   const std::vector<uint8_t> large(static_cast<size_t>(3 * kChunkBytes));
@@ -146,6 +173,7 @@ constexpr Case kCases[] = {
     {"ChannelGrows", 1, channel_grows_while_its_oldest_is_in_the_middle},
     {"TensorsAndGatheredValues", 3, tensors_and_gathered_values},
     {"LargeMessagesCross", 2, large_messages_cross},
+    {"MessagesMoveMeanwhile", 2, messages_move_while_their_sender_computes},
     {"AThreadAnswersAnyRank", 3, a_thread_answers_any_rank},
     {"WhatNobodyReceivesIsDropped", 2, what_nobody_receives_is_dropped},
     {"AFailedRankStopsOthers", 3, a_failed_rank_stops_those_that_wait, "rank 1 found a fault"},
