@@ -70,8 +70,7 @@ void* FileAllocator::allocate(int64_t bytes) {
   };
   File file{open_nameless_file(dir_)};
   if (file.descriptor < 0) fail("no file", errno);
-  // A full disk is a fault now, and not of whoever first writes there.
-  const int full = ::posix_fallocate(file.descriptor, 0, bytes);
+  const int full = reserve_space(file.descriptor, bytes);
   if (full != 0) fail("no space", full);
   void* data = map_aligned(file.descriptor, bytes, MAP_SHARED);
   if (data == nullptr) fail("no mapping", errno);

@@ -14,6 +14,7 @@
 #include "backend/aligned_map.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/process_memory.h"
 
 namespace strata {
@@ -30,7 +31,8 @@ SharedMemory::SharedMemory(const SharedPlace& place) : is_filled_(true), bytes_(
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) fail(ErrorCode::kIo, path, errno);
   struct stat file = {};
-  if (::fstat(descriptor_, &file) == 0 && file.st_ino == place.file && file.st_size == place.bytes)
+  if (::fstat(descriptor_, &file) == 0 && file.st_dev == place.device &&
+      file.st_ino == place.file && file.st_size == place.bytes)
     return;
   ::close(descriptor_);
   throw Error(ErrorCode::kIo,
@@ -45,7 +47,12 @@ SharedMemory::~SharedMemory() {
 void* SharedMemory::allocate(int64_t bytes) {
   CHECK(data_ == nullptr, bytes);
   if (is_filled_) {
-    CHECK(bytes == bytes_, bytes, bytes_);
+    if (bytes != bytes_) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("shared memory: {} bytes where another process has {}: have the "
+                              "model's files changed meanwhile?",
+                              bytes, bytes_));
+    }
     data_ = map_aligned(descriptor_, bytes, MAP_PRIVATE);
   } else {
     CHECK(descriptor_ < 0, bytes);
@@ -53,10 +60,9 @@ void* SharedMemory::allocate(int64_t bytes) {
     if (bytes > usable_memory())
       fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), ENOMEM);
     bytes_ = bytes;
-    descriptor_ = ::memfd_create("strata", MFD_CLOEXEC);
+    descriptor_ = ::memfd_create("strata", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (descriptor_ < 0) fail(ErrorCode::kResourceExhausted, "no file", errno);
-    // What the machine does not have is a fault now, and not of whoever first writes there.
-    const int full = ::posix_fallocate(descriptor_, 0, bytes);
+    const int full = reserve_space(descriptor_, bytes);
     if (full != 0) fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), full);
     data_ = map_aligned(descriptor_, bytes, MAP_SHARED);
   }
@@ -76,9 +82,16 @@ SharedPlace SharedMemory::publish() {
   if (::mmap(data_, static_cast<size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
              descriptor_, 0) == MAP_FAILED)
     fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes_), errno);
+  if (::fcntl(descriptor_, F_ADD_SEALS,
+              F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+    fail(ErrorCode::kIo, "seals", errno);
   struct stat file = {};
   CHECK(::fstat(descriptor_, &file) == 0);
-  return {.process = ::getpid(), .descriptor = descriptor_, .file = file.st_ino, .bytes = bytes_};
+  return {.process = ::getpid(),
+          .descriptor = descriptor_,
+          .device = file.st_dev,
+          .file = file.st_ino,
+          .bytes = bytes_};
 }
 
 }  // namespace strata

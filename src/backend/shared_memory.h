@@ -14,7 +14,7 @@ namespace strata {
 struct SharedPlace {
   int64_t process = 0;
   int64_t descriptor = -1;
-  uint64_t file = 0;  // that the descriptor is to be
+  uint64_t device = 0, file = 0;  // that the descriptor is to be
   int64_t bytes = 0;
 };
 
@@ -22,7 +22,8 @@ class SharedMemory : public Allocator {
  public:
   // To be filled.
   SharedMemory() = default;
-  // What another process has published, and still has. Error{kIo} where it cannot be read here.
+  // What another process has published, and still has. Error{kIo} where it cannot be read here, as
+  // what never was.
   explicit SharedMemory(const SharedPlace& place);
   ~SharedMemory() override;
   SharedMemory(const SharedMemory&) = delete;
@@ -30,10 +31,11 @@ class SharedMemory : public Allocator {
 
   // Of what another process has filled.
   [[nodiscard]] bool is_filled() const { return is_filled_; }
-  // Once, and of what is filled just as many bytes. Error{kResourceExhausted}.
+  // Once, and of what is filled just as many bytes, else Error{kInvalidArgument}.
+  // Error{kResourceExhausted}.
   void* allocate(int64_t bytes) override;
   void release(void* data, int64_t bytes) override;
-  // Of what was filled here. Others may have it from now on.
+  // Of what was filled here. Others may have it from now on, and nobody can change it any more.
   SharedPlace publish();
 
  private:

@@ -31,6 +31,22 @@ void for_each_in(std::string_view list, Body body) {
   }
 }
 
+// Calls body(node, core) with each core of the machine's nodes.
+template <typename Body>
+void for_each_core_of_nodes(Body body) {
+  constexpr const char* kNodes = "/sys/devices/system/node/";
+  const auto line_of = [](const std::string& path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+  };
+  for_each_in(line_of(fmt::format("{}online", kNodes)), [&](int node) {
+    for_each_in(line_of(fmt::format("{}node{}/cpulist", kNodes, node)),
+                [&](int core) { body(node, core); });
+  });
+}
+
 }  // namespace
 
 int shared_cores() {
@@ -47,16 +63,7 @@ std::vector<int> cores_by_node() {
     cores.push_back(core);
     CPU_CLR(core, &set);
   };
-  constexpr const char* kNodes = "/sys/devices/system/node/";
-  const auto line_of = [](const std::string& path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-  };
-  for_each_in(line_of(fmt::format("{}online", kNodes)), [&](int node) {
-    for_each_in(line_of(fmt::format("{}node{}/cpulist", kNodes, node)), take);
-  });
+  for_each_core_of_nodes([&](int, int core) { take(core); });
   for (int core = 0; core < CPU_SETSIZE; ++core) take(core);  // where the kernel says nothing
   return cores;
 }
@@ -75,6 +82,19 @@ int usable_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
   return std::max(1, CPU_COUNT(&set));
+}
+
+std::string usable_node_list() {
+  cpu_set_t set;
+  std::string list;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return list;
+  int last = -1;
+  for_each_core_of_nodes([&](int node, int core) {
+    if (node == last || core < 0 || core >= CPU_SETSIZE || !CPU_ISSET(core, &set)) return;
+    list += (list.empty() ? "" : ",") + std::to_string(node);
+    last = node;
+  });
+  return list;
 }
 
 std::string usable_core_list() {

@@ -17,5 +17,7 @@ std::vector<int> cores_by_node();
 bool bind_to_cores(std::span<const int> cores);
 // "0,1,6": numbers of the machine's.
 std::string usable_core_list();
+// "0,1": the NUMA nodes that they are on; empty where the kernel says nothing.
+std::string usable_node_list();
 
 }  // namespace strata

@@ -227,6 +227,18 @@ int open_nameless_file(const std::string& folder) {
   return named;
 }
 
+int reserve_space(int descriptor, int64_t bytes) {
+  // Of memory's files all is given back where a signal comes meanwhile: little at a time.
+  constexpr int64_t kPiece = 64 << 20;
+  int fault = 0;
+  for (int64_t first = 0; first < bytes && fault == 0; first += kPiece) {
+    do {
+      fault = ::posix_fallocate(descriptor, first, std::min(kPiece, bytes - first));
+    } while (fault == EINTR);
+  }
+  return fault;
+}
+
 void make_folders(const std::string& path) {
   std::error_code fault;
   std::filesystem::create_directories(path, fault);

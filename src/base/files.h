@@ -84,6 +84,9 @@ void make_folders(const std::string& path);
 // The descriptor of a file without a name in the folder, open to read and write, which is gone when
 // that is closed; -1 with errno.
 int open_nameless_file(const std::string& folder);
+// Takes so many bytes for a file, whose space is a fault now and not of whoever first writes there;
+// 0, or errno.
+int reserve_space(int descriptor, int64_t bytes);
 // Removes a file, when there is one.
 void remove_file(const std::string& path);
 // The folder part of a path: "." without a slash.

@@ -3,12 +3,15 @@
 // another's.
 #include "backend/shared_memory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -83,12 +86,49 @@ TEST_F(SharedMemoryTest, KeepsItsWritesFromOthers) {
   EXPECT_EQ(num_wrong(other), 1);
 }
 
-// Of another process it is there as long as anybody has it.
-TEST_F(SharedMemoryTest, OutlivesWhoFilledIt) {
-  SharedMemory theirs(place_);
-  const Memory other(theirs, kBytes);
-  memory_ = Memory();
-  EXPECT_EQ(num_wrong(other), 0);
+// By a process that has ended since.
+TEST(SharedMemory, OutlivesWhoFilledIt) {
+  int told[2], may_end[2];
+  ASSERT_EQ(::pipe(told), 0);
+  ASSERT_EQ(::pipe(may_end), 0);
+  std::unique_ptr<SharedMemory> theirs;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    SharedMemory owner;
+    Memory memory(owner, kBytes);
+    auto* bytes = static_cast<unsigned char*>(memory.data());
+    for (int64_t i = 0; i < kBytes; ++i) bytes[i] = byte_at(i);
+    const SharedPlace place = owner.publish();
+    char end = 0;
+    const bool ok =
+        ::write(told[1], &place, sizeof place) == sizeof place && ::read(may_end[0], &end, 1) == 1;
+    ::_exit(ok ? 0 : 1);
+  }
+  SharedPlace place;
+  ASSERT_EQ(::read(told[0], &place, sizeof place), static_cast<ssize_t>(sizeof place));
+  theirs = std::make_unique<SharedMemory>(place);
+  ASSERT_EQ(::write(may_end[1], "x", 1), 1);
+  int status = 1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  {
+    const Memory memory(*theirs, kBytes);
+    EXPECT_EQ(num_wrong(memory), 0);
+  }
+  for (const int end : {told[0], told[1], may_end[0], may_end[1]}) ::close(end);
+}
+
+// Nor by who opens it to write.
+TEST_F(SharedMemoryTest, IsChangedByNobody) {
+  const std::string path =
+      "/proc/" + std::to_string(place_.process) + "/fd/" + std::to_string(place_.descriptor);
+  const int file = ::open(path.c_str(), O_RDWR);
+  ASSERT_GE(file, 0);
+  EXPECT_LT(::pwrite(file, "x", 1, 0), 0);
+  EXPECT_LT(::ftruncate(file, 0), 0);
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), MAP_FAILED);
+  ::close(file);
+  EXPECT_EQ(num_wrong(memory_), 0);
 }
 
 TEST_F(SharedMemoryTest, IsRefusedWhereItIsNotWhatWasPublished) {
@@ -98,6 +138,11 @@ TEST_F(SharedMemoryTest, IsRefusedWhereItIsNotWhatWasPublished) {
   SharedPlace other = place_;
   other.file ^= 1;
   EXPECT_THROW(SharedMemory{other}, Error);
+  SharedPlace elsewhere = place_;
+  elsewhere.device ^= 1;
+  EXPECT_THROW(SharedMemory{elsewhere}, Error);
+  SharedMemory smaller(place_);
+  EXPECT_THROW(smaller.allocate(kBytes - 1), Error);
   SharedPlace shorter = place_;
   shorter.bytes -= 1;
   EXPECT_THROW(SharedMemory{shorter}, Error);

@@ -19,6 +19,18 @@ TEST(Cores, AreThoseOfAllNodes) {
   EXPECT_EQ(list, usable_core_list());
 }
 
+TEST(Cores, AreOnNodes) {
+  const std::string all = usable_node_list();
+  EXPECT_TRUE(all.empty() || (all.front() >= '0' && all.front() <= '9')) << all;
+  std::thread([&] {
+    const int last = cores_by_node().back();
+    ASSERT_TRUE(bind_to_cores({&last, 1}));
+    const std::string own = usable_node_list();  // one of them
+    EXPECT_EQ(own.find(','), std::string::npos) << own;
+    EXPECT_TRUE(("," + all + ",").find("," + own + ",") != std::string::npos) << own;
+  }).join();
+}
+
 // Of the thread that asks; how many there were before stays known.
 TEST(Cores, AThreadIsBoundToSome) {
   const int before = usable_cores();

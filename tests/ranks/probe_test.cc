@@ -5,8 +5,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <atomic>
 #include <boost/json.hpp>
+#include <chrono>
+#include <fstream>
 #include <map>
+#include <string>
+#include <thread>
 
 #include "tests/ranks/ranks_fixture.h"
 
@@ -152,6 +158,15 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
   EXPECT_FALSE(stats.at("saved_bytes").as_object().empty());
 }
 
+// Memory that is in files without a disk.
+int64_t machine_shared_bytes() {
+  std::ifstream in("/proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("Shmem:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
 // Of each rank no more than was planned for it, and not much less: with weights that are divided a
 // part of them.
 TEST_F(RanksTest, TakeThePlannedMemory) {
@@ -175,9 +190,26 @@ TEST_F(RanksTest, TakeThePlannedMemory) {
     if (!runs_all() && c.ranks == 2 && !(c.stages == StageOptions())) continue;
     SCOPED_TRACE(fmt::format("{} {} {}", c.division, c.stages.shard_weights, c.method));
     o.method = c.method;
+    const int64_t shared_before = machine_shared_bytes();
+    std::atomic<bool> has_ended = false;
+    int64_t most_shared = 0;
+    std::jthread watch([&] {
+      while (!has_ended) {
+        most_shared = std::max(most_shared, machine_shared_bytes() - shared_before);
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    });
     const Ended ended = run_ranks(c.ranks, dealt(o, "out", c.division, c.stages));
+    has_ended = true;
+    watch.join();
     ASSERT_EQ(ended.code, 0) << ended.text;
     EXPECT_THAT(ended.text, HasSubstr("MPI"));
+    if (c.method == "lora") {
+      // Weights of 57.7 M parameters in bf16, once; and what MPI has there.
+      constexpr double kOnce = 57.7e6 * 2;
+      EXPECT_GT(static_cast<double>(most_shared), 0.9 * kOnce);
+      EXPECT_LT(static_cast<double>(most_shared), 1.6 * kOnce);
+    }
     // Weights that do not train are there once.
     const bool is_shared =
         ended.text.find("weights that 2 of a machine have together") != std::string::npos;

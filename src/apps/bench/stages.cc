@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "apps/bench/figures.h"
 #include "apps/bench/inputs.h"
@@ -28,13 +29,41 @@
 namespace strata::apps {
 namespace {
 
+// Without a model of a shape of its own, whose weights are no file's.
+LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
+  if (!options.model.empty()) {
+    LoadSpec spec = read_spec({.model = options.model,
+                               .dtype = options.dtype,
+                               .weights = options.weights,
+                               .recompute = work.recompute,
+                               .offload = options.offload,
+                               .threads = options.threads});
+    spec.weights = usable_weights(spec.weights, options.method);
+    return spec;
+  }
+  LoadSpec spec;
+  spec.parsed.config = bench_config(work.shape);
+  spec.dtype = parse_dtype(options.dtype, spec.parsed.config);
+  spec.recompute = parse_recompute(work.recompute);
+  spec.offload = options.offload;
+  return spec;
+}
+
+RankFacts facts_to_bench(const LoadSpec& spec, BenchOptions options) {
+  const OptionTable table = options_of(options);
+  RankFacts facts = options.model.empty() ? facts_of(table) : facts_of(spec, table);
+  add_schedule(options.stages, facts);
+  return facts;
+}
+
 class StagesBench {
  public:
   // `stages`: as the options have them, or as processes do.
-  StagesBench(const StagedWork& work, const BenchOptions& options, const StageOptions& stages)
+  StagesBench(const StagedWork& work, const BenchOptions& options, const StageOptions& stages,
+              LoadSpec spec)
       : work_(work),
         options_(options),
-        spec_(spec_of(work, options)),
+        spec_(std::move(spec)),
         config_(spec_.parsed.config),
         plan_(division_of(config_, stages, spec_).told) {
     if (options.trains_base()) check_sums(plan_, stages);
@@ -48,11 +77,6 @@ class StagesBench {
 
   // As one of ranks that are processes.
   int run_as_process(Comm& comm) {
-    BenchOptions options = options_;
-    const OptionTable table = options_of(options);
-    RankFacts facts = options_.model.empty() ? facts_of(table) : facts_of(spec_, table);
-    add_schedule(options_.stages, facts);
-    check_alike(comm, facts);
     machines_ = static_cast<double>(comm.size()) / comm.ranks_here();
     run_rank(comm);
     if (comm.rank() == 0) print();
@@ -60,26 +84,6 @@ class StagesBench {
   }
 
  private:
-  // Without a model of a shape of its own, whose weights are no file's.
-  static LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
-    if (!options.model.empty()) {
-      LoadSpec spec = read_spec({.model = options.model,
-                                 .dtype = options.dtype,
-                                 .weights = options.weights,
-                                 .recompute = work.recompute,
-                                 .offload = options.offload,
-                                 .threads = options.threads});
-      spec.weights = usable_weights(spec.weights, options.method);
-      return spec;
-    }
-    LoadSpec spec;
-    spec.parsed.config = bench_config(work.shape);
-    spec.dtype = parse_dtype(options.dtype, spec.parsed.config);
-    spec.recompute = parse_recompute(work.recompute);
-    spec.offload = options.offload;
-    return spec;
-  }
-
   std::unique_ptr<engine::Runner> load(Comm& comm) const {
     const engine::EngineOptions engine_options = {
         .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
@@ -229,15 +233,18 @@ class StagesBench {
 }  // namespace
 
 int bench_stages(const StagedWork& work, const BenchOptions& options) {
-  if (options.stages.ranks.empty()) return StagesBench(work, options, options.stages).run();
+  if (options.stages.ranks.empty())
+    return StagesBench(work, options, options.stages, spec_of(work, options)).run();
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
     StageOptions stages = stages_of(options.stages, layout);
+    const LoadSpec spec = spec_of(work, options);
+    check_alike(comm, facts_to_bench(spec, options));
     // Random weights are each rank's own.
     if (!options.model.empty() && !options.trains_base()) share_weights(comm, stages);
     StagedWork shared = work;
     shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
     report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
-    const int code = StagesBench(shared, options, stages).run_as_process(comm);
+    const int code = StagesBench(shared, options, stages, spec).run_as_process(comm);
     trace.finish();
     return code;
   });

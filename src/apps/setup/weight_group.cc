@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backend/mpi_comm.h"
-#include "base/check.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -19,13 +19,15 @@ namespace {
 constexpr int64_t kTag = 0;
 constexpr int64_t kProbeBytes = 4096;
 
-// The same number on ranks of one machine as it runs now, and of one host name: where two names
-// are one machine's, somebody wants them apart.
+// The same number on ranks of one machine as it runs now, of one host name (where two names are one
+// machine's, somebody wants them apart), and on the same NUMA nodes: who is bound to one reads its
+// memory there.
 double machine_number() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   constexpr int kKept = 53;  // bits of a double
-  return static_cast<double>(Hash::of(host_name() + "\n" + boot) >> (64 - kKept));
+  return static_cast<double>(Hash::of(host_name() + "\n" + boot + "\n" + usable_node_list()) >>
+                             (64 - kKept));
 }
 
 void send_place(Comm& ranks, int to, const SharedPlace& place) {
@@ -38,26 +40,28 @@ SharedPlace receive_place(Comm& ranks, int from) {
   return place;
 }
 
-// Whether this rank can read what the first one has published.
-bool can_read(Comm& ranks, int first) {
+// Calls body, whose Error is why this rank and that one do not have the weights together.
+template <typename Body>
+bool can_share(const Comm& ranks, int first, Warnings tell, Body body) {
   try {
-    SharedMemory memory(receive_place(ranks, first));
-    return Memory(memory, kProbeBytes).data() != nullptr;
+    body();
+    return true;
   } catch (const Error& error) {
-    log(LogLevel::kWarning,
-        fmt::format("--ranks: rank {} loads a copy of the weights of its own, since it cannot use "
-                    "that of rank {}: {}",
-                    ranks.rank(), first, error.what()));
+    if (tell == Warnings::kTold) {
+      log(LogLevel::kWarning,
+          fmt::format("--ranks: rank {} has a copy of the weights of its own, not rank {}'s: {}",
+                      ranks.rank(), first, error.what()));
+    }
   }
   return false;
 }
 
 }  // namespace
 
-WeightGroup::WeightGroup(Comm& ranks, int data, bool shares)
+WeightGroup::WeightGroup(Comm& ranks, int data, bool shares, Warnings tell)
     : ranks_(ranks), members_({ranks.rank()}) {
   if (!shares) return;
-  std::vector<double> machines, readers;
+  std::vector<double> machines, able;
   ranks.all_gather({{machine_number()}}, machines);
   const auto group_of = [&](int rank) {
     std::vector<int> group;
@@ -68,23 +72,32 @@ WeightGroup::WeightGroup(Comm& ranks, int data, bool shares)
     return group;
   };
   const std::vector<int> near = group_of(ranks.rank());
+  const int first = near.front();
   SharedMemory memory;
   Memory probe;  // until all have answered
-  bool reads = true;
-  if (near.front() == ranks.rank()) {
-    probe = Memory(memory, kProbeBytes);
-    const SharedPlace place = memory.publish();
+  bool can = true;
+  if (first != ranks.rank()) {
+    const SharedPlace place = receive_place(ranks, first);
+    can = can_share(ranks, first, tell, [&] {
+      SharedMemory theirs(place);
+      const Memory mapped(theirs, kProbeBytes);
+    });
+  } else if (near.size() > 1) {
+    SharedPlace place;
+    can = can_share(ranks, first, tell, [&] {
+      probe = Memory(memory, kProbeBytes);
+      place = memory.publish();
+    });
     for (const int other : near) {
-      if (other != ranks.rank()) send_place(ranks, other, place);
+      if (other != first) send_place(ranks, other, place);
     }
-  } else {
-    reads = can_read(ranks, near.front());
   }
-  ranks.all_gather({{reads ? 1.0 : 0.0}}, readers);
+  ranks.all_gather({{can ? 1.0 : 0.0}}, able);
+  const auto is_able = [&](int rank) { return able[static_cast<size_t>(rank)] != 0.0; };
   const auto members_of = [&](int rank) {
     std::vector<int> members = group_of(rank);
-    if (readers[static_cast<size_t>(rank)] == 0.0) return std::vector<int>{rank};
-    std::erase_if(members, [&](int other) { return readers[static_cast<size_t>(other)] == 0.0; });
+    if (!is_able(rank) || !is_able(members.front())) return std::vector<int>{rank};
+    std::erase_if(members, [&](int other) { return !is_able(other); });
     return members;
   };
   members_ = members_of(ranks.rank());
@@ -109,7 +122,8 @@ void WeightGroup::end(SharedMemory* memory) {
 
 void share_weights(Comm& ranks, StageOptions& stages) {
   if (stages.data == 1 || stages.shard_weights) return;
-  stages.weight_sharers = WeightGroup(ranks, stages.data, /*shares=*/true).least_size();
+  stages.weight_sharers =
+      WeightGroup(ranks, stages.data, /*shares=*/true, Warnings::kNone).least_size();
 }
 
 }  // namespace strata::apps

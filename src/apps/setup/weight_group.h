@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightGroup: data ranks of one machine, which have the same stages, and of frozen weights one
-// copy: the first of them reads and packs it, and the others use its memory
-// (backend/shared_memory.h). Ranks that cannot read each other's memory have a copy each.
+// WeightGroup: data ranks of one machine, or of one NUMA node where each is bound to one, which
+// have the same stages, and of frozen weights one copy: the first of them reads and packs it, and
+// the others use its memory (backend/shared_memory.h). Ranks that cannot read each other's memory
+// have a copy each.
 #pragma once
 #include <memory>
 #include <vector>
@@ -15,8 +16,8 @@ namespace strata::apps {
 class WeightGroup {
  public:
   // Collective, of ranks of which so many, one behind the other, have the same stages. One that
-  // shares nothing asks nobody.
-  WeightGroup(Comm& ranks, int data, bool shares);
+  // shares nothing asks nobody. `tell`: why a rank has a copy of its own.
+  WeightGroup(Comm& ranks, int data, bool shares, Warnings tell = Warnings::kTold);
 
   // Ranks that have this one's copy.
   [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
