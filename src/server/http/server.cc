@@ -17,7 +17,6 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <exception>
 #include <future>
 #include <set>
 #include <thread>
@@ -29,6 +28,7 @@
 #include "base/shared_limit.h"
 #include "base/trace.h"
 #include "server/http/body/turns.h"
+#include "server/http/connection.h"
 #include "server/http/handshakes.h"
 #include "server/http/in_flight.h"
 #include "server/http/listener.h"
@@ -49,6 +49,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using Protocol = Stream::Protocol;
 
+constexpr size_t kMostFaultText = 200;
 constexpr double kQuietSeconds = 10;    // between two lines of the log about lost connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
@@ -59,6 +60,13 @@ std::chrono::steady_clock::duration in_seconds(double seconds) {
 
 constexpr size_t kReadWithoutATurn = 4 << 10;  // bytes of a body
 
+// Once in kQuietSeconds, since `last`.
+void tell_rarely(double& last, const std::string& what) {
+  if (now_seconds() - last < kQuietSeconds) return;
+  last = now_seconds();
+  log(LogLevel::kWarning, "http: " + what);
+}
+
 Response response_to(const BodyFault& fault) {
   const bool is_busy = fault.status == 503 || fault.status == 429;
   return is_busy ? busy_response(fault.status, fault.text)
@@ -68,23 +76,6 @@ Response response_to(const BodyFault& fault) {
 }  // namespace
 
 struct HttpServer::State {
-  struct Connection : std::enable_shared_from_this<Connection> {
-    Connection(Protocol::socket&& socket, TlsContext tls)
-        : stream(std::move(socket), std::move(tls)) {}
-    Stream stream;
-    beast::flat_buffer buffer{kMaxBuffer};
-    bool idle = true;         // between two exchanges
-    bool fresh = true;        // nothing has arrived yet
-    std::string address;      // empty: loopback
-    bool is_proxied = false;  // a trusted proxy's
-    std::string counted;      // where it counts, as far as that is known before a request
-    int64_t held = 0;         // bytes that it counts with
-    uint64_t idle_order = 0;
-    std::string tenant;  // of the last request; empty: it had no key that holds
-    bool has_place = false;
-    bool is_evicted = false;  // ends, and has no place any more
-  };
-
   State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
       : options(std::move(opts)),
         router(std::move(table)),
@@ -97,7 +88,6 @@ struct HttpServer::State {
             {options.max_connections, options.max_connections_per_address, options.connections}) {}
 
   asio::awaitable<void> accept_connections();
-  asio::awaitable<void> rest_after(std::exception_ptr fault);
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
   asio::awaitable<bool> greet(Connection& connection);
   asio::awaitable<bool> exchange(Connection& connection);
@@ -139,13 +129,20 @@ struct HttpServer::State {
   std::thread thread;
 };
 
-// What cannot be accepted or held, without memory or descriptors, is lost alone.
+// What cannot be accepted or held, without memory or descriptors, is lost alone; some of those in
+// use must end before the next one.
 asio::awaitable<void> HttpServer::State::accept_connections() {
-  std::exception_ptr fault;  // of the one before
+  std::string fault;  // of the one before; in memory that is there already
+  fault.reserve(kMostFaultText);
   for (;;) {
     std::shared_ptr<Connection> connection;
     try {
-      if (fault) co_await rest_after(std::exchange(fault, nullptr));
+      if (!fault.empty()) {
+        asio::steady_timer pause(io, in_seconds(0.1));
+        co_await pause.async_wait(asio::use_awaitable);
+        tell_rarely(told_of_faults, "accept: " + fault);
+        fault.clear();
+      }
       if (stopping) co_return;
       Protocol::socket socket = co_await acceptor->async_accept(asio::use_awaitable);
       if (stopping) co_return;
@@ -158,26 +155,12 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       } else {
         connections.erase(connection);
       }
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
       if (stopping) co_return;
-      fault = std::current_exception();
+      fault.assign(std::string_view(error.what()).substr(0, kMostFaultText));
       if (connection) end(connection);
     }
   }
-}
-
-// Those in use must end first.
-asio::awaitable<void> HttpServer::State::rest_after(std::exception_ptr fault) {
-  if (now_seconds() - told_of_faults >= kQuietSeconds) {
-    told_of_faults = now_seconds();
-    try {
-      std::rethrow_exception(fault);
-    } catch (const std::exception& error) {
-      log(LogLevel::kWarning, fmt::format("http: accept: {}", error.what()));
-    }
-  }
-  asio::steady_timer pause(io, in_seconds(0.1));
-  co_await pause.async_wait(asio::use_awaitable);
 }
 
 void HttpServer::State::end(const std::shared_ptr<Connection>& connection) {
@@ -199,11 +182,8 @@ bool HttpServer::State::admit(Connection& connection) {
   connection.counted = connection.is_proxied ? "" : counted_network(connection.address);
   const std::string_view option = places.take(connection);
   if (option.empty()) return true;
-  if (now_seconds() - told_of_refusals >= kQuietSeconds) {
-    told_of_refusals = now_seconds();
-    log(LogLevel::kWarning, fmt::format("http: connections are refused: {} are open ({})",
-                                        places.limit().num_open(), option));
-  }
+  tell_rarely(told_of_refusals, fmt::format("connections are refused: {} are open ({})",
+                                            places.limit().num_open(), option));
   if (tls) return false;  // a client that waits for TLS cannot read it
   const std::string text = busy_text(fmt::format("too many connections ({})", option));
   socket.non_blocking(true, fault);
