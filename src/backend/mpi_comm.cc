@@ -130,7 +130,7 @@ class MpiRanks::Link : public Comm {
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
     Operation& operation = take(bytes);
-    if (std::cmp_less(operation.own.capacity(), bytes)) {
+    if (!fits(operation, bytes)) {
       std::vector<std::byte>().swap(operation.own);  // the old one first, and to the byte
       operation.own.reserve(static_cast<size_t>(bytes));
     }
@@ -213,21 +213,27 @@ class MpiRanks::Link : public Comm {
   }
 
   using Operations = std::vector<std::unique_ptr<Operation>>;
-  // A send's, to be used again with its buffer: the smallest that holds so many bytes, if it is not
-  // far too large; or the largest that does not, which then grows; or a new one.
+  // Whether its buffer holds so many bytes, and is not far too large.
+  static bool fits(const Operation& one, int64_t bytes) {
+    const size_t size = one.own.capacity();
+    return std::cmp_greater_equal(size, bytes) &&
+           std::cmp_less_equal(size, 2 * std::max(bytes, kShortMessage));
+  }
+  // A send's, to be used again: the smallest whose buffer fits, or the one with the largest, which
+  // gets another; a new one where all are busy, so that what rests is no more than what was on its
+  // way at once.
   Operation& take(int64_t bytes) {
     const MutexLock lock(mutex_);
     Operations& operations = bytes > kShortMessage ? long_sends_ : short_sends_;
     const auto is_better = [bytes](const Operation& one, const Operation& other) {
+      const bool is_right = fits(one, bytes);
+      if (is_right != fits(other, bytes)) return is_right;
       const size_t size = one.own.capacity(), other_size = other.own.capacity();
-      const bool holds = std::cmp_greater_equal(size, bytes);
-      if (holds != std::cmp_greater_equal(other_size, bytes)) return holds;
-      return holds ? size < other_size : size > other_size;
+      return is_right ? size < other_size : size > other_size;
     };
-    const int64_t most = 2 * std::max(bytes, kShortMessage);
     Operation* best = nullptr;
     for (const auto& operation : operations) {
-      if (operation->busy || std::cmp_greater(operation->own.capacity(), most)) continue;
+      if (operation->busy) continue;
       if (best == nullptr || is_better(*operation, *best)) best = operation.get();
     }
     if (best == nullptr) best = operations.emplace_back(std::make_unique<Operation>()).get();

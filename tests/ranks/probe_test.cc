@@ -168,7 +168,7 @@ int64_t machine_shared_bytes() {
 }
 
 // Of each rank no more than was planned for it, and not much less: with weights that are divided a
-// part of them.
+// part of them. A plan counts all gradients on their way at once, where several rounds allow it.
 TEST_F(RanksTest, TakeThePlannedMemory) {
   TrainOptions o = wide_options("out");
   o.steps = 1;
@@ -218,7 +218,7 @@ TEST_F(RanksTest, TakeThePlannedMemory) {
     int64_t peaks = 0, planned = 0;
     for (const json::value& rank : all.at("ranks").as_array()) {
       EXPECT_LE(rank.at("peak_bytes").as_int64(), rank.at("planned_bytes").as_int64()) << rank;
-      EXPECT_GT(rank.at("peak_bytes").as_int64(), rank.at("planned_bytes").as_int64() * 3 / 4)
+      EXPECT_GT(rank.at("peak_bytes").as_int64(), rank.at("planned_bytes").as_int64() * 2 / 3)
           << rank;
       peaks += rank.at("peak_bytes").as_int64();
       planned += rank.at("planned_bytes").as_int64();
