@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <unordered_set>
 
 #include "base/check.h"
@@ -307,9 +308,10 @@ auto only(const GgufKeys& keys, std::string_view key, const GgufValue* value,
   }
   const Item first = list->front();
   for (const auto& item : *list) {
-    // Of a NaN it is said elsewhere what it is.
-    if (item != first && !(item != item && first != first))
-      keys.fail(key, "differs by layer, which is not supported");
+    if constexpr (std::is_floating_point_v<Item>) {
+      if (!std::isfinite(item)) keys.fail(key, fmt::format("got {}, want a finite number", item));
+    }
+    if (item != first) keys.fail(key, "differs by layer, which is not supported");
   }
   return first;
 }
@@ -326,7 +328,6 @@ double GgufKeys::number(std::string_view key, std::optional<double> fallback) co
   const GgufValue* value = find(key);
   if (value == nullptr && fallback) return *fallback;
   const double number = only<GgufValue::Numbers>(*this, key, value, "a number");
-  if (!std::isfinite(number)) fail(key, fmt::format("got {}, want a finite number", number));
   // The shortest decimal of 32 bits is what the writer's double was.
   if (!value->is_f32) return number;
   return std::stod(fmt::format("{}", static_cast<float>(number)));
