@@ -308,9 +308,8 @@ auto only(const GgufKeys& keys, std::string_view key, const GgufValue* value,
   }
   const Item first = list->front();
   for (const auto& item : *list) {
-    if constexpr (std::is_floating_point_v<Item>) {
+    if constexpr (std::is_floating_point_v<Item>)
       if (!std::isfinite(item)) keys.fail(key, fmt::format("got {}, want a finite number", item));
-    }
     if (item != first) keys.fail(key, "differs by layer, which is not supported");
   }
   return first;
