@@ -7,8 +7,10 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "tensor/view.h"
 
 namespace strata {
@@ -28,6 +30,12 @@ class Comm {
   virtual void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) = 0;
   // Waits for a message of just so many bytes. Throws where another rank has failed meanwhile.
   virtual void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) = 0;
+
+  // All tags are below it.
+  [[nodiscard]] virtual int64_t end_of_tags() const { return INT64_MAX; }
+  // That this rank has failed: of processes that have several ranks all stop at their next receive.
+  // Who started other ranks sees what they throw.
+  virtual void fail(ErrorCode /*code*/, const std::string& /*what*/) {}
 
   // Dense tensors, wherever they lie.
   void send(int to, int64_t tag, TensorView tensor);

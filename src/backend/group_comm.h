@@ -22,6 +22,9 @@ class GroupComm : public Comm {
   [[nodiscard]] int size() const override { return group_.size; }
   [[nodiscard]] int rank_here() const override { return all_.rank_here(); }
   [[nodiscard]] int ranks_here() const override { return all_.ranks_here(); }
+  [[nodiscard]] int64_t end_of_tags() const override {
+    return all_.end_of_tags() - group_.first_tag;
+  }
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override;
   void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override;
 

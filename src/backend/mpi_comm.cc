@@ -126,6 +126,7 @@ class MpiRanks::Link : public Comm {
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] int rank_here() const override { return rank_here_; }
   [[nodiscard]] int ranks_here() const override { return ranks_here_; }
+  [[nodiscard]] int64_t end_of_tags() const override { return highest_tag_; }
 
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
@@ -168,7 +169,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // The first counts.
-  void fail(ErrorCode code, const std::string& what) {
+  void fail(ErrorCode code, const std::string& what) override {
     const MutexLock lock(mutex_);
     if (fault_) return;
     fault_ = {code, what};
@@ -207,8 +208,9 @@ class MpiRanks::Link : public Comm {
     bool ended = false, dead = false, leaving = false;
   };
 
-  static int mpi_tag(int64_t tag) {
-    CHECK(tag >= -1 && tag < INT_MAX, tag);
+  // MPI's are from 0 on.
+  [[nodiscard]] int mpi_tag(int64_t tag) const {
+    CHECK(tag >= -1 && tag < highest_tag_, tag, highest_tag_);
     return static_cast<int>(tag + 1);
   }
 
@@ -304,6 +306,7 @@ class MpiRanks::Link : public Comm {
   void work() {
     name_thread("mpi");
     const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
+    if (fault == nullptr) highest_tag_ = table_.highest_tag();
     {
       const MutexLock lock(mutex_);
       if (fault != nullptr) start_fault_ = fault;
@@ -424,8 +427,8 @@ class MpiRanks::Link : public Comm {
 
   const MpiTable& table_;
   const MpiOptions options_;
-  int rank_ = 0, size_ = 1;             // written before started_
-  int rank_here_ = 0, ranks_here_ = 0;  // by the constructor
+  int rank_ = 0, size_ = 1, highest_tag_ = 0;  // written before started_
+  int rank_here_ = 0, ranks_here_ = 0;         // by the constructor
 
   Mutex mutex_;
   CondVar changed_;  // for who waits

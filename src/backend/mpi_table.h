@@ -7,7 +7,7 @@
 
 namespace strata {
 
-constexpr int kMpiTableVersion = 3;
+constexpr int kMpiTableVersion = 4;
 constexpr const char* kMpiTableSymbol = "strata_mpi_table";
 
 struct MpiTable {
@@ -15,6 +15,8 @@ struct MpiTable {
   // Null, or why it did not start. A message goes in pieces of chunk_bytes at most, since MPI
   // counts bytes in an int.
   const char* (*start)(int64_t chunk_bytes, int* rank, int* size);
+  // Of a message's tags, which are 0 or more.
+  int (*highest_tag)();
   // Messages of two channels never mix. Both return at once, with an operation that borrows the
   // bytes until it has ended; null: refused. A receive from -1 is from any rank, and a message of
   // one piece.

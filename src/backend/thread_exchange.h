@@ -69,6 +69,9 @@ class ThreadComm : public Comm {
   void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
     exchange_.receive(from, rank_, tag, data, bytes, breaks_);
   }
+  void fail(ErrorCode code, const std::string& what) override {
+    exchange_.fail(std::make_exception_ptr(Error(code, what)));
+  }
   // Of its receives from now on; null: none.
   void set_breaks(const Interruption* breaks) { breaks_ = breaks; }
 

@@ -22,8 +22,9 @@ bool is_of_forward(schedule::Op op) {
 }
 
 // Of messages between ranks that deal micro-batches out, and of weights that they divide; those of
-// pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4).
-constexpr int64_t kDataTag = 1 << 21, kWeightTag = 3 << 20;
+// pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and several ranks of a
+// process divide them.
+constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
 constexpr int64_t kTagsBehindGather = 16;
 
 // Behind the pipeline's tags of what it gathers: those of samples, and of what two stages hold of
@@ -63,6 +64,23 @@ std::optional<CountedComm> counted(std::optional<GroupComm>& group) {
   });
 }
 
+void check_tags(const Comm& all, const PipelinePlan& plan) {
+  const int64_t of_pipeline = plan.gather_tag() + kTagsBehindGather;
+  if (plan.data > 1 && of_pipeline > kDataTag) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("ranks: {} stages of {} micro-batches have more messages than ranks "
+                            "that deal them out can tell apart; want a product of at most {}",
+                            plan.num_stages(), plan.table.num_microbatches,
+                            (kDataTag - kTagsBehindGather) / 2));
+  }
+  const int64_t end = plan.data > 1 ? kEndOfTags : of_pipeline;
+  if (end <= all.end_of_tags()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("ranks: {} tags of messages are needed, and MPI's transport has {} for "
+                          "them; start more processes, each with fewer --stages",
+                          end, all.end_of_tags()));
+}
+
 // Nothing is in flight behind a batch, however it ended.
 struct Ending {
   std::vector<std::unique_ptr<StageRunner>>& runners;
@@ -93,13 +111,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
       everyone_(comm, kinds_of(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
-  if (plan.data > 1 && plan.gather_tag() > kDataTag - kTagsBehindGather) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("ranks: {} stages of {} micro-batches have more messages than ranks "
-                            "that deal them out can tell apart; want a product of at most {}",
-                            plan.num_stages(), plan.table.num_microbatches,
-                            (kDataTag - kTagsBehindGather) / 2));
-  }
+  check_tags(comm, plan);
   const std::vector<int> stages = plan.stages_of(comm_.rank());
   CHECK(!stages.empty() && stages.size() == engines_.size(), stages.size(), engines_.size());
   for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);

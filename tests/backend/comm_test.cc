@@ -19,6 +19,7 @@
 
 #include "backend/group_comm.h"
 #include "backend/mpi_comm.h"
+#include "backend/process_ranks.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -161,6 +162,55 @@ void a_bug_of_one_is_a_fault_of_all(Comm& comm) {
   receive_int(comm, 0, 0);
 }
 
+// Ranks of which each process has two: numbers, and messages of one tag between all of them.
+void processes_have_several_ranks(Comm& processes) {
+  const ProcessRanks ranks = {.threads = 2, .data = 2};
+  const int size = 2 * processes.size();
+  std::vector<int> seen(static_cast<size_t>(size));
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_EQ(ranks.rank_of(ranks.process_of(rank), ranks.thread_of(rank)), rank);
+    if (ranks.process_of(rank) == processes.rank()) ++seen[static_cast<size_t>(rank)];
+  }
+  EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0), 2);
+  run_ranks(processes, ranks, [&](Comm& comm) {
+    EXPECT_EQ(comm.size(), size);
+    EXPECT_EQ(comm.ranks_here(), 2 * processes.ranks_here());
+    EXPECT_EQ(comm.rank_here(),
+              ranks.thread_of(comm.rank()) * processes.ranks_here() + processes.rank_here());
+    EXPECT_GT(comm.end_of_tags(), 1 << 12);
+    std::vector<double> all;
+    const double own = comm.rank();
+    comm.all_gather({&own, 1}, all);
+    std::vector<double> want(static_cast<size_t>(size));
+    std::iota(want.begin(), want.end(), 0.0);
+    EXPECT_EQ(all, want);
+    for (int i = 0; i < 3; ++i) {
+      for (int to = 0; to < size; ++to) send_int(comm, to, 4, 100 * comm.rank() + 10 * to + i);
+    }
+    for (int i = 0; i < 3; ++i) {
+      for (int from = size - 1; from >= 0; --from)
+        EXPECT_EQ(receive_int(comm, from, 4), 100 * from + 10 * comm.rank() + i);
+    }
+    // Of any rank: those that are the same thread of their processes, and itself.
+    for (int process = 0; process < processes.size(); ++process)
+      send_int(comm, ranks.rank_of(process, ranks.thread_of(comm.rank())), 5, comm.rank());
+    int sum = 0, wanted = 0;
+    for (int process = 0; process < processes.size(); ++process) {
+      sum += receive_int(comm, Comm::kAnyRank, 5);
+      wanted += ranks.rank_of(process, ranks.thread_of(comm.rank()));
+    }
+    EXPECT_EQ(sum, wanted);
+  });
+}
+
+// All the same whether they wait for it in its process or from another one.
+void a_failed_thread_stops_those_that_wait(Comm& processes) {
+  run_ranks(processes, {.threads = 2}, [](Comm& comm) {
+    if (comm.rank() == 3) throw Error(ErrorCode::kInvalidArgument, "rank 3 found a fault");
+    receive_int(comm, 3, 0);  // never sent
+  });
+}
+
 // All that a Comm promises, of ranks of every kind.
 struct Case {
   const char* name;
@@ -178,6 +228,8 @@ constexpr Case kCases[] = {
     {"WhatNobodyReceivesIsDropped", 2, what_nobody_receives_is_dropped},
     {"AFailedRankStopsOthers", 3, a_failed_rank_stops_those_that_wait, "rank 1 found a fault"},
     {"ABugStopsOthers", 2, a_bug_of_one_is_a_fault_of_all, "out of luck"},
+    {"ProcessesHaveSeveralRanks", 4, processes_have_several_ranks},
+    {"AFailedThreadStopsOthers", 2, a_failed_thread_stops_those_that_wait, "rank 3 found a fault"},
 };
 
 class CommCase : public testing::TestWithParam<Case> {};

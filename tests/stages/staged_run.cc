@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 
+#include "backend/process_ranks.h"
 #include "backend/thread_comm.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
@@ -239,6 +240,7 @@ void stir(model::LoraAdapter& adapter) {
 void PrintTo(const StagedCase& c, std::ostream* out) {
   *out << c.model << " " << c.num_layers << " layers " << (c.parameters ? "full" : "lora")
        << (c.dtype == DType::kBF16 ? " bf16" : " f32") << " S=" << c.num_ranks
+       << (c.ranks_each > 1 ? " each=" + std::to_string(c.ranks_each) : "")
        << (c.data > 1 ? " data=" + std::to_string(c.data) : "") << (c.shards ? " shards" : "")
        << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
        << " again=" << static_cast<int>(c.again) << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "")
@@ -311,10 +313,12 @@ Outcome run_whole(const StagedCase& c) {
 Outcome run_staged(const StagedCase& c) {
   const PipelinePlan plan = staged_plan(c);
   Outcome out;
-  run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
-    StagedRun run(c, comm, plan);
-    Outcome own = outcome_of(run, c);
-    if (comm.rank() == 0) out = std::move(own);
+  run_ranks(plan.num_ranks_in_all() / c.ranks_each, [&](Comm& process) {
+    run_ranks(process, {.threads = c.ranks_each, .data = c.data}, [&](Comm& comm) {
+      StagedRun run(c, comm, plan);
+      Outcome own = outcome_of(run, c);
+      if (comm.rank() == 0) out = std::move(own);
+    });
   });
   return out;
 }

@@ -27,6 +27,7 @@ struct StagedCase {
   DType dtype = DType::kF32;
   // Of the stages.
   int num_ranks = 2;
+  int ranks_each = 1;   // of a pipeline, that a process has
   int data = 1;         // ranks of each stage
   bool shards = false;  // which divide its weights among themselves
   int num_chunks = 1;

@@ -52,6 +52,15 @@ const char* start(int64_t chunk_bytes, int* rank, int* size) {
   return nullptr;
 }
 
+int highest_tag() {
+  constexpr int kPromised = 32767;  // of every MPI
+  int* tag = nullptr;
+  int found = 0;
+  const int code =
+      MPI_Comm_get_attr(state.channels[0], MPI_TAG_UB, static_cast<void*>(&tag), &found);
+  return code == MPI_SUCCESS && found != 0 ? *tag : kPromised;
+}
+
 // An empty message has one piece as well.
 template <typename Begin>
 Operation* in_pieces(int64_t bytes, bool receives, Begin begin) {
@@ -133,6 +142,7 @@ void end() { MPI_Finalize(); }
 extern "C" __attribute__((visibility("default"))) const MpiTable* strata_mpi_table() {
   static constexpr MpiTable kTable = {.version = strata::kMpiTableVersion,
                                       .start = start,
+                                      .highest_tag = highest_tag,
                                       .send = send,
                                       .receive = receive,
                                       .ended = ended,

@@ -19,6 +19,7 @@ class CountedComm : public Comm {
   [[nodiscard]] int size() const override { return all_.size(); }
   [[nodiscard]] int rank_here() const override { return all_.rank_here(); }
   [[nodiscard]] int ranks_here() const override { return all_.ranks_here(); }
+  [[nodiscard]] int64_t end_of_tags() const override { return all_.end_of_tags(); }
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
     if (to != rank()) sent_[tag < 0 ? Sent::kControl : kind_of_(tag)] += bytes;
     all_.send_bytes(to, tag, data, bytes);
