@@ -11,14 +11,18 @@ namespace {
 
 constexpr int kMostMicrobatches = 65536;
 
-// Lengths of sequences that run one after the other, cut at every limit that may be tried.
-void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained) {
+// Of every limit that may be tried.
+std::vector<LongestPass>& passes_by_limit(RunShape& shape) {
   if (shape.longest_passes.empty()) {
-    for (int64_t limit = shape.micro_tokens; limit >= 1; limit /= 2) {
+    for (int64_t limit = shape.micro_tokens; limit >= 1; limit /= 2)
       shape.longest_passes.push_back({.limit = limit});
-    }
   }
-  for (LongestPass& longest : shape.longest_passes) {
+  return shape.longest_passes;
+}
+
+// Lengths of sequences that run one after the other.
+void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained) {
+  for (LongestPass& longest : passes_by_limit(shape)) {
     int64_t& most = trained ? longest.trained : longest.evaluated;
     int64_t tokens = 0;
     for (const int64_t length : lengths) {
@@ -29,10 +33,8 @@ void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained)
   }
 }
 
-// A step whose passes ranks deal out among themselves, at the one limit that there is.
-void add_rounds(RunShape& shape, int num_ranks, std::span<const int64_t> lengths) {
-  if (shape.longest_passes.empty()) shape.longest_passes.push_back({.limit = shape.micro_tokens});
-  LongestPass& longest = shape.longest_passes.front();
+// A step whose passes ranks deal out among themselves, at one limit.
+void add_rounds(LongestPass& longest, int num_ranks, std::span<const int64_t> lengths) {
   for (size_t first = 0; first < lengths.size();) {
     const std::span<const int64_t> left = lengths.subspan(first);
     const std::vector<size_t> firsts = engine::cut_round(left, num_ranks, longest.limit);
@@ -92,6 +94,10 @@ int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
 engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
   pass.pass_tokens = pass_tokens(shape, micro_tokens);
+  for (const LongestPass& longest : shape.longest_passes) {
+    if (longest.limit == micro_tokens && longest.trained > 0)
+      pass.several_rounds = longest.several_rounds;
+  }
   return pass;
 }
 
@@ -112,8 +118,8 @@ void add_step(RunShape& shape, const Division& division,
   }
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
-  if (division.is_whole()) return add_rounds(shape, num_ranks, all);
-  add_micro_batches(shape, division.told, all, /*trained=*/true);
+  if (!division.is_whole()) return add_micro_batches(shape, division.told, all, /*trained=*/true);
+  for (LongestPass& longest : passes_by_limit(shape)) add_rounds(longest, num_ranks, all);
 }
 
 void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths) {

@@ -43,14 +43,6 @@ int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
   return passes;
 }
 
-// Whether a step may take ranks that deal passes out more than one round.
-bool takes_several_rounds(const RunShape& shape, int64_t micro_tokens) {
-  for (const LongestPass& longest : shape.longest_passes) {
-    if (longest.limit == micro_tokens && longest.trained > 0) return longest.several_rounds;
-  }
-  return true;
-}
-
 // The one stage of a model that nothing divides.
 engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
   engine::StagePlan stage = {.file_bytes = memory.file_bytes};
@@ -154,20 +146,27 @@ bool needs_files(const TrainRun& run) {
   return true;
 }
 
-engine::RunPlan plan_within(TrainRun run) {
-  if (needs_files(run)) run.shape.pass.weights_in_files = true;
-  Fit fit(run, /*any_files=*/false);
-  if (fit.has()) return fit.take();
-  Fit in_files(run, /*any_files=*/true);
-  if (in_files.has()) return in_files.take();
+[[noreturn]] void fail(const TrainRun& run, const Fit& fit) {
+  const bool in_files = run.division.told.data == 1;
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} tokens "
-                  "takes {} at least, with all it can in files; give more, or drop longer examples "
-                  "with --max-length",
+                  "takes {} at least{}; give more, or drop longer examples with --max-length",
                   run.memory->text, weights_in_files(run) ? "" : "weights, ",
-                  report::format_bytes(in_files.besides()), in_files.least_tokens(),
-                  report::format_bytes(in_files.least())));
+                  report::format_bytes(fit.besides()), fit.least_tokens(),
+                  report::format_bytes(fit.least()), in_files ? ", with all it can in files" : ""));
+}
+
+engine::RunPlan plan_within(TrainRun run) {
+  // Of several ranks none has anything in files.
+  const bool in_memory = run.division.told.data > 1;
+  if (!in_memory && needs_files(run)) run.shape.pass.weights_in_files = true;
+  Fit fit(run, /*any_files=*/false);
+  if (fit.has()) return fit.take();
+  if (in_memory) fail(run, fit);
+  Fit in_files(run, /*any_files=*/true);
+  if (in_files.has()) return in_files.take();
+  fail(run, in_files);
 }
 
 }  // namespace
@@ -194,7 +193,6 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
   const int64_t passes = count_passes(shape.lengths, micro_tokens);
   plan.num_passes =
       std::max(1.0, static_cast<double>(passes) * static_cast<double>(shape.step_tokens) / tokens);
-  plan.pass.several_rounds = takes_several_rounds(shape, micro_tokens);
   const int64_t bytes =
       std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
   plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
