@@ -3,9 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "apps/export/export_model.h"
 #include "apps/setup/model_path.h"
@@ -49,7 +47,8 @@ void find_served(server::ServeOptions& o, std::string& name_and_dir) {
   o.tokenizers.push_back(fmt::format("{}={}", name, typed));
 }
 
-// The adapters that are to be added to a model, which may be one itself.
+// The adapters that are to be added to a model, which may be one itself: then `model` becomes its
+// base.
 std::vector<model::AdapterPart> find_parts(std::string& model,
                                            const std::vector<std::string>& adapters,
                                            Archives& archives) {

@@ -327,6 +327,8 @@ TEST_F(FindModels, WhatIsNoModelIsCalledWhatItIs) {
   refused("adapter/adapter_model.safetensors", "this is the weights of a LoRA adapter; give");
   refused("adapter/adapter_config.json", "this is the configuration of a LoRA adapter; give");
   refused("data.jsonl", "this is a file; want a Hugging Face directory");
+  expect_refused(with({"chat", "model", "--adapter", "data.jsonl"}, kAsk),
+                 "--adapter: data.jsonl: this is a file; want a LoRA adapter");
   std::ofstream(root_ + "/m.bin") << "PK";
   refused("m.bin", "this is a file of PyTorch, which is not read");
   refused(".", "a directory without config.json; do you mean ./adapter?");

@@ -187,8 +187,8 @@ double narrow_bytes(const model::ModelWeights& weights) {
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const uint64_t x = (stream * 1000003u + i + 1) * 0x9E3779B97F4A7C15ull;
-    tokens[i] = static_cast<int32_t>((x >> 33) % static_cast<uint64_t>(vocab));
+    const uint64_t number = mixed(stream * 1000003u + i + 1);
+    tokens[i] = static_cast<int32_t>((number >> 33) % static_cast<uint64_t>(vocab));
   }
   return tokens;
 }

@@ -105,7 +105,7 @@ void add_sequence(const Fields& fields, const api::Loss& loss, int64_t num_adapt
                                .loss = fields.has("loss") ? to_loss(fields.object("loss")) : loss});
 }
 
-void to_wants(const Fields& fields, ProbeRequest& request) {
+void read_wants(const Fields& fields, ProbeRequest& request) {
   const std::pair<std::string_view, bool*> known[] = {
       {"hidden_states", &request.hidden_states}, {"logits", &request.logits},
       {"logprobs", &request.logprobs},           {"loss", &request.loss},
@@ -116,9 +116,9 @@ void to_wants(const Fields& fields, ProbeRequest& request) {
       if (name == want) *flag = is_known = true;
     }
     if (is_known) continue;
-    fields.fail("want", fmt::format("got '{}', wanted hidden_states, logits, logprobs, loss, "
-                                    "adapter_grads or param_grads",
-                                    name));
+    std::vector<std::string_view> names;
+    for (const auto& [want, flag] : known) names.push_back(want);
+    fields.fail("want", fmt::format("got '{}', wanted some of {}", name, fmt::join(names, ", ")));
   }
 }
 
@@ -201,7 +201,7 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
   });
   if (request.data.empty()) fields.fail("sequences", "got none, wanted at least one");
   for (size_t s = 0; s < request.data.size(); ++s) request.sequences[s].datum = &request.data[s];
-  to_wants(fields, request);
+  read_wants(fields, request);
   request.mtp_weight = to_weight(fields, "mtp");
   request.indexer_weight = to_weight(fields, "indexer_loss");
   if (fields.has("train")) request.train = to_train(fields.object("train"));

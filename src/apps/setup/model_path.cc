@@ -50,45 +50,56 @@ std::vector<std::string> names_in(const std::string& dir, std::string_view endin
   return names;
 }
 
+bool is_pickle(std::string_view name) {
+  return name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
+}
+
 // What a file is that was typed for a directory.
-std::string kind_of_file(const std::string& path) {
+struct FileKind {
+  std::string_view what;
+  bool is_of_adapter = false;
+};
+
+FileKind kind_of_file(const std::string& path) {
   const std::string name = file_name_of(path);
-  if (name == "adapter_config.json") return "the configuration of a LoRA adapter";
-  if (name.starts_with("adapter_model.")) return "the weights of a LoRA adapter";
-  if (name == "config.json") return "the configuration of a model";
-  if (name.ends_with(".safetensors")) return "a file of weights";
-  if (name.ends_with(".safetensors.index.json")) return "the list of a model's files of weights";
-  if (name.starts_with("tokenizer")) return "a file of a tokenizer";
-  const bool is_pickle = name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
-  return is_pickle ? "a file of PyTorch" : "a file";
+  if (name == "adapter_config.json") return {"the configuration of a LoRA adapter", true};
+  if (name.starts_with("adapter_model.")) return {"the weights of a LoRA adapter", true};
+  if (name == "config.json") return {"the configuration of a model"};
+  if (name.ends_with(".safetensors")) return {"a file of weights"};
+  if (name.ends_with(".safetensors.index.json")) return {"the list of a model's files of weights"};
+  if (name.starts_with("tokenizer")) return {"a file of a tokenizer"};
+  return {is_pickle(name) ? "a file of PyTorch" : "a file"};
+}
+
+std::string_view wanted_of(const std::string& option) {
+  return option == "adapter" ? kWantedAdapter : kWanted;
 }
 
 [[noreturn]] void refuse_file(const std::string& option, const std::string& typed) {
-  const std::string kind = kind_of_file(typed);
+  const FileKind kind = kind_of_file(typed);
   const std::string dir = folder_of(typed);
-  const bool is_of_adapter = kind.ends_with("adapter");
-  if (file_exists(dir + "/config.json") || (is_of_adapter && is_adapter_directory(dir))) {
+  if (file_exists(dir + "/config.json") || (kind.is_of_adapter && is_adapter_directory(dir))) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
-           fmt::format("this is {}; give the directory that it is in: {}", kind, dir));
+           fmt::format("this is {}; give the directory that it is in: {}", kind.what, dir));
   }
   if (typed.ends_with(".tar")) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
            "this is an archive; strata merge and convert take that of a checkpoint as --adapter; "
            "here unpack it and give the folder: mkdir DIR && tar -C DIR -xf FILE");
   }
-  if (kind == "a file of PyTorch") {
+  if (is_pickle(typed)) {
     refuse(ErrorCode::kUnsupported, option, typed,
-           fmt::format("this is a file of PyTorch, which is not read, since loading one may run "
-                       "code; {}",
-                       kWanted));
+           fmt::format("this is {}, which is not read, since loading one may run code; {}",
+                       kind.what, wanted_of(option)));
   }
-  refuse(ErrorCode::kInvalidArgument, option, typed, fmt::format("this is {}; {}", kind, kWanted));
+  refuse(ErrorCode::kInvalidArgument, option, typed,
+         fmt::format("this is {}; {}", kind.what, wanted_of(option)));
 }
 
 [[noreturn]] void refuse_missing(const std::string& option, const std::string& typed) {
   if (!is_hub_name(typed)) {
     refuse(ErrorCode::kNotFound, option, typed,
-           fmt::format("no such directory; {}", option == "adapter" ? kWantedAdapter : kWanted));
+           fmt::format("no such directory; {}", wanted_of(option)));
   }
   refuse(
       ErrorCode::kNotFound, option, typed,
@@ -124,10 +135,13 @@ bool has_weights(const std::string& dir) {
 // A model's directory is right but for its weights: said here, where the reason is known.
 void check_weights(const std::string& typed, const std::string& dir, bool is_from_hub) {
   if (has_weights(dir)) return;
-  if (!names_in(dir, ".bin").empty() || !names_in(dir, ".pth").empty()) {
-    refuse(ErrorCode::kUnsupported, "model", typed,
-           "its weights are files of PyTorch (.bin, .pth), which are not read, since loading one "
-           "may run code; save it as safetensors: model.save_pretrained(DIR) of transformers does");
+  const bool has_pickles = !names_in(dir, ".bin").empty() || !names_in(dir, ".pt").empty() ||
+                           !names_in(dir, ".pth").empty();
+  if (has_pickles) {
+    refuse(
+        ErrorCode::kUnsupported, "model", typed,
+        "its weights are files of PyTorch (.bin, .pt, .pth), which are not read, since loading one "
+        "may run code; save it as safetensors: model.save_pretrained(DIR) of transformers does");
   }
   if (is_from_hub) {
     refuse(
