@@ -126,7 +126,7 @@ OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
 void ranks_row(OptionTable& t, StageOptions& o) {
   t.text("ranks", o.ranks,
          "pipeline=P,data=D (or one of them) under mpirun -n P*D (or srun): a process for each "
-         "rank, on one machine or several, in place of --stages (docs/cluster.md)");
+         "rank, on one machine or several; --stages are threads of each (docs/cluster.md)");
   t.flag("shard-weights", o.shard_weights,
          "of data ranks: each keeps its part of the weights, and has the rest of a layer come from "
          "the others just before it runs");

@@ -11,6 +11,7 @@
 #include "apps/setup/sent_text.h"
 #include "apps/setup/stages.h"
 #include "backend/thread_comm.h"
+#include "engine/plan/cost.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
 #include "tests/apps/plan_run.h"
@@ -85,6 +86,41 @@ TEST(PlanRanks, SayWhatRanksSend) {
   }
 }
 
+// --memory is of each rank: the less it is, the more rounds of shorter passes a step takes, and the
+// more it costs.
+TEST(PlanRanks, TakeWhatMemoryHolds) {
+  PlanOptions options = options_of_plan("qwen3");
+  options.tokens = "24x200";
+  options.stages.ranks = "data=2";
+  const auto rank_bytes = [](const boost::json::object& planned) {
+    return planned.at("ranks").at(0).at("planned_bytes").as_int64();
+  };
+  const auto cost = [](const boost::json::object& planned) {
+    return engine::Price().of({.flops = planned.at("flops_per_step").as_double(),
+                               .bytes = planned.at("moved_bytes_per_step").as_double()});
+  };
+  const boost::json::object all = plan(options);
+  boost::json::object last = all;
+  const int64_t most = rank_bytes(all);
+  for (int64_t bytes = most; bytes > 0; bytes -= most / 16) {
+    options.memory = std::to_string(bytes);
+    const std::string refused = fault(options);
+    if (!refused.empty()) {
+      EXPECT_THAT(refused, HasSubstr("at least; give more"));
+      break;
+    }
+    const boost::json::object planned = plan(options);
+    EXPECT_LE(rank_bytes(planned), bytes);
+    EXPECT_EQ(planned.at("file_bytes"), 0);
+    EXPECT_GE(cost(planned), cost(last));
+    EXPECT_LE(planned.at("microbatch_tokens").as_int64(), last.at("microbatch_tokens").as_int64());
+    last = planned;
+  }
+  EXPECT_EQ(all.at("microbatch_tokens"), 1200);
+  EXPECT_EQ(last.at("microbatch_tokens"), 200);
+  EXPECT_GT(cost(last), cost(all));
+}
+
 TEST(PlanRanks, AreARowEachOfATable) {
   const Ran ran = run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--ranks",
                                "data=2", "--threads", "1"});
@@ -95,10 +131,13 @@ TEST(PlanRanks, AreARowEachOfATable) {
 
 TEST(PlanRanks, RefuseWhatHasNoEffect) {
   PlanOptions options = options_of_plan("qwen3");
-  options.stages.ranks = "data=2";
+  options.stages.ranks = "pipeline=2";
   options.memory = "1GiB";
   EXPECT_THAT(fault(options), HasSubstr("is not planned yet"));
-  options.memory = "";
+  options.stages.ranks = "data=2";
+  options.offload = "/tmp";
+  EXPECT_THAT(fault(options), HasSubstr("data ranks have nothing in files"));
+  options.memory = options.offload = "";
   options.stages.ranks = "pipeline=2";
   options.stages.shard_weights = true;
   EXPECT_THAT(fault(options), HasSubstr("give --ranks data=N"));

@@ -37,14 +37,16 @@ class ProbeOverRanks : public RanksTest {
     return one;
   }
   // So many ranks write the same file.
-  void expect_same_of(const ProbeOptions& one, int ranks, const std::string& division,
-                      bool shards) const {
-    SCOPED_TRACE(division + (shards ? " --shard-weights" : ""));
+  void expect_same_of(const ProbeOptions& one, int ranks, const std::string& division, bool shards,
+                      int stages = 1) const {
+    SCOPED_TRACE(
+        fmt::format("{}{} --stages {}", division, shards ? " --shard-weights" : "", stages));
     std::vector<std::string> words = {STRATA_BINARY, "probe",     one.model,
                                       "--request",   one.request, "--ranks",
                                       division,      "--out",     root_ + "/divided.safetensors"};
     for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
     if (shards) words.emplace_back("--shard-weights");
+    if (stages > 1) words.insert(words.end(), {"--stages", fmt::format("{}", stages)});
     const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, ranks, quoted(words)));
     ASSERT_EQ(ended.code, 0) << ended.text;
     EXPECT_EQ(content(root_ + "/divided.safetensors"), content(one.out));
@@ -59,7 +61,10 @@ TEST_F(ProbeOverRanks, ChangeNoByte) {
     const ProbeOptions one = request_of("llama31", request, {"a", "b"});
     ASSERT_EQ(run_probe(one), 0);
     const bool shards = request != "main";
-    if (runs_all() || request == "train_adapters") expect_same_of(one, 2, "data=2", shards);
+    if (runs_all() || request == "train_adapters") {
+      expect_same_of(one, 2, "data=2", shards);
+      expect_same_of(one, 2, "data=2", shards, /*stages=*/2);
+    }
     if (runs_all() || request != "train_adapters")
       expect_same_of(one, 4, "data=2,pipeline=2", shards);
   }
@@ -124,11 +129,16 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
     EXPECT_GT(sums["gradients"], 0);
     EXPECT_GT(sums["results"], 0);
   };
-  const Ended trained =
-      run_ranks(4, dealt(o, "out", "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}));
-  ASSERT_EQ(trained.code, 0) << trained.text;
-  EXPECT_THAT(trained.text, HasSubstr("step 1 sends"));
-  expect_planned(json_of(trained, "{\"steps\":"), 4);
+  // Threads of a process are ranks too.
+  for (const int stages : {1, 2}) {
+    const std::string division = stages == 1 ? "pipeline=2,data=2" : "data=2";
+    const Ended trained =
+        run_ranks(4 / stages, dealt(o, fmt::format("out{}", stages), division,
+                                    {.stages = stages, .schedule = "1f1b", .microbatches = 2}));
+    ASSERT_EQ(trained.code, 0) << trained.text;
+    EXPECT_THAT(trained.text, HasSubstr("step 1 sends"));
+    expect_planned(json_of(trained, "{\"steps\":"), 4);
+  }
 
   const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
   const std::vector<std::string> words = {STRATA_BINARY,
@@ -167,6 +177,45 @@ int64_t machine_shared_bytes() {
   return 0;
 }
 
+// The most that there was of it more than before, while `body` ran.
+template <typename Body>
+int64_t most_shared_bytes(Body body) {
+  const int64_t before = machine_shared_bytes();
+  std::atomic<bool> has_ended = false;
+  int64_t most = 0;
+  std::jthread watch([&] {
+    while (!has_ended) {
+      most = std::max(most, machine_shared_bytes() - before);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  });
+  body();
+  has_ended = true;
+  watch.join();
+  return most;
+}
+
+// Of what a run of so many processes printed, each at the first of its ranks; what was planned for
+// one.
+int64_t expect_the_planned(const json::object& all, int num_processes) {
+  int64_t peaks = 0, planned = 0;
+  for (const json::value& value : all.at("ranks").as_array()) {
+    const json::object& rank = value.as_object();
+    const bool is_first = rank.at("rank").as_int64() < num_processes;
+    EXPECT_EQ(rank.contains("peak_bytes"), is_first) << value;
+    if (!is_first) continue;
+    const int64_t peak = rank.at("peak_bytes").as_int64(),
+                  of_plan = rank.at("planned_bytes").as_int64();
+    EXPECT_LE(peak, of_plan) << value;
+    EXPECT_GT(peak, of_plan * 2 / 3) << value;
+    peaks += peak;
+    planned += of_plan;
+  }
+  EXPECT_EQ(peaks, all.at("peak_bytes"));
+  EXPECT_EQ(planned, all.at("planned_bytes"));
+  return planned / num_processes;
+}
+
 // Of each rank no more than was planned for it, and not much less: with weights that are divided a
 // part of them. A plan counts all gradients on their way at once, where several rounds allow it.
 TEST_F(RanksTest, TakeThePlannedMemory) {
@@ -178,30 +227,26 @@ TEST_F(RanksTest, TakeThePlannedMemory) {
     std::string division;
     StageOptions stages = {};
     std::string method = "full";
+    bool has_less = false;  // memory than the one before has taken, by a byte
   };
   const std::vector<Case> cases = {
       {2, "data=2"},
+      {2, "data=2", {}, "full", true},
       {2, "data=2", {.shard_weights = true}},
       {2, "data=2", {.microbatches = 2}},
       {2, "data=2", {}, "lora"},
+      {2, "data=2", {.stages = 2, .schedule = "1f1b", .microbatches = 2}, "lora"},
       {4, "pipeline=2,data=2", {}, "lora"},
       {4, "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}}};
+  int64_t planned_before = 0;  // of a rank
   for (const Case& c : cases) {
     if (!runs_all() && c.ranks == 2 && !(c.stages == StageOptions())) continue;
     SCOPED_TRACE(fmt::format("{} {} {}", c.division, c.stages.shard_weights, c.method));
     o.method = c.method;
-    const int64_t shared_before = machine_shared_bytes();
-    std::atomic<bool> has_ended = false;
-    int64_t most_shared = 0;
-    std::jthread watch([&] {
-      while (!has_ended) {
-        most_shared = std::max(most_shared, machine_shared_bytes() - shared_before);
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      }
-    });
-    const Ended ended = run_ranks(c.ranks, dealt(o, "out", c.division, c.stages));
-    has_ended = true;
-    watch.join();
+    o.memory = c.has_less ? std::to_string(planned_before - 1) : "";
+    Ended ended;
+    const int64_t most_shared = most_shared_bytes(
+        [&] { ended = run_ranks(c.ranks, dealt(o, "out", c.division, c.stages)); });
     ASSERT_EQ(ended.code, 0) << ended.text;
     EXPECT_THAT(ended.text, HasSubstr("MPI"));
     if (c.method == "lora") {
@@ -212,19 +257,13 @@ TEST_F(RanksTest, TakeThePlannedMemory) {
     }
     // Weights that do not train are there once.
     const bool is_shared =
-        ended.text.find("weights that 2 of a machine have together") != std::string::npos;
+        ended.text.find("one copy of the weights that 2 share") != std::string::npos;
     EXPECT_EQ(is_shared, c.method == "lora") << ended.text;
-    const json::object all = json_of(ended, "{\"steps\":");
-    int64_t peaks = 0, planned = 0;
-    for (const json::value& rank : all.at("ranks").as_array()) {
-      EXPECT_LE(rank.at("peak_bytes").as_int64(), rank.at("planned_bytes").as_int64()) << rank;
-      EXPECT_GT(rank.at("peak_bytes").as_int64(), rank.at("planned_bytes").as_int64() * 2 / 3)
-          << rank;
-      peaks += rank.at("peak_bytes").as_int64();
-      planned += rank.at("planned_bytes").as_int64();
+    const int64_t planned = expect_the_planned(json_of(ended, "{\"steps\":"), c.ranks);
+    if (c.has_less) {
+      EXPECT_LT(planned, planned_before);
     }
-    EXPECT_EQ(peaks, all.at("peak_bytes"));
-    EXPECT_EQ(planned, all.at("planned_bytes"));
+    planned_before = planned;
     fs::remove_all(root_ + "/out");
   }
 }

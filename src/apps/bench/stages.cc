@@ -75,11 +75,11 @@ class StagesBench {
     return 0;
   }
 
-  // As one of ranks that are processes.
-  int run_as_process(Comm& comm) {
-    machines_ = static_cast<double>(comm.size()) / comm.ranks_here();
-    run_rank(comm);
-    if (comm.rank() == 0) print();
+  // As one of processes that have them.
+  int run_as_process(Comm& processes, const StageOptions& stages) {
+    machines_ = static_cast<double>(processes.size()) / processes.ranks_here();
+    run_ranks(processes, process_ranks(stages), [this](Comm& comm) { run_rank(comm); });
+    if (processes.rank() == 0) print();
     return 0;
   }
 
@@ -148,10 +148,10 @@ class StagesBench {
   // Of all threads together, which ranks of other machines are taken to have too, while the other
   // ranks wait. A process that is bound to some cores has its share of them alone.
   double matrix_flops(Comm& comm) {
+    if (comm.rank() != 0) return 0.0;
     num_threads_ = 0;
     for (int rank = 0; rank < comm.ranks_here(); ++rank)
       num_threads_ += threads_of(rank, comm.ranks_here(), options_.threads);
-    if (comm.rank() != 0) return 0.0;
     const int own = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     const bool is_bound = usable_cores() < shared_cores();
     if (!whole_) whole_ = make_backend(is_bound ? own : num_threads_);
@@ -244,7 +244,7 @@ int bench_stages(const StagedWork& work, const BenchOptions& options) {
     StagedWork shared = work;
     shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
     report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
-    const int code = StagesBench(shared, options, stages, spec).run_as_process(comm);
+    const int code = StagesBench(shared, options, stages, spec).run_as_process(comm, stages);
     trace.finish();
     return code;
   });

@@ -81,7 +81,8 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
-      .file_space = space_for_files(options.offload)};
+      .file_space =
+          division.told.data > 1 ? planner::FileSpace() : space_for_files(options.offload)};
   planner::add_step(shape, division, {shape.lengths});
   if (!shape.pass.train_base) {
     shape.pass.modules = model::adapter_specs(
@@ -214,9 +215,10 @@ std::vector<engine::SentBytes> sent_of_step(const planner::RunShape& shape,
 StageOptions divided_by_ranks(const PlanOptions& options) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
   schedule::check_supported(layout);
-  if (!options.memory.empty() || !options.svg.empty())
-    refuse("--ranks, --memory and --svg: what processes take together is not planned yet");
-  return stages_of(stages_of(options), layout);
+  if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
+  const StageOptions stages = stages_of(stages_of(options), layout);
+  check_memory_of_ranks(stages, options.memory, options.offload);
+  return stages;
 }
 
 // Of processes: what each of them takes and sends.
@@ -226,15 +228,19 @@ int plan_over_ranks(const PlanOptions& options) {
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   engine->set_share({.num_owners = stages.data});
-  const planner::Division division = division_of(engine->config(), stages, spec);
+  const planner::Division division =
+      division_of(engine->config(), stages, spec, !options.memory.empty());
   if (options.method == "full") check_sums(division.told, stages);
   planner::RunShape shape = shape_of(options, *engine, division);
   const engine::MachineLimits limits = machine_of(options, *engine);
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  const engine::RunPlan plan = plan_run(
-      spec,
-      {.whole = *engine, .division = division, .shape = shape, .recompute = spec.recompute.policy},
-      step_of(options));
+  const engine::RunPlan plan = plan_run(spec,
+                                        {.whole = *engine,
+                                         .division = division,
+                                         .shape = shape,
+                                         .recompute = spec.recompute.policy,
+                                         .memory = budget_of(options.memory)},
+                                        step_of(options));
   const std::vector<engine::SentBytes> sent = sent_of_step(shape, plan, *engine);
   if (options.json) {
     boost::json::object line =

@@ -10,6 +10,7 @@
 #include "apps/probe/probe_request.h"
 #include "apps/probe/stats.h"
 #include "apps/setup/ranks.h"
+#include "apps/setup/sent_text.h"
 #include "apps/setup/weight_group.h"
 #include "apps/train/state.h"
 #include "backend/thread_comm.h"
@@ -231,9 +232,8 @@ class Probe {
 
   // Of each process one rank does.
   void sample_memory() {
-    const bool is_process = !options_.stages.ranks.empty();
-    if (stats_ != nullptr && (is_process || pipeline_->is_first_rank()))
-      stats_->sample_memory(*pipeline_);
+    if (stats_ != nullptr && stats_->is_first_here(pipeline_->comm().rank()))
+      stats_->sample_memory();
   }
 
   // A batch that trains, and the steps behind it: what processes send for it.
@@ -247,7 +247,8 @@ class Probe {
     sent -= pipeline_->sent();
     body();
     sent += pipeline_->sent();
-    stats_->note_sent(sent, std::move(planned));
+    std::vector<engine::SentBytes> of_ranks = gather_sent(pipeline_->comm(), sent);
+    if (pipeline_->is_first_rank()) stats_->note_sent(std::move(of_ranks), std::move(planned));
   }
 
   // Those of which a sequence takes gradients.
@@ -339,13 +340,15 @@ int run_request(const ProbeOptions& options, const StageOptions& stages, const L
                 const ProbeRequest& request, Comm* process) {
   const engine::PipelinePlan plan = plan_request(asked, stages, request);
   const LoadSpec spec = spec_to_load(asked, options, request);
-  ProbeStats stats(plan);
+  const ProcessRanks ranks =
+      process == nullptr ? ProcessRanks{.threads = plan.num_ranks()} : process_ranks(stages);
+  ProbeStats stats(plan, ranks);
   ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
   api::TensorSink results;
   const auto on_rank = [&](Comm& comm) {
     Probe(options, spec, request, wanted).run(comm, plan, results);
   };
-  process == nullptr ? run_ranks(plan.num_ranks(), on_rank) : on_rank(*process);
+  process == nullptr ? run_ranks(plan.num_ranks(), on_rank) : run_ranks(*process, ranks, on_rank);
   if (process != nullptr && wanted != nullptr) stats.gather(*process);
   if (process == nullptr || process->rank() == 0) write_results(options, results, wanted);
   return 0;

@@ -70,11 +70,11 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
 void ProbeStats::record(engine::Runner& pipeline, const api::Batch& batch) {
   const int data = pipeline.comm().rank() % plan_.data;
   for (const auto& runner : pipeline.stages()) record_stage(*runner, data, batch);
-  if (pipeline.is_first_rank()) sample_memory(pipeline);
+  if (is_first_here(pipeline.comm().rank())) sample_memory();
 }
 
-void ProbeStats::sample_memory(const engine::Runner& pipeline) {
-  peak_bytes_ = std::max(peak_bytes_, process_memory().anonymous + pipeline.shared_weight_bytes());
+void ProbeStats::sample_memory() {
+  peak_bytes_ = std::max(peak_bytes_, process_memory().anonymous);
 }
 
 void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::Batch& batch) {
@@ -88,6 +88,7 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
   const engine::StagePlan planned =
       planner::plan_stage(plan_, runner.stage(), engine, most.shape, pass);
   stage.weight_bytes = planned.weight_bytes;
+  stage.shared_bytes = engine.model().weights->shared_bytes();
   stage.planned_bytes = planned.total();
   stage.peak_bytes = planned.weight_bytes + planned.training_bytes +
                      engine.backend().scratch().high_water() +
@@ -117,7 +118,7 @@ std::string ProbeStats::records_text() const {
     stages.push_back({{"at", at},
                       {"numbers",
                        {stage.rank, stage.layers, stage.weight_bytes, stage.planned_bytes,
-                        stage.peak_bytes, stage.peak_live}},
+                        stage.peak_bytes, stage.peak_live, stage.shared_bytes}},
                       {"saved", object_of(stage.saved)},
                       {"offloaded", object_of(stage.offloaded)},
                       {"recomputed", object_of(stage.recomputed)}});
@@ -137,7 +138,8 @@ void ProbeStats::add_records(const std::string& text) {
              .weight_bytes = number(2),
              .planned_bytes = number(3),
              .peak_bytes = number(4),
-             .peak_live = number(5)};
+             .peak_live = number(5),
+             .shared_bytes = number(6)};
     for (const auto& [tag, bytes] : record.at("saved").as_object())
       stage.saved[std::string(tag)] = bytes.as_int64();
     for (const auto& [tag, bytes] : record.at("offloaded").as_object())
@@ -147,17 +149,16 @@ void ProbeStats::add_records(const std::string& text) {
   }
 }
 
-void ProbeStats::gather(Comm& comm) {
-  num_processes_ = comm.size();
-  const std::vector<std::string> records = gather_texts(comm, records_text());
+void ProbeStats::gather(Comm& processes) {
+  num_processes_ = processes.size();
+  const std::vector<std::string> records = gather_texts(processes, records_text());
   for (size_t rank = 1; rank < records.size(); ++rank) add_records(records[rank]);
-  if (sent_.empty()) sent_.resize(1);
-  planned_sent_.resize(static_cast<size_t>(comm.size()));
-  sent_ = gather_sent(comm, sent_.front());
+  sent_.resize(static_cast<size_t>(plan_.num_ranks_in_all()));  // of no training: nothing
+  planned_sent_.resize(sent_.size());
 }
 
 std::string ProbeStats::json() const {
-  int64_t planned = num_processes_ * engine::kProcessBytes;
+  int64_t planned = num_processes_ * engine::kProcessBytes, peak = peak_bytes_;
   if (num_processes_ > 1) planned += num_processes_ * engine::kMpiBytes;
   std::map<std::string, int64_t> saved, offloaded, recomputed;
   const auto add = [](const auto& from, auto& to) {
@@ -166,6 +167,7 @@ std::string ProbeStats::json() const {
   json::array stages;
   for (const Stage& stage : stages_) {
     planned += stage.planned_bytes;
+    peak += stage.shared_bytes;
     if (stage.rank % plan_.data == 0) {  // data ranks are alike
       add(stage.saved, saved);
       add(stage.offloaded, offloaded);
@@ -178,7 +180,7 @@ std::string ProbeStats::json() const {
                       {"peak_live_microbatches", stage.peak_live}});
   }
   json::object all = {{"planned_bytes", planned},
-                      {"peak_bytes", peak_bytes_},
+                      {"peak_bytes", peak},
                       {"saved_bytes", object_of(saved)},
                       {"offloaded_bytes", object_of(offloaded)},
                       {"recomputed", object_of(recomputed)},

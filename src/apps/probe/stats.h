@@ -11,28 +11,31 @@
 #include <vector>
 
 #include "api/batch.h"
+#include "backend/process_ranks.h"
 #include "engine/runner.h"
 
 namespace strata::apps {
 
 class ProbeStats {
  public:
-  explicit ProbeStats(const engine::PipelinePlan& plan)
-      : plan_(plan), stages_(plan.layers.size() * static_cast<size_t>(plan.data)) {}
+  // `ranks`: those that each process has.
+  ProbeStats(const engine::PipelinePlan& plan, const ProcessRanks& ranks)
+      : plan_(plan), ranks_(ranks), stages_(plan.layers.size() * static_cast<size_t>(plan.data)) {}
 
   // After a batch has run, with its gradients: each rank for the stages that it has. Of several
   // batches the one that takes most counts.
   void record(engine::Runner& pipeline, const api::Batch& batch);
-  // What the process has in memory now. One rank of it does.
-  void sample_memory(const engine::Runner& pipeline);
-  // What a rank that is a process has sent for its last training pass, and the optimizer steps
-  // behind it; and what each was planned to send.
-  void note_sent(const engine::SentBytes& sent, std::vector<engine::SentBytes> planned) {
-    sent_ = {sent};
+  // Of a process one rank is, which samples its memory as it is now.
+  [[nodiscard]] bool is_first_here(int rank) const { return ranks_.thread_of(rank) == 0; }
+  void sample_memory();
+  // Of all ranks, by the first one: what each has sent for its last training pass, and the
+  // optimizer steps behind it; and what it was planned to send.
+  void note_sent(std::vector<engine::SentBytes> sent, std::vector<engine::SentBytes> planned) {
+    sent_ = std::move(sent);
     planned_sent_ = std::move(planned);
   }
-  // Of ranks that are processes, on rank 0. Collective.
-  void gather(Comm& comm);
+  // Of processes, on the first one. Collective.
+  void gather(Comm& processes);
   // A JSON object, once all ranks have ended.
   [[nodiscard]] std::string json() const;
 
@@ -42,6 +45,7 @@ class ProbeStats {
     int64_t layers = 0;
     int64_t weight_bytes = 0, planned_bytes = 0, peak_bytes = 0;
     int64_t peak_live = 0;
+    int64_t shared_bytes = 0;  // of weights, this process's part in those of several
     std::map<std::string, int64_t> saved = {}, offloaded = {}, recomputed = {};
   };
   struct Heaviest;
@@ -53,10 +57,11 @@ class ProbeStats {
   void add_records(const std::string& text);
 
   const engine::PipelinePlan& plan_;
+  const ProcessRanks ranks_;
   std::vector<Stage> stages_;  // of each data rank, each written by its own rank
   int64_t peak_bytes_ = 0;
   int num_processes_ = 1;
-  std::vector<engine::SentBytes> sent_, planned_sent_;  // of processes
+  std::vector<engine::SentBytes> sent_, planned_sent_;  // of ranks of processes
 };
 
 }  // namespace strata::apps

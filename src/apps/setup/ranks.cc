@@ -13,6 +13,7 @@
 #include "apps/exit_code.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/model_identity.h"
+#include "apps/version.h"
 #include "backend/mpi_comm.h"
 #include "base/cores.h"
 #include "base/env.h"
@@ -112,16 +113,15 @@ void check_started_alone() {
 }
 
 StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout& layout) {
-  if (given.stages > 1) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--ranks and --stages {}: a rank has one thread of stages; --chunks "
-                            "says how many stages it has",
-                            given.stages));
-  }
   StageOptions stages = given;
-  stages.stages = layout.pipeline;
+  stages.ranks_each = given.stages;
+  stages.stages = layout.pipeline * given.stages;
   stages.data = layout.data;
   return stages;
+}
+
+ProcessRanks process_ranks(const StageOptions& stages) {
+  return {.threads = stages.ranks_each, .data = stages.data};
 }
 
 // A backward's products that come later would have turns of their own.
@@ -136,6 +136,24 @@ void check_sums(const engine::PipelinePlan& plan, const StageOptions& options) {
                           plan.data, options.schedule));
 }
 
+void check_memory_of_ranks(const StageOptions& stages, const std::string& memory,
+                           const std::string& offload) {
+  if (memory.empty()) return;
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kUnsupported, "--ranks and --memory " + what);
+  };
+  if (stages.stages > 1 || stages.microbatches > 1) {
+    refuse(
+        fmt::format("{}: what stages and micro-batches of several processes take is not planned "
+                    "yet; say with --recompute and --microbatches what they keep",
+                    memory));
+  }
+  if (!offload.empty()) {
+    refuse(fmt::format("{}, with --offload {}: data ranks have nothing in files; leave it out",
+                       memory, offload));
+  }
+}
+
 void add_schedule(const StageOptions& stages, RankFacts& facts) {
   schedule::Kind kind = {};
   const std::string& file = stages.schedule;
@@ -148,6 +166,8 @@ void add_schedule(const StageOptions& stages, RankFacts& facts) {
 
 RankFacts facts_of(const OptionTable& table) {
   RankFacts facts = {
+      {"version", kVersion},
+      {"build", fmt::format("{} {}", kCommit, kBuild)},
       {"program (hash)", fmt::format("{:016x}", data::content_hash(data::InputFile(kProgram)))},
       {"CPU path", std::string(arithmetic_in_use())}};
   for (const OptionRow& row : table.rows()) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "apps/setup/stages.h"
-#include "backend/comm.h"
+#include "backend/process_ranks.h"
 #include "base/function_ref.h"
 #include "base/option_table.h"
 #include "schedule/parallel_layout.h"
@@ -28,13 +28,20 @@ int run_as_rank(const StageOptions& stages, RankBody body);
 // each other and would write the same files.
 void check_started_alone();
 
-// How these ranks divide a model: as the options say and the layout adds. An Error for stages that
-// are threads besides.
+// How these processes divide a model: as the options say and the layout adds. --stages are threads
+// of each, which are neighbours in the pipeline.
 StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout& layout);
+// Which ranks each of them has; of threads one process has them all.
+ProcessRanks process_ranks(const StageOptions& stages);
 
 // Where all parameters take gradients: an Error for a schedule whose weight gradients come behind
 // its backwards on several data ranks.
 void check_sums(const engine::PipelinePlan& plan, const StageOptions& options);
+
+// An Error for a --memory of ranks that have stages, or files: it is of each process, which has a
+// whole model in memory.
+void check_memory_of_ranks(const StageOptions& stages, const std::string& memory,
+                           const std::string& offload);
 
 // What ranks must have in common: {what, value} in an order that is the same everywhere.
 using RankFacts = std::vector<std::pair<std::string, std::string>>;

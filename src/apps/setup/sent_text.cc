@@ -16,8 +16,7 @@ std::string data_ranks_text(const engine::PipelinePlan& plan) {
   std::string text = fmt::format(
       "each micro-batch is one of {} ranks', in turn; below is what one has and does", plan.data);
   if (plan.weight_sharers > 1)
-    text += fmt::format(", of weights that {} of a machine have together its part",
-                        plan.weight_sharers);
+    text += fmt::format(", its part of one copy of the weights that {} share", plan.weight_sharers);
   return text;
 }
 
@@ -48,7 +47,7 @@ std::string sent_json(std::span<const SentBytes> of_ranks) {
 }
 
 std::string sent_json(std::span<const SentBytes> of_ranks, std::span<const SentBytes> planned,
-                      std::span<const RankMemory> memory) {
+                      std::span<const std::optional<RankMemory>> memory) {
   CHECK(of_ranks.size() == planned.size(), of_ranks.size(), planned.size());
   CHECK(memory.empty() || memory.size() == of_ranks.size(), memory.size(), of_ranks.size());
   std::string text;
@@ -56,9 +55,9 @@ std::string sent_json(std::span<const SentBytes> of_ranks, std::span<const SentB
     text += fmt::format("{}{{\"rank\":{},\"sent_bytes\":{},\"planned_sent_bytes\":{}",
                         rank == 0 ? "" : ",", rank, sent_json(of_ranks.subspan(rank, 1)),
                         sent_json(planned.subspan(rank, 1)));
-    if (!memory.empty()) {
-      text += fmt::format(",\"peak_bytes\":{},\"planned_bytes\":{}", memory[rank].peak,
-                          memory[rank].planned);
+    if (!memory.empty() && memory[rank]) {
+      text += fmt::format(",\"peak_bytes\":{},\"planned_bytes\":{}", memory[rank]->peak,
+                          memory[rank]->planned);
     }
     text += '}';
   }

@@ -2,6 +2,7 @@
 // What ranks send to each other, as people and programs read it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,15 +19,15 @@ std::string data_ranks_text(const engine::PipelinePlan& plan);
 std::string sent_table(const std::string& title, std::span<const engine::SentBytes> of_ranks);
 // {KIND: BYTES}, of all of them together.
 std::string sent_json(std::span<const engine::SentBytes> of_ranks);
-// Of a rank: the most that it took in memory, and what was planned.
+// Of a process: the most that it took in memory, and what was planned.
 struct RankMemory {
   int64_t peak = 0, planned = 0;
 };
 // [{"rank", "sent_bytes": {KIND: BYTES}, "planned_sent_bytes": {KIND: BYTES}}, ...]; with `memory`,
-// of as many ranks, also "peak_bytes" and "planned_bytes".
+// of as many ranks, of those that have some also "peak_bytes" and "planned_bytes".
 std::string sent_json(std::span<const engine::SentBytes> of_ranks,
                       std::span<const engine::SentBytes> planned,
-                      std::span<const RankMemory> memory = {});
+                      std::span<const std::optional<RankMemory>> memory = {});
 // Every rank's. Collective.
 std::vector<engine::SentBytes> gather_sent(Comm& comm, const engine::SentBytes& own);
 

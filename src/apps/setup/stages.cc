@@ -204,7 +204,8 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
                      .num_chunks = std::max(1, options.chunks),
                      .forwarding_delay = options.forwarding_delay};
   }
-  if (!options.ranks.empty()) division.num_processes = division.told.num_ranks();
+  if (!options.ranks.empty())
+    division.num_processes = division.told.num_ranks() / options.ranks_each;
   return division;
 }
 

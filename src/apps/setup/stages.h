@@ -19,6 +19,7 @@ struct StageOptions {
   int data = 1;    // pipelines, which deal micro-batches out among themselves
   // How they are divided where they are processes (apps/setup/ranks.h); empty: they are threads.
   std::string ranks = {};
+  int ranks_each = 1;          // of a pipeline, that each process has as threads
   std::string bind = "auto";   // those that share a machine's cores divide them; none: as they are
   bool shard_weights = false;  // of data ranks each keeps a part of the weights
   int weight_sharers = 0;      // as PipelinePlan's (apps/setup/weight_group.h)

@@ -9,9 +9,10 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
-#include "apps/setup/sent_text.h"
+#include "apps/setup/ranks.h"
 #include "apps/train/curves.h"
 #include "apps/train/state.h"
 #include "base/clock.h"
@@ -261,16 +262,28 @@ void TrainLoop::note_memory() {
 
 void TrainLoop::add_ranks() {
   if (job_.options().stages.ranks.empty()) return;
-  const std::array own = {static_cast<double>(peak_.anonymous), static_cast<double>(peak_.files)};
+  Comm& comm = job_.pipeline().comm();
+  // Of a process, and the weights of its other ranks that it shares.
+  std::array own = {static_cast<double>(peak_.anonymous), static_cast<double>(peak_.files)};
+  const ProcessRanks ranks = process_ranks(job_.settings().stages);
+  if (ranks.thread_of(comm.rank()) > 0)
+    own = {static_cast<double>(job_.pipeline().shared_weight_bytes()), 0.0};
   std::vector<double> all;
-  job_.pipeline().comm().all_gather(own, all);
+  comm.all_gather(own, all);
   peak_ = {};
-  for (size_t i = 0; i < all.size(); i += own.size()) {
-    peaks_.push_back(static_cast<int64_t>(all[i]));
-    peak_.anonymous += static_cast<int64_t>(all[i]);
-    peak_.files += static_cast<int64_t>(all[i + 1]);
+  memory_.resize(static_cast<size_t>(comm.size()));
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const auto at = static_cast<size_t>(rank);
+    const auto peak = static_cast<int64_t>(all[own.size() * at]);
+    std::optional<RankMemory>& process =
+        memory_[static_cast<size_t>(ranks.rank_of(ranks.process_of(rank), 0))];
+    if (!process) process.emplace();
+    process->peak += peak;
+    if (predicted_) process->planned += predicted_->memory[at];
+    peak_.anonymous += peak;
+    peak_.files += static_cast<int64_t>(all[own.size() * at + 1]);
   }
-  sent_ = gather_sent(job_.pipeline().comm(), job_.sent());
+  sent_ = gather_sent(comm, job_.sent());
 }
 
 void TrainLoop::read_back() {
@@ -374,11 +387,8 @@ void TrainLoop::print_summary() const {
 void TrainLoop::print_json() const {
   std::string sent;
   if (!sent_.empty() && num_steps_ > 0) {
-    std::vector<RankMemory> memory(sent_.size());
-    for (size_t rank = 0; rank < memory.size(); ++rank)
-      memory[rank] = {.peak = peaks_[rank], .planned = predicted_ ? predicted_->memory[rank] : 0};
     sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
-                       sent_json(sent_, job_.planned_sent(), memory));
+                       sent_json(sent_, job_.planned_sent(), memory_));
   }
   const auto number = [](const std::optional<double>& value) {
     return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");

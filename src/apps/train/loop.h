@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/setup/sent_text.h"
 #include "apps/train/cadence.h"
 #include "apps/train/job.h"
 #include "apps/train/model_card.h"
@@ -84,10 +85,10 @@ class TrainLoop {
   bool shows_;
   bool stops_ = false;
   std::optional<Predicted> predicted_;
-  ProcessMemory peak_ = process_memory();  // of all ranks once the run has ended
-  std::vector<int64_t> peaks_;             // then of each
-  std::vector<engine::SentBytes> sent_;    // by each rank; empty where they are threads
-  int64_t num_steps_ = 0;                  // of this process
+  ProcessMemory peak_ = process_memory();          // of all ranks once the run has ended
+  std::vector<std::optional<RankMemory>> memory_;  // then of each process, at its first rank
+  std::vector<engine::SentBytes> sent_;            // by each rank; empty where they are threads
+  int64_t num_steps_ = 0;                          // of this process
   std::string fingerprint_;
   SaveEvery save_every_;
   double begin_;

@@ -6,6 +6,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 #include "apps/options.h"
@@ -191,7 +192,9 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
   // Before this there is nothing to save.
   std::optional<StopSignals> signals;
-  const bool is_process = !options.stages.ranks.empty();
+  const StageOptions& stages = job.settings().stages;
+  const bool is_process =
+      !stages.ranks.empty() && process_ranks(stages).thread_of(job.pipeline().comm().rank()) == 0;
   if (job.is_first_rank()) {
     signals.emplace("saving after this step; again: ends at once");
   } else if (is_process) {
@@ -203,17 +206,21 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
 }
 
 // What ranks that are processes cannot do yet.
-void check_over_ranks(const TrainOptions& o) {
-  const auto refuse = [](const std::string& what) {
-    throw Error(ErrorCode::kUnsupported, "--ranks and " + what);
-  };
-  if (!o.memory.empty()) {
-    refuse(
-        fmt::format("--memory {}: what processes take together is not planned yet; say with "
-                    "--recompute and --microbatches what they keep",
-                    o.memory));
-  }
-  if (!o.sweep.empty()) refuse("several values of --lr: give one, or leave out --ranks");
+void check_over_ranks(const TrainOptions& o, const StageOptions& stages) {
+  check_memory_of_ranks(stages, o.memory, o.offload);
+  if (o.sweep.empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              "--ranks and several values of --lr: give one, or leave out --ranks");
+}
+
+// Which a plan weighs work by, as the first rank's --machine has them.
+void share_limits(Comm& comm, std::optional<engine::MachineLimits>& limits) {
+  bool is_known = limits.has_value();
+  share(comm, is_known);
+  if (!is_known) return;
+  if (!limits) limits.emplace();
+  for (double* limit : {&limits->flops, &limits->bytes, &limits->file_bytes}) share(comm, *limit);
+  share(comm, limits->source);
 }
 
 // And an adapter to start from, and a schedule in a file.
@@ -228,12 +235,13 @@ RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
   StageOptions stages = stages_of(given.stages, layout);
-  check_over_ranks(given);
+  check_over_ranks(given, stages);
   const bool is_first = comm.rank() == 0;
   TrainOptions options = given;
-  if (!is_first) options.machine.clear();  // the first one says how long a step takes
-  const LoadSpec spec = read_train_spec(options);
+  if (!is_first) options.machine.clear();
+  LoadSpec spec = read_train_spec(options);
   check_alike(comm, facts_of_run(spec, options));
+  share_limits(comm, spec.limits);
   // Refused before any data are read.
   static_cast<void>(division_of(spec.parsed.config, stages, spec));
   report::TraceFile trace(is_first ? options.trace : "");
@@ -252,11 +260,14 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   TrainSettings settings = settle(options, spec, data, recorded);
   if (settings.options.method != "full") share_weights(comm, stages);
   settings.stages = stages;
-  const TrainRun run = plan_run(spec, settings, data, comm.ranks_here());
-  const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settings, data);
-  const bool ended = train_on_rank(*job, run.plan, found);
+  const TrainRun run = plan_run(spec, settings, data, comm.ranks_here() * stages.ranks_each);
+  std::atomic<bool> stopped = false;
+  run_ranks(comm, process_ranks(stages), [&](Comm& rank) {
+    const std::unique_ptr<TrainJob> job = make_train_job(rank, run, settings, data);
+    if (!train_on_rank(*job, run.plan, found)) stopped = true;
+  });
   trace.finish();
-  return ended ? 0 : StopSignals::exit_code();
+  return stopped ? StopSignals::exit_code() : 0;
 }
 
 }  // namespace
