@@ -55,37 +55,50 @@ struct GatedDeltaNet {
 
   static void params(const Config& c, int64_t d, ParamRows& rows) {
     constexpr int kFirstOrder = 18;  // behind the experts'
-    const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape) {
+    const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
+                         const RowShards& shards) {
       rows.push_back({.key = key,
                       .suffix = suffix,
                       .shape = shape,
+                      .shards = shards,
                       .lora = {.path = path, .order = kFirstOrder + key}});
     };
     const int64_t width = c.shape().width();
+    // A key head has its value heads with it: num_value_heads / num_key_heads, next to each other.
+    // Of queries, keys and values together a rank has so many heads' rows of each.
+    const RowShards key_heads = outputs_by(c.num_key_heads, "key heads");
+    const RowShards value_heads = outputs_by(c.num_value_heads, "value heads");
     rows.push_back({.key = kDtBias,
                     .suffix = "linear_attn.dt_bias",
                     .shape = {c.num_value_heads},
+                    .shards = value_heads,
                     .init = 1.0f});
     // Checkpoints of bf16 have these two in f32.
     rows.push_back({.key = kALog,
                     .suffix = "linear_attn.A_log",
                     .shape = {c.num_value_heads},
+                    .shards = value_heads,
                     .floor = DType::kF32,
                     .draw = ParamDraw::kLogUniform16});
     rows.push_back({.key = kConv,
                     .suffix = "linear_attn.conv1d.weight",
                     .shape = {width, 1, c.conv_width},
+                    .shards = key_heads,
                     .draw = ParamDraw::kNormal});
     rows.push_back({.key = kNorm,
                     .suffix = "linear_attn.norm.weight",
                     .shape = {c.value_dim},
                     .floor = DType::kF32,
                     .init = 1.0f});
-    add(kQkv, "linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_qkv", {width, d});
-    add(kZ, "linear_attn.in_proj_z.weight", "linear_attn.in_proj_z", {c.value_width(), d});
-    add(kB, "linear_attn.in_proj_b.weight", "linear_attn.in_proj_b", {c.num_value_heads, d});
-    add(kA, "linear_attn.in_proj_a.weight", "linear_attn.in_proj_a", {c.num_value_heads, d});
-    add(kOut, "linear_attn.out_proj.weight", "linear_attn.out_proj", {d, c.value_width()});
+    add(kQkv, "linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_qkv", {width, d}, key_heads);
+    add(kZ, "linear_attn.in_proj_z.weight", "linear_attn.in_proj_z", {c.value_width(), d},
+        value_heads);
+    add(kB, "linear_attn.in_proj_b.weight", "linear_attn.in_proj_b", {c.num_value_heads, d},
+        value_heads);
+    add(kA, "linear_attn.in_proj_a.weight", "linear_attn.in_proj_a", {c.num_value_heads, d},
+        value_heads);
+    add(kOut, "linear_attn.out_proj.weight", "linear_attn.out_proj", {d, c.value_width()},
+        inputs_by(c.num_value_heads, "value heads"));
   }
 
   static int64_t history_bytes(const Config& c, DType dtype) {

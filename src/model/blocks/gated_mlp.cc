@@ -27,20 +27,27 @@ struct GatedMlp {
   static void params(const Config& c, int64_t d, ParamRows& rows) {
     constexpr int kFirstOrder = 4;  // behind the attention's projections
     const auto add = [&](Key key, Key bias, std::string_view suffix, std::string_view path,
-                         Shape shape) {
+                         Shape shape, const RowShards& shards) {
       rows.push_back({.key = key,
                       .suffix = suffix,
                       .shape = shape,
+                      .shards = shards,
                       .bias = c.bias ? static_cast<int>(bias) : kNoKey,
                       .lora = {.path = path, .order = kFirstOrder + key}});
     };
-    add(kGate, kGateBias, "mlp.gate_proj.weight", "mlp.gate_proj", {c.width, d});
-    add(kUp, kUpBias, "mlp.up_proj.weight", "mlp.up_proj", {c.width, d});
-    add(kDown, kDownBias, "mlp.down_proj.weight", "mlp.down_proj", {d, c.width});
+    const RowShards outputs = outputs_by(c.width, "channels");
+    add(kGate, kGateBias, "mlp.gate_proj.weight", "mlp.gate_proj", {c.width, d}, outputs);
+    add(kUp, kUpBias, "mlp.up_proj.weight", "mlp.up_proj", {c.width, d}, outputs);
+    add(kDown, kDownBias, "mlp.down_proj.weight", "mlp.down_proj", {d, c.width},
+        inputs_by(c.width, "channels"));
     if (!c.bias) return;
-    rows.push_back({.key = kGateBias, .suffix = "mlp.gate_proj.bias", .shape = {c.width}});
-    rows.push_back({.key = kUpBias, .suffix = "mlp.up_proj.bias", .shape = {c.width}});
-    rows.push_back({.key = kDownBias, .suffix = "mlp.down_proj.bias", .shape = {d}});
+    const auto add_bias = [&](Key key, std::string_view suffix, int64_t width,
+                              const RowShards& shards) {
+      rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .shards = shards});
+    };
+    add_bias(kGateBias, "mlp.gate_proj.bias", c.width, outputs);
+    add_bias(kUpBias, "mlp.up_proj.bias", c.width, outputs);
+    add_bias(kDownBias, "mlp.down_proj.bias", d, {});
   }
 
   static CacheSpec cache(const Config&, DType) { return {}; }

@@ -63,27 +63,33 @@ struct Gqa {
 
   static void params(const Config& c, int64_t d, ParamRows& rows) {
     const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
-                         int bias) {
+                         const RowShards& shards, int bias) {
       rows.push_back({.key = key,
                       .suffix = suffix,
                       .shape = shape,
+                      .shards = shards,
                       .bias = bias,
                       .lora = {.path = path, .order = key}});
     };
     const auto bias_key = [](bool has, Key key) { return has ? static_cast<int>(key) : kNoKey; };
-    add(kQ, "self_attn.q_proj.weight", "self_attn.q_proj", {c.q_proj_width(), d},
+    const RowShards heads = outputs_by(c.num_heads, "heads");
+    const RowShards kv_heads = outputs_by(c.num_kv_heads, "key/value heads");
+    add(kQ, "self_attn.q_proj.weight", "self_attn.q_proj", {c.q_proj_width(), d}, heads,
         bias_key(c.qkv_bias, kQBias));
-    add(kK, "self_attn.k_proj.weight", "self_attn.k_proj", {c.kv_width(), d},
+    add(kK, "self_attn.k_proj.weight", "self_attn.k_proj", {c.kv_width(), d}, kv_heads,
         bias_key(c.qkv_bias, kKBias));
-    add(kV, "self_attn.v_proj.weight", "self_attn.v_proj", {c.kv_width(), d},
+    add(kV, "self_attn.v_proj.weight", "self_attn.v_proj", {c.kv_width(), d}, kv_heads,
         bias_key(c.qkv_bias, kVBias));
     add(kO, "self_attn.o_proj.weight", "self_attn.o_proj", {d, c.q_width()},
-        bias_key(c.o_bias, kOBias));
+        inputs_by(c.num_heads, "heads"), bias_key(c.o_bias, kOBias));
     if (c.qkv_bias) {
-      rows.push_back(
-          {.key = kQBias, .suffix = "self_attn.q_proj.bias", .shape = {c.q_proj_width()}});
-      rows.push_back({.key = kKBias, .suffix = "self_attn.k_proj.bias", .shape = {c.kv_width()}});
-      rows.push_back({.key = kVBias, .suffix = "self_attn.v_proj.bias", .shape = {c.kv_width()}});
+      const auto add_bias = [&](Key key, std::string_view suffix, int64_t width,
+                                const RowShards& shards) {
+        rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .shards = shards});
+      };
+      add_bias(kQBias, "self_attn.q_proj.bias", c.q_proj_width(), heads);
+      add_bias(kKBias, "self_attn.k_proj.bias", c.kv_width(), kv_heads);
+      add_bias(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
     }
     if (c.o_bias) rows.push_back({.key = kOBias, .suffix = "self_attn.o_proj.bias", .shape = {d}});
     if (c.qk_norm) {

@@ -261,11 +261,13 @@ void Mla::params(const Config& c, int64_t d, ParamRows& rows) {
   constexpr int kQOrder = 0;
   constexpr int kOOrder = 3;
   const auto add = [&](MlaKey key, std::string_view suffix, std::string_view path, int order,
-                       Shape shape, int bias = kNoKey, RowBlocks blocks = {}) {
+                       Shape shape, const RowShards& shards, int bias = kNoKey,
+                       RowBlocks blocks = {}) {
     rows.push_back({.key = key,
                     .suffix = suffix,
                     .shape = shape,
                     .blocks = blocks,
+                    .shards = shards,
                     .bias = c.bias ? bias : kNoKey,
                     .lora = {.path = path, .order = order}});
   };
@@ -275,24 +277,26 @@ void Mla::params(const Config& c, int64_t d, ParamRows& rows) {
   const auto add_norm = [&](MlaKey key, std::string_view suffix, int64_t width) {
     rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = 1.0f});
   };
+  // A rank makes both latents whole, for its heads.
+  const RowShards heads = outputs_by(c.num_heads, "heads");
   if (c.q_lora_rank == 0) {
-    add(kMlaQ, "self_attn.q_proj.weight", "self_attn.q_proj", kQOrder, {c.q_width(), d});
+    add(kMlaQ, "self_attn.q_proj.weight", "self_attn.q_proj", kQOrder, {c.q_width(), d}, heads);
   } else {
     add(kMlaQA, "self_attn.q_a_proj.weight", "self_attn.q_a_proj", kFirstOrder, {c.q_lora_rank, d},
-        kMlaQABias);
+        {}, kMlaQABias);
     add_bias(kMlaQABias, "self_attn.q_a_proj.bias", c.q_lora_rank);
     add_norm(kMlaQANorm, "self_attn.q_a_layernorm.weight", c.q_lora_rank);
     add(kMlaQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj", kFirstOrder + 1,
-        {c.q_width(), c.q_lora_rank});
+        {c.q_width(), c.q_lora_rank}, heads);
   }
   add(kMlaKvA, "self_attn.kv_a_proj_with_mqa.weight", "self_attn.kv_a_proj_with_mqa",
-      kFirstOrder + 2, {c.cache_width(), d}, kMlaKvABias);
+      kFirstOrder + 2, {c.cache_width(), d}, {}, kMlaKvABias);
   add_bias(kMlaKvABias, "self_attn.kv_a_proj_with_mqa.bias", c.cache_width());
   add_norm(kMlaKvANorm, "self_attn.kv_a_layernorm.weight", c.kv_lora_rank);
   add(kMlaKvB, "self_attn.kv_b_proj.weight", "self_attn.kv_b_proj", kFirstOrder + 3,
-      {c.num_heads * c.head_rows(), c.kv_lora_rank}, kNoKey, {c.nope_dim, c.value_dim});
+      {c.num_heads * c.head_rows(), c.kv_lora_rank}, heads, kNoKey, {c.nope_dim, c.value_dim});
   add(kMlaO, "self_attn.o_proj.weight", "self_attn.o_proj", kOOrder, {d, c.num_heads * c.value_dim},
-      kMlaOBias);
+      inputs_by(c.num_heads, "heads"), kMlaOBias);
   add_bias(kMlaOBias, "self_attn.o_proj.bias", d);
 }
 

@@ -40,6 +40,7 @@ struct MtpInput {
                       .shape = {d, d},
                       .lora = {.path = path, .order = kFirstOrder + key}});
     };
+    // Whole on every rank: their outputs are the residual, which ranks do not divide.
     rows.push_back({.key = kEmbedNorm, .suffix = "enorm.weight", .shape = {d}, .init = 1.0f});
     rows.push_back({.key = kStateNorm, .suffix = "hnorm.weight", .shape = {d}, .init = 1.0f});
     add(kEmbedProj, "e_proj.weight", "e_proj");

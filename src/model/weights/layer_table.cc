@@ -71,6 +71,14 @@ LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module
     config.streams->ops().params(config.streams->config(), config.streams->count(),
                                  config.hidden_size, streams_rows_);
   }
+  for (const std::string_view name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+    ParamRow& row = vocabulary_rows_.emplace_back();
+    row.suffix = name;
+    row.shape = {config.vocab_size, config.hidden_size};
+    row.shards = outputs_by(config.vocab_size, "tokens");
+    row.shards.uneven = true;
+    if (config.tie_word_embeddings) break;
+  }
   model_targets_.resize(2);
   model_targets_[kEmbedding] = {.path = std::string(config.module_prefix) + "embed_tokens",
                                 .in = config.vocab_size,

@@ -87,6 +87,9 @@ class LayerTable {
   // With that of multi-token prediction, which is the last, where it takes part.
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(places_.size()); }
   [[nodiscard]] std::span<const LayerStack> stacks() const { return stacks_; }
+  // The embedding, and the head where it has a matrix of its own, under their whole names.
+  // Parameters of them have no row (weights.h).
+  [[nodiscard]] const ParamRows& vocabulary_rows() const { return vocabulary_rows_; }
   // What the streams declare, outside the layers.
   [[nodiscard]] const ParamRows& streams_rows() const { return streams_rows_; }
   // What reads the state of multi-token prediction: the streams' rows again, and its final norm,
@@ -110,7 +113,7 @@ class LayerTable {
   std::string_view module_prefix_;
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
-  ParamRows streams_rows_, mtp_rows_;
+  ParamRows vocabulary_rows_, streams_rows_, mtp_rows_;
   std::optional<int64_t> mtp_layer_;
   std::vector<LoraTarget> model_targets_;
 };

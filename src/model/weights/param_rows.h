@@ -44,6 +44,23 @@ enum class ParamDraw : uint8_t {
   kLogUniform16  // log(u), u uniform in [0.01, 16)
 };
 
+// How tensor ranks may divide a row. Outputs are a matrix's first axis and all that its bias has;
+// inputs are its last axis. Expert ranks divide `num_experts` of a row besides.
+enum class ShardAxis : uint8_t { kNone, kOutputs, kInputs };  // kNone: each rank has it whole
+
+struct RowShards {
+  ShardAxis axis = ShardAxis::kNone;
+  int64_t units = 0;           // that stay whole, of equal width along the axis
+  std::string_view unit = {};  // what they are, for messages: "heads"
+  bool uneven = false;         // a rank may have a unit more than another
+};
+constexpr RowShards outputs_by(int64_t units, std::string_view unit) {
+  return {.axis = ShardAxis::kOutputs, .units = units, .unit = unit};
+}
+constexpr RowShards inputs_by(int64_t units, std::string_view unit) {
+  return {.axis = ShardAxis::kInputs, .units = units, .unit = unit};
+}
+
 struct ParamRow {
   int key = 0;                   // the owner's own number for it, from 0 on
   std::string_view suffix = {};  // after "model.layers.N."; of experts "{}" is the expert
@@ -51,6 +68,7 @@ struct ParamRow {
   int64_t num_experts = 0;       // 0: a plain parameter
   int64_t num_active = 0;        // of these, that one token uses
   RowBlocks blocks = {};         // of a matrix that is read in parts
+  RowShards shards = {};         // over tensor ranks
   DType floor = DType::kBF16;    // kF32: kept in f32 in every mode
   bool buffer = false;           // not trained
   bool balances = false;         // a buffer that may follow its experts' loads: a router's bias

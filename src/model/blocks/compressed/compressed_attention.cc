@@ -364,11 +364,13 @@ std::string CompressedAttention::fault(const Config& c) {
 void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
   constexpr int kFirstOrder = 24;  // behind every other block's
   const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
-                       RowBlocks blocks = {}, bool of_indexer = false) {
+                       const RowShards& shards = {}, RowBlocks blocks = {},
+                       bool of_indexer = false) {
     rows.push_back({.key = key,
                     .suffix = suffix,
                     .shape = shape,
                     .blocks = blocks,
+                    .shards = shards,
                     .lora = {.path = path,
                              .order = kFirstOrder + key,
                              .is_fresh = !of_indexer,
@@ -377,19 +379,25 @@ void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
   const auto add_norm = [&](Key key, std::string_view suffix, int64_t width) {
     rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = 1.0f});
   };
-  const auto add_f32 = [&](Key key, std::string_view suffix, Shape shape) {
-    rows.push_back({.key = key, .suffix = suffix, .shape = shape, .floor = DType::kF32});
+  const auto add_f32 = [&](Key key, std::string_view suffix, Shape shape,
+                           const RowShards& shards = {}) {
+    rows.push_back(
+        {.key = key, .suffix = suffix, .shape = shape, .shards = shards, .floor = DType::kF32});
   };
-  add_f32(kCompressedSinks, "self_attn.sinks", {c.num_heads});
+  // A rank makes the latent, the keys and the indexer's choice whole, for its heads.
+  const RowShards heads = outputs_by(c.num_heads, "heads");
+  const RowShards groups = outputs_by(c.num_groups, "groups of heads");
+  add_f32(kCompressedSinks, "self_attn.sinks", {c.num_heads}, heads);
   add(kCompressedQA, "self_attn.q_a_proj.weight", "self_attn.q_a_proj", {c.q_lora_rank, d});
   add_norm(kCompressedQANorm, "self_attn.q_a_norm.weight", c.q_lora_rank);
-  add(kCompressedQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj", {c.width(), c.q_lora_rank});
+  add(kCompressedQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj", {c.width(), c.q_lora_rank},
+      heads);
   add(kCompressedKv, "self_attn.kv_proj.weight", "self_attn.kv_proj", {c.head_dim, d});
   add_norm(kCompressedKvNorm, "self_attn.kv_norm.weight", c.head_dim);
   add(kCompressedOA, "self_attn.o_a_proj.weight", "self_attn.o_a_proj",
-      {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, {c.o_lora_rank, 0});
+      {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, groups, {c.o_lora_rank, 0});
   add(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
-      {d, c.num_groups * c.o_lora_rank});
+      {d, c.num_groups * c.o_lora_rank}, inputs_by(c.num_groups, "groups of heads"));
   if (c.ratio == 0) return;
   const int64_t width = projected_width(c, c.head_dim);
   add_f32(kCompressorBias, "self_attn.compressor.position_bias", {c.ratio, width});
@@ -402,7 +410,7 @@ void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
   // The choice has no gradient: a fresh adapter has the indexer where a loss of its own trains it.
   const int64_t index_width = projected_width(c, c.index_dim);
   const auto add_of_indexer = [&](Key key, std::string_view suffix, std::string_view path,
-                                  Shape shape) { add(key, suffix, path, shape, {}, true); };
+                                  Shape shape) { add(key, suffix, path, shape, {}, {}, true); };
   add_f32(kIndexerBias, "self_attn.compressor.indexer.position_bias", {c.ratio, index_width});
   add_of_indexer(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
                  "self_attn.compressor.indexer.kv_proj", {index_width, d});

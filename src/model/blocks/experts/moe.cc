@@ -272,21 +272,23 @@ void expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   const Spelling gate = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, 0, 2 * f};
   const Spelling up = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, f, 2 * f};
   const Spelling down = {"mlp.experts.down_proj", {e, d, f}, 0, d};
-  const auto expert = [&](MoeKey key, std::string_view suffix, Shape shape, const LoraPlace& lora,
-                          const Spelling& other) {
+  const RowShards outputs = outputs_by(f, "channels");
+  const auto expert = [&](MoeKey key, std::string_view suffix, Shape shape, const RowShards& shards,
+                          const LoraPlace& lora, const Spelling& other) {
     rows.push_back({.key = key,
                     .suffix = suffix,
                     .shape = shape,
                     .num_experts = e,
                     .num_active = c.top_k,
+                    .shards = shards,
                     .lora = lora,
                     .others = {other}});
   };
-  expert(kMoeGate, "mlp.experts.{}.gate_proj.weight", {f, d},
+  expert(kMoeGate, "mlp.experts.{}.gate_proj.weight", {f, d}, outputs,
          {.path = "mlp.experts.gate_proj", .order = kExpertOrder, .stacked = "w1"}, gate);
-  expert(kMoeUp, "mlp.experts.{}.up_proj.weight", {f, d},
+  expert(kMoeUp, "mlp.experts.{}.up_proj.weight", {f, d}, outputs,
          {.path = "mlp.experts.up_proj", .order = kExpertOrder + 1, .stacked = "w3"}, up);
-  expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f},
+  expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f}, inputs_by(f, "channels"),
          {.path = "mlp.experts.down_proj", .order = kExpertOrder + 2, .stacked = "w2"}, down);
   rows.push_back({.key = kMoeGateUp,
                   .num_experts = e,
@@ -304,19 +306,23 @@ void expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
 void shared_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   constexpr int kSharedOrder = 7;        // behind a dense MLP's projections
   constexpr int kSharedScaleOrder = 23;  // behind the delta net's
-  const auto shared = [&](MoeKey key, std::string_view suffix, std::string_view path, Shape shape) {
+  const auto shared = [&](MoeKey key, std::string_view suffix, std::string_view path, Shape shape,
+                          const RowShards& shards) {
     rows.push_back({.key = key,
                     .suffix = suffix,
                     .shape = shape,
+                    .shards = shards,
                     .lora = {.path = path, .order = kSharedOrder + key - kMoeSharedGate}});
   };
   const int64_t s = c.shared_width;
+  const RowShards outputs = outputs_by(s, "channels"), inputs = inputs_by(s, "channels");
   if (c.shared_gate) {
     shared(kMoeSharedGate, "mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.gate_proj",
-           {s, d});
-    shared(kMoeSharedUp, "mlp.shared_expert.up_proj.weight", "mlp.shared_expert.up_proj", {s, d});
+           {s, d}, outputs);
+    shared(kMoeSharedUp, "mlp.shared_expert.up_proj.weight", "mlp.shared_expert.up_proj", {s, d},
+           outputs);
     shared(kMoeSharedDown, "mlp.shared_expert.down_proj.weight", "mlp.shared_expert.down_proj",
-           {d, s});
+           {d, s}, inputs);
     rows.push_back({.key = kMoeSharedScale,
                     .suffix = "mlp.shared_expert_gate.weight",
                     .shape = {1, d},
@@ -324,10 +330,11 @@ void shared_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
     return;
   }
   shared(kMoeSharedGate, "mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.gate_proj",
-         {s, d});
-  shared(kMoeSharedUp, "mlp.shared_experts.up_proj.weight", "mlp.shared_experts.up_proj", {s, d});
+         {s, d}, outputs);
+  shared(kMoeSharedUp, "mlp.shared_experts.up_proj.weight", "mlp.shared_experts.up_proj", {s, d},
+         outputs);
   shared(kMoeSharedDown, "mlp.shared_experts.down_proj.weight", "mlp.shared_experts.down_proj",
-         {d, s});
+         {d, s}, inputs);
 }
 
 void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
