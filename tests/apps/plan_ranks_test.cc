@@ -143,7 +143,14 @@ TEST(PlanRanks, RefuseWhatHasNoEffect) {
   EXPECT_THAT(fault(options), HasSubstr("give --ranks data=N"));
   options.stages.shard_weights = false;
   options.stages.ranks = "tensor=2";
-  EXPECT_THAT(fault(options), HasSubstr("tensor"));
+  EXPECT_THAT(fault(options), HasSubstr("layer 0, self_attn.k_proj.weight: 3 key/value heads"));
+  options.model = path_of("llama2");
+  EXPECT_EQ(fault(options),
+            "--ranks tensor=2: no run is divided by tensor yet; give pipeline=N, data=N or both");
+  options.stages.ranks = "tensor=3";
+  EXPECT_EQ(fault(options),
+            "--ranks tensor=3: layer 0, self_attn.q_proj.weight: 4 heads along its outputs are no "
+            "multiple of 3; want a divisor of 4, which every row of the model has");
   const Ran ran =
       run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--microbatches", "2"});
   EXPECT_EQ(ran.code, 2);

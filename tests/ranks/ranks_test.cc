@@ -348,8 +348,10 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
        "--ranks: pipeline=3, data=1, expert=1, tensor=1 are 3 ranks, and 2 have started; start "
        "that "
        "many (mpirun -n 3)"},
-      {2, "expert=2",
-       "--ranks expert=2: no run is divided by expert yet; give pipeline=N, data=N or both"},
+      {3, "tensor=3",
+       "--ranks tensor=3: layer 0, self_attn.q_proj.weight: 2 heads along its outputs are no "
+       "multiple of 3; no number above 1 divides every row of the model"},
+      {2, "expert=2", "--ranks expert=2: the model has no experts"},
       {2, "pipelines=2", "which names no kind"},
       {2, "pipeline=2", "--ranks and --memory 1GiB: what stages", {}, "1GiB"},
       {2, "pipeline=2", "--shard-weights: data ranks divide the weights", {.shard_weights = true}},
@@ -393,6 +395,27 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
   const Ended ended = run_shell(quoted(command_of(alone)));
   EXPECT_EQ(ended.code, 2);
   EXPECT_THAT(ended.text, HasSubstr("1 has started; start that many (mpirun -n 2)"));
+}
+
+// What a model cannot be divided by, before what no run is divided by yet.
+TEST_F(RanksTest, SayWhichRowDoesNotDivide) {
+  TrainOptions of_four_heads = options("out");
+  of_four_heads.model = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
+  of_four_heads.stages.ranks = "tensor=2";
+  EXPECT_THAT(
+      run_ranks(2, of_four_heads).text,
+      HasSubstr(
+          "--ranks tensor=2: no run is divided by tensor yet; give pipeline=N, data=N or both"));
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{STRATA_BINARY, "probe", "--model", of_four_heads.model,
+                                 "--request", root_ + "/not-there.json", "--out", root_ + "/out"},
+        {STRATA_BINARY, "bench", "train_s512", "--model", of_four_heads.model}}) {
+    const Ended ended =
+        run_shell(fmt::format("{}-n 3 {} --ranks tensor=3", kMpirun, quoted(words)));
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.text, HasSubstr("--ranks tensor=3: layer 0, self_attn.q_proj.weight: 4 "
+                                      "heads along its outputs are no multiple of 3"));
+  }
 }
 
 // What differs is named, with both ranks and what each has.

@@ -238,6 +238,7 @@ int bench_stages(const StagedWork& work, const BenchOptions& options) {
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
     StageOptions stages = stages_of(options.stages, layout);
     const LoadSpec spec = spec_of(work, options);
+    check_layout(layout, spec.parsed.config);
     check_alike(comm, facts_to_bench(spec, options));
     // Random weights are each rank's own.
     if (!options.model.empty() && !options.trains_base()) share_weights(comm, stages);

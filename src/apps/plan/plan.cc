@@ -212,9 +212,9 @@ std::vector<engine::SentBytes> sent_of_step(const planner::RunShape& shape,
 }
 
 // As `strata train` refuses it.
-StageOptions divided_by_ranks(const PlanOptions& options) {
+StageOptions divided_by_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
-  schedule::check_supported(layout);
+  check_layout(layout, config);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_of(stages_of(options), layout);
   check_memory_of_ranks(stages, options.memory, options.offload);
@@ -224,7 +224,7 @@ StageOptions divided_by_ranks(const PlanOptions& options) {
 // Of processes: what each of them takes and sends.
 int plan_over_ranks(const PlanOptions& options) {
   LoadSpec spec = checked_spec(options);
-  const StageOptions stages = divided_by_ranks(options);
+  const StageOptions stages = divided_by_ranks(options, spec.parsed.config);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   engine->set_share({.num_owners = stages.data});

@@ -357,6 +357,7 @@ int run_request(const ProbeOptions& options, const StageOptions& stages, const L
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptions options) {
   StageOptions stages = stages_of(options.stages, layout);
   const LoadSpec asked = read_spec(options);
+  check_layout(layout, asked.parsed.config);
   RankFacts facts = facts_of(asked, options_of(options));
   add_schedule(stages, facts);
   for (const std::string& dir : options.adapters)

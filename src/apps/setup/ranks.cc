@@ -21,6 +21,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "data/input_file.h"
+#include "model/weights/rank_division.h"
 #include "schedule/generate.h"
 
 namespace strata::apps {
@@ -89,7 +90,6 @@ int run_as_rank(const StageOptions& stages, RankBody body) {
   try {
     ranks.run([&](Comm& comm) {
       const schedule::ParallelLayout layout = schedule::parse_layout(stages.ranks);
-      schedule::check_supported(layout);
       schedule::check_num_ranks(layout, comm.size());
       if (stages.bind == "auto") bind_to_part(comm);
       code = body(comm, layout);
@@ -100,6 +100,12 @@ int run_as_rank(const StageOptions& stages, RankBody body) {
     code = exit_code(error);
   }
   return code;
+}
+
+void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config) {
+  model::check_division(model::LayerTable(config),
+                        {.expert = layout.expert, .tensor = layout.tensor});
+  schedule::check_supported(layout);
 }
 
 void check_started_alone() {

@@ -24,6 +24,10 @@ namespace strata::apps {
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
 int run_as_rank(const StageOptions& stages, RankBody body);
 
+// An Error for a model that does not divide so, by its rows of parameters, and for a kind of ranks
+// by which no run is divided yet.
+void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config);
+
 // An Error where mpirun has started several of this command, which without --ranks know nothing of
 // each other and would write the same files.
 void check_started_alone();

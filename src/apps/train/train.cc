@@ -240,6 +240,7 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   TrainOptions options = given;
   if (!is_first) options.machine.clear();
   LoadSpec spec = read_train_spec(options);
+  check_layout(layout, spec.parsed.config);
   check_alike(comm, facts_of_run(spec, options));
   share_limits(comm, spec.limits);
   // Refused before any data are read.
