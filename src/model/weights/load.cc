@@ -206,8 +206,10 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
   std::unique_ptr<FileAllocator> files;
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
+  // A rank that has a part of the weights reads no codes of the others'.
+  const NarrowLook look = options.share.is_divided() ? NarrowLook::kScales : NarrowLook::kCodes;
   KeptForms kept = forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype,
-                                 options.keep, NarrowLook::kCodes, options.part);
+                                 options.keep, look, options.part);
   if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
                                                  files.get(), options.part, std::move(kept.forms),

@@ -11,8 +11,9 @@
 
 namespace strata::model {
 
-// How much of a file is read to find values that a form does not hold; a load reads its codes too,
-// where not each is a number.
+// How much of a file is read to find values that a form does not hold. A load reads codes too, of
+// which not each is a number, unless ranks divide the weights: then load_narrow fails by name on
+// those of its rows.
 enum class NarrowLook : uint8_t { kHeader, kScales, kCodes };
 
 struct KeptForms {
@@ -31,7 +32,9 @@ KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backen
                        const ModelConfig& config, NarrowLook look,
                        std::optional<LayerRange> part = {});
 
-// Moves a parameter that is kept in few bits from the checkpoint to its panels.
+// Moves a parameter that is kept in few bits from the checkpoint to its panels; of weights that
+// ranks divide, the slices with rows of this rank. An Error for a value that the form does not
+// hold.
 void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
                  size_t index);
 
