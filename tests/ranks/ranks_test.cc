@@ -279,7 +279,8 @@ TEST_F(RanksTest, AnyDivisionContinuesWhatDataRanksOwned) {
   TrainOptions o = dealt(one, "killed", "data=3");
   kill_and_expect_its_name(RunningRanks(start_of(3, o), o), 2);
   o.resume = true;
-  o.stages.ranks = "data=2";
+  // Of each process two ranks, with owners of both stages.
+  o.stages = {.stages = 2, .ranks = "data=2", .schedule = "1f1b", .microbatches = 2};
   kill_and_expect_its_name(RunningRanks(start_of(2, o), o), 1, 30);
   o.stages = {};
   EXPECT_EQ(run_train(o), 0);
