@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cpu/delta_net_backward_impl.h"
+#include "ops/cpu/delta_net_kernels_impl.h"
 #include "ops/cpu/panels_avx512.h"
 #include "ops/cpu/simd_avx512.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the backward of the gated delta rule needs of a path; see delta_net_kernels_impl.h.
+// What only the backward of the gated delta rule needs of a path; see delta_net_forward_impl.h.
 #pragma once
-#include "ops/cpu/delta_net_kernels_impl.h"
+#include "ops/cpu/delta_net_forward_impl.h"
 
 namespace strata::ops::cpu {
 
@@ -196,25 +196,6 @@ void delta_norm_backward(const DeltaNormBackward& n) {
                            n.q_inverse, n.lanes, n.dim, static_cast<X*>(n.d_q) + i * n.stride);
     }
   });
-}
-
-template <typename K>
-constexpr DeltaKernels delta_kernels() {
-  return {.product = delta_product<K>,
-          .normalise = delta_normalise<K>,
-          .put_keys = delta_put_keys<K>,
-          .decay = delta_decay<K>,
-          .solve = delta_solve<K>,
-          .exponentials = delta_exponentials<K>,
-          .load_rows = delta_load_rows<K>,
-          .store_rows = delta_store_rows<K>,
-          .scale_rows = delta_scale_rows<K>,
-          .dot_rows = delta_dot_rows<K>,
-          .transpose = delta_transpose<K>,
-          .add = delta_add<K>,
-          .solve_back = delta_solve_back<K>,
-          .decay_backward = delta_decay_backward<K>,
-          .norm_backward = delta_norm_backward<K>};
 }
 
 }  // namespace strata::ops::cpu
