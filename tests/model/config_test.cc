@@ -282,6 +282,21 @@ TEST(Config, ExpertsFollowTheFile) {
   EXPECT_THAT(message_of(base + R"(, "num_experts": 2})"), HasSubstr("num_experts_per_tok"));
 }
 
+// Keys that transformers 5 calls otherwise: one name is enough, and two must agree.
+TEST(Config, TwoNamesOfOneKeyMustAgree) {
+  const std::string v3 = R"({"architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 100,
+      "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4)";
+  EXPECT_EQ(experts(parse(v3 + R"(, "num_local_experts": 64})"), 5)->num_experts, 64);
+  EXPECT_EQ(
+      experts(parse(v3 + R"(, "n_routed_experts": 64, "num_local_experts": 64})"), 5)->num_experts,
+      64);
+  EXPECT_THAT(message_of(v3 + R"(, "n_routed_experts": 64, "num_local_experts": 128})"),
+              HasSubstr("n_routed_experts 64 and num_local_experts 128 disagree"));
+  EXPECT_EQ(parse(v3 + R"(, "num_mtp_layers": 2})").num_mtp_layers, 2);
+  EXPECT_THAT(message_of(v3 + R"(, "num_nextn_predict_layers": 1, "num_mtp_layers": 2})"),
+              HasSubstr("num_nextn_predict_layers 1 and num_mtp_layers 2 disagree"));
+}
+
 TEST(Config, Llama3ScalingHasItsThreeBands) {
   RopeConfig rope = {.type = RopeType::kLlama3,
                      .theta = 500000.0,

@@ -203,6 +203,8 @@ TEST(DeepseekV4, WhatIsNotThisModelIsRefusedByName) {
     EXPECT_THAT(message_of(v4(with_rope(unsaid))), HasSubstr("transformers takes 1.277"));
   }
   EXPECT_THAT(message_of(v4(with_rope(R"("o_groups": 3)"))), HasSubstr("o_groups: got 3"));
+  EXPECT_THAT(message_of(v4(with_rope(R"("num_local_experts": 8)"))),
+              HasSubstr("n_routed_experts 6 and num_local_experts 8 disagree"));
 }
 
 // Entries lie in pages at their ratio; the ring and the open windows belong to the sequence.

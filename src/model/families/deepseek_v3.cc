@@ -136,10 +136,8 @@ std::vector<bool> dense_layers(const ConfigObject& object, const DecoderKeys& ke
 
 MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
   MoeConfig moe;
-  const bool local = object.has("num_local_experts") && !object.has("n_routed_experts");
-  moe.num_experts =
-      positive(object, local ? "num_local_experts" : "n_routed_experts", defaults.num_experts);
-  check_repeated(object, "num_local_experts", moe.num_experts);
+  moe.num_experts = positive(object, name_in(object, "n_routed_experts", "num_local_experts"),
+                             defaults.num_experts);
   moe.top_k = positive(object, "num_experts_per_tok", defaults.top_k);
   moe.expert_width = positive(object, "moe_intermediate_size", defaults.expert_width);
   const int64_t shared = object.integer("n_shared_experts", 1);
@@ -184,9 +182,8 @@ void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, Model
     config.layers.push_back(is_dense ? dense
                                      : pre_norm_layer(config, attention, Block(kMoe, *moe)));
   }
-  const bool renamed = object.has("num_mtp_layers") && !object.has("num_nextn_predict_layers");
   config.num_mtp_layers =
-      object.integer(renamed ? "num_mtp_layers" : "num_nextn_predict_layers", 1);
+      object.integer(name_in(object, "num_nextn_predict_layers", "num_mtp_layers"), 1);
   if (config.num_mtp_layers < 0 || config.num_mtp_layers > 1000) {
     object.fail(
         fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", config.num_mtp_layers));

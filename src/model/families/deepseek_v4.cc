@@ -295,8 +295,7 @@ CompressedAttentionConfig of_type(const ConfigObject& object, CompressedAttentio
 
 MoeConfig read_moe(const ConfigObject& object, const ModelConfig& config) {
   MoeConfig moe;
-  const bool local = object.has("num_local_experts") && !object.has("n_routed_experts");
-  moe.num_experts = positive(object, local ? "num_local_experts" : "n_routed_experts", 256);
+  moe.num_experts = positive(object, name_in(object, "n_routed_experts", "num_local_experts"), 256);
   moe.top_k = positive(object, "num_experts_per_tok", 6);
   moe.expert_width = positive(object, "moe_intermediate_size", 2048);
   const int64_t shared = object.integer("n_shared_experts", 1);

@@ -343,14 +343,13 @@ int64_t read_switched_window(const ConfigObject& object) {
   return positive(object, "sliding_window", kDefaultWindow);
 }
 
-int64_t read_num_experts(const ConfigObject& object, int64_t fallback) {
-  const int64_t experts =
-      object.integer("num_experts", object.integer("num_local_experts", fallback));
-  if (object.has("num_local_experts") && object.integer("num_local_experts") != experts) {
-    object.fail(fmt::format("num_experts {} and num_local_experts {} disagree", experts,
-                            object.json("num_local_experts")));
-  }
-  return experts;
+std::string_view name_in(const ConfigObject& object, std::string_view name,
+                         std::string_view other) {
+  if (!object.has(other)) return name;
+  if (!object.has(name)) return other;
+  if (object.integer(name) == object.integer(other)) return name;
+  object.fail(
+      fmt::format("{} {} and {} {} disagree", name, object.json(name), other, object.json(other)));
 }
 
 std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,

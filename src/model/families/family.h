@@ -113,8 +113,9 @@ RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& sca
 int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64_t fallback);
 // sliding_window as Qwen's files have it: 0 where use_sliding_window is off or the window null.
 int64_t read_switched_window(const ConfigObject& object);
-// num_experts, which transformers 5 calls num_local_experts; where both are there they must agree.
-int64_t read_num_experts(const ConfigObject& object, int64_t fallback);
+// Which of two names of one whole number the file has, the first where it has neither; where both
+// are there they must agree.
+std::string_view name_in(const ConfigObject& object, std::string_view name, std::string_view other);
 // Which layers are of the type, the others being full_attention: by layer_types, else by
 // `otherwise`. An Error where it names anything else, or too few or too many layers.
 std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
