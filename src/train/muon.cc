@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
@@ -14,6 +15,8 @@ namespace {
 constexpr double kUpdateRms = 0.18;
 constexpr int kFastSteps = 8;
 constexpr int kSteps = 10;
+// At most this norm counts as zero: its inverse is no number of f32.
+constexpr double kLeastNorm = 1.0 / std::numeric_limits<float>::max();
 
 struct Coefficients {
   float a, b, c;
@@ -70,7 +73,7 @@ void orthogonalise(Backend& backend, TensorView u) {
   const double norm = std::sqrt(ops::sum_of_squares(backend, u));
   backend.on_plan([&] { newton_schulz(backend, kFast, u); });
   backend.on_host([&] {
-    if (norm == 0.0) return;
+    if (norm <= kLeastNorm) return;
     ops::scale(backend, u, static_cast<float>(1.0 / norm), u);
     for (int step = 0; step < kSteps; ++step)
       newton_schulz(backend, step < kFastSteps ? kFast : kSettling, u);

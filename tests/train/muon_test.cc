@@ -131,6 +131,22 @@ TEST(Muon, OrthogonalisesAsItsDefinition) {
   }
 }
 
+// What is left of a momentum that nothing was added to for some two thousand steps: f32's smallest
+// numbers, whose norm has no inverse in f32.
+TEST(Muon, AMomentumThatHasFadedMovesNothing) {
+  CpuBackend backend(choose_cpu_path(), 2);
+  const int64_t rows = 12, cols = 40;
+  Matrix faded{rows, cols, std::vector<double>(static_cast<size_t>(rows * cols), 1e-44)};
+  faded.at(3, 5) = 0.0;
+  const Matrix none{rows, cols, std::vector<double>(faded.values.size())};
+  const Matrix p = random_matrix(rows, cols, 1, 0.02);
+  const Tensor p_ours(backend, p), m_ours(backend, faded), g_ours(backend, none);
+  muon(backend, {.lr = 0.05, .weight_decay = 0.0}, g_ours.view, p_ours.view, m_ours.view);
+  const std::vector<float> got = p_ours.values(backend);
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], static_cast<float>(p.values[i])) << i;
+}
+
 TEST(Muon, ThreeStepsAsTheirDefinition) {
   CpuBackend backend(choose_cpu_path(), 2);
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{12, 40}, {40, 12}}) {
