@@ -206,7 +206,6 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
                 "base parameters that are kept in 4 or 8 bits cannot train; load them with "
                 "--weights bf16");
   }
-  steps_enabled_ = true;
   how_ = how;
   if (how.muon && share_.num_owners > 1) {
     CHECK(!has_gradient);
@@ -224,7 +223,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_second});
   masters_ = views(params_);
   firsts_ = views(m_);
-  seconds_.resize(firsts_.size());
+  seconds_.assign(firsts_.size(), {});
   int64_t second = 0;
   for (size_t index = 0; index < seconds_.size(); ++index) {
     if (firsts_[index].empty() || is_muons(index)) continue;
@@ -240,6 +239,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (!masters_[index].empty()) read(index, own_rows(index).first, masters_[index]);
   }
+  steps_enabled_ = true;
 }
 
 int64_t BaseTrainer::num_bytes() const {

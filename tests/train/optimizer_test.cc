@@ -102,6 +102,25 @@ TEST(StepAdapter, TheNormIsOneSumARow) {
   }
 }
 
+// A file that could not be read may be there the next time: nothing is stepped before.
+TEST(BaseTrainer, MastersThatCouldNotBeReadAreReadTheNextTime) {
+  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
+  CpuBackend backend(choose_cpu_path(), 1);
+  model::LoadedModel model = model::load_model(backend, dir, {.compute_dtype = DType::kF32});
+  BaseTrainer trainer(backend, *model.weights);
+  size_t reads = 0;
+  const auto fails = [&](size_t, int64_t, TensorView) {
+    if (++reads == 3) throw Error(ErrorCode::kIo, "gone");
+  };
+  EXPECT_THROW(trainer.enable_steps(fails), Error);
+  reads = 0;
+  trainer.enable_steps([&](size_t index, int64_t first, TensorView out) {
+    ++reads;
+    model.weights->read(backend, index, first, out);
+  });
+  EXPECT_EQ(reads, model.weights->table().size());
+}
+
 TEST(BaseTrainer, AGradientThatIsNotFiniteTouchesNoMaster) {
   const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
   CpuBackend backend(choose_cpu_path(), 2);
