@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "backend/backend.h"
+#include "base/error.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
 #include "ops/cpu/cpu_backend.h"
@@ -77,6 +78,34 @@ TEST_F(FreshAdapter, OtherModulesDoNotMatter) {
     EXPECT_TRUE(std::equal(a.a.f32(), a.a.f32() + a.a.rows() * a.a.cols(), b.a.f32()));
   }
   EXPECT_NE(all.find(0, kQProj)->a.f32()[0], all.find(1, kQProj)->a.f32()[0]);
+}
+
+// The machine's memory, of which there is none left when `is_full`.
+class FullMemory : public Allocator {
+ public:
+  void* allocate(int64_t bytes) override {
+    if (is_full) throw Error(ErrorCode::kResourceExhausted, "full");
+    return cpu_allocator().allocate(bytes);
+  }
+  void release(void* data, int64_t bytes) override { cpu_allocator().release(data, bytes); }
+  bool is_full = false;
+};
+
+TEST(LoraAdapter, TrainsOnceThereIsMemoryForItsGradients) {
+  FullMemory memory;
+  CpuBackend backend(choose_cpu_path(), 1, memory);
+  const LoadedModel model = load_model(
+      backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31_v4_shards/model", {});
+  LoraAdapter adapter(backend, *model.weights,
+                      adapter_specs(model.config, {"all-linear"}, 4, 8.0));
+  memory.is_full = true;
+  EXPECT_THROW(adapter.enable_training(), Error);
+  EXPECT_FALSE(adapter.trains());
+  memory.is_full = false;
+  adapter.enable_training();
+  EXPECT_TRUE(adapter.trains());
+  for (const LoraModule& module : adapter.modules()) EXPECT_FALSE(module.d_b.empty());
+  EXPECT_EQ(adapter.step_items().size(), adapter.modules().size());
 }
 
 }  // namespace

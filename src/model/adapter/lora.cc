@@ -221,7 +221,6 @@ void LoraAdapter::list_packs() {
 
 void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   if (trains_) return;
-  trains_ = true;
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
   moments_ = Memory(backend_.allocator(), 2 * bytes);
   char* base = static_cast<char*>(moments_.data());
@@ -243,6 +242,7 @@ void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
     module.d_b = grads_.part(module.b_offset, module.b.shape);
   }
   enable_mtp_training();
+  trains_ = true;  // all memory is there
   size_t first = 0;
   for (size_t i = 0; i < modules_.size(); ++i) {
     const int64_t offset = modules_[i].a_offset;  // B follows A
