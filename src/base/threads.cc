@@ -45,6 +45,12 @@ uint32_t wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
 
 struct ThreadPool::State {
   State(int n, bool idle) : num_threads(n), is_idle(idle) {}
+  // Also where the system gives no more threads: those that there are would be waited for.
+  ~State() {
+    stop.store(true, std::memory_order_release);
+    generation.fetch_add(1, std::memory_order_acq_rel);
+    generation.notify_all();
+  }
 
   const int num_threads;
   const bool is_idle;
@@ -88,11 +94,7 @@ ThreadPool::ThreadPool(int num_threads, bool is_idle)
   }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop.store(true, std::memory_order_release);
-  state_->generation.fetch_add(1, std::memory_order_acq_rel);
-  state_->generation.notify_all();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::num_threads() const { return state_->num_threads; }
 

@@ -2,13 +2,20 @@
 #include "base/threads.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
 #include <set>
 #include <thread>
 #include <tuple>
 #include <vector>
+
+#include "tests/base/sanitizer.h"
 
 namespace strata {
 namespace {
@@ -136,6 +143,28 @@ TEST(ThreadPool, UsesOtherThreadsAndTheCaller) {
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   EXPECT_EQ(std::set<std::thread::id>(ids.begin(), ids.end()).size(), 4u);
 }
+
+#ifndef STRATA_SANITIZED  // whose own memory is more than any limit
+// In a process of its own with memory for the stacks of a few: who waited for the others for ever
+// would end by the alarm.
+TEST(ThreadPool, ATeamThatTheSystemRefusesIsAnError) {
+  const auto start_many = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlimit limit = {static_cast<rlim_t>(pages * ::sysconf(_SC_PAGESIZE) + (64 << 20)),
+                          RLIM_INFINITY};
+    ::setrlimit(RLIMIT_AS, &limit);
+    ::alarm(20);
+    try {
+      const ThreadPool pool(256);
+    } catch (const std::exception&) {
+      std::_Exit(0);
+    }
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(start_many(), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST(ThreadPool, ZeroMeansAllUsableCores) { EXPECT_GE(ThreadPool().num_threads(), 1); }
 
