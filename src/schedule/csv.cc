@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxDigits = 6;
 constexpr size_t kMaxCells = 8'000'000;
+constexpr int kMaxRows = 65536;
 constexpr size_t kMaxShown = 40;  // characters of a wrong cell in a message
 
 struct OpName {
@@ -85,6 +86,7 @@ class Reader {
   CsvTable read(std::string_view text) {
     is_old_ = is_in_older_form(text);
     while (!text.empty()) {
+      if (rank_ == kMaxRows) fail_file(fmt::format("more than {} rows", kMaxRows));
       read_row(take_until(text, '\n'));
       ++rank_;
     }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "schedule/lower.h"
 #include "tests/schedule/tables.h"
 
@@ -59,6 +60,17 @@ TEST(Csv, PyTorchsActionsOnShardedWeightsAreLeftOutAndCounted) {
   EXPECT_EQ(csv.left_out.at("WAIT_SEND_B"), 56);
   EXPECT_TRUE(has_transfers(csv.table));
   EXPECT_EQ(csv.table.num_stages, 8);
+}
+
+// A row without a place takes memory too, and the verifier time for each rank and stage.
+TEST(Csv, HasAtMostSoManyRows) {
+  EXPECT_EQ(read_csv(std::string(65536, '\n'), "t").table.num_ranks(), 65536);
+  try {
+    static_cast<void>(read_csv(std::string(65537, '\n'), "t"));
+    ADD_FAILURE() << "it was read";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("t: more than 65536 rows"));
+  }
 }
 
 TEST(Csv, WhatIsNoTableIsRefusedByPlace) {
