@@ -12,7 +12,7 @@
 namespace strata::schedule {
 namespace {
 
-constexpr int kMostParts = 65536;
+constexpr int kMostParts = 32768;  // of four kinds as many ranks as 64 bits count
 
 struct Kind {
   const char* name;

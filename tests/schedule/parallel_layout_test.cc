@@ -43,12 +43,18 @@ TEST(ParallelLayout, DataVaryFastestAndThePipelineSlowest) {
 
 TEST(ParallelLayout, RefusesWhatIsNoLayoutWithWhatWasWritten) {
   for (const char* text : {"", "pipeline", "pipeline=", "pipeline=0", "pipeline=-1", "pipeline=2x",
-                           "pipeline=65537", "pipeline=99999999999", "pipelines=2", "=2",
+                           "pipeline=32769", "pipeline=99999999999", "pipelines=2", "=2",
                            "pipeline=2,", ",pipeline=2", "pipeline=2,pipeline=2", "pipeline =2"}) {
     SCOPED_TRACE(text);
     expect_refused([&] { static_cast<void>(parse_layout(text)); }, ErrorCode::kInvalidArgument,
                    {std::string("--ranks ") + text + ": got '", "want pipeline=N"});
   }
+}
+
+TEST(ParallelLayout, CountsTheRanksOfTheLargest) {
+  const ParallelLayout layout =
+      parse_layout("pipeline=32768,data=32768,expert=32768,tensor=32768");
+  EXPECT_EQ(layout.num_ranks(), int64_t{1} << 60);
 }
 
 TEST(ParallelLayout, RefusesAnotherNumberOfRanksWithAllNumbers) {
