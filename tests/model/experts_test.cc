@@ -135,6 +135,25 @@ TEST_F(ExpertFiles, AnAdapterThatLacksAnExpertIsRefusedByName) {
                        HasSubstr("experts.9.up_proj")));
 }
 
+// What torch would write otherwise names no module, and so no expert a second time.
+TEST_F(ExpertFiles, AnAdapterWithAnExpertByAnotherNumberIsRefused) {
+  const std::vector<float> values(64 * 64);
+  float* const data = const_cast<float*>(values.data());
+  std::vector<PeftWriteModule> modules;
+  for (const char* expert : {"1", "01"}) {
+    modules.push_back(
+        {.module_path = std::string("model.layers.2.mlp.experts.") + expert + ".up_proj",
+         .alpha = 4.0,
+         .a = TensorView(data, DType::kF32, {2, 24}),
+         .b = TensorView(data, DType::kF32, {20, 2}),
+         .rank = 2});
+  }
+  write_peft(dir_.file("twice"), {}, modules);
+  EXPECT_THAT(error_of([&] { load_adapter(backend_, model_, dir_.file("twice")); }),
+              ::testing::AllOf(HasSubstr("experts.01.up_proj"),
+                               HasSubstr("has no such linear module")));
+}
+
 // Per expert, PEFT's whole tensors, Tinker's stacked ones: what is saved is what was loaded, tensor
 // by tensor, and loads again. The rank axis is the one that adapters are sliced by.
 TEST_F(ExpertFiles, AdaptersOfEveryFormRoundTrip) {

@@ -19,6 +19,17 @@ struct TargetPlace {
   ExpertForm form = ExpertForm::kPerExpert;
 };
 
+// Takes off the whole number that a path begins with, as torch writes it: 7 is not 07.
+std::optional<int64_t> take_index(std::string_view& path) {
+  int64_t index = -1;
+  const auto [rest, error] = std::from_chars(path.data(), path.data() + path.size(), index);
+  if (error != std::errc() || index < 0) return std::nullopt;
+  const auto length = static_cast<size_t>(rest - path.data());
+  if (path.front() == '0' && length > 1) return std::nullopt;
+  path.remove_prefix(length);
+  return index;
+}
+
 // What a path below the layer says of a target of routed experts: "mlp.experts.7.up_proj", or
 // "mlp.experts.w3" and "mlp.experts.up_proj" of all experts. Nothing when it is not this target's.
 std::optional<TargetPlace> expert_place(const LoraTarget& target, std::string_view tail,
@@ -37,11 +48,9 @@ std::optional<TargetPlace> expert_place(const LoraTarget& target, std::string_vi
     place.form = ExpertForm::kFused;
     return tail == name ? std::optional(place) : std::nullopt;
   }
-  const auto [rest, error] = std::from_chars(tail.data(), tail.data() + tail.size(), place.expert);
-  if (error != std::errc() || place.expert < 0 || place.expert >= target.num_experts) {
-    return std::nullopt;
-  }
-  tail.remove_prefix(static_cast<size_t>(rest - tail.data()));
+  const std::optional<int64_t> expert = take_index(tail);
+  if (!expert || *expert >= target.num_experts) return std::nullopt;
+  place.expert = *expert;
   // Targets of files alone exist in PEFT's whole tensors only.
   if (!tail.starts_with(".") || tail.substr(1) != name || !target.is_fresh) return std::nullopt;
   return place;
@@ -62,11 +71,10 @@ std::optional<TargetPlace> place_of(const LayerTable& layers, const PeftModule& 
     layer = static_cast<int>(*layers.mtp_layer());
   } else if (path.starts_with(prefix)) {
     path.remove_prefix(prefix.size());
-    const auto [rest, error] = std::from_chars(path.data(), path.data() + path.size(), layer);
+    const std::optional<int64_t> index = take_index(path);
     const int64_t num_layers = layers.mtp_layer().value_or(layers.num_layers());
-    if (error != std::errc() || layer < 0 || layer >= num_layers) return std::nullopt;
-    path = std::string_view(rest, static_cast<size_t>(path.data() + path.size() - rest));
-    if (!path.starts_with(".")) return std::nullopt;
+    if (!index || *index >= num_layers || !path.starts_with(".")) return std::nullopt;
+    layer = static_cast<int>(*index);
     path.remove_prefix(1);
   }
   const std::span<const LoraTarget> targets = layers.targets(layer);
