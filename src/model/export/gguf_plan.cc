@@ -6,11 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/file_io.h"
 #include "checkpoint/gguf/names.h"
 #include "checkpoint/gguf/quantise.h"
 #include "model/weights/tensor_names.h"
@@ -22,6 +21,17 @@ constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 constexpr const char* kNormName = "model.norm.weight";
 constexpr const char* kHeadName = "lm_head.weight";
 constexpr std::string_view kOpenFiles = "/proc/self/fd/";
+
+// Open while a header is read, for which it is opened again by its path.
+struct OpenFile {
+  explicit OpenFile(int fd) : descriptor(fd) {}
+  ~OpenFile() {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  const int descriptor;
+};
 
 std::vector<int64_t> stored_dims(std::string_view stored, const Shape& shape, int64_t num_experts) {
   std::vector<int64_t> dims;
@@ -97,21 +107,18 @@ void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins
   }
 }
 
-ReadHeader::ReadHeader(const GgufHeader& header, std::span<const float> first_data)
-    : fd_(::memfd_create("gguf", MFD_CLOEXEC)) {
-  std::string bytes = header.bytes();
+ReadHeader::ReadHeader(const GgufHeader& header, std::span<const float> first_data) {
+  const std::string name = "--to gguf: header";
+  const OpenFile file{::memfd_create("gguf", MFD_CLOEXEC)};
+  if (file.descriptor < 0) fail_io(name, "create");
+  const std::string bytes = header.bytes();
+  write_all(file.descriptor, std::as_bytes(std::span(bytes)), name);
+  write_all(file.descriptor, std::as_bytes(first_data), name);
   const auto size = static_cast<off_t>(std::ssize(bytes) + header.data_bytes());
-  bytes.append(reinterpret_cast<const char*>(first_data.data()), first_data.size_bytes());
-  const bool written = fd_ >= 0 && ::write(fd_, bytes.data(), bytes.size()) == std::ssize(bytes) &&
-                       ::ftruncate(fd_, size) == 0;
-  if (!written) {
-    throw Error(ErrorCode::kIo, fmt::format("--to gguf: header: {}", std::strerror(errno)));
-  }
-  model_ = std::make_unique<GgufModel>(fmt::format("{}{}", kOpenFiles, fd_));
+  if (::ftruncate(file.descriptor, size) != 0) fail_io(name, "grow");
+  model_ = std::make_unique<GgufModel>(fmt::format("{}{}", kOpenFiles, file.descriptor));
   weights_ = gguf_weights(*model_);
 }
-
-ReadHeader::~ReadHeader() { ::close(fd_); }
 
 std::string ReadHeader::without_path(const std::string& fault) {
   const size_t end = fault.find(": ");

@@ -51,7 +51,6 @@ void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins
 class ReadHeader {
  public:
   explicit ReadHeader(const GgufHeader& header, std::span<const float> first_data = {});
-  ~ReadHeader();
   ReadHeader(const ReadHeader&) = delete;
   ReadHeader& operator=(const ReadHeader&) = delete;
 
@@ -62,7 +61,6 @@ class ReadHeader {
   [[nodiscard]] const std::vector<GgufWeight>& weights() const { return weights_; }
 
  private:
-  int fd_;
   std::unique_ptr<GgufModel> model_;
   std::vector<GgufWeight> weights_;
 };
