@@ -70,8 +70,9 @@ OptionRow optional_row(const std::string& name, const char* unit, std::optional<
           .help = help,
           .set =
               [at, name, range](const std::string& text) {
-                *at = parse<T>(name, text, range.wanted);
-                check_range(name, **at, range);
+                const T value = parse<T>(name, text, range.wanted);
+                check_range(name, value, range);
+                *at = value;
               },
           .text = [at] { return text_of(*at); },
           .check =
