@@ -5,8 +5,11 @@
 
 #include <map>
 
+#include "checkpoint/gguf/gguf_file.h"
 #include "model/adapter/export.h"
 #include "model/adapter/io.h"
+#include "model/export/write_gguf_lora.h"
+#include "model/weights/no_layers.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/base/temp_dir.h"
 
@@ -108,6 +111,29 @@ TEST_F(AdapterExport, ExpertsOfASmallerRankMeanTheSame) {
     const std::string dir = dir_.file(targets[0]);
     export_adapter(adapter, dir, "base");
     expect_same_meaning(adapter, dir);
+  }
+}
+
+// An adapter that does nothing stays one: its B are numbers.
+TEST_F(AdapterExport, AnAlphaOfZeroLeavesNumbers) {
+  LoraAdapter adapter(backend_, *model_.weights,
+                      adapter_specs(model_.config, {"all-linear"}, 12, /*alpha=*/0.0));
+  adapter.initialise(7);
+  export_adapter(adapter, dir_.file("stacked"), "base");
+  const auto exported = load_adapter(backend_, model_, dir_.file("stacked"));
+  for (const LoraModule& module : exported->modules())
+    for (int64_t i = 0; i < module.b.shape.num_elements(); ++i)
+      ASSERT_EQ(module.b.f32()[i], 0.0f) << module.path;
+  save_adapter(adapter, dir_.file("peft"), "base");
+  const LoadedModel names =
+      load_model(backend_, case_ + "model", {.compute_dtype = DType::kF32, .part = kNoLayers});
+  write_gguf_lora(backend_, names, dir_.file("peft"), dir_.file("lora.gguf"));
+  const GgufFile file(dir_.file("lora.gguf"));
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (!tensor.name.ends_with(".lora_b")) continue;
+    std::vector<float> b(static_cast<size_t>(tensor.end - tensor.begin) / sizeof(float));
+    file.read_bytes(tensor, 0, std::as_writable_bytes(std::span(b)));
+    for (const float value : b) ASSERT_EQ(value, 0.0f) << tensor.name;
   }
 }
 

@@ -65,7 +65,9 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
     const std::vector<std::string> names = stacked_names(module);
     const int64_t out = module.b.shape[1] / module.num_halves;
     for (size_t half = 0; half < names.size(); ++half) {
-      const auto factor = static_cast<float>(spec.scale / common.scale);
+      // Also where both are 0.
+      const auto factor =
+          spec.scale == common.scale ? 1.0f : static_cast<float>(spec.scale / common.scale);
       std::vector<float>& b =
           scaled.emplace_back(scaled_half(module, static_cast<int64_t>(half), factor));
       modules.push_back(

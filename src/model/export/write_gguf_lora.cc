@@ -36,7 +36,11 @@ class AdapterExport {
         architecture_(gguf_architecture_of(names.config)),
         file_(backend, names, dir) {
     read_orders();
-    alpha_ = file_.modules().front().spec.alpha;
+    // Of a module that does something: what is multiplied by 0 has no factor.
+    for (const MatchedModule& module : file_.modules()) {
+      if (alpha_ == 0.0) alpha_ = module.spec.alpha;
+    }
+    if (alpha_ == 0.0) alpha_ = 1.0;
   }
 
   int64_t write(const std::string& path) {
@@ -171,7 +175,7 @@ class AdapterExport {
   const LoadedModel& names_;
   const GgufArchitecture& architecture_;
   AdapterModules file_;
-  double alpha_ = 1.0;
+  double alpha_ = 0.0;
   std::unordered_map<std::string, GgufWeight> orders_;
   std::vector<Factors> factors_;  // of one module
 };
