@@ -74,16 +74,15 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
 }
 
 void read_tensor(const PeftAdapter& peft, const TensorInfo& source, const LoraModule& module,
-                 AdapterTensor tensor, TensorView values) {
-  std::vector<float> stored(static_cast<size_t>(source.shape.num_elements()));
-  peft.file().read_f32(source, 0, source.shape.num_elements(), stored.data());
-  if (module.form == ExpertForm::kStacked && source.shape.rank() == 3 && source.shape[0] == 1) {
-    // A leading 1 stands for every expert.
-    const size_t one = stored.size();
-    for (int64_t e = 1; e < module.num_experts; ++e) {
-      stored.insert(stored.end(), stored.begin(), stored.begin() + static_cast<int64_t>(one));
-    }
-  }
+                 const AdapterTensor& tensor, TensorView values) {
+  // Of stacked experts a leading 1 stands for every one.
+  const bool is_shared =
+      module.form == ExpertForm::kStacked && source.shape.rank() == 3 && source.shape[0] == 1;
+  const int64_t one = source.shape.num_elements();
+  std::vector<float> stored(static_cast<size_t>(one * (is_shared ? module.num_experts : 1)));
+  peft.file().read_f32(source, 0, one, stored.data());
+  for (auto next = stored.begin() + one; next != stored.end();)
+    next = std::copy_n(stored.begin(), one, next);
   from_stored(module, tensor, stored.data(), values);
 }
 
