@@ -69,16 +69,17 @@ std::vector<OutTensor> stacked_tensors(std::vector<OutTensor> plain, const Stack
   Decls decls;
   for (const OutTensor& tensor : plain) decls[tensor.decl.name] = &tensor.decl;
   std::vector<OutTensor> out;
-  std::unordered_map<std::string, bool> joined;
+  std::unordered_map<std::string_view, bool> joins;  // of each stack that was met
   for (const OutTensor& tensor : plain) {
     const auto found = names.stack_of.find(tensor.decl.name);
-    const bool joins =
-        found != names.stack_of.end() && all_alike(names.parts.at(found->second), decls);
-    if (!joins) {
+    if (found == names.stack_of.end()) {
       out.push_back(tensor);
       continue;
     }
-    if (std::exchange(joined[found->second], true)) continue;
+    const auto [known, is_first] = joins.try_emplace(found->second);
+    if (is_first) known->second = all_alike(names.parts.at(found->second), decls);
+    if (!known->second) out.push_back(tensor);
+    if (!known->second || !is_first) continue;
     const std::vector<std::string_view>& parts = names.parts.at(found->second);
     const int64_t layers = names.sizes.at(found->second);
     OutTensor whole = {tensor.decl, {}, {parts.begin(), parts.end()}};
