@@ -72,9 +72,9 @@ int64_t trace_clock() {
 }
 
 void record_span(const TracedSpan& span) {
+  if (!trace_on.load(std::memory_order_acquire)) return;  // it is over
   const int64_t begin = recorder().begin_ns.load(std::memory_order_relaxed);
-  // Begun in a trace before this one, or this one is over.
-  if (span.start_ns < begin || !trace_on.load(std::memory_order_relaxed)) return;
+  if (span.start_ns < begin) return;  // begun in a trace before this one
   TracedSpan kept = span;
   kept.start_ns -= begin;
   kept.end_ns = trace_clock() - begin;
