@@ -26,25 +26,18 @@ std::string env_mpi_size() {
 }
 
 std::string env_temporary_folder() {
-  const char* value = std::getenv("TMPDIR");
-  return value == nullptr || *value == '\0' ? "/tmp" : value;
+  const std::string folder = text_of(std::getenv("TMPDIR"));
+  return folder.empty() ? "/tmp" : folder;
 }
 
-std::string env_home() {
-  const char* value = std::getenv("HOME");
-  return value == nullptr ? "" : value;
-}
+std::string env_home() { return text_of(std::getenv("HOME")); }
+std::string env_terminal() { return text_of(std::getenv("TERM")); }
 
 std::string env_state_folder() {
-  const char* value = std::getenv("XDG_STATE_HOME");
-  if (value != nullptr && *value == '/') return value;
+  const std::string folder = text_of(std::getenv("XDG_STATE_HOME"));
+  if (folder.starts_with('/')) return folder;
   const std::string home = env_home();
   return home.starts_with('/') ? home + "/.local/state" : "";
-}
-
-std::string env_terminal() {
-  const char* value = std::getenv("TERM");
-  return value == nullptr ? "" : value;
 }
 
 std::vector<std::string> env_hub_caches() {
@@ -58,18 +51,17 @@ std::vector<std::string> env_hub_caches() {
                                {"HOME", "/.cache/huggingface/hub"}};
   std::vector<std::string> caches;
   for (const Place& place : kPlaces) {
-    const char* value = std::getenv(place.variable);
-    if (value != nullptr && *value != '\0') caches.push_back(std::string(value) + place.below);
+    const std::string value = text_of(std::getenv(place.variable));
+    if (!value.empty()) caches.push_back(value + place.below);
   }
   return caches;
 }
 
 int env_log_level() {
-  const char* value = std::getenv("STRATA_LOG");
-  if (value == nullptr || *value == '\0') return 1;
-  if (value[0] >= '0' && value[0] <= '4' && value[1] == '\0') return value[0] - '0';
-  throw Error(ErrorCode::kInvalidArgument,
-              std::string("STRATA_LOG: got '") + value + "', want 0, 1, 2, 3 or 4");
+  const std::string value = text_of(std::getenv("STRATA_LOG"));
+  if (value.empty()) return 1;
+  if (value.size() == 1 && value[0] >= '0' && value[0] <= '4') return value[0] - '0';
+  throw Error(ErrorCode::kInvalidArgument, "STRATA_LOG: got '" + value + "', want 0, 1, 2, 3 or 4");
 }
 
 std::map<std::string, std::string> env_strata() {

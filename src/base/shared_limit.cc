@@ -96,12 +96,7 @@ SharedLimit::SharedLimit(int64_t limit, int64_t useful)
 void SharedLimit::set_num_tenants(int64_t count) { state_->set_num_tenants(count); }
 
 SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount, int64_t spare) {
-  Share share;
-  if (!state_->take(tenant, amount, spare)) return share;
-  share.state_ = state_;
-  share.tenant_ = tenant;
-  share.amount_ = amount;
-  return share;
+  return Share::take(state_, tenant, amount, spare);
 }
 
 bool SharedLimit::take_only(const std::string& tenant, int64_t amount) {
@@ -130,6 +125,17 @@ int64_t SharedLimit::used(const std::string& tenant) const {
   return found == state_->used.end() ? 0 : found->second;
 }
 
+SharedLimit::Share SharedLimit::Share::take(const std::shared_ptr<SharedLimitState>& state,
+                                            const std::string& tenant, int64_t amount,
+                                            int64_t spare) {
+  Share share;
+  share.tenant_ = tenant;
+  if (!state->take(tenant, amount, spare)) return share;
+  share.state_ = state;
+  share.amount_ = amount;
+  return share;
+}
+
 SharedLimit::Share::~Share() {
   if (state_ != nullptr) state_->give(tenant_, amount_);
 }
@@ -146,12 +152,7 @@ bool SharedLimit::Share::resize(int64_t amount) {
 }
 
 SharedLimit::Share SharedLimit::Share::another(int64_t amount) const {
-  Share share;
-  if (state_ == nullptr || !state_->take(tenant_, amount, 0)) return share;
-  share.state_ = state_;
-  share.tenant_ = tenant_;
-  share.amount_ = amount;
-  return share;
+  return state_ == nullptr ? Share() : take(state_, tenant_, amount, 0);
 }
 
 int64_t SharedLimit::Share::most() const { return state_->most(); }

@@ -38,6 +38,9 @@ class SharedLimit {
 
    private:
     friend class SharedLimit;
+    // Empty when it is too much.
+    static Share take(const std::shared_ptr<SharedLimitState>& state, const std::string& tenant,
+                      int64_t amount, int64_t spare);
     void swap(Share& other) noexcept {
       std::swap(state_, other.state_);
       std::swap(tenant_, other.tenant_);
