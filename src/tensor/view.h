@@ -75,7 +75,7 @@ struct TensorView {
     DCHECK(dtype == DType::kBF16);
     return static_cast<Bf16*>(data);
   }
-  // Row `row` of the flattened [rows, cols] view.
+  // Row `index` of the flattened [rows, cols] view.
   [[nodiscard]] void* row(int64_t index) const {
     return static_cast<char*>(data) + index * row_stride * dtype_bytes(dtype);
   }
