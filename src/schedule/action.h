@@ -7,6 +7,7 @@
 // tables put it where its actions stand.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -72,6 +73,14 @@ struct Table {
   int num_microbatches = 0;
   std::vector<std::vector<Slot>> rows = {};  // [ranks][places]
   [[nodiscard]] int num_ranks() const { return static_cast<int>(rows.size()); }
+  // Stages and micro-batches as one list: how many there are, and the place of one.
+  [[nodiscard]] size_t num_items() const {
+    return static_cast<size_t>(num_stages) * static_cast<size_t>(num_microbatches);
+  }
+  [[nodiscard]] size_t item(int stage, int microbatch) const {
+    return static_cast<size_t>(stage) * static_cast<size_t>(num_microbatches) +
+           static_cast<size_t>(microbatch);
+  }
   bool operator==(const Table&) const = default;
 };
 

@@ -17,14 +17,14 @@ class Lowering {
         rank_of_(ranks_of_stages(table)),
         next_(table.rows.size()),
         held_(table.rows.size()),
-        has_input_(num_inputs()),
-        has_output_grad_(num_inputs()) {
+        has_input_(table.num_items()),
+        has_output_grad_(table.num_items()) {
     lowered_ = {.num_stages = table.num_stages,
                 .num_microbatches = table.num_microbatches,
                 .rows = std::vector<std::vector<Slot>>(table.rows.size())};
     for (int m = 0; m < table.num_microbatches; ++m) {
-      has_input_[index(0, m)] = true;
-      has_output_grad_[index(table.num_stages - 1, m)] = true;
+      has_input_[table_.item(0, m)] = true;
+      has_output_grad_[table_.item(table.num_stages - 1, m)] = true;
     }
   }
 
@@ -42,19 +42,11 @@ class Lowering {
   }
 
  private:
-  [[nodiscard]] size_t num_inputs() const {
-    return static_cast<size_t>(table_.num_stages) * static_cast<size_t>(table_.num_microbatches);
-  }
-  [[nodiscard]] size_t index(int stage, int microbatch) const {
-    return static_cast<size_t>(stage) * static_cast<size_t>(table_.num_microbatches) +
-           static_cast<size_t>(microbatch);
-  }
-
   [[nodiscard]] bool is_ready(const Action& action) const {
     CHECK(!is_transfer(action.op), action.stage, action.microbatch);
-    if (action.op == Op::kForward) return has_input_[index(action.stage, action.microbatch)];
+    if (action.op == Op::kForward) return has_input_[table_.item(action.stage, action.microbatch)];
     if (action.op == Op::kWeightGrad) return true;
-    return has_output_grad_[index(action.stage, action.microbatch)];
+    return has_output_grad_[table_.item(action.stage, action.microbatch)];
   }
 
   bool advance(size_t rank) {
@@ -93,7 +85,7 @@ class Lowering {
 
   void give(const Action& action, int to) {
     std::vector<bool>& has = action.op == Op::kForward ? has_input_ : has_output_grad_;
-    has[index(to, action.microbatch)] = true;
+    has[table_.item(to, action.microbatch)] = true;
   }
 
   void send(const Action& action) {

@@ -38,11 +38,7 @@ class Verifier {
   }
 
  private:
-  [[nodiscard]] size_t index(int stage, int microbatch) const {
-    return static_cast<size_t>(stage) * static_cast<size_t>(table_.num_microbatches) +
-           static_cast<size_t>(microbatch);
-  }
-  Item& item(int stage, int microbatch) { return items_[index(stage, microbatch)]; }
+  Item& item(int stage, int microbatch) { return items_[table_.item(stage, microbatch)]; }
   [[nodiscard]] int rank_of(int stage) const { return rank_of_[static_cast<size_t>(stage)]; }
   [[nodiscard]] bool is_last(int stage) const { return stage == table_.num_stages - 1; }
 
@@ -152,7 +148,7 @@ class Verifier {
       return fail(at, a, Rule::kOneRank,
                   fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
     }
-    if (refuses_once(at, a)) return true;
+    if (refuses_second(at, a)) return true;
     switch (a.op) {
       case Op::kForward:
         return refuses_order(at, a) || refuses_source(at, a, a.stage - 1, a.stage == 0);
@@ -181,49 +177,39 @@ class Verifier {
     return fmt::format("{} does not stand before it", to_string(Action{op, stage, a.microbatch}));
   }
 
-  bool refuses_once(Place at, const Action& a) {
-    Item& of = item(a.stage, a.microbatch);
-    Place* places[2] = {};
-    switch (a.op) {
+  // Where an action stands; of a B, the place that it shares with I.
+  static Place& place_of(Item& of, Op op) {
+    switch (op) {
       case Op::kForward:
-        places[0] = &of.forward;
-        break;
+        return of.forward;
       case Op::kInputGrad:
-        places[0] = &of.backward;
-        break;
-      case Op::kWeightGrad:
-        places[0] = &of.weight_grad;
-        break;
       case Op::kBackward:
-        places[0] = &of.backward;
-        places[1] = &of.weight_grad;
-        break;
+        return of.backward;
+      case Op::kWeightGrad:
+        return of.weight_grad;
       case Op::kSendForward:
-        places[0] = &of.sent_forward;
-        break;
+        return of.sent_forward;
       case Op::kRecvForward:
-        places[0] = &of.received_forward;
-        break;
+        return of.received_forward;
       case Op::kSendBackward:
-        places[0] = &of.sent_backward;
-        break;
+        return of.sent_backward;
       case Op::kRecvBackward:
-        places[0] = &of.received_backward;
         break;
     }
-    // A weight gradient without its input gradient is that rule's fault; a B stands for both.
-    for (Place* place : places) {
-      if (place == nullptr) continue;
-      if (place->is_set()) {
-        return fail(at, a, Rule::kOnce,
-                    fmt::format("rank {}, slot {} does it already", place->rank, place->slot));
-      }
+    return of.received_backward;
+  }
+
+  // Notes where the action stands, unless it stands somewhere already; a B stands for I and W.
+  bool refuses_second(Place at, const Action& a) {
+    Item& of = item(a.stage, a.microbatch);
+    Place& own = place_of(of, a.op);
+    Place& last = a.op == Op::kBackward ? of.weight_grad : own;
+    for (const Place& place : {own, last}) {
+      if (!place.is_set()) continue;
+      return fail(at, a, Rule::kOnce,
+                  fmt::format("rank {}, slot {} does it already", place.rank, place.slot));
     }
-    if (a.op == Op::kForward || !is_blocked(a)) {
-      for (Place* place : places) {
-        if (place != nullptr) *place = at;
-      }
-    }
+    if (!is_blocked(a)) own = last = at;
     return false;
   }
 
@@ -345,12 +331,7 @@ class Verifier {
     return any_action([&](Place at, const Action& a) {
       if (!is_transfer(a.op)) return false;
       const Action other = counterpart(a);
-      const Item& of = item(other.stage, other.microbatch);
-      const bool forward = other.op == Op::kSendForward || other.op == Op::kRecvForward;
-      const Place& place = is_send(other.op)
-                               ? (forward ? of.sent_forward : of.sent_backward)
-                               : (forward ? of.received_forward : of.received_backward);
-      if (place.is_set()) return false;
+      if (place_of(item(other.stage, other.microbatch), other.op).is_set()) return false;
       return fail(at, a, Rule::kReceivedIsSent, fmt::format("{} is missing", to_string(other)));
     });
   }

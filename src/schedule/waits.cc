@@ -12,8 +12,7 @@ class Waits {
       : table_(table),
         has_transfers_(has_transfers(table)),
         next_(table.rows.size()),
-        has_run_(static_cast<size_t>(table.num_stages) *
-                 static_cast<size_t>(table.num_microbatches) * kNumKinds) {}
+        has_run_(table.num_items() * kNumKinds) {}
 
   std::optional<Fault> run() {
     bool progress = true;
@@ -39,9 +38,7 @@ class Waits {
                         : a.op == Op::kSendForward  ? 1
                         : a.op == Op::kSendBackward ? 2
                                                     : 3;
-    const size_t of_stage =
-        static_cast<size_t>(a.stage) * static_cast<size_t>(table_.num_microbatches);
-    return (of_stage + static_cast<size_t>(a.microbatch)) * kNumKinds + kind;
+    return table_.item(a.stage, a.microbatch) * kNumKinds + kind;
   }
 
   bool advance(size_t rank) {

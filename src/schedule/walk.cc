@@ -17,8 +17,8 @@ class Walker {
         rank_of_(ranks_of_stages(table)),
         next_(table.rows.size()),
         time_(table.rows.size()),
-        forward_end_(num_items(), kNever),
-        backward_end_(num_items(), kNever) {
+        forward_end_(table.num_items(), kNever),
+        backward_end_(table.num_items(), kNever) {
     walk_.ranks.resize(table.rows.size());
   }
 
@@ -47,13 +47,6 @@ class Walker {
  private:
   static constexpr double kNever = -1;
 
-  [[nodiscard]] size_t num_items() const {
-    return static_cast<size_t>(table_.num_stages) * static_cast<size_t>(table_.num_microbatches);
-  }
-  [[nodiscard]] size_t index(int stage, int microbatch) const {
-    return static_cast<size_t>(stage) * static_cast<size_t>(table_.num_microbatches) +
-           static_cast<size_t>(microbatch);
-  }
   [[nodiscard]] int rank_of(int stage) const { return rank_of_[static_cast<size_t>(stage)]; }
 
   [[nodiscard]] double cost(Op op) const {
@@ -81,7 +74,7 @@ class Walker {
     if (!forward && !is_backward(a.op)) return 0;
     const int source = a.stage + (forward ? -1 : 1);
     if (source < 0 || source == table_.num_stages) return 0;
-    const double end = (forward ? forward_end_ : backward_end_)[index(source, a.microbatch)];
+    const double end = (forward ? forward_end_ : backward_end_)[table_.item(source, a.microbatch)];
     if (end == kNever) return {};
     if (rank_of(source) == rank_of(a.stage)) return end;
     return end + (forward ? costs_.send_forward : costs_.send_backward);
@@ -100,8 +93,8 @@ class Walker {
     walk_.ranks[rank].busy += length;
     if (length > 0) walk_.ranks[rank].slots.push_back({next_[rank], start, start + length});
     for (const Action& a : slot.actions()) {
-      if (a.op == Op::kForward) forward_end_[index(a.stage, a.microbatch)] = time_[rank];
-      if (is_backward(a.op)) backward_end_[index(a.stage, a.microbatch)] = time_[rank];
+      if (a.op == Op::kForward) forward_end_[table_.item(a.stage, a.microbatch)] = time_[rank];
+      if (is_backward(a.op)) backward_end_[table_.item(a.stage, a.microbatch)] = time_[rank];
     }
     return true;
   }
