@@ -21,6 +21,8 @@ class ConfigObject {
 
   [[nodiscard]] bool has(std::string_view key) const;
   [[nodiscard]] bool contains(std::string_view key) const;  // null values too
+  // There, and null: what some keys say is not what they say where they are absent.
+  [[nodiscard]] bool is_null(std::string_view key) const { return contains(key) && !has(key); }
   // The value, or the default; without a default an absent key is an Error.
   [[nodiscard]] int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
   [[nodiscard]] double number(std::string_view key, std::optional<double> fallback = {}) const;
@@ -31,8 +33,10 @@ class ConfigObject {
   // A number or a list of numbers, as eos_token_id may be.
   [[nodiscard]] std::vector<int64_t> integers(std::string_view key) const;
   [[nodiscard]] std::optional<ConfigObject> object(std::string_view key) const;
-  [[nodiscard]] std::vector<std::string> keys() const;         // those whose value is not null
-  [[nodiscard]] std::string json(std::string_view key) const;  // the value as compact JSON
+  [[nodiscard]] std::vector<std::string> keys() const;  // those whose value is not null
+  // The value as compact JSON, of which long ones are cut: for messages, and to compare with short
+  // ones.
+  [[nodiscard]] std::string json(std::string_view key) const;
   // All of it, a key a line, with other values of some keys (compact JSON).
   using Replaced = std::vector<std::pair<std::string_view, std::string>>;
   [[nodiscard]] std::string file_text(const Replaced& replaced) const;

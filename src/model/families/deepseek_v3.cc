@@ -55,11 +55,11 @@ constexpr NeutralKey kNeutral[] = {{"pretraining_tp", "1"},
 // Values of keys that a file leaves out.
 struct Defaults {
   int64_t q_lora_rank, nope_dim, value_dim;
-  int64_t num_experts, top_k, expert_width, num_groups, top_groups;
+  int64_t num_dense, num_experts, top_k, expert_width, num_groups, top_groups;
   double scale, rms_norm_eps;
 };
-constexpr Defaults kDeepseekDefaults = {1536, 128, 128, 256, 8, 2048, 8, 4, 2.5, 1e-6};
-constexpr Defaults kGlmDefaults = {768, 192, 256, 64, 4, 1536, 1, 1, 1.8, 1e-5};
+constexpr Defaults kDeepseekDefaults = {1536, 128, 128, 3, 256, 8, 2048, 8, 4, 2.5, 1e-6};
+constexpr Defaults kGlmDefaults = {768, 192, 256, 1, 64, 4, 1536, 1, 1, 1.8, 1e-5};
 
 // Source: HF modeling_deepseek_v3.py, yarn_apply_mscale.
 float attention_scale(const RopeConfig& rope, int64_t head_dim) {
@@ -67,8 +67,7 @@ float attention_scale(const RopeConfig& rope, int64_t head_dim) {
     return plain_attention_scale(head_dim);
   }
   const double plain = 1.0 / std::sqrt(static_cast<double>(head_dim));
-  const double m =
-      rope.factor <= 1.0 ? 1.0 : 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1.0;
+  const double m = yarn_mscale(rope.factor, rope.mscale_all_dim);
   return static_cast<float>(plain * m * m);
 }
 
@@ -88,7 +87,7 @@ MlaConfig read_mla(const ConfigObject& object, const Defaults& defaults, const D
   mla.num_heads = keys.num_heads;
   mla.bias = keys.attention_bias;
   // An explicit null says that queries have no latent; an absent key, that its rank is the default.
-  if (object.contains("q_lora_rank") && !object.has("q_lora_rank")) {
+  if (object.is_null("q_lora_rank")) {
     mla.q_lora_rank = 0;
   } else {
     mla.q_lora_rank = positive(object, "q_lora_rank", defaults.q_lora_rank);
@@ -109,9 +108,8 @@ MlaConfig read_mla(const ConfigObject& object, const Defaults& defaults, const D
 
 // Which layers have a dense MLP: the first ones, or by a list.
 std::vector<bool> dense_layers(const ConfigObject& object, const DecoderKeys& keys,
-                               const ModelConfig& config) {
-  const bool glm = config.architecture == kGlmLite;
-  const int64_t first = object.integer("first_k_dense_replace", glm ? 1 : 3);
+                               const Defaults& defaults) {
+  const int64_t first = object.integer("first_k_dense_replace", defaults.num_dense);
   if (first < 0) object.fail(fmt::format("first_k_dense_replace: got {}, want >= 0", first));
   std::vector<bool> dense(static_cast<size_t>(keys.num_layers));
   for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<int64_t>(i) < first;
@@ -169,14 +167,13 @@ void add_empty_shared(int64_t layer, ModelConfig& config) {
 }
 
 void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  const bool glm = config.architecture == kGlmLite;
-  const Defaults& defaults = glm ? kGlmDefaults : kDeepseekDefaults;
+  const Defaults& defaults = config.architecture == kGlmLite ? kGlmDefaults : kDeepseekDefaults;
   config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
   const Block attention(kMla, read_mla(object, defaults, keys, config));
   const LayerConfig dense = pre_norm_layer(
       config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
   std::optional<MoeConfig> moe;
-  for (const bool is_dense : dense_layers(object, keys, config)) {
+  for (const bool is_dense : dense_layers(object, keys, defaults)) {
     if (!is_dense && !moe) moe = read_moe(object, defaults);
     if (!is_dense && moe->shared_width == 0) add_empty_shared(config.num_layers(), config);
     config.layers.push_back(is_dense ? dense

@@ -121,7 +121,7 @@ std::vector<std::string> other_names(const std::string& name) {
   return names;
 }
 
-// The first `num_layers` of a list, which may also name layers of multi-token prediction.
+// A list names the `num_layers` layers, and then perhaps those of multi-token prediction.
 void check_length(const ConfigObject& object, std::string_view key, int64_t got,
                   int64_t num_layers) {
   if (got >= num_layers) return;

@@ -135,14 +135,8 @@ void check_scaling_keys(const ConfigObject& scaling, RopeType type, const RopeDe
                                         "mscale_all_dim", "attention_factor", "finetuned"};
   constexpr std::string_view kSections[] = {"mrope_section", "mrope_interleaved"};
   for (const std::string& key : scaling.keys()) {
-    bool known = false;
-    for (const std::string_view name : kKnown) known = known || key == name;
-    for (const std::string_view name : kYarn) {
-      known = known || (key == name && type == RopeType::kYarn);
-    }
-    for (const std::string_view name : kSections) {
-      known = known || (key == name && defaults.has_sections);
-    }
+    const bool known = contains(kKnown, key) || (type == RopeType::kYarn && contains(kYarn, key)) ||
+                       (defaults.has_sections && contains(kSections, key));
     if (!known) scaling.fail(fmt::format("key '{}' is not supported", key));
   }
 }
@@ -162,9 +156,7 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
     rope.original_max_position_embeddings =
         defaults.original_length.value_or(scaling.number(kOriginalLength, max_positions));
   }
-  const bool is_ratio =
-      rope.type == RopeType::kYarn && scaling.contains("factor") && !scaling.has("factor");
-  if (is_ratio) {
+  if (rope.type == RopeType::kYarn && scaling.is_null("factor")) {
     rope.factor = max_positions / rope.original_max_position_embeddings;
   } else if (rope.type != RopeType::kDefault) {
     rope.factor = scaling.number("factor");
@@ -214,6 +206,18 @@ DType parse_dtype(const ConfigObject& object, std::string_view key) {
   if (name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
   object.fail(fmt::format("key '{}': got '{}', want float32, bfloat16 or float16", key, name));
+}
+
+// Of its two names; none where neither is there.
+std::optional<DType> read_dtype(const ConfigObject& object) {
+  std::optional<DType> older, newer;
+  if (object.has("torch_dtype")) older = parse_dtype(object, "torch_dtype");
+  if (object.has("dtype")) newer = parse_dtype(object, "dtype");
+  if (older && newer && *older != *newer) {
+    object.fail(fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
+                            object.json("dtype")));
+  }
+  return newer ? newer : older;
 }
 
 }  // namespace
@@ -332,14 +336,12 @@ RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
 
 int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64_t fallback) {
   constexpr std::string_view kKey = "num_key_value_heads";
-  const bool is_null = object.contains(kKey) && !object.has(kKey);
-  return is_null ? keys.num_heads : object.integer(kKey, fallback);
+  return object.is_null(kKey) ? keys.num_heads : object.integer(kKey, fallback);
 }
 
 int64_t read_switched_window(const ConfigObject& object) {
   constexpr int64_t kDefaultWindow = 4096;
-  const bool is_null = object.contains("sliding_window") && !object.has("sliding_window");
-  if (is_null || !object.boolean("use_sliding_window", false)) return 0;
+  if (object.is_null("sliding_window") || !object.boolean("use_sliding_window", false)) return 0;
   return positive(object, "sliding_window", kDefaultWindow);
 }
 
@@ -392,18 +394,6 @@ void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sl
     attention.window = has_window ? window : 0;
     config.layers.push_back(pre_norm_layer(config, Block(kGqa, attention), mlp));
   }
-}
-
-// Of its two names; none where neither is there.
-std::optional<DType> read_dtype(const ConfigObject& object) {
-  std::optional<DType> older, newer;
-  if (object.has("torch_dtype")) older = parse_dtype(object, "torch_dtype");
-  if (object.has("dtype")) newer = parse_dtype(object, "dtype");
-  if (older && newer && *older != *newer) {
-    object.fail(fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
-                            object.json("dtype")));
-  }
-  return newer ? newer : older;
 }
 
 DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,

@@ -18,7 +18,7 @@ constexpr NeutralKey kNeutral[] = {{"attention_bias", "false"}, {"mlp_bias", "fa
 // An explicit null says that there is no window; an absent key, that it is the default.
 int64_t read_window(const ConfigObject& object) {
   constexpr int64_t kDefaultWindow = 4096;
-  if (object.contains("sliding_window") && !object.has("sliding_window")) return 0;
+  if (object.is_null("sliding_window")) return 0;
   return positive(object, "sliding_window", kDefaultWindow);
 }
 

@@ -47,11 +47,11 @@ struct Ramp {
   }
 };
 
+}  // namespace
+
 double yarn_mscale(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
-
-}  // namespace
 
 std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t dim) {
   std::vector<double> frequencies(static_cast<size_t>(dim / 2));

@@ -37,5 +37,7 @@ struct RopeSpec {
 // Frequencies of the dim / 2 rotary pairs, in double, and what cos and sin are multiplied by.
 std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t dim);
 double rope_attention_factor(const RopeConfig& rope);
+// YaRN's magnitude: 1 where nothing is stretched.
+double yarn_mscale(double factor, double mscale);
 
 }  // namespace strata::model
