@@ -14,8 +14,7 @@ std::span<const int32_t> tokens_of(const Pass& pass, const AdapterSegment& run) 
 }
 
 const LoraModule* module_of(const Pass& pass, const AdapterSegment& run) {
-  if (run.adapter == nullptr) return nullptr;
-  return run.adapter->find(-1, pass.is_mtp ? kMtpEmbedding : kEmbedding);
+  return run.find(-1, pass.is_mtp ? kMtpEmbedding : kEmbedding);
 }
 
 // h = round(scale * A[:, id]), [rows, r]; A is read from its masters, rounded as a panel copy would
@@ -63,7 +62,7 @@ void embedding_backward(Pass& pass, TensorView d) {
   }
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = module_of(pass, run);
-    if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
+    if (module == nullptr || !pass.trains(run)) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView h = gather_columns(pass, run, *module);
     const TensorView d_rows = rounded(pass, d.slice_rows(run.begin, run.end));

@@ -7,13 +7,6 @@
 #include "ops/elementwise.h"
 
 namespace strata::model {
-namespace {
-
-const LoraModule* find_module(const AdapterSegment& run, int64_t layer, int target) {
-  return run.adapter == nullptr ? nullptr : run.adapter->find(layer, target);
-}
-
-}  // namespace
 
 LinearWeights linear_of(const BlockContext& context, int key) {
   const ParamView& matrix = context.param(key);
@@ -50,7 +43,7 @@ double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int target) {
   int64_t rank = 0;
   for (const AdapterSegment& run : rows.runs()) {
-    const LoraModule* module = find_module(run, layer, target);
+    const LoraModule* module = run.find(layer, target);
     if (module != nullptr) rank = std::max(rank, module->spec.rank);
   }
   return rank;
@@ -68,7 +61,7 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
   std::vector<ops::SegmentProduct>& products = pass.lists.products;
   products.clear();
   for (const AdapterSegment& run : rows.runs()) {
-    const LoraModule* module = find_module(run, linear.layer, linear.target);
+    const LoraModule* module = run.find(linear.layer, linear.target);
     if (module == nullptr) continue;
     products.push_back(
         {.begin = run.begin, .end = run.end, .w = module->a_panel, .scale = module->scale});
@@ -105,7 +98,7 @@ struct LowRankBackward {
   }
 
   void list_gradients(const AdapterSegment& run, const LoraModule& module) const {
-    if (!pass.adapter_gradients || !run.adapter->trains()) return;
+    if (!pass.trains(run)) return;
     const std::span<const int64_t> ends = rows.ends_of(run);
     pass.lists.low_rank_gradients.push_back(
         {.dy = dy.slice_rows(run.begin, run.end),
@@ -126,7 +119,7 @@ struct LowRankBackward {
     lists.low_rank_d_h.clear();
     lists.low_rank_gradients.clear();
     for (const AdapterSegment& run : rows.runs()) {
-      const LoraModule* module = find_module(run, linear.layer, linear.target);
+      const LoraModule* module = run.find(linear.layer, linear.target);
       if (module == nullptr) continue;
       lists.low_rank.push_back({.begin = run.begin,
                                 .end = run.end,

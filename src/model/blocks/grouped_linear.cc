@@ -7,8 +7,7 @@ namespace strata::model {
 namespace {
 
 const LoraModule* find_module(const AdapterSegment& run, const BlockContext& context, int key) {
-  if (run.adapter == nullptr) return nullptr;
-  return run.adapter->find(context.layer, context.param(key).target);
+  return run.find(context.layer, context.param(key).target);
 }
 
 // One group's part of the projection.
@@ -93,10 +92,6 @@ void a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module,
   }
 }
 
-bool trains(const Pass& pass, const AdapterSegment& run, const LoraModule* module) {
-  return module != nullptr && pass.adapter_gradients && run.adapter->trains();
-}
-
 }  // namespace
 
 void grouped_forward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
@@ -139,7 +134,7 @@ void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLine
     }
     for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context, grouped.key);
-      if (!trains(pass, run, module)) continue;
+      if (module == nullptr || !pass.trains(run)) continue;
       ops::gemm_dw(pass.backend, dy_g.slice_rows(run.begin, run.end),
                    h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end),
                    pass.rows.ends_of(run), module->d_b.slice_rows(g * outputs, (g + 1) * outputs));
@@ -154,7 +149,8 @@ void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLine
   }
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context, grouped.key);
-    if (trains(pass, run, module)) a_gradient(pass, run, *module, grouped.num_groups, x, d_h);
+    if (module == nullptr || !pass.trains(run)) continue;
+    a_gradient(pass, run, *module, grouped.num_groups, x, d_h);
   }
 }
 

@@ -28,8 +28,7 @@ struct Heads {
 };
 
 const LoraModule* find_module(const AdapterSegment& run, const BlockContext& context) {
-  if (run.adapter == nullptr) return nullptr;
-  return run.adapter->find(context.layer, context.param(kMlaKvB).target);
+  return run.find(context.layer, context.param(kMlaKvB).target);
 }
 
 // [T N, width]: one row a token and head.
@@ -251,7 +250,7 @@ void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, T
     }
     for (const AdapterSegment& run : pass.rows.runs()) {
       const LoraModule* module = find_module(run, context);
-      if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
+      if (module == nullptr || !pass.trains(run)) continue;
       ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
                    run_part(h.d_q_h, run, *module, n), pass.rows.ends_of(run),
                    keys(module->d_b, n));
@@ -262,7 +261,7 @@ void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, T
   }
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = find_module(run, context);
-    if (module == nullptr || !pass.adapter_gradients || !run.adapter->trains()) continue;
+    if (module == nullptr || !pass.trains(run)) continue;
     a_gradient(pass, run, *module, h, d_q, latent_context);
   }
 }

@@ -141,6 +141,10 @@ struct Pass {
   [[nodiscard]] TensorView unknown(TensorView activation) const {
     return known(activation) ? TensorView() : activation;
   }
+  // Whether the pass accumulates gradients of a run's adapter.
+  [[nodiscard]] bool trains(const AdapterSegment& run) const {
+    return adapter_gradients && run.adapter != nullptr && run.adapter->trains();
+  }
   // Where a base parameter's gradient goes; empty when it does not train.
   [[nodiscard]] TensorView base_gradient(size_t index) const {
     if (base_gradients == nullptr || index == ModelWeights::npos) return {};

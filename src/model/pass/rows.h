@@ -19,6 +19,11 @@ struct AdapterSegment {
   LoraAdapter* adapter = nullptr;  // null: the base model
   int64_t first_end = 0;           // its sequences' ends in relative_ends
   int64_t num_ends = 0;
+
+  // The adapter's module for a target; null without an adapter, or where it has none.
+  [[nodiscard]] const LoraModule* find(int64_t layer, int target) const {
+    return adapter == nullptr ? nullptr : adapter->find(layer, target);
+  }
 };
 
 class RowGroups {

@@ -35,10 +35,7 @@ struct ModuleHalf {
 };
 
 ModuleHalf find_module(const AdapterSegment& run, const BlockContext& context, MoeKey key) {
-  if (run.adapter == nullptr) return {};
-  const auto of = [&](MoeKey k) {
-    return run.adapter->find(context.layer, context.param(k).target);
-  };
+  const auto of = [&](MoeKey k) { return run.find(context.layer, context.param(k).target); };
   if (const LoraModule* own = of(key)) return {own, key, 0};
   if (key == kMoeDown) return {};
   return {of(kMoeGateUp), kMoeGateUp, key == kMoeUp ? 1 : 0};
@@ -93,7 +90,7 @@ struct Backward {
                     .end = end,
                     .w = b_of(found),
                     .scale = found.shared() ? 1.0f : module.scale});
-    const bool trains = pass.adapter_gradients && run.adapter->trains();
+    const bool trains = pass.trains(run);
     if (trains) {
       const TensorView h = lora_h.of(found.key).slice_cols(0, module.spec.rank);
       lists.b.push_back({.first = first, .end = end, .dy = dy, .x = h, .dw = d_b_of(found)});
