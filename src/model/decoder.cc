@@ -21,20 +21,14 @@ void begin_state(Pass& pass, TensorView x) {
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView rows = pass.take(pass.dtype(), {x.rows(), width});
   embedding_forward(pass, rows);
-  for (int64_t column = 0; column < x.cols(); column += width) {
-    ops::copy(pass.backend, rows, x.slice_cols(column, column + width));
-  }
+  copy_to_streams(pass, rows, x);
 }
 
 void begin_state_backward(Pass& pass, TensorView d) {
   const int64_t width = pass.weights.config().hidden_size;
   if (d.cols() == width) return embedding_backward(pass, d);
   const Scratch::Mark mark(pass.backend.scratch());
-  const TensorView sum = zeros(pass, {d.rows(), width});
-  for (int64_t column = 0; column < d.cols(); column += width) {
-    ops::add_into(pass.backend, d.slice_cols(column, column + width), sum);
-  }
-  embedding_backward(pass, sum);
+  embedding_backward(pass, sum_of_streams(pass, d, width));
 }
 
 // A layer's input; behind the last layer that is here, the state that the final norm or the next

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What connectors and the final norm share: the norm of a residual and the rounding of a residual
-// gradient. Internal to model/.
+// What works on a residual shares: its norm, the rounding of its gradient, and its streams.
+// Internal to model/. T tokens, D model width, n streams.
 #pragma once
 #include "model/pass/pass.h"
 #include "ops/elementwise.h"
@@ -26,6 +26,21 @@ inline TensorView zeros(const Pass& pass, const Shape& shape) {
   const TensorView y = pass.take(DType::kF32, shape);
   ops::fill_zero(pass.backend, y);
   return y;
+}
+
+// Every stream of x [T, n D] becomes rows [T, D].
+inline void copy_to_streams(const Pass& pass, TensorView rows, TensorView x) {
+  for (int64_t column = 0; column < x.cols(); column += rows.cols())
+    ops::copy(pass.backend, rows, x.slice_cols(column, column + rows.cols()));
+}
+
+// The backward of that: the streams of d [T, n D] in their order, summed into zeros [T, width] f32
+// of the scratch.
+inline TensorView sum_of_streams(const Pass& pass, TensorView d, int64_t width) {
+  const TensorView sum = zeros(pass, {d.rows(), width});
+  for (int64_t column = 0; column < d.cols(); column += width)
+    ops::add_into(pass.backend, d.slice_cols(column, column + width), sum);
+  return sum;
 }
 
 }  // namespace strata::model

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "model/blocks/attention_config.h"
+#include "model/blocks/head_views.h"
 #include "model/blocks/kv_segments.h"
 #include "model/linear.h"
 #include "ops/gated.h"
@@ -14,18 +15,6 @@
 
 namespace strata::model {
 namespace {
-
-TensorView flat(TensorView heads) {
-  return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
-}
-
-// Columns [first, first + dim) of every head, [T, N, dim].
-TensorView columns(TensorView heads, int64_t first, int64_t dim) {
-  TensorView part = heads;
-  part.data = static_cast<char*>(heads.data) + first * dtype_bytes(heads.dtype);
-  part.shape = {heads.shape[0], heads.shape[1], dim};
-  return part;
-}
 
 struct Gqa {
   using Config = GqaConfig;
@@ -152,11 +141,11 @@ struct Gqa {
   }
 
   static TensorView queries_of(const BlockContext& context, TensorView q_raw) {
-    return columns(q_raw, 0, context.as<Config>().head_dim);
+    return cols_of_heads(q_raw, 0, context.as<Config>().head_dim);
   }
   static TensorView gates_of(const BlockContext& context, TensorView q_raw) {
     const int64_t dim = context.as<Config>().head_dim;
-    return columns(q_raw, dim, dim);
+    return cols_of_heads(q_raw, dim, 2 * dim);
   }
   // What o_proj reads: the context, in scratch when a gate is on it.
   static TensorView gated_context(Pass& pass, const BlockContext& context, const Saved& s) {

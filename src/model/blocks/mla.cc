@@ -31,13 +31,6 @@ struct MlaSaved {
   std::array<TensorView, kMlaO + 1> lora_h;  // kv_b_proj's is recomputed in backward
 };
 
-TensorView flat(TensorView heads) {
-  return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
-}
-
-// One head a token.
-TensorView as_head(TensorView rows) { return rows.reshape({rows.rows(), 1, rows.cols()}); }
-
 ops::RmsNormArgs latent_norm(TensorView x, TensorView weight) {
   return {.x = x, .weight = weight, .eps = kLatentNormEps};
 }

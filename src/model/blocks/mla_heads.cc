@@ -138,24 +138,6 @@ struct HeadTerms {
 
 }  // namespace
 
-TensorView head_cols(TensorView heads, int64_t head, int64_t begin, int64_t end) {
-  CHECK(heads.shape.rank() == 3 && heads.dense() && end <= heads.cols());
-  TensorView part = heads;
-  part.data =
-      static_cast<char*>(heads.data) + (head * heads.cols() + begin) * dtype_bytes(heads.dtype);
-  part.shape = {heads.shape[0], end - begin};
-  part.row_stride = heads.shape[1] * heads.cols();
-  return part;
-}
-
-TensorView cols_of_heads(TensorView heads, int64_t begin, int64_t end) {
-  CHECK(heads.shape.rank() == 3 && heads.dense() && end <= heads.cols());
-  TensorView part = heads;
-  part.data = static_cast<char*>(heads.data) + begin * dtype_bytes(heads.dtype);
-  part.shape = {heads.shape[0], heads.shape[1], end - begin};
-  return part;
-}
-
 void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView q) {
   const Scratch::Mark mark(pass.backend.scratch());
   const Heads heads(context);

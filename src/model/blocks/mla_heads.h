@@ -7,14 +7,10 @@
 // R rank, G = C + rope width. Engine thread only.
 #pragma once
 #include "model/blocks/block.h"
+#include "model/blocks/head_views.h"
 #include "model/pass/pass.h"
 
 namespace strata::model {
-
-// Columns [begin, end) of one head of a dense [T, N, H] tensor, as [T, end - begin].
-TensorView head_cols(TensorView heads, int64_t head, int64_t begin, int64_t end);
-// The same columns of every head, as [T, N, end - begin].
-TensorView cols_of_heads(TensorView heads, int64_t begin, int64_t end);
 
 // q[:, :, :C] = the nope part of q_raw [T, N, P + ..] in latent space; q [T, N, G].
 void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView q);

@@ -105,10 +105,7 @@ struct MtpInput {
       linear_forward(pass, pass.rows, linear_of(context, kEmbedProj), e, {}, s.embed_lora_h,
                      of_token);
       sum = pass.take(DType::kF32, n.shape);
-      const int64_t width = of_token.cols();
-      for (int64_t column = 0; column < sum.cols(); column += width) {
-        ops::copy(pass.backend, of_token, sum.slice_cols(column, column + width));
-      }
+      copy_to_streams(pass, of_token, sum);
       sum = by_row(context, sum);
     }
     linear_forward(pass, rows_of_streams(pass, context), linear_of(context, kStateProj),
@@ -138,11 +135,7 @@ struct MtpInput {
   static void embed_backward(Pass& pass, const BlockContext& context, const Saved& s,
                              TensorView d_out) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const int64_t width = s.embedded.cols();
-    const TensorView d_token = zeros(pass, s.embedded.shape);
-    for (int64_t column = 0; column < d_out.cols(); column += width) {
-      ops::add_into(pass.backend, d_out.slice_cols(column, column + width), d_token);
-    }
+    const TensorView d_token = sum_of_streams(pass, d_out, s.embedded.cols());
     const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
     const TensorView d_e = pass.take(DType::kF32, e.shape);
     linear_backward(pass, context, kEmbedProj, e, s.embed_lora_h, rounded(pass, d_token), d_e,

@@ -42,10 +42,6 @@ struct CompressedAttentionSaved {
   }
 };
 
-TensorView flat(TensorView heads) {
-  return heads.reshape({heads.shape[0], heads.shape[1] * heads.shape[2]});
-}
-
 ops::TailRopeArgs turn_back_args(const Pass& pass, const BlockContext& context, TensorView x) {
   ops::TailRopeArgs args = rope_args(pass, context, x, false);
   args.inverse = true;

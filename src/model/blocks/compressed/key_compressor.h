@@ -10,6 +10,7 @@
 
 #include "model/blocks/compressed/compressed_attention.h"
 #include "model/blocks/compressed/key_entries.h"
+#include "model/blocks/head_views.h"
 #include "ops/indexer_loss.h"
 #include "ops/tail_rope.h"
 
@@ -32,8 +33,6 @@ int64_t key_state_bytes(const CompressedAttentionConfig& c, DType dtype);
 // Rotation of x [T, N, H] at its rows' own positions.
 ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, TensorView x, bool norm,
                             TensorView weight = {});
-// One head a token.
-inline TensorView as_head(TensorView rows) { return rows.reshape({rows.rows(), 1, rows.cols()}); }
 
 // Rows for the entries of the pass, as many as lengths alone say, of which the first are used.
 TensorView take_entries(Pass& pass, const CompressedAttentionConfig& c, DType type,
