@@ -49,14 +49,6 @@ TensorView take_state(Pass& pass) {
       pass.dtype(), {pass.num_tokens(), pass.weights.config().state_width()}, kLayerInputTag);
 }
 
-// One layer in inference or with recompute: all but what is kept is gone when it returns.
-void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                        const Recompute& recompute, TensorView out) {
-  const Scratch::Mark mark(pass.backend.scratch());
-  const SavedPool::Mark saved_mark(pool);
-  decoder_layer_forward(pass, layer, save_rest(pass, layer, kept, pool, recompute), out);
-}
-
 FinalNorm norm_of(const Pass& pass) {
   return {.streams = pass.weights.streams(),
           .weight = pass.weights.final_norm(),
@@ -106,15 +98,14 @@ void make_stage_again(Pass& pass, Tape& tape) {
     if (!regions.keeps_layer_inputs) kept.states[0] = x;
     x = regions.keeps_layer_inputs || is_last ? TensorView() : take_state(pass);
     if (!regions.layers) {
-      tape.again.push_back(save_rest(pass, layer, kept, tape.pool, tape.recompute));
-      decoder_layer_again(pass, layer, tape.again.back(), x);
+      tape.again.push_back(recompute_layer(pass, layer, kept, tape.pool, tape.recompute, x));
       continue;
     }
     tape.again.push_back(kept);
     if (is_last) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const SavedPool::Mark saved_mark(tape.pool);
-    decoder_layer_again(pass, layer, save_rest(pass, layer, kept, tape.pool, tape.recompute), x);
+    recompute_layer(pass, layer, kept, tape.pool, tape.recompute, x);
   }
 }
 
@@ -154,15 +145,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
       continue;
     }
     const TensorView out = is_given ? tape.last_memory : take_input(pass, layer + 1, recompute);
-    LayerSaved kept = keep_layer(pass, layer, x, tape.pool);
-    if (tape.recompute.keeps_all()) {
-      tape.layers.push_back(save_layer(pass, layer, kept, tape.pool));
-      decoder_layer_forward(pass, layer, tape.layers.back(), out);
-    } else {
-      take_kept(pass, layer, kept, tape.pool, tape.recompute);
-      tape.layers.push_back(kept);
-      forward_and_forget(pass, layer, kept, tape.pool, tape.recompute, out);
-    }
+    forward_and_keep(pass, layer, x, tape.pool, recompute, tape.layers, out);
     // But the last layer's, which backward needs first.
     if (layer + 1 < part.last) {
       pass.lists.saves.offloaded.write_behind(pass.backend, layer);
@@ -204,8 +187,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
       in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, kept, d); });
     } else {
       const SavedPool::Mark saved_mark(tape.pool);
-      const LayerSaved saved = save_rest(pass, layer, kept, tape.pool, tape.recompute);
-      decoder_layer_again(pass, layer, saved);
+      const LayerSaved saved = recompute_layer(pass, layer, kept, tape.pool, tape.recompute);
       in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, d); });
     }
     pass.lists.saves.offloaded.let_go(pass.backend, layer);

@@ -91,14 +91,6 @@ LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPoo
   return saved;
 }
 
-void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out) {
-  const TraceSpan span = traced(pass, "recompute", "layer", layer);
-  LayerSaves& saves = pass.lists.saves;
-  saves.known = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};
-  decoder_layer_forward(pass, layer, saved, out);
-  saves.known = {};
-}
-
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out) {
   const TraceSpan whole = traced(pass, "layer", "layer", layer);
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
@@ -107,6 +99,36 @@ void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, T
     const TensorView to = s + 1 < sublayers.size() ? pass.unknown(saved.states[s + 1]) : out;
     sublayers[s].connector->forward(pass, sublayers[s], saved.parts[s], saved.states[s], to);
   }
+}
+
+void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                        const Recompute& recompute, TensorView out) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const SavedPool::Mark saved_mark(pool);
+  decoder_layer_forward(pass, layer, save_rest(pass, layer, kept, pool, recompute), out);
+}
+
+void forward_and_keep(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
+                      const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out) {
+  LayerSaved kept = keep_layer(pass, layer, x, pool);
+  if (recompute.keeps_all()) {
+    layers.push_back(save_layer(pass, layer, kept, pool));
+    return decoder_layer_forward(pass, layer, layers.back(), out);
+  }
+  take_kept(pass, layer, kept, pool, recompute);
+  layers.push_back(kept);
+  forward_and_forget(pass, layer, kept, pool, recompute, out);
+}
+
+LayerSaved recompute_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                           const Recompute& recompute, TensorView out) {
+  const LayerSaved saved = save_rest(pass, layer, kept, pool, recompute);
+  const TraceSpan span = traced(pass, "recompute", "layer", layer);
+  LayerSaves& saves = pass.lists.saves;
+  saves.known = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};
+  decoder_layer_forward(pass, layer, saved, out);
+  saves.known = {};
+  return saved;
 }
 
 void decoder_layer_backward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView d) {

@@ -67,8 +67,19 @@ LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPoo
 // Reads saved.states[0], fills saved (what is known already stays), writes out [T, D]; with an
 // empty out it only fills.
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out);
-// Recomputes what was not kept and, unless empty, `out`.
-void decoder_layer_again(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out = {});
+// The same in inference or with recompute: all but what is kept is gone when it returns.
+void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                        const Recompute& recompute, TensorView out);
+
+// The same of a layer that reads x, with what its backward needs as the last of `layers`: all, or
+// what the pass keeps.
+void forward_and_keep(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
+                      const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out);
+
+// What backward needs of a layer, from the scratch: recomputes what was not kept and, unless empty,
+// `out`.
+LayerSaved recompute_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                           const Recompute& recompute, TensorView out = {});
 
 // d [T, D] f32: the gradient of out on entry, of the layer's input on return.
 void decoder_layer_backward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView d);

@@ -24,20 +24,11 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
   tape.layers.clear();
   tape.pool.clear();
   tape.last = scratch.take(pass.dtype(), state.shape, "mtp_state");
-  LayerSaved kept = keep_layer(pass, layer, state, tape.pool);
-  if (wants_backward && tape.recompute.keeps_all()) {
-    tape.layers.push_back(save_layer(pass, layer, kept, tape.pool));
-    decoder_layer_forward(pass, layer, tape.layers.back(), tape.last);
+  if (wants_backward) {
+    forward_and_keep(pass, layer, state, tape.pool, tape.recompute, tape.layers, tape.last);
   } else {
-    const Recompute recompute = wants_backward ? tape.recompute : Recompute::kFull;
-    if (wants_backward) {
-      take_kept(pass, layer, kept, tape.pool, recompute);
-      tape.layers.push_back(kept);
-    }
-    const Scratch::Mark mark(scratch);
-    const SavedPool::Mark saved_mark(tape.pool);
-    decoder_layer_forward(pass, layer, save_rest(pass, layer, kept, tape.pool, recompute),
-                          tape.last);
+    forward_and_forget(pass, layer, keep_layer(pass, layer, state, tape.pool), tape.pool,
+                       Recompute::kFull, tape.last);
   }
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
 }
@@ -51,8 +42,7 @@ void mtp_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_state
   const LayerSaved& kept = tape.layers.front();
   if (tape.recompute.keeps_all()) return decoder_layer_backward(pass, layer, kept, d_state);
   const SavedPool::Mark saved_mark(tape.pool);
-  const LayerSaved saved = save_rest(pass, layer, kept, tape.pool, tape.recompute);
-  decoder_layer_again(pass, layer, saved);
+  const LayerSaved saved = recompute_layer(pass, layer, kept, tape.pool, tape.recompute);
   decoder_layer_backward(pass, layer, saved, d_state);
 }
 

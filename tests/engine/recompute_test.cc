@@ -123,10 +123,8 @@ TEST_P(EngineRecompute, MakesNothingAgainThatItKeeps) {
   }
   for (int64_t layer = 0; layer < engine.config().num_layers(); ++layer) {
     const Scratch::Mark layer_mark(engine.backend().scratch());
-    model::decoder_layer_again(
-        pass, layer,
-        model::save_rest(pass, layer, tape.layers[static_cast<size_t>(layer)], tape.pool,
-                         tape.recompute));
+    model::recompute_layer(pass, layer, tape.layers[static_cast<size_t>(layer)], tape.pool,
+                           tape.recompute);
   }
   for (const TensorView& view : kept) {
     const HostAccess access(cpu_allocator());
