@@ -211,6 +211,15 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
     CHECK(!has_gradient);
     allocate_gradients();  // of matrices as a whole
   }
+  allocate_steps();
+  allocate_loads();
+  for (size_t index = 0; index < masters_.size(); ++index) {
+    if (!masters_[index].empty()) read(index, own_rows(index).first, masters_[index]);
+  }
+  steps_enabled_ = true;
+}
+
+void BaseTrainer::allocate_steps() {
   int64_t num_second = 0;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
     if (!is_muons(index)) num_second += ownership_.num_values(share_.owner, index);
@@ -230,16 +239,16 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
     seconds_[index] = v_.part(second, firsts_[index].shape);
     second += firsts_[index].shape.num_elements();
   }
-  if (how_.router_bias_rate != 0.0) gradients_.expert_loads.resize(weights_.table().size());
+}
+
+void BaseTrainer::allocate_loads() {
+  const bool balances = how_.router_bias_rate != 0.0;
+  gradients_.expert_loads.assign(balances ? weights_.table().size() : 0, {});
   for (const size_t index : router_biases()) {
     const model::Parameter& parameter = weights_.table()[index];
     if (!parameter.held) continue;
     gradients_.expert_loads[index].resize(static_cast<size_t>(parameter.shape[0]));
   }
-  for (size_t index = 0; index < masters_.size(); ++index) {
-    if (!masters_[index].empty()) read(index, own_rows(index).first, masters_[index]);
-  }
-  steps_enabled_ = true;
 }
 
 int64_t BaseTrainer::num_bytes() const {

@@ -136,6 +136,8 @@ class BaseTrainer {
  private:
   void allocate_gradients();
   void allocate_working();
+  void allocate_steps();  // masters and moments
+  void allocate_loads();  // of routers whose biases follow them
   void add_second_use(TensorView& view, int64_t part, size_t index);
   std::vector<TensorView> views(TensorView flat) const;
   [[nodiscard]] bool is_muons(size_t index) const;
