@@ -12,6 +12,9 @@
 
 namespace strata::model {
 
+// Values of a tensor that are on their way at once, at most.
+constexpr int64_t kSliceElements = 2 << 20;
+
 // What writing a tensor changed: its values before, and the differences to those after.
 struct TensorError {
   std::string name = {};           // in the file

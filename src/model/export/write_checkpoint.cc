@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/stop.h"
@@ -135,7 +136,7 @@ void divide(std::vector<OutTensor>& tensors, int64_t shard_bytes, CheckpointLayo
 }
 
 // The type that a tensor is written in. What is kept in f32 in every mode stays as it is.
-DType written_dtype(const TensorDecl& decl, const std::unordered_map<std::string_view, bool>& keeps,
+DType written_dtype(const TensorDecl& decl, const std::unordered_set<std::string_view>& keeps,
                     const WriteOptions& options) {
   if (!options.dtype || decl.integer_bytes > 0 || keeps.contains(decl.name)) return decl.dtype;
   return *options.dtype;
@@ -145,9 +146,9 @@ std::vector<OutTensor> plan(const CheckpointSource& source, const ModelWeights& 
                             const WriteOptions& options, CheckpointLayout& layout,
                             std::map<std::string, std::string>& metadata) {
   const std::vector<StoredTensor> stored = weights.stored_tensors();
-  std::unordered_map<std::string_view, bool> keeps;
+  std::unordered_set<std::string_view> keeps;
   for (const StoredTensor& tensor : stored) {
-    if (weights.table()[tensor.parameters.front()].floor == DType::kF32) keeps[tensor.name] = true;
+    if (weights.table()[tensor.parameters.front()].floor == DType::kF32) keeps.insert(tensor.name);
   }
   layout = source.layout();
   std::vector<OutTensor> tensors = plain_tensors(layout);

@@ -16,7 +16,6 @@
 namespace strata::model {
 
 // A slice in f32 and as it is written, at most.
-constexpr int64_t kSliceElements = 2 << 20;
 constexpr int64_t kWriteBytes = kSliceElements * 8;
 
 struct WriteOptions {

@@ -22,8 +22,6 @@
 namespace strata::model {
 namespace {
 
-constexpr int64_t kSliceElements = 2 << 20;
-
 // The stored value of a weight's, the way back of GgufWeight::Change.
 float stored_value(GgufWeight::Change change, float value) {
   switch (change) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source of weights written as a GGUF file: the keys, tensors and orders that the reader
 // (checkpoint/gguf/) undoes. The header is read back before any data is written, so that what the
-// file cannot say of a model is refused. Memory is one tensor. Engine thread only.
+// file cannot say of a model is refused. Memory is one slice of a tensor. Engine thread only.
 #pragma once
 #include <optional>
 #include <string>

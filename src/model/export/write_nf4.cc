@@ -8,6 +8,7 @@
 #include <cmath>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -20,7 +21,7 @@ namespace strata::model {
 namespace {
 
 constexpr int64_t kBlock = 64;
-constexpr int64_t kSliceElements = 2 << 20;  // whole blocks
+static_assert(kSliceElements % kBlock == 0);
 const std::span<const float, 16> kMap(narrow_layout(NarrowForm::kNf4).values, 16);
 
 constexpr std::string_view kAbsmax = ".absmax";
@@ -56,7 +57,7 @@ class Nf4Writer {
                               "take those in full types for narrow ones",
                               source.path()));
     }
-    std::unordered_map<std::string, bool> narrows;
+    std::unordered_set<std::string_view> narrows;
     for (const Parameter& parameter : names.weights->table()) {
       if (parameter.row == nullptr) continue;
       if (parameter.expert >= 0) {
@@ -65,12 +66,13 @@ class Nf4Writer {
                                 "bitsandbytes has no form for them",
                                 source.path()));
       }
-      narrows[parameter.name] = parameter.is_matrix() && !parameter.row->lora.path.empty();
+      if (parameter.is_matrix() && !parameter.row->lora.path.empty())
+        narrows.insert(parameter.name);
     }
     std::vector<CheckpointLayout::Entry> entries;
     for (CheckpointLayout::Entry& entry : layout_.entries) {
       weights_[entry.tensor.name] = entry.tensor;
-      if (!narrows[entry.tensor.name]) {
+      if (!narrows.contains(entry.tensor.name)) {
         entries.push_back(std::move(entry));
         continue;
       }
@@ -108,14 +110,14 @@ class Nf4Writer {
       if (!suffix.empty()) parts_[decl.name] = weight.name;
       entries.push_back({std::move(decl), entry.shard});
     };
-    codes_.emplace(weight.name, true);
+    codes_.insert(weight.name);
     add("", {(count + 1) / 2, 1}, 1);
     add(kAbsmax, {(count + kBlock - 1) / kBlock}, 0);
     add(kQuantMap, {std::ssize(kMap)}, 0);
     add(kState, {std::ssize(state_text(weight))}, 1);
   }
 
-  // Calls body(values, first element) for slices of whole blocks.
+  // Calls body() with the values of each slice of whole blocks in values_.
   template <typename Body>
   void for_each_slice(const CheckpointTensor& tensor, Body body) {
     const int64_t count = tensor.info.shape.num_elements();
@@ -125,7 +127,7 @@ class Nf4Writer {
       // bitsandbytes quantises what the model holds: values of its type.
       const DType dtype = weights_.at(tensor.info.name).dtype;
       for (float& value : values_) value = rounded_to(value, dtype);
-      body(first);
+      body();
     }
   }
 
@@ -147,7 +149,7 @@ class Nf4Writer {
       const std::string text = state_text(weights_.at(weight.info.name));
       return writer.append(part.name, std::as_bytes(std::span(text)));
     }
-    for_each_slice(weight, [&](int64_t) { writer.append_f32(part.name, largest_of_blocks()); });
+    for_each_slice(weight, [&] { writer.append_f32(part.name, largest_of_blocks()); });
   }
 
   // Two codes a byte, the first one high.
@@ -158,7 +160,7 @@ class Nf4Writer {
     error.from = weight.info.dtype_name;
     error.to = "nf4";
     const DType dtype = weights_.at(tensor.name).dtype;
-    for_each_slice(weight, [&](int64_t) {
+    for_each_slice(weight, [&] {
       const std::vector<float> largest = largest_of_blocks();
       std::vector<float> after(values_.size());
       std::vector<std::byte> codes((values_.size() + 1) / 2);
@@ -183,7 +185,7 @@ class Nf4Writer {
       source_.read_bytes(from, 0, bytes);
       return writer.append(tensor.name, bytes);
     }
-    for_each_slice(from, [&](int64_t) { writer.append_f32(tensor.name, values_); });
+    for_each_slice(from, [&] { writer.append_f32(tensor.name, values_); });
   }
 
   Backend& backend_;
@@ -191,7 +193,7 @@ class Nf4Writer {
   CheckpointLayout layout_;
   std::unordered_map<std::string, TensorDecl> weights_;  // as they are in the source
   std::unordered_map<std::string, std::string> parts_;   // of a weight, by the part's name
-  std::unordered_map<std::string, bool> codes_;          // names of weights that are narrow
+  std::unordered_set<std::string> codes_;                // names of weights that are narrow
   std::vector<float> values_;
   std::vector<TensorError> errors_;
 };
