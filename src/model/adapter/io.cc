@@ -20,31 +20,21 @@
 namespace strata::model {
 namespace {
 
-// Compares a copy of a base weight with the model's, both rounded to the narrower of their types.
-void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
-                     const PeftBaseCopy& copy, std::vector<std::string>& faults) {
+// The parameter that a copy in an adapter is of; ModelWeights::npos where there is none.
+size_t copied_parameter(const ModelWeights& weights, const std::string& base_name) {
+  const LayerTable& layers = weights.layers();
+  if (base_name == "lm_head.weight") return weights.head_index();
+  const std::string embedding = fmt::format("{}embed_tokens.weight", layers.module_prefix());
+  return canonical_path(layers, base_name) == embedding ? weights.embedding_index()
+                                                        : ModelWeights::npos;
+}
+
+// The first value of a copy that differs from the model's, both rounded to the narrower of their
+// types, as a sentence; empty where there is none.
+std::string copy_difference(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
+                            const TensorInfo& copy, size_t index) {
   const ModelWeights& weights = *model.weights;
-  size_t index = ModelWeights::npos;
-  const std::string_view prefix = weights.layers().module_prefix();
-  if (canonical_path(weights.layers(), copy.base_name) ==
-      fmt::format("{}embed_tokens.weight", prefix)) {
-    index = weights.embedding_index();
-  }
-  if (copy.base_name == "lm_head.weight") index = weights.head_index();
-  const std::string& name = copy.tensor.name;
-  if (index == ModelWeights::npos) {
-    faults.push_back(fmt::format("tensor '{}' copies '{}', which the model does not have", name,
-                                 copy.base_name));
-    return;
-  }
   const Parameter& parameter = weights.table()[index];
-  if (!copy.tensor.readable || !(copy.tensor.shape == parameter.shape)) {
-    faults.push_back(fmt::format("tensor '{}': {} {}, the base has {}", name,
-                                 copy.tensor.dtype_name, copy.tensor.shape_text(),
-                                 parameter.shape.to_string()));
-    return;
-  }
-  if (!parameter.held) return;  // its own stage compares it
   const DType stored = model.checkpoint == nullptr
                            ? weights.compute_dtype()
                            : model.checkpoint->find(parameter.name)->info.dtype;
@@ -57,20 +47,41 @@ void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapt
     const TensorView other = backend.scratch().take(DType::kF32, {end - begin, cols});
     weights.read(backend, index, begin, base);
     const HostAccess access(backend.allocator());
-    peft.file().read_f32(copy.tensor, begin * cols, (end - begin) * cols, other.f32());
+    peft.file().read_f32(copy, begin * cols, (end - begin) * cols, other.f32());
     for (int64_t i = 0; i < (end - begin) * cols; ++i) {
-      const float a = rounded_to(base.f32()[i], copy.tensor.dtype);
-      const float b =
-          rounded_to(rounded_to(rounded_to(other.f32()[i], stored), weights.compute_dtype()),
-                     copy.tensor.dtype);
+      const float a = rounded_to(base.f32()[i], copy.dtype);
+      const float b = rounded_to(
+          rounded_to(rounded_to(other.f32()[i], stored), weights.compute_dtype()), copy.dtype);
       if (a == b) continue;
-      faults.push_back(
-          fmt::format("tensor '{}' differs from the model's '{}' at row {}: {} and {}; the adapter "
-                      "belongs to another base model",
-                      name, parameter.name, begin + i / cols, other.f32()[i], base.f32()[i]));
-      return;
+      return fmt::format(
+          "tensor '{}' differs from the model's '{}' at row {}: {} and {}; the adapter "
+          "belongs to another base model",
+          copy.name, parameter.name, begin + i / cols, other.f32()[i], base.f32()[i]);
     }
   }
+  return {};
+}
+
+// Compares a copy of a base weight with the model's.
+void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
+                     const PeftBaseCopy& copy, std::vector<std::string>& faults) {
+  const TensorInfo& tensor = copy.tensor;
+  const size_t index = copied_parameter(*model.weights, copy.base_name);
+  if (index == ModelWeights::npos) {
+    faults.push_back(fmt::format("tensor '{}' copies '{}', which the model does not have",
+                                 tensor.name, copy.base_name));
+    return;
+  }
+  const Parameter& parameter = model.weights->table()[index];
+  if (!tensor.readable || !(tensor.shape == parameter.shape)) {
+    faults.push_back(fmt::format("tensor '{}': {} {}, the base has {}", tensor.name,
+                                 tensor.dtype_name, tensor.shape_text(),
+                                 parameter.shape.to_string()));
+    return;
+  }
+  if (!parameter.held) return;  // its own stage compares it
+  std::string difference = copy_difference(backend, model, peft, tensor, index);
+  if (!difference.empty()) faults.push_back(std::move(difference));
 }
 
 void read_tensor(const PeftAdapter& peft, const TensorInfo& source, const LoraModule& module,

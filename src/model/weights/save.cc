@@ -112,6 +112,36 @@ CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
   return layout;
 }
 
+// Tensors of the files that hold weights.
+using StoredByName = std::unordered_map<std::string, const StoredTensor*>;
+
+StoredByName by_name(const LoadedModel& model, const std::vector<StoredTensor>& tensors) {
+  StoredByName stored;
+  for (const StoredTensor& tensor : tensors) {
+    stored[model.checkpoint != nullptr ? std::string(tensor.name)
+                                       : new_name(model.config, tensor.name)] = &tensor;
+  }
+  return stored;
+}
+
+// Without masters a model in bf16 has what its files have only where they are in bf16.
+void check_bits(const LoadedModel& model, const CheckpointLayout& layout,
+                const StoredByName& stored) {
+  if (model.checkpoint == nullptr || model.weights->compute_dtype() != DType::kBF16) return;
+  for (const CheckpointLayout::Entry& entry : layout.entries) {
+    if (entry.tensor.dtype == DType::kBF16 || entry.tensor.integer_bytes > 0) continue;
+    const auto found = stored.find(entry.tensor.name);
+    if (found == stored.end()) continue;
+    const size_t first = found->second->parameters.front();
+    if (model.weights->table()[first].floor == DType::kF32) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("save: tensor '{}' was stored as {}, and bf16 mode holds it rounded; load with "
+                    "--dtype f32 to save it",
+                    entry.tensor.name, dtype_name(entry.tensor.dtype)));
+  }
+}
+
 }  // namespace
 
 void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
@@ -128,28 +158,9 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
                     model.checkpoint != nullptr ? form_of(*model.checkpoint, model.config)
                                                 : model.config.name_forms.front(),
                     layout);
-  std::unordered_map<std::string, const StoredTensor*> stored;
   const std::vector<StoredTensor> tensors = weights.stored_tensors();
-  for (const StoredTensor& tensor : tensors) {
-    stored[model.checkpoint != nullptr ? std::string(tensor.name)
-                                       : new_name(model.config, tensor.name)] = &tensor;
-  }
-  if (trained == nullptr && weights.compute_dtype() == DType::kBF16) {
-    for (const CheckpointLayout::Entry& entry : layout.entries) {
-      if (entry.tensor.dtype == DType::kBF16 || model.checkpoint == nullptr) continue;
-      if (entry.tensor.integer_bytes > 0) continue;
-      if (!stored.contains(entry.tensor.name)) continue;
-      if (weights.table()[stored.at(entry.tensor.name)->parameters.front()].floor == DType::kF32) {
-        continue;
-      }
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format(
-              "save: tensor '{}' was stored as {}, and bf16 mode holds it rounded; load with "
-              "--dtype f32 to save it",
-              entry.tensor.name, dtype_name(entry.tensor.dtype)));
-    }
-  }
+  const StoredByName stored = by_name(model, tensors);
+  if (trained == nullptr) check_bits(model, layout, stored);
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {
     if (is_empty(tensor)) continue;
