@@ -149,9 +149,9 @@ TEST_F(ExpertFiles, AnAdapterWithAnExpertByAnotherNumberIsRefused) {
          .rank = 2});
   }
   write_peft(dir_.file("twice"), {}, modules);
-  EXPECT_THAT(error_of([&] { load_adapter(backend_, model_, dir_.file("twice")); }),
-              ::testing::AllOf(HasSubstr("experts.01.up_proj"),
-                               HasSubstr("has no such linear module")));
+  EXPECT_THAT(
+      error_of([&] { load_adapter(backend_, model_, dir_.file("twice")); }),
+      ::testing::AllOf(HasSubstr("experts.01.up_proj"), HasSubstr("has no such linear module")));
 }
 
 // Per expert, PEFT's whole tensors, Tinker's stacked ones: what is saved is what was loaded, tensor

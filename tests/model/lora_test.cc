@@ -96,8 +96,7 @@ TEST(LoraAdapter, TrainsOnceThereIsMemoryForItsGradients) {
   CpuBackend backend(choose_cpu_path(), 1, memory);
   const LoadedModel model = load_model(
       backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31_v4_shards/model", {});
-  LoraAdapter adapter(backend, *model.weights,
-                      adapter_specs(model.config, {"all-linear"}, 4, 8.0));
+  LoraAdapter adapter(backend, *model.weights, adapter_specs(model.config, {"all-linear"}, 4, 8.0));
   memory.is_full = true;
   EXPECT_THROW(adapter.enable_training(), Error);
   EXPECT_FALSE(adapter.trains());

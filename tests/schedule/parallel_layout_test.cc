@@ -52,8 +52,7 @@ TEST(ParallelLayout, RefusesWhatIsNoLayoutWithWhatWasWritten) {
 }
 
 TEST(ParallelLayout, CountsTheRanksOfTheLargest) {
-  const ParallelLayout layout =
-      parse_layout("pipeline=32768,data=32768,expert=32768,tensor=32768");
+  const ParallelLayout layout = parse_layout("pipeline=32768,data=32768,expert=32768,tensor=32768");
   EXPECT_EQ(layout.num_ranks(), int64_t{1} << 60);
 }
 

@@ -143,8 +143,7 @@ TEST(Muon, AMomentumThatHasFadedMovesNothing) {
   const Tensor p_ours(backend, p), m_ours(backend, faded), g_ours(backend, none);
   muon(backend, {.lr = 0.05, .weight_decay = 0.0}, g_ours.view, p_ours.view, m_ours.view);
   const std::vector<float> got = p_ours.values(backend);
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_EQ(got[i], static_cast<float>(p.values[i])) << i;
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], static_cast<float>(p.values[i])) << i;
 }
 
 TEST(Muon, ThreeStepsAsTheirDefinition) {
