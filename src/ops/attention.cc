@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/checks.h"
 #include "ops/rows.h"
 #include "ops/stage.h"
 
@@ -14,7 +15,7 @@ void check_activation(const TensorView& view, const AttentionArgs& args, int64_t
   CHECK(view.shape.rank() == 3 && view.dense(), view.shape.to_string(), view.row_stride);
   CHECK(view.shape[0] == args.q.shape[0] && view.shape[1] == num_heads && view.shape[2] == width,
         view.shape.to_string(), args.q.shape.to_string(), num_heads, width);
-  CHECK(view.dtype == DType::kF32 || view.dtype == DType::kBF16, view.dtype);
+  CHECK(is_float(view.dtype), view.dtype);
 }
 
 void check_lse(const TensorView& lse, const AttentionArgs& args) {

@@ -3,10 +3,18 @@
 #pragma once
 #include "base/check.h"
 #include "tensor/dtype.h"
+#include "tensor/panel.h"
 
 namespace strata::ops {
 
 // Types that ops compute on; f16 is met in files alone.
 inline bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
+
+// Of the weights of a product with rows of `dtype`.
+inline void check_weights(const PanelView& w, DType dtype) {
+  CHECK(is_float(w.dtype) && w.dtype == dtype, w.dtype, dtype);
+  CHECK(w.width == 16 || w.width == 32 || w.width == 64, w.width);
+  CHECK(w.rows > 0 && w.cols > 0, w.rows, w.cols);
+}
 
 }  // namespace strata::ops

@@ -17,6 +17,15 @@ void check_scales(TensorView scales, TensorView gate) {
         scales.shape.to_string(), gate.rows());
 }
 
+void check_backward(TensorView gate, TensorView up, TensorView d_y, TensorView d_gate,
+                    TensorView d_up) {
+  CHECK(is_float(gate.dtype) && is_float(d_y.dtype), gate.dtype, d_y.dtype);
+  CHECK(d_y.shape == gate.shape, d_y.shape.to_string(), gate.shape.to_string());
+  check_like(up, gate);
+  check_like(d_gate, gate);
+  check_like(d_up, gate);
+}
+
 }  // namespace
 
 void gated(Backend& backend, Activation activation, TensorView gate, TensorView up, TensorView y) {
@@ -28,11 +37,7 @@ void gated(Backend& backend, Activation activation, TensorView gate, TensorView 
 
 void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
                     TensorView d_y, TensorView d_gate, TensorView d_up) {
-  CHECK(is_float(gate.dtype) && is_float(d_y.dtype), gate.dtype, d_y.dtype);
-  CHECK(d_y.shape == gate.shape, d_y.shape.to_string(), gate.shape.to_string());
-  check_like(up, gate);
-  check_like(d_gate, gate);
-  check_like(d_up, gate);
+  check_backward(gate, up, d_y, d_gate, d_up);
   backend.call()->gated.backward(backend, activation, gate, up, d_y, d_gate, d_up);
 }
 
@@ -48,11 +53,7 @@ void gated_rows(Backend& backend, Activation activation, TensorView gate, Tensor
 void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
                          TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
                          TensorView d_scales) {
-  CHECK(is_float(gate.dtype) && is_float(d_y.dtype), gate.dtype, d_y.dtype);
-  CHECK(d_y.shape == gate.shape, d_y.shape.to_string(), gate.shape.to_string());
-  check_like(up, gate);
-  check_like(d_gate, gate);
-  check_like(d_up, gate);
+  check_backward(gate, up, d_y, d_gate, d_up);
   check_scales(scales, gate);
   check_scales(d_scales, gate);
   backend.call()->gated.rows_backward(backend, activation, gate, up, scales, d_y, d_gate, d_up,

@@ -8,15 +8,9 @@
 namespace strata::ops {
 namespace {
 
-void check_weights(const PanelView& w) {
-  CHECK(is_float(w.dtype), w.dtype);
-  CHECK(w.width == 16 || w.width == 32 || w.width == 64, w.width);
-  CHECK(w.rows > 0 && w.cols > 0, w.rows, w.cols);
-}
-
 // x [T, summed], w, out [T, made]: `summed` and `made` are the two axes of w.
 void check_product(const GemmArgs& args, int64_t summed, int64_t made, const TensorView& out) {
-  CHECK(args.x.dtype == args.w.dtype, args.x.dtype, args.w.dtype);
+  check_weights(args.w, args.x.dtype);
   CHECK(args.x.cols() == summed, args.x.cols(), summed);
   CHECK(out.cols() == made && out.rows() == args.x.rows(), out.cols(), made, out.rows(),
         args.x.rows());
@@ -24,16 +18,15 @@ void check_product(const GemmArgs& args, int64_t summed, int64_t made, const Ten
 }
 
 void check_run(const LowRankSegment& run, const GemmArgs& args, int64_t previous_end) {
-  check_weights(run.w);
+  check_weights(run.w, args.x.dtype);
   CHECK(run.begin >= previous_end && run.end >= run.begin && run.end <= args.x.rows(), run.begin,
         run.end, previous_end, args.x.rows());
   CHECK(!run.w.is_narrow());
-  CHECK(run.x.dtype == args.w.dtype && run.w.dtype == args.w.dtype, run.x.dtype, run.w.dtype);
-  CHECK(run.x.rows() == args.x.rows(), run.x.rows(), args.x.rows());
+  CHECK(run.x.dtype == args.x.dtype && run.x.rows() == args.x.rows(), run.x.dtype, run.x.rows(),
+        args.x.rows());
 }
 
 void check_gemm(const GemmArgs& args, const TensorView& y) {
-  check_weights(args.w);
   check_product(args, args.w.cols, args.w.rows, y);
   if (!args.bias.empty()) {
     CHECK(args.bias.dtype == DType::kF32 && args.bias.shape.num_elements() == args.w.rows,
@@ -53,7 +46,6 @@ void check_gemm(const GemmArgs& args, const TensorView& y) {
 }
 
 void check_gemm_dx(const GemmArgs& args, const TensorView& dx, bool accumulate) {
-  check_weights(args.w);
   check_product(args, args.w.rows, args.w.cols, dx);
   CHECK(args.bias.empty() && args.add.empty());
   CHECK(!accumulate || (dx.dtype == DType::kF32 && args.scale == 1.0f), dx.dtype, args.scale);
@@ -132,11 +124,11 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> r
   CHECK(y.rows() == x.rows() && is_float(y.dtype), y.rows(), x.rows(), y.dtype);
   int64_t end = 0;
   for (const SegmentProduct& run : runs) {
-    check_weights(run.w);
+    check_weights(run.w, x.dtype);
     CHECK(run.begin >= end && run.end >= run.begin && run.end <= x.rows(), run.begin, run.end, end,
           x.rows());
-    CHECK(run.w.dtype == x.dtype && run.w.cols == x.cols() && run.w.rows <= y.cols(), run.w.dtype,
-          run.w.cols, x.cols(), run.w.rows, y.cols());
+    CHECK(run.w.cols == x.cols() && run.w.rows <= y.cols(), run.w.cols, x.cols(), run.w.rows,
+          y.cols());
     end = run.end;
   }
   backend.call()->gemm.runs(backend, x, stage(backend, runs), y);

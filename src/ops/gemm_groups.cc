@@ -31,23 +31,17 @@ void check_sequences(const GroupedRows& rows, std::span<const Item> items) {
   }
 }
 
-void check_weights(const PanelView& w, const TensorView& x) {
-  CHECK(is_float(w.dtype) && x.dtype == w.dtype, w.dtype, x.dtype);
-  CHECK(w.width == 16 || w.width == 32 || w.width == 64, w.width);
-  CHECK(w.rows > 0 && w.cols > 0, w.rows, w.cols);
-}
-
 // `summed` and `made` are the two axes of the weights.
 void check_groups(const GroupedArgs& args, int64_t summed, int64_t made, const TensorView& out) {
   check_rows(args.rows);
   check_sequences(args.rows, args.runs);
-  check_weights(args.w.first, args.x);
+  check_weights(args.w.first, args.x.dtype);
   CHECK(args.x.rows() == args.rows.num_rows && args.x.cols() == summed, args.x.shape.to_string(),
         args.rows.num_rows, summed);
   CHECK(out.rows() == args.x.rows() && out.cols() == made && is_float(out.dtype),
         out.shape.to_string(), args.x.rows(), made, out.dtype);
   for (const GroupedLowRank& run : args.runs) {
-    check_weights(run.w.first, run.x);
+    check_weights(run.w.first, run.x.dtype);
     CHECK(run.x.dtype == args.x.dtype && run.x.rows() == args.x.rows(), run.x.dtype, run.x.rows(),
           args.x.rows());
   }
@@ -112,7 +106,7 @@ void gemm_group_runs(Backend& backend, const GroupedRows& rows, TensorView x,
   check_products(rows, x, y, products);
   for (const GroupedProduct& product : products) {
     const PanelView& w = product.w.first;
-    check_weights(w, x);
+    check_weights(w, x.dtype);
     CHECK(w.cols == x.cols() && w.rows <= y.cols(), w.cols, x.cols(), w.rows, y.cols());
   }
   if (rows.num_rows == 0 || products.empty()) return;
@@ -124,7 +118,7 @@ void gemm_group_runs_dx(Backend& backend, const GroupedRows& rows, TensorView dy
   check_products(rows, dy, dx, products);
   for (const GroupedProduct& product : products) {
     const PanelView& w = product.w.first;
-    check_weights(w, dy);
+    check_weights(w, dy.dtype);
     CHECK(w.rows == dy.cols() && w.cols <= dx.cols(), w.rows, dy.cols(), w.cols, dx.cols());
     CHECK(!accumulate || (dx.dtype == DType::kF32 && product.scale == 1.0f), dx.dtype,
           product.scale);

@@ -8,10 +8,6 @@
 namespace strata::ops {
 namespace {
 
-int64_t num_entries(const IndexerArgs& args, const IndexerSegment& segment, int64_t row) {
-  return (segment.first_position + row - segment.begin + 1) / args.ratio;
-}
-
 void check_args(const Backend& backend, const IndexerArgs& args, size_t num_selected) {
   CHECK(is_float(args.q.dtype) && args.q.dense() && args.q.shape.rank() == 3, args.q.dtype,
         args.q.shape.to_string());
@@ -27,7 +23,7 @@ void check_args(const Backend& backend, const IndexerArgs& args, size_t num_sele
       CHECK(range.begin == seen && range.end > seen, range.begin, range.end, seen);
       seen = range.end;
     }
-    CHECK(segment.begin == segment.end || seen >= num_entries(args, segment, segment.end - 1), seen,
+    CHECK(segment.begin == segment.end || seen >= args.num_entries(segment, segment.end - 1), seen,
           segment.first_position, segment.end - segment.begin);
   }
 }

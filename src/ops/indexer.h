@@ -31,6 +31,11 @@ struct IndexerArgs {
   std::span<const IndexerSegment> segments;
   int64_t ratio = 1;  // m
   int64_t top_k = 1;  // K
+
+  // Entries that a row of a segment may see.
+  [[nodiscard]] int64_t num_entries(const IndexerSegment& segment, int64_t row) const {
+    return (segment.first_position + row - segment.begin + 1) / ratio;
+  }
 };
 
 // Writes selected [T, K]: entries ascending, then -1.

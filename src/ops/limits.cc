@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/limits.h"
 
+#include "ops/checks.h"
 #include "ops/elementwise.h"
 #include "ops/rows.h"
 
 namespace strata::ops {
 
 double LimitProbe::matrix_flops(DType dtype, double seconds) {
-  CHECK(dtype == DType::kF32 || dtype == DType::kBF16, dtype);
+  CHECK(is_float(dtype), dtype);
   CHECK(seconds > 0, seconds);
   return backend_.rows().limits.matrix_flops(backend_, dtype, seconds);
 }

@@ -10,10 +10,6 @@
 namespace strata::ops::cpu {
 namespace {
 
-int64_t num_entries(const IndexerArgs& args, const IndexerSegment& segment, int64_t row) {
-  return (segment.first_position + row - segment.begin + 1) / args.ratio;
-}
-
 // Scores are made so many at a time: memory does not grow with the sequence.
 constexpr int64_t kScoreBlock = 1024;
 
@@ -41,7 +37,7 @@ void keep_best(Candidate* found, int64_t count, int64_t top_k) {
 template <typename V>
 void select_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
                 const Work& work, int32_t* selected) {
-  const int64_t count = num_entries(args, segment, row);
+  const int64_t count = args.num_entries(segment, row);
   if (count <= args.top_k) {
     for (int64_t k = 0; k < args.top_k; ++k) selected[k] = k < count ? static_cast<int32_t>(k) : -1;
     return;
