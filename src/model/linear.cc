@@ -42,10 +42,9 @@ double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_
 
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int target) {
   int64_t rank = 0;
-  for (const AdapterSegment& run : rows.runs()) {
-    const LoraModule* module = run.find(layer, target);
-    if (module != nullptr) rank = std::max(rank, module->spec.rank);
-  }
+  rows.for_each_module(layer, target, [&](const AdapterSegment&, const LoraModule& module) {
+    rank = std::max(rank, module.spec.rank);
+  });
   return rank;
 }
 
@@ -60,16 +59,14 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
   }
   std::vector<ops::SegmentProduct>& products = pass.lists.products;
   products.clear();
-  for (const AdapterSegment& run : rows.runs()) {
-    const LoraModule* module = run.find(linear.layer, linear.target);
-    if (module == nullptr) continue;
+  rows.for_each_module(linear.layer, linear.target, [&](const auto& run, const auto& module) {
     products.push_back(
-        {.begin = run.begin, .end = run.end, .w = module->a_panel, .scale = module->scale});
+        {.begin = run.begin, .end = run.end, .w = module.a_panel, .scale = module.scale});
     low_rank.push_back({.begin = run.begin,
                         .end = run.end,
-                        .x = h.slice_cols(0, module->spec.rank),
-                        .w = module->b_panel});
-  }
+                        .x = h.slice_cols(0, module.spec.rank),
+                        .w = module.b_panel});
+  });
   // h = round(scale * x A^T)
   if (!products.empty()) ops::gemm_runs(pass.backend, x, products, h);
   if (y.empty()) return;
@@ -118,16 +115,14 @@ struct LowRankBackward {
     lists.low_rank_inputs.clear();
     lists.low_rank_d_h.clear();
     lists.low_rank_gradients.clear();
-    for (const AdapterSegment& run : rows.runs()) {
-      const LoraModule* module = run.find(linear.layer, linear.target);
-      if (module == nullptr) continue;
+    rows.for_each_module(linear.layer, linear.target, [&](const auto& run, const auto& module) {
       lists.low_rank.push_back({.begin = run.begin,
                                 .end = run.end,
-                                .x = d_h.slice_cols(0, module->spec.rank),
-                                .w = module->a_panel});
-      list_input(run, *module);
-      list_gradients(run, *module);
-    }
+                                .x = d_h.slice_cols(0, module.spec.rank),
+                                .w = module.a_panel});
+      list_input(run, module);
+      list_gradients(run, module);
+    });
   }
 };
 

@@ -51,6 +51,12 @@ void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView
 void linear_backward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView h,
                      TensorView dy, TensorView dx, bool accumulate);
 
+// Calls body(run, module) for the runs of rows whose adapter has the module of a block's matrix.
+template <typename Body>
+void for_each_module(const Pass& pass, const BlockContext& context, int key, Body&& body) {
+  pass.rows.for_each_module(context.layer, context.param(key).target, body);
+}
+
 // Largest rank among the batch's adapters for this target and layer; 0 when no row has the module.
 int64_t largest_rank(const RowGroups& rows, int64_t layer, int target);
 

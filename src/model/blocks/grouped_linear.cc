@@ -6,10 +6,6 @@
 namespace strata::model {
 namespace {
 
-const LoraModule* find_module(const AdapterSegment& run, const BlockContext& context, int key) {
-  return run.find(context.layer, context.param(key).target);
-}
-
 // One group's part of the projection.
 struct Group {
   Pass& pass;
@@ -38,37 +34,31 @@ struct Group {
   void times_a(TensorView x, TensorView h) const {
     std::vector<ops::SegmentProduct>& products = pass.lists.products;
     products.clear();
-    for (const AdapterSegment& run : pass.rows.runs()) {
-      const LoraModule* module = find_module(run, context, key);
-      if (module == nullptr) continue;
+    for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
       products.push_back(
-          {.begin = run.begin, .end = run.end, .w = module->a_panel, .scale = module->scale});
-    }
+          {.begin = run.begin, .end = run.end, .w = module.a_panel, .scale = module.scale});
+    });
     if (!products.empty()) ops::gemm_runs(pass.backend, x, products, h);
   }
   // d(x A^T) = scale * dy B
   void times_b(TensorView dy, TensorView d_h) const {
-    for (const AdapterSegment& run : pass.rows.runs()) {
-      const LoraModule* module = find_module(run, context, key);
-      if (module == nullptr) continue;
+    for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
       ops::gemm_dx(
           pass.backend,
-          {.x = dy.slice_rows(run.begin, run.end), .w = b_of(*module), .scale = module->scale},
-          d_h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end));
-    }
+          {.x = dy.slice_rows(run.begin, run.end), .w = b_of(module), .scale = module.scale},
+          d_h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end));
+    });
   }
   // The low-rank terms: rows of h times B of the group, or of d_h times A.
   [[nodiscard]] std::span<const ops::LowRankSegment> low_rank(TensorView h, bool by_b) const {
     std::vector<ops::LowRankSegment>& runs = pass.lists.low_rank;
     runs.clear();
-    for (const AdapterSegment& run : pass.rows.runs()) {
-      const LoraModule* module = find_module(run, context, key);
-      if (module == nullptr) continue;
+    for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
       runs.push_back({.begin = run.begin,
                       .end = run.end,
-                      .x = h.slice_cols(0, module->spec.rank),
-                      .w = by_b ? b_of(*module) : module->a_panel});
-    }
+                      .x = h.slice_cols(0, module.spec.rank),
+                      .w = by_b ? b_of(module) : module.a_panel});
+    });
     return runs;
   }
 };
@@ -132,13 +122,12 @@ void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLine
       group.times_a(x_g, h);
       group.times_b(dy_g, d_h_g);
     }
-    for (const AdapterSegment& run : pass.rows.runs()) {
-      const LoraModule* module = find_module(run, context, grouped.key);
-      if (module == nullptr || !pass.trains(run)) continue;
+    for_each_module(pass, context, grouped.key, [&](const auto& run, const auto& module) {
+      if (!pass.trains(run)) return;
       ops::gemm_dw(pass.backend, dy_g.slice_rows(run.begin, run.end),
-                   h.slice_cols(0, module->spec.rank).slice_rows(run.begin, run.end),
-                   pass.rows.ends_of(run), module->d_b.slice_rows(g * outputs, (g + 1) * outputs));
-    }
+                   h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end),
+                   pass.rows.ends_of(run), module.d_b.slice_rows(g * outputs, (g + 1) * outputs));
+    });
     if (!d_weight.empty()) {
       ops::gemm_dw(pass.backend, dy_g, x_g, pass.rows.ends(),
                    d_weight.slice_rows(g * outputs, (g + 1) * outputs));
@@ -147,11 +136,9 @@ void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLine
     ops::gemm_dx(pass.backend, {.x = dy_g, .w = group.weight, .runs = group.low_rank(d_h_g, false)},
                  group.part(dx, inputs));
   }
-  for (const AdapterSegment& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, context, grouped.key);
-    if (module == nullptr || !pass.trains(run)) continue;
-    a_gradient(pass, run, *module, grouped.num_groups, x, d_h);
-  }
+  for_each_module(pass, context, grouped.key, [&](const auto& run, const auto& module) {
+    if (pass.trains(run)) a_gradient(pass, run, module, grouped.num_groups, x, d_h);
+  });
 }
 
 }  // namespace strata::model

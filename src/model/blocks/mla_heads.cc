@@ -27,10 +27,6 @@ struct Heads {
   }
 };
 
-const LoraModule* find_module(const AdapterSegment& run, const BlockContext& context) {
-  return run.find(context.layer, context.param(kMlaKvB).target);
-}
-
 // [T N, width]: one row a token and head.
 TensorView flat_rows(TensorView heads) {
   TensorView flat = heads;
@@ -50,14 +46,12 @@ void times_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h
   const int64_t num_heads = x.shape[1];
   std::vector<ops::SegmentProduct>& products = pass.lists.products;
   products.clear();
-  for (const AdapterSegment& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, context);
-    if (module == nullptr) continue;
+  for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     products.push_back({.begin = run.begin * num_heads,
                         .end = run.end * num_heads,
-                        .w = module->a_panel,
-                        .scale = module->scale});
-  }
+                        .w = module.a_panel,
+                        .scale = module.scale});
+  });
   if (!products.empty()) ops::gemm_runs(pass.backend, flat_rows(x), products, flat_rows(h));
 }
 
@@ -70,15 +64,13 @@ TensorView run_part(TensorView h, const AdapterSegment& run, const LoraModule& m
 // h[:, head] = scale * y B of the head's key or value rows. y [T, P or U].
 void times_b(Pass& pass, const BlockContext& context, const Heads& heads, Side side, int64_t head,
              TensorView y, TensorView h) {
-  for (const AdapterSegment& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, context);
-    if (module == nullptr) continue;
+  for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     ops::gemm_dx(pass.backend,
                  {.x = y.slice_rows(run.begin, run.end),
-                  .w = heads.rows(module->b_panel, head, side),
-                  .scale = module->scale},
-                 run_part(h, run, *module, head));
-  }
+                  .w = heads.rows(module.b_panel, head, side),
+                  .scale = module.scale},
+                 run_part(h, run, module, head));
+  });
 }
 
 // The low-rank terms of one head: h [T, N, R] times what factor(module) is of each run's.
@@ -87,14 +79,12 @@ std::span<const ops::LowRankSegment> low_rank_runs(Pass& pass, const BlockContex
                                                    int64_t head, TensorView h, Factor factor) {
   std::vector<ops::LowRankSegment>& low_rank = pass.lists.low_rank;
   low_rank.clear();
-  for (const AdapterSegment& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, context);
-    if (module == nullptr) continue;
+  for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     low_rank.push_back({.begin = run.begin,
                         .end = run.end,
-                        .x = head_cols(h, head, 0, module->spec.rank),
-                        .w = factor(*module)});
-  }
+                        .x = head_cols(h, head, 0, module.spec.rank),
+                        .w = factor(module)});
+  });
   return low_rank;
 }
 
@@ -230,22 +220,18 @@ void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, T
       ops::gemm_dw(pass.backend, terms.d_context, terms.context, pass.rows.ends(),
                    values(d_weight, n));
     }
-    for (const AdapterSegment& run : pass.rows.runs()) {
-      const LoraModule* module = find_module(run, context);
-      if (module == nullptr || !pass.trains(run)) continue;
+    for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
+      if (!pass.trains(run)) return;
       ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
-                   run_part(h.d_q_h, run, *module, n), pass.rows.ends_of(run),
-                   keys(module->d_b, n));
+                   run_part(h.d_q_h, run, module, n), pass.rows.ends_of(run), keys(module.d_b, n));
       ops::gemm_dw(pass.backend, terms.d_context.slice_rows(run.begin, run.end),
-                   run_part(h.context_h, run, *module, n), pass.rows.ends_of(run),
-                   values(module->d_b, n));
-    }
+                   run_part(h.context_h, run, module, n), pass.rows.ends_of(run),
+                   values(module.d_b, n));
+    });
   }
-  for (const AdapterSegment& run : pass.rows.runs()) {
-    const LoraModule* module = find_module(run, context);
-    if (module == nullptr || !pass.trains(run)) continue;
-    a_gradient(pass, run, *module, h, d_q, latent_context);
-  }
+  for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
+    if (pass.trains(run)) a_gradient(pass, run, module, h, d_q, latent_context);
+  });
 }
 
 }  // namespace strata::model

@@ -52,6 +52,13 @@ class RowGroups {
   }
   [[nodiscard]] int64_t num_rows_total() const { return ends_.empty() ? 0 : ends_.back(); }
   [[nodiscard]] std::span<const AdapterSegment> runs() const { return runs_; }
+  // Calls body(run, module) for the runs whose adapter has the target's module.
+  template <typename Body>
+  void for_each_module(int64_t layer, int target, Body&& body) const {
+    for (const AdapterSegment& run : runs_) {
+      if (const LoraModule* module = run.find(layer, target)) body(run, *module);
+    }
+  }
   // Rows of the longest run, and whether no two runs are of one adapter.
   [[nodiscard]] int64_t longest_run() const { return longest_run_; }
   [[nodiscard]] bool distinct() const { return distinct_; }
