@@ -15,6 +15,7 @@
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/match.h"
 #include "model/adapter/tensors.h"
+#include "model/weights/tensor_names.h"
 #include "tensor/rounded.h"
 
 namespace strata::model {
@@ -23,7 +24,7 @@ namespace {
 // The parameter that a copy in an adapter is of; ModelWeights::npos where there is none.
 size_t copied_parameter(const ModelWeights& weights, const std::string& base_name) {
   const LayerTable& layers = weights.layers();
-  if (base_name == "lm_head.weight") return weights.head_index();
+  if (base_name == kHeadName) return weights.head_index();
   const std::string embedding = fmt::format("{}embed_tokens.weight", layers.module_prefix());
   return canonical_path(layers, base_name) == embedding ? weights.embedding_index()
                                                         : ModelWeights::npos;
@@ -62,26 +63,22 @@ std::string copy_difference(Backend& backend, const LoadedModel& model, const Pe
   return {};
 }
 
-// Compares a copy of a base weight with the model's.
-void check_base_copy(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
-                     const PeftBaseCopy& copy, std::vector<std::string>& faults) {
+// What is wrong with a copy of a base weight; empty where nothing is.
+std::string copy_fault(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
+                       const PeftBaseCopy& copy) {
   const TensorInfo& tensor = copy.tensor;
   const size_t index = copied_parameter(*model.weights, copy.base_name);
   if (index == ModelWeights::npos) {
-    faults.push_back(fmt::format("tensor '{}' copies '{}', which the model does not have",
-                                 tensor.name, copy.base_name));
-    return;
+    return fmt::format("tensor '{}' copies '{}', which the model does not have", tensor.name,
+                       copy.base_name);
   }
   const Parameter& parameter = model.weights->table()[index];
   if (!tensor.readable || !(tensor.shape == parameter.shape)) {
-    faults.push_back(fmt::format("tensor '{}': {} {}, the base has {}", tensor.name,
-                                 tensor.dtype_name, tensor.shape_text(),
-                                 parameter.shape.to_string()));
-    return;
+    return fmt::format("tensor '{}': {} {}, the base has {}", tensor.name, tensor.dtype_name,
+                       tensor.shape_text(), parameter.shape.to_string());
   }
-  if (!parameter.held) return;  // its own stage compares it
-  std::string difference = copy_difference(backend, model, peft, tensor, index);
-  if (!difference.empty()) faults.push_back(std::move(difference));
+  if (!parameter.held) return {};  // its own stage compares it
+  return copy_difference(backend, model, peft, tensor, index);
 }
 
 void read_tensor(const PeftAdapter& peft, const TensorInfo& source, const LoraModule& module,
@@ -188,8 +185,10 @@ AdapterModules::AdapterModules(Backend& backend, const LoadedModel& model, const
   std::vector<std::string> faults;
   modules_ = match_modules(model, *peft_, faults);
   check_pairs(model.weights->layers(), modules_, faults);
-  for (const PeftBaseCopy& copy : peft_->base_copies())
-    check_base_copy(backend, model, *peft_, copy, faults);
+  for (const PeftBaseCopy& copy : peft_->base_copies()) {
+    std::string fault = copy_fault(backend, model, *peft_, copy);
+    if (!fault.empty()) faults.push_back(std::move(fault));
+  }
   if (!faults.empty()) fail(dir, faults);
   warn_of_numbers(model, *peft_, dir);
 }

@@ -17,9 +17,7 @@
 namespace strata::model {
 namespace {
 
-constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 constexpr const char* kNormName = "model.norm.weight";
-constexpr const char* kHeadName = "lm_head.weight";
 constexpr std::string_view kOpenFiles = "/proc/self/fd/";
 
 // Open while a header is read, for which it is opened again by its path.

@@ -17,9 +17,6 @@
 namespace strata::model {
 namespace {
 
-constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
-constexpr const char* kHeadName = "lm_head.weight";
-
 // Where a parameter's row stands in its layer: the sublayer, and its adapter target, -1 for none.
 struct RowPlace {
   size_t sublayer = 0;

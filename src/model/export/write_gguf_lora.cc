@@ -16,6 +16,7 @@
 #include "model/adapter/io.h"
 #include "model/export/gguf_keys.h"
 #include "model/export/gguf_plan.h"
+#include "model/weights/tensor_names.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {
@@ -112,7 +113,7 @@ class AdapterExport {
     const double factor = module.spec.scale / (alpha_ / static_cast<double>(module.spec.rank));
     for (float& value : b) value = static_cast<float>(static_cast<double>(value) * factor);
     if (module.is_embedding()) return add_embedding(module, a, b);
-    if (module.spec.layer < 0) return push(module, "lm_head.weight", a, b, 0);
+    if (module.spec.layer < 0) return push(module, kHeadName, a, b, 0);
     if (module.spec.layer >= names_.config.num_layers()) refuse(module);
     const bool is_pair = module.target->num_halves > 1;
     if (!is_pair) return push(module, weight_name(module, module.target->name()), a, b, 0);

@@ -12,9 +12,6 @@
 namespace strata::model {
 namespace {
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-constexpr const char* kHead = "lm_head.weight";
-
 bool has(const CheckpointSource& checkpoint, const NameForm& form, const char* name) {
   return checkpoint.find(in_form(form, name)) != nullptr;
 }
@@ -72,7 +69,7 @@ const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& c
   int most = 0;
   for (const NameForm& form : config.name_forms) {
     const int found =
-        2 * int{has(checkpoint, form, kEmbedding)} + int{has(checkpoint, form, kHead)};
+        2 * int{has(checkpoint, form, kEmbeddingName)} + int{has(checkpoint, form, kHeadName)};
     if (found > most) best = &form;
     most = std::max(most, found);
   }
@@ -87,8 +84,7 @@ bool takes_no_part(const ModelConfig& config, std::string_view name) {
   }
   if (in_mtp_layer(config, name)) return true;
   // A tied model may carry its head again; the embedding is the one that counts.
-  return config.tie_word_embeddings &&
-         (name == "lm_head.weight" || name.ends_with(".lm_head.weight"));
+  return config.tie_word_embeddings && (name == kHeadName || name.ends_with(".lm_head.weight"));
 }
 
 bool is_of_another_part(const ModelConfig& config, std::string_view name) {
@@ -99,8 +95,8 @@ bool is_of_another_part(const ModelConfig& config, std::string_view name) {
 
 void untie_stored_head(const CheckpointSource& checkpoint, ParsedConfig& parsed) {
   if (!parsed.config.tie_word_embeddings) return;
-  const CheckpointTensor* embedding = find_tensor(checkpoint, parsed.config, kEmbedding);
-  const CheckpointTensor* head = find_tensor(checkpoint, parsed.config, kHead);
+  const CheckpointTensor* embedding = find_tensor(checkpoint, parsed.config, kEmbeddingName);
+  const CheckpointTensor* head = find_tensor(checkpoint, parsed.config, kHeadName);
   if (embedding == nullptr || head == nullptr) return;
   if (have_equal_values(checkpoint, *embedding, *head)) return;
   parsed.config.tie_word_embeddings = false;

@@ -11,6 +11,10 @@
 
 namespace strata::model {
 
+// Canonical names of the embedding and of the head.
+inline constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+inline constexpr const char* kHeadName = "lm_head.weight";
+
 // A canonical name as the form has it.
 std::string in_form(const NameForm& form, const std::string& name);
 

@@ -8,15 +8,13 @@
 
 #include "backend/file_memory.h"
 #include "model/weights/no_layers.h"
+#include "model/weights/tensor_names.h"
 #include "model/weights/weight_shards.h"
 #include "ops/elementwise.h"
 #include "ops/pack.h"
 
 namespace strata::model {
 namespace {
-
-constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
-constexpr const char* kHeadName = "lm_head.weight";
 
 int64_t matrix_bytes(const Shape& shape, DType dtype, int64_t width, const RowBlocks& blocks = {},
                      NarrowForm form = NarrowForm::kNone) {
