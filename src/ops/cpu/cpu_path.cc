@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/env.h"
@@ -51,22 +52,21 @@ bool cpu_path_supported(CpuPath path) {
 
 CpuPath choose_cpu_path() {
   const std::string wanted = env_cpu_path();
-  for (const CpuPath path : kPaths) {
-    if (wanted.empty() ? cpu_path_supported(path) : wanted == cpu_path_name(path)) {
-      if (cpu_path_supported(path)) return path;
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'",
-                              wanted, cpu_path_name([] {
-                                for (const CpuPath p : kPaths) {
-                                  if (cpu_path_supported(p)) return p;
-                                }
-                                return CpuPath::kReference;
-                              }())));
-    }
+  const CpuPath best = *std::ranges::find_if(kPaths, cpu_path_supported);
+  if (wanted.empty()) return best;
+  const CpuPath* path = std::ranges::find(kPaths, wanted, cpu_path_name);
+  if (path == std::end(kPaths)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("STRATA_CPU_PATH: got '{}', want avx512_bf16, avx512, avx2 or reference",
+                    wanted));
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("STRATA_CPU_PATH: got '{}', want avx512_bf16, avx512, avx2 or reference",
-                          wanted));
+  if (!cpu_path_supported(*path)) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'",
+                            wanted, cpu_path_name(best)));
+  }
+  return *path;
 }
 
 }  // namespace strata
