@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/trace.h"
+#include "server/worker.h"
 
 namespace strata::server {
 
@@ -51,7 +52,7 @@ void ParsePool::loop() {
     mutex_.unlock();
     {
       const TraceSpan span("parse");
-      job();
+      run_job(name_, job);
     }
     job = nullptr;  // what it held goes here too
     mutex_.lock();

@@ -22,7 +22,8 @@ class ParsePool {
   ParsePool(const ParsePool&) = delete;
   ParsePool& operator=(const ParsePool&) = delete;
 
-  // Any thread. A job must not throw. After stop() it is dropped.
+  // Any thread. A job tells whom it concerns of its own faults; what it throws is logged and ends
+  // nothing else. After stop() it is dropped.
   void post(const std::string& tenant, std::function<void()> job);
   // Drops what has not begun, and joins.
   void stop();

@@ -20,6 +20,16 @@ Worker::Piece only_piece(Worker::Job job) {
 
 }  // namespace
 
+void run_job(std::string_view thread, const std::function<void()>& job) noexcept {
+  try {
+    job();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("{}: a job failed: {}", thread, error.what()));
+  } catch (...) {
+    log(LogLevel::kError, fmt::format("{}: a job failed", thread));
+  }
+}
+
 Worker::Worker(Options options) : options_(std::move(options)), thread_([this] { loop(); }) {}
 
 Worker::~Worker() { stop(); }
@@ -74,14 +84,9 @@ bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {
 // Whether it has more.
 bool Worker::run(const Piece& job) noexcept {
   const TraceSpan span("job");
-  try {
-    return job();
-  } catch (const std::exception& error) {
-    log(LogLevel::kError, fmt::format("worker: a job failed: {}", error.what()));
-  } catch (...) {
-    log(LogLevel::kError, "worker: a job failed");
-  }
-  return false;
+  bool has_more = false;
+  run_job("worker", [&] { has_more = job(); });
+  return has_more;
 }
 
 void Worker::loop() {

@@ -10,11 +10,15 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "base/mutex.h"
 
 namespace strata::server {
+
+// Runs a job of some thread's; what it throws is logged, and ends nothing else.
+void run_job(std::string_view thread, const std::function<void()>& job) noexcept;
 
 class Worker {
  public:

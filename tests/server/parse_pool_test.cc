@@ -6,6 +6,7 @@
 #include <atomic>
 #include <future>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,14 @@ TEST(ParsePool, AfterItsStopJobsAreDropped) {
   ParsePool pool(1);
   pool.stop();
   pool.post("a", [] { FAIL(); });
+}
+
+TEST(ParsePool, WhatAJobThrowsEndsNothingElse) {
+  std::promise<void> next;
+  ParsePool pool(1);
+  pool.post("a", [] { throw std::bad_alloc(); });
+  pool.post("a", [&] { next.set_value(); });
+  next.get_future().wait();
 }
 
 }  // namespace

@@ -151,12 +151,10 @@ void OpenAiEndpoint::in_parts(const Respond& respond, const std::string& tenant,
     });
   }
   parts_.parse(tenant, [this, respond, work = std::move(work), then = std::move(then)] {
-    bool done = false;
     answer_openai(respond, [&] {
       work();
-      done = true;
+      parts_.back([respond, then] { answer_openai(respond, then); });
     });
-    if (done) parts_.back([respond, then] { answer_openai(respond, then); });
   });
 }
 

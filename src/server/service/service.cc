@@ -44,6 +44,14 @@ int64_t prompt_table_bytes(const api::Command& command) {
   return (std::ssize(sample->prompt) * values + std::ssize(sample->prompt_targets.ids)) * 4;
 }
 
+constexpr std::string_view kFailed = "the server failed on this request; its log says why";
+
+// Of what is no Error.
+Response failed_response(const api::RequestId& request, std::string_view fault) {
+  log(LogLevel::kError, fmt::format("request {}: {}", request.text, fault));
+  return failure_response(api::FaultCategory::kServer, kFailed);
+}
+
 Response conflict_response(const std::string& model_id, int64_t seq_id) {
   return error_response(
       409, fmt::format("model {}: number {} was used for another request", model_id, seq_id));
@@ -134,13 +142,10 @@ void Service::in_parts(const Respond& respond, const std::string& tenant, bool i
   }
   // A response, here and there, is given at most once: `then` is not run after a fault.
   parts_.parse(tenant, [this, respond, work = std::move(work), then = std::move(then)] {
-    bool done = false;
     answer_faults("reading a body", respond, [&] {
       work();
-      done = true;
+      parts_.back([respond, then] { answer_faults("reading a body", respond, then); });
     });
-    if (!done) return;
-    parts_.back([respond, then] { answer_faults("reading a body", respond, then); });
   });
 }
 
@@ -336,7 +341,9 @@ bool Service::settle(const std::shared_ptr<PendingCommand>& pending, api::Result
 void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result) {
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
-    auto response = std::make_shared<Response>(answer(*pending, *moved));
+    const auto response = std::make_shared<Response>();
+    const std::string fault = thrown_by([&] { *response = answer(*pending, *moved); });
+    if (!fault.empty()) *response = failed_response(moved->request, fault);
     parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
       remembered_.settle(pending->tenant, pending->number, moved->request.text);
@@ -387,9 +394,7 @@ Response Service::answer(const PendingCommand& pending, const api::Result& resul
     return failure_response(api::category_of(error.code), for_clients(error));
   } catch (const std::exception& error) {
     pending.completion->undo();
-    log(LogLevel::kError, fmt::format("request {}: {}", result.request.text, error.what()));
-    return failure_response(api::FaultCategory::kServer,
-                            "the server failed on this request; its log says why");
+    return failed_response(result.request, error.what());
   }
 }
 
@@ -421,8 +426,7 @@ void Service::settle_event(api::Event& event, double now) {
   bool is_told = true;
   const std::string fault = guarded("settle", [&] { is_told = settle(pending, result, now); });
   if (!fault.empty()) {
-    futures_.fail(event.request, api::FaultCategory::kServer,
-                  "the server failed on this request; its log says why", now);
+    futures_.fail(event.request, api::FaultCategory::kServer, kFailed, now);
   }
   if (pending != nullptr && is_told)
     remembered_.settle(pending->tenant, pending->number, event.request.text);

@@ -6,6 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <new>
+#include <utility>
+
 #include "base/clock.h"
 #include "base/files.h"
 #include "tests/server/service/house.h"
@@ -252,6 +256,30 @@ TEST(Service, OneFaultLosesNoOtherResult) {
   EXPECT_THAT(house.poll(requests[1]).body, HasSubstr("no slot"));
   EXPECT_THAT(house.poll(requests[2]).body, HasSubstr("create_model"));
   EXPECT_EQ(house.service().models().size(), 1u);
+}
+
+// Of files, on the thread that writes them: what comes of it can neither be told nor taken back.
+struct Broken : Completion {
+  Response finish(const api::Outcome&) override { throw std::bad_alloc(); }
+  void undo() override { throw std::bad_alloc(); }
+  [[nodiscard]] bool writes_files() const override { return true; }
+};
+
+TEST(Service, EveryFutureEndsAlsoWhereItsAnswerCannotBeMade) {
+  House house;
+  house.holds_jobs = true;
+  api::Command command =
+      house.service().new_command("alice", "", api::BaseId{0}, FutureKind::kTraining);
+  command.op = api::OptimStep{};
+  const std::string request = command.request.text;
+  ASSERT_EQ(
+      house.service().submit(std::move(command), {.completion = std::make_shared<Broken>()}).status,
+      200);
+  house.settle(request, api::Done{});
+  ASSERT_EQ(house.num_aside(), 1u);
+  EXPECT_NO_THROW(house.run_aside());
+  EXPECT_EQ(house.service().futures().num_pending(), 0u);
+  EXPECT_THAT(house.poll(request).body, HasSubstr("the server failed on this request"));
 }
 
 }  // namespace
