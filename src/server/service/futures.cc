@@ -99,8 +99,7 @@ bool Futures::hold(Entry& entry, Response& response) {
   };
   const auto size = static_cast<int64_t>(response.num_bytes()) + kEntryBytes;
   SharedLimit::Share share = std::move(entry.reserved);
-  if (!share.resize(size)) share = take_share(entry.tenant, size);
-  if (!share) return false;
+  if (!take(share, entry.tenant, size)) return false;
   auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(share)});
   response.body.clear();
   if (response.encoding) {
@@ -112,9 +111,21 @@ bool Futures::hold(Entry& entry, Response& response) {
   return true;
 }
 
-SharedLimit::Share Futures::take_share(const std::string& tenant, int64_t size) {
-  SharedLimit::Share share = held_.take(tenant, size);
-  while (!share && drop_delivered(tenant)) share = held_.take(tenant, size);
+bool Futures::take(SharedLimit::Share& share, const std::string& tenant, int64_t size) {
+  const auto fits = [&] {
+    if (share) return share.resize(size);
+    share = held_.take(tenant, size);
+    return static_cast<bool>(share);
+  };
+  while (!fits()) {
+    if (!drop_delivered(tenant)) return false;
+  }
+  return true;
+}
+
+SharedLimit::Share Futures::promise(const std::string& tenant, int64_t size) {
+  SharedLimit::Share share;
+  [[maybe_unused]] const bool fits = take(share, tenant, size);
   return share;
 }
 
@@ -122,7 +133,7 @@ bool Futures::has_budget(const std::string& tenant) {
   const auto missed = missed_.find(tenant);
   const int64_t wanted = missed == missed_.end() ? kEntryBytes : missed->second;
   // Who holds nothing may always ask: a result can be too large for any space.
-  if (!take_share(tenant, wanted) && held_.used(tenant) > 0) return false;
+  if (!promise(tenant, wanted) && held_.used(tenant) > 0) return false;
   missed_.erase(tenant);
   return true;
 }
@@ -178,10 +189,7 @@ void Futures::note(const api::RequestId& id, const std::string& how_far) {
 bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return false;
-  SharedLimit::Share& reserved = found->second.reserved;
-  if (reserved.resize(size)) return true;
-  reserved = take_share(found->second.tenant, size);
-  if (reserved) return true;
+  if (take(found->second.reserved, found->second.tenant, size)) return true;
   finish(id, over_budget(found->second.tenant, size), now, /*is_fault=*/true);
   return false;
 }

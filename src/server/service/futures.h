@@ -87,9 +87,7 @@ class Futures {
   }
   // Whose end a listener was told: nothing is kept of it.
   void forget(const api::RequestId& id);
-  [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size) {
-    return take_share(tenant, size);
-  }
+  [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size);
   // Bytes that a tenant's results could take at most.
   [[nodiscard]] int64_t most_bytes() const { return held_.most(); }
 
@@ -153,7 +151,9 @@ class Futures {
   [[nodiscard]] bool hold(Entry& entry, Response& response);
   [[nodiscard]] Response over_budget(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
-  [[nodiscard]] SharedLimit::Share take_share(const std::string& tenant, int64_t size);
+  // The share has `size` bytes of the tenant's from then on: for space the oldest results go that
+  // were delivered. False, and it is as it was, where that is not enough.
+  [[nodiscard]] bool take(SharedLimit::Share& share, const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);
   void limit_delivered(const std::string& tenant);
   void erase(const std::string& id);

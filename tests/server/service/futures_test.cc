@@ -214,6 +214,19 @@ TEST_F(FuturesTest, BytesCountUntilTheLastConnectionHasWrittenThem) {
   EXPECT_EQ(futures.result_bytes(), 0);
 }
 
+// What was reserved for it is not counted besides what it takes.
+TEST_F(FuturesTest, AResultThatIsLargerThanWasReservedTakesTheDifference) {
+  const api::RequestId delivered = finish("a", 30'000), id = begin("a");
+  poll("a", delivered);
+  answers.clear();
+  ASSERT_TRUE(futures.reserve(id, 60'000, 0));
+  futures.complete(id, json_response(200, std::string(75'000, 'x')), 0);
+  poll("a", id);
+  EXPECT_EQ(answers.back().bytes().size(), 75'000u);
+  poll("a", delivered);
+  EXPECT_EQ(statuses.back(), 410);
+}
+
 TEST(RequestIds, TellNothingOfOtherTenants) {
   RequestIds ids("secret", 3);
   const std::string first = ids.make("alice", false);
