@@ -382,9 +382,9 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     abandon(dir);
     throw;
   }
-  bool is_added = false;
-  commit(row, [&] { is_added = store_.add_copy(run, row, key); });
-  if (!is_added) {  // a model was made of that number meanwhile
+  bool is_in_use = false;  // a model was made of that number meanwhile
+  commit(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
+  if (is_in_use) {
     abandon(folder(row));
     fail_in_use(run);
   }

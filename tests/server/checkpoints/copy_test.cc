@@ -59,5 +59,15 @@ TEST_F(Copies, BeyondTheDisksLimitAreRefusedForGood) {
   EXPECT_TRUE(fs::is_empty(data_->temporary()));
 }
 
+// The row may be there all the same, and then its files must be.
+TEST_F(Copies, OneWhoseCommitIsNotAnsweredKeepsItsFiles) {
+  const CheckpointRow row = finish(save("a"));
+  faults_->commit_lost = true;
+  EXPECT_EQ(registry_->copy(row, run_of(7), {}, {}, 1000), "tinker://s:train:7/weights/a");
+  const auto copied = store_->find_checkpoint("s:train:7", CheckpointKind::kWeights, "a", 1000);
+  ASSERT_TRUE(copied);
+  EXPECT_EQ(adapter(*copied), "weights");
+}
+
 }  // namespace
 }  // namespace strata::server
