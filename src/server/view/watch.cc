@@ -59,7 +59,10 @@ WatchedCommand watched(const api::Command& command, double now) {
   return out;
 }
 
-void Watch::run_started(const std::string& id, WatchedRun run) { runs_[id] = std::move(run); }
+void Watch::run_started(const std::string& id, WatchedRun run) {
+  std::erase(ended_, id);
+  runs_[id] = std::move(run);
+}
 
 void Watch::run_ended(const std::string& id) {
   const auto found = runs_.find(id);

@@ -48,6 +48,7 @@ class Watch {
     double train = 0.0, sample = 0.0;  // tokens/s
   };
 
+  // Also one that ended before it had begun, and is made once more.
   void run_started(const std::string& id, WatchedRun run);
   void run_ended(const std::string& id);
   void progress(const WatchedCommand& command, const std::string& how_far);
