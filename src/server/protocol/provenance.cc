@@ -66,9 +66,9 @@ void compare(const Run& run, const SampleRecord& record, const std::vector<int32
   const std::vector<int32_t>& kept = run.is_sampled ? record.tokens : record.prompt;
   if (run.offset > static_cast<int64_t>(kept.size()) ||
       run.length > static_cast<int64_t>(kept.size()) - run.offset) {
-    fail(where,
-         fmt::format("sequence '{}' has {} {} tokens, a span ends at {}", run.sequence_id,
-                     kept.size(), run.is_sampled ? "sampled" : "prompt", run.offset + run.length));
+    const uint64_t end = static_cast<uint64_t>(run.offset) + static_cast<uint64_t>(run.length);
+    fail(where, fmt::format("sequence '{}' has {} {} tokens, a span ends at {}", run.sequence_id,
+                            kept.size(), run.is_sampled ? "sampled" : "prompt", end));
   }
   if (!std::equal(kept.begin() + run.offset, kept.begin() + run.offset + run.length,
                   tokens.begin() + run.begin)) {

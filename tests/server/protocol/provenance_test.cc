@@ -96,5 +96,13 @@ TEST_F(ProvenanceTest, ALongSequenceIdIsRefused) {
   EXPECT_THAT(error_of([&] { build(message); }), HasSubstr("a sequence_id has 256 bytes"));
 }
 
+TEST_F(ProvenanceTest, ASpanAtTheEndOfAllNumbersIsRefused) {
+  pb::ForwardBackwardRequest message = request();
+  message.mutable_data(0)->mutable_loss_fn_input_spans(0)->mutable_sampled_tokens()->set_offset(
+      INT64_MAX);
+  EXPECT_THAT(error_of([&] { build(message); }),
+              HasSubstr("has 60 sampled tokens, a span ends at 9223372036854775867"));
+}
+
 }  // namespace
 }  // namespace strata::server
