@@ -39,10 +39,9 @@ class ConnectionLimit {
   // The same of its address alone, with `bytes` that are counted in all already; or the option that
   // forbids it.
   std::string_view enter(const std::string& address, int64_t bytes = 0) {
-    if (address.empty()) return {};
+    const std::string_view option = refused_by(address, bytes);
+    if (!option.empty() || address.empty()) return option;
     Use& use = of_address_[address];
-    if (use.count >= most_per_address_) return "--max-connections-per-address";
-    if (use.bytes + bytes > bytes_.limit() / 2) return "--max-connection-bytes";
     ++use.count;
     use.bytes += bytes;
     return {};
@@ -56,9 +55,7 @@ class ConnectionLimit {
 
   // Whether it is not for its own limits that this address has no place for one more.
   [[nodiscard]] bool may_have(const std::string& address, int64_t bytes) const {
-    const auto found = of_address_.find(address);
-    return found == of_address_.end() || (found->second.count < most_per_address_ &&
-                                          found->second.bytes + bytes <= bytes_.limit() / 2);
+    return refused_by(address, bytes).empty();
   }
 
   // Of a connection that is open: it `held` so many bytes and now takes `bytes`. False, and no
@@ -84,6 +81,14 @@ class ConnectionLimit {
     int64_t count = 0;
     int64_t bytes = 0;
   };
+  // The option that forbids this address one more with so many bytes; "": none.
+  [[nodiscard]] std::string_view refused_by(const std::string& address, int64_t bytes) const {
+    if (address.empty()) return {};
+    const auto found = of_address_.find(address);
+    const Use use = found == of_address_.end() ? Use() : found->second;
+    if (use.count >= most_per_address_) return "--max-connections-per-address";
+    return use.bytes + bytes > bytes_.limit() / 2 ? "--max-connection-bytes" : "";
+  }
   int64_t most_, most_per_address_;
   SharedLimit bytes_;
   int64_t all_ = 0;

@@ -59,6 +59,14 @@ TEST(ConnectionLimit, AClientBehindAProxyHasHalfOfTheBytes) {
   EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).refused_by(), "");
 }
 
+// For one that has no space for it alone nobody need make way.
+TEST(ConnectionLimit, WhatIsLargerThanAnAddresssHalfIsRefusedForItself) {
+  const ConnectionLimit limit(9, 9, SharedLimit(1000));
+  EXPECT_TRUE(limit.may_have("10.0.0.1", 500));
+  EXPECT_FALSE(limit.may_have("10.0.0.1", 501));
+  EXPECT_TRUE(limit.may_have("", 501));
+}
+
 // As much of a connection as a place needs.
 struct Guest {
   struct {
