@@ -167,7 +167,7 @@ void KeyRing::read_text(std::string_view text, char separator, const std::string
 
 // The hash of the key that a line begins with. The key itself never stands in a message: messages
 // end in logs.
-std::string KeyRing::read_key(std::string_view word, const std::string& where) {
+std::string KeyRing::read_hash(std::string_view word, const std::string& where) {
   if (word.starts_with(kHashed)) {
     std::optional<std::string> hash = hash_of(word.substr(kHashed.size()));
     if (hash) return std::move(*hash);
@@ -202,7 +202,7 @@ void KeyRing::add(std::string_view line, const std::string& where, bool is_admin
         words[i].find(kHashed) != std::string_view::npos)
       fail("a second key stands on this line; each wants a line of its own");
   }
-  std::string hash = read_key(words[0], where);
+  std::string hash = read_hash(words[0], where);
   Identity who{.tenant = to_hex(hash).substr(0, 16), .is_admin = is_admin};
   who.key_id = key_id_of(hash);
   if (words.size() > 1) {

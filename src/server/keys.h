@@ -73,7 +73,7 @@ class KeyRing {
   void read_file(const std::string& path, bool is_admin);
   void read_text(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add(std::string_view line, const std::string& where, bool is_admin);
-  std::string read_key(std::string_view word, const std::string& where);
+  std::string read_hash(std::string_view word, const std::string& where);
 
   std::vector<Entry> entries_;  // sorted by hash
   // Until when each tenant has a key; without an end where one of them has none.

@@ -128,8 +128,6 @@ class ProxiedRequest {
 template <typename Connection>
 class IdleConnections {
  public:
-  // It waits for a request: nobody's yet.
-  void opened(Connection& one) { begin(one); }
   void closed(Connection& one) {
     strangers_.erase(one.idle_order);
     known_.erase(one.idle_order);
@@ -242,7 +240,7 @@ class Places {
       leave(one);
       return "--max-connection-bytes";
     }
-    idles_.opened(one);
+    idles_.begin(one);  // nobody's yet
     return {};
   }
   bool make_place() {

@@ -135,14 +135,14 @@ TEST(IdleConnections, StrangersMakeWay) {
   IdleConnections<Idle> idles;
   Idle office[3], strange[2];
   for (Idle& idle : office) {
-    idles.opened(idle);
+    idles.begin(idle);
     idles.end(idle);
     EXPECT_EQ(idles.victim(), &idle) << "it has not said yet who it is";
     idles.asks(idle, "office");
     EXPECT_EQ(idles.victim(), nullptr) << "it is answered";
   }
   for (Idle& idle : office) idles.begin(idle);
-  for (Idle& idle : strange) idles.opened(idle);
+  for (Idle& idle : strange) idles.begin(idle);
   EXPECT_EQ(idles.victim(), &strange[0]);
   idles.end(strange[0]);
   idles.asks(strange[0], "");
