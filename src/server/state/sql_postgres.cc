@@ -275,9 +275,8 @@ class Postgres final : public Sql {
 
   // The same, of an answer: whoever stops the server may bring the deadline nearer.
   bool wait_answer(bool for_writing, double deadline) const {
-    const double begun = now_seconds();
     for (;;) {
-      const double end = std::min(deadline, std::max(begun, hurried_at_.load()) + kHurried);
+      const double end = std::min(deadline, std::max(begun_at_, hurried_at_.load()) + kHurried);
       const double now = now_seconds();
       if (wait_socket(for_writing, std::min(end, now + kLook))) return true;
       if (now_seconds() >= end) return false;
@@ -331,8 +330,8 @@ class Postgres final : public Sql {
   Reply execute(std::string_view statement, std::span<const SqlValue> parameters = {},
                 std::span<const std::string> opening = {}) {
     usual_ += way_;
-    const double deadline =
-        std::min(is_unhurried_ ? kNoDeadline : now_seconds() + kStatement, deadline_);
+    begun_at_ = now_seconds();
+    const double deadline = std::min(is_unhurried_ ? kNoDeadline : begun_at_ + kStatement, deadline_);
     if (opening.empty()) return send(statement, parameters) ? take_reply(deadline) : Reply();
     bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
     for (const std::string& first : opening) is_sent = is_sent && send(first, {});
@@ -440,6 +439,7 @@ class Postgres final : public Sql {
   double way_ = 0;                      // s there and back
   double usual_ = 0;                    // s, of all that was sent
   double deadline_ = kNoDeadline;
+  double begun_at_ = 0;  // now_seconds() of the statement
   std::atomic<double> hurried_at_ = kNoDeadline;  // when hurry() was called
   bool is_connecting_ = false;
   double next_attempt_ = 0, give_up_ = 0;  // now_seconds()

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "server/state/store_lists.h"
 #include "tests/server/state/store_fixture.h"
 #include "tests/server/state/test_postgres.h"
@@ -84,6 +85,19 @@ TEST(Hurry, EndsTheWaitForADatabaseThatHangs) {
   postgres->freeze(false);
   EXPECT_LT(first, second);
   EXPECT_THROW(hurried->run("SELECT 1", {}), Error);  // it is not looked for
+}
+
+// The two seconds are a statement's, and not those of each piece of its answer.
+TEST(Hurry, EndsAStatementThatAnswersInPieces) {
+  TestPostgres* postgres = TestPostgres::shared();
+  if (postgres == nullptr) GTEST_SKIP() << "postgresql-15 is not installed";
+  postgres->reset();
+  const auto sql = open_postgres_reader(postgres->url());
+  const double begin = now_seconds();
+  sql->hurry();
+  EXPECT_THROW(
+      sql->run("SELECT pg_sleep(0.3), repeat('x', 10000) FROM generate_series(1, 100)", {}), Error);
+  EXPECT_LT(now_seconds() - begin, 3.5);
 }
 
 // A migration reads whole tables.
