@@ -18,30 +18,16 @@ namespace {
 constexpr size_t kMaxTags = 64;
 constexpr size_t kMaxTagBytes = 16 << 10;  // of all, as JSON
 constexpr size_t kMaxDisplayName = 256;
-constexpr size_t kMaxProject = 64;
-
-bool valid_project(std::string_view id) {
-  if (id.empty() || id.size() > kMaxProject) return false;
-  for (const char c : id) {
-    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                      c == '.' || c == '_' || c == '-';
-    if (!fits) return false;
-  }
-  return true;
-}
 
 size_t num_characters(std::string_view utf8) {
   return static_cast<size_t>(
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-Response create_session(Service& service, const Request& request) {
-  const JsonBody json(request.body, "create_session");
-  const Fields body = json.root();
-  if (service.is_stopping()) return error_response(503, "the server is shutting down");
+SessionRow read_session(const Fields& body, const std::string& tenant) {
   SessionRow row;
   row.id = random_id();
-  row.tenant = request.tenant;
+  row.tenant = tenant;
   row.created_at = wall_seconds();
   row.sdk_version = body.string_or("sdk_version", "").substr(0, 64);
   if (body.has("tags")) {
@@ -62,9 +48,14 @@ Response create_session(Service& service, const Request& request) {
                                           num_characters(*row.display_name), kMaxDisplayName));
   }
   row.project_id = body.string_or("project_id", "default");
-  if (!valid_project(row.project_id)) {
+  if (!is_valid_project(row.project_id)) {
     body.fail("project_id", "wanted 1 to 64 of A-Z a-z 0-9 . _ -");
   }
+  return row;
+}
+
+// Of a tenant that has as many alive as it may, or as this key may take.
+std::optional<Response> refuses_session(Service& service, const Request& request) {
   const int64_t alive = service.sessions().count_of(request.tenant);
   // The last quarter is for those who train: a key without that right cannot take it from them.
   if (request.scope < Scope::kAll &&
@@ -81,6 +72,14 @@ Response create_session(Service& service, const Request& request) {
                          "finish some, or wait until those without a sign of life end",
                          alive));
   }
+  return std::nullopt;
+}
+
+Response create_session(Service& service, const Request& request) {
+  const JsonBody json(request.body, "create_session");
+  if (service.is_stopping()) return error_response(503, "the server is shutting down");
+  const SessionRow row = read_session(json.root(), request.tenant);
+  if (auto refused = refuses_session(service, request)) return std::move(*refused);
   const std::string id = service.parts().store.add_session(row, idempotency_of(request));
   request.note(id);
   // A repeated key names the session of then, which may have ended since.

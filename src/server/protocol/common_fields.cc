@@ -6,6 +6,7 @@ namespace {
 
 constexpr size_t kMaxMetadataEntries = 64;
 constexpr size_t kMaxMetadataBytes = 16 << 10;
+constexpr size_t kMaxProject = 64;
 constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 
 }  // namespace
@@ -17,6 +18,13 @@ std::optional<int64_t> read_ttl(const Fields& body) {
 
 std::optional<std::string> read_metadata(const Fields& body) {
   return body.maybe_object_text("user_metadata", kMaxMetadataEntries, kMaxMetadataBytes);
+}
+
+bool is_valid_project(std::string_view id) {
+  return !id.empty() && id.size() <= kMaxProject &&
+         id.find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+             "0123456789._-") == std::string_view::npos;
 }
 
 void refuse_token(const Fields& body) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "server/protocol/json_body.h"
 
@@ -13,6 +14,8 @@ namespace strata::server {
 std::optional<int64_t> read_ttl(const Fields& body);
 // Limits of user_metadata: 64 entries, 16 KiB.
 std::optional<std::string> read_metadata(const Fields& body);
+// Whether it may be a project's id: [A-Za-z0-9._-]{1,64}.
+bool is_valid_project(std::string_view id);
 // A non-null weights_access_token is refused by name.
 void refuse_token(const Fields& body);
 

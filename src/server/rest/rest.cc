@@ -10,20 +10,35 @@
 #include "base/error.h"
 #include "server/crypto.h"
 #include "server/json.h"
+#include "server/protocol/common_fields.h"
 #include "server/protocol/idempotency.h"
 #include "server/protocol/json_body.h"
+#include "server/service/model_table.h"
 
 namespace strata::server {
 namespace {
 
-constexpr int64_t kMaxTtl = 315'360'000;  // ten years
-
-std::optional<int64_t> read_ttl_seconds(const Fields& body) {
-  if (!body.has("ttl_seconds")) return std::nullopt;
-  return body.integer("ttl_seconds", 1, kMaxTtl);
-}
-
 Response ok() { return json_response(200, "{}"); }
+
+// Under the number of the session that the body names; else a run of its own.
+RunRow run_of_copy(StateStore& store, const std::string& tenant, const Fields& body, double now) {
+  RunRow run;
+  run.tenant = tenant;
+  run.created_at = run.last_request_at = now;
+  if (!body.has("session_id")) {
+    run.project_id = body.string_or("destination_project_id", "default");
+    check_project("destination_project_id", run.project_id);
+    run.id = ModelTable::id_of("copy-" + random_id(), 0);
+    return run;
+  }
+  run.session_id = body.string("session_id");
+  run.model_seq = body.integer("model_seq_id", 0, INT64_MAX);
+  const auto session = store.find_session(*run.session_id);
+  if (!session || session->tenant != tenant) fail_missing("session", *run.session_id);
+  run.project_id = session->project_id;
+  run.id = ModelTable::id_of(*run.session_id, *run.model_seq);
+  return run;
+}
 
 Response too_many_changes() {
   return busy_response(429,
@@ -34,11 +49,7 @@ Response too_many_changes() {
 }  // namespace
 
 void check_project(std::string_view name, const std::string& project) {
-  const bool fits = !project.empty() && project.size() <= 64 &&
-                    project.find_first_not_of(
-                        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-                        "0123456789._-") == std::string::npos;
-  if (fits) return;
+  if (is_valid_project(project)) return;
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: want [A-Za-z0-9._-]{{1,64}}", name));
 }
 
@@ -106,7 +117,7 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
   if (!body.has("ttl_seconds") && !body.is_null("ttl_seconds")) {
     body.fail("ttl_seconds", "want seconds, or null for no end");
   }
-  const auto ttl = read_ttl_seconds(body);
+  const auto ttl = read_ttl(body);
   const CheckpointRow row = checkpoint_of(request, false);
   std::optional<double> expires_at;
   if (ttl) expires_at = wall_seconds() + static_cast<double>(*ttl);
@@ -127,29 +138,12 @@ void Rest::publish(const Request& request, const Respond& respond, bool is_publi
 void Rest::copy_weights(const Request& request, const Respond& respond) {
   const JsonBody json(request.body, "copy_weights");
   const Fields body = json.root();
-  if (body.has("weights_access_token") ||
-      !request.header("x-tinker-weights-access-token").empty()) {
-    body.fail("weights_access_token", "is not supported by this server");
-  }
+  refuse_token(body);
   const TinkerPath path = parse_tinker_path(body.string("source_path"));
   request.note(path.text());
-  const auto ttl = read_ttl_seconds(body);
+  const auto ttl = read_ttl(body);
   const double now = wall_seconds();
-  RunRow run;
-  run.tenant = request.tenant;
-  run.created_at = run.last_request_at = now;
-  if (body.has("session_id")) {
-    run.session_id = body.string("session_id");
-    run.model_seq = body.integer("model_seq_id", 0, INT64_MAX);
-    const auto session = parts_.store.find_session(*run.session_id);
-    if (!session || session->tenant != request.tenant) fail_missing("session", *run.session_id);
-    run.project_id = session->project_id;
-    run.id = fmt::format("{}:train:{}", *run.session_id, *run.model_seq);
-  } else {
-    run.project_id = body.string_or("destination_project_id", "default");
-    check_project("destination_project_id", run.project_id);
-    run.id = fmt::format("copy-{}:train:0", random_id());
-  }
+  RunRow run = run_of_copy(parts_.store, request.tenant, body, now);
   const auto reply = [](const std::string& copied) {
     return json_response(200, JsonObject{{"tinker_path", copied}}.text());
   };
