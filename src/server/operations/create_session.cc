@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kMaxTags = 64;
 constexpr size_t kMaxTagBytes = 16 << 10;  // of all, as JSON
+constexpr size_t kMaxVersion = 64;  // bytes
 constexpr size_t kMaxDisplayName = 256;
 
 size_t num_characters(std::string_view utf8) {
@@ -29,7 +30,7 @@ SessionRow read_session(const Fields& body, const std::string& tenant) {
   row.id = random_id();
   row.tenant = tenant;
   row.created_at = wall_seconds();
-  row.sdk_version = body.string_or("sdk_version", "").substr(0, 64);
+  row.sdk_version = whole_characters(body.string_or("sdk_version", ""), kMaxVersion);
   if (body.has("tags")) {
     const std::vector<std::string> tags = body.strings("tags");
     if (tags.size() > kMaxTags) {

@@ -6,18 +6,13 @@
 #include "base/clock.h"
 #include "server/crypto.h"
 #include "server/json.h"
+#include "server/protocol/common_fields.h"
 #include "server/protocol/json_body.h"
-#include "text/unicode/unicode.h"
 
 namespace strata::server {
 namespace {
 
 constexpr size_t kMostDetail = 4096;  // bytes
-
-// The beginning of valid UTF-8, of so many bytes at most.
-std::string whole_characters(const std::string& text, size_t most) {
-  return text.size() <= most ? text : text.substr(0, text::previous_start(text, most + 1));
-}
 
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could
 // not have made them.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/protocol/common_fields.h"
 
+#include "text/unicode/unicode.h"
+
 namespace strata::server {
 namespace {
 
@@ -25,6 +27,10 @@ bool is_valid_project(std::string_view id) {
          id.find_first_not_of(
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
              "0123456789._-") == std::string_view::npos;
+}
+
+std::string whole_characters(const std::string& text, size_t most) {
+  return text.size() <= most ? text : text.substr(0, text::previous_start(text, most + 1));
 }
 
 void refuse_token(const Fields& body) {

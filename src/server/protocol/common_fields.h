@@ -16,6 +16,8 @@ std::optional<int64_t> read_ttl(const Fields& body);
 std::optional<std::string> read_metadata(const Fields& body);
 // Whether it may be a project's id: [A-Za-z0-9._-]{1,64}.
 bool is_valid_project(std::string_view id);
+// The beginning of valid UTF-8, of so many bytes at most.
+std::string whole_characters(const std::string& text, size_t most);
 // A non-null weights_access_token is refused by name.
 void refuse_token(const Fields& body);
 

@@ -76,5 +76,15 @@ TEST(CreateSession, AKeyWithoutRightsLeavesAPartOfTheSessions) {
   EXPECT_EQ(make(Scope::kAll), 429);
 }
 
+// As the SDK says it, however long: it is cut between two characters.
+TEST(CreateSession, ALongVersionIsCutAtACharacter) {
+  House house;
+  const std::string version = std::string(63, '1') + "\xC3\xA9";
+  const Response made = house.post("create_session", "{\"sdk_version\":\"" + version + "\"}");
+  ASSERT_EQ(made.status, 200) << made.body;
+  EXPECT_EQ(house.store().find_session(House::text(made, "session_id"))->sdk_version,
+            std::string(63, '1'));
+}
+
 }  // namespace
 }  // namespace strata::server
