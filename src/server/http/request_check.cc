@@ -10,22 +10,7 @@
 namespace strata::server {
 namespace {
 
-// `word` is in lower case.
-bool is_word(std::string_view text, std::string_view word) {
-  return std::ranges::equal(text, word, [](char a, char b) {
-    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
-  });
-}
-
-bool is_scheme(std::string_view text) { return is_word(text, "http") || is_word(text, "https"); }
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
+bool is_scheme(std::string_view text) { return lower(text) == "http" || lower(text) == "https"; }
 
 struct Authority {
   std::string host;
@@ -55,13 +40,6 @@ bool is_loopback(std::string_view host) {
   if (host == "localhost" || host == "::1") return true;
   return host.starts_with("127.") &&
          host.find_first_not_of("0123456789.") == std::string_view::npos;
-}
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 struct Framing {
@@ -101,7 +79,7 @@ std::optional<Response> check_framing(const Framing& framing, const std::vector<
     }
     if (header.name != "transfer-encoding") continue;
     ++codings;
-    if (is_word(header.value, "chunked") && framing.is_chunked && codings == 1) continue;
+    if (lower(header.value) == "chunked" && framing.is_chunked && codings == 1) continue;
     return error_response(400, fmt::format("Transfer-Encoding: got '{}', wanted 'chunked' alone "
                                            "and once, or Content-Length instead",
                                            one_word(header.value).substr(0, 100)));
@@ -223,12 +201,7 @@ std::string_view presented_key(const Request& request) {
   if (!key.empty()) return key;
   constexpr std::string_view kBearer = "bearer ";
   std::string_view given = request.header("authorization");
-  if (given.size() <= kBearer.size()) return {};
-  const bool is_bearer =
-      std::equal(kBearer.begin(), kBearer.end(), given.begin(), [](char a, char b) {
-        return a == (b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b);
-      });
-  if (!is_bearer) return {};
+  if (lower(given.substr(0, kBearer.size())) != kBearer) return {};
   given.remove_prefix(std::min(given.find_first_not_of(' ', kBearer.size()), given.size()));
   return given;
 }
@@ -351,10 +324,7 @@ std::optional<Response> check_request(const RequestCheck& with, const BodyParser
   const auto& head = parser.get();
   request.method = text_of(head.method_string());
   for (const auto& field : head) {
-    std::string name = text_of(field.name_string());
-    for (char& c : name) {
-      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    }
+    std::string name = lower(text_of(field.name_string()));
     std::string value = text_of(field.value());
     if (name == "content-encoding") value = lower(value);
     request.headers.push_back({std::move(name), std::move(value)});

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "server/http/message.h"
 #include "server/json.h"
 #include "server/openai/json_text.h"
 
@@ -28,14 +29,6 @@ std::string_view trimmed(std::string_view text) {
 // Without the space that it begins with.
 std::string_view from_text(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
 }
 
 // Without the one line break on either side that the form writes.

@@ -3,13 +3,11 @@
 
 #include <cstring>
 
+#include "server/http/message.h"
+#include "server/protocol/tensor.h"
+
 namespace strata::server {
 namespace {
-
-template <typename T>
-void append(std::string& out, const std::vector<T>& values) {
-  out.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-}
 
 template <typename T>
 std::vector<T> values_of(std::string_view bytes) {
@@ -18,21 +16,12 @@ std::vector<T> values_of(std::string_view bytes) {
   return values;
 }
 
-int hex_value(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
-
 }  // namespace
 
-std::string pack_tokens(const std::vector<int32_t>& tokens) {
-  std::string out;
-  append(out, tokens);
-  return out;
-}
+std::string pack_tokens(const std::vector<int32_t>& tokens) { return packed(tokens); }
 
 std::string pack_sequence(const std::vector<int32_t>& tokens, const std::vector<float>& logprobs) {
-  std::string out;
-  append(out, tokens);
-  append(out, logprobs);
-  return out;
+  return packed(tokens) + packed(logprobs);
 }
 
 std::optional<SampleRecord> unpack_sequence(std::string_view prompt, std::string_view sequence) {

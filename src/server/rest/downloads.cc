@@ -60,9 +60,8 @@ std::optional<uint64_t> digits(std::string_view text) {
 // file is sent. No range in a header that is honoured: 416.
 std::optional<Range> parse_range(std::string_view header, uint64_t size, bool& use) {
   constexpr std::string_view kUnit = "bytes=";
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  use = std::ranges::equal(header.substr(0, kUnit.size()), kUnit, {}, lower) &&
-        header.find(',') == std::string_view::npos;
+  use =
+      lower(header.substr(0, kUnit.size())) == kUnit && header.find(',') == std::string_view::npos;
   if (!use) return std::nullopt;
   const std::string_view spec = header.substr(kUnit.size());
   const size_t dash = spec.find('-');
