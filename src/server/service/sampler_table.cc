@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/service/ids_below.h"
 
 namespace strata::server {
 namespace {
@@ -130,12 +131,7 @@ bool SamplerTable::has_any(const std::string& session) const {
 }
 
 std::vector<std::string> SamplerTable::of_session(const std::string& session, int64_t most) const {
-  const std::string prefix = id_of(session);
-  std::vector<std::string> ids;
-  for (auto at = rows_.lower_bound(prefix);
-       at != rows_.end() && at->first.starts_with(prefix) && std::ssize(ids) < most; ++at)
-    ids.push_back(at->first);
-  return ids;
+  return ids_below(rows_, id_of(session), most);
 }
 
 int64_t SamplerTable::count_of(const std::string& session) const {

@@ -37,6 +37,11 @@ constexpr const char* kCheckpointColumns =
     "base_model, lora, deleted_at";
 CheckpointRow read_checkpoint(const SqlRow& row);
 
+// Of a checkpoint, at a time.
+constexpr const char* kAlive = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > ?)";
+// The newest of a run and a kind that is alive, by ids alone: texts would be sorted as well.
+std::string select_last_checkpoint();
+
 // Reads a row's values in order.
 class Reader {
  public:

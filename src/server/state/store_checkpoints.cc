@@ -11,8 +11,6 @@
 namespace strata::server {
 namespace {
 
-constexpr const char* kAlive = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > ?)";
-
 CheckpointKind kind_of(const std::string& name) {
   if (name == kind_name(CheckpointKind::kWeights)) return CheckpointKind::kWeights;
   if (name == kind_name(CheckpointKind::kSampler)) return CheckpointKind::kSampler;
@@ -71,6 +69,13 @@ CheckpointRow rows::read_checkpoint(const SqlRow& row) {
   return out;
 }
 
+std::string rows::select_last_checkpoint() {
+  return select(
+      fmt::format("id = (SELECT id FROM checkpoints WHERE run_id = ? AND kind = ? AND "
+                  "{} ORDER BY number DESC LIMIT 1)",
+                  kAlive));
+}
+
 void StateStore::insert_checkpoint(const CheckpointRow& row) {
   run("INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, size_bytes, "
       "expires_at, is_public, user_metadata, base_model, lora, files_gone) "
@@ -121,9 +126,10 @@ std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_
                                                          CheckpointKind kind,
                                                          const std::string& name, double now) {
   const StoreLock lock(mutex_);
-  return rows::first(run(select(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", kAlive)),
-                         {run_id, kind_value(kind), name, now}),
-                     rows::read_checkpoint);
+  return rows::first(
+      run(select(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", rows::kAlive)),
+          {run_id, kind_value(kind), name, now}),
+      rows::read_checkpoint);
 }
 
 std::optional<CheckpointRow> StateStore::find_checkpoint_id(const std::string& id) {
@@ -134,12 +140,8 @@ std::optional<CheckpointRow> StateStore::find_checkpoint_id(const std::string& i
 std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_id,
                                                          CheckpointKind kind, double now) {
   const StoreLock lock(mutex_);
-  return rows::first(
-      run(select(fmt::format("id = (SELECT id FROM checkpoints WHERE run_id = ? AND kind = ? AND "
-                             "{} ORDER BY number DESC LIMIT 1)",
-                             kAlive)),
-          {run_id, kind_value(kind), now}),
-      rows::read_checkpoint);
+  return rows::first(run(rows::select_last_checkpoint(), {run_id, kind_value(kind), now}),
+                     rows::read_checkpoint);
 }
 
 bool StateStore::delete_checkpoint(const std::string& id, double now) {
@@ -147,9 +149,10 @@ bool StateStore::delete_checkpoint(const std::string& id, double now) {
   {
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
-    changed = run(fmt::format("UPDATE checkpoints SET deleted_at = ? WHERE id = ? AND {}", kAlive),
-                  {now, id, now})
-                  .changed;
+    changed =
+        run(fmt::format("UPDATE checkpoints SET deleted_at = ? WHERE id = ? AND {}", rows::kAlive),
+            {now, id, now})
+            .changed;
     transaction.commit();
   }
   sql_->sync();
@@ -220,13 +223,13 @@ SqlResult StateStore::ended_checkpoints(double now, CollectPlace& from) {
   // In the order of their time `when`, up to `until`.
   const auto some = [&](const char* which, const char* when, double until,
                         const CheckpointRow* last) REQUIRES(mutex_) {
-    double from = -1;
-    if (last != nullptr) from = last->deleted_at ? *last->deleted_at : last->expires_at.value();
+    double begin = -1;
+    if (last != nullptr) begin = last->deleted_at ? *last->deleted_at : last->expires_at.value();
     const std::string rest = fmt::format(
         "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?", which,
         when);
     return run(select_short(rest, has_samplers),
-               {until, from, from, last == nullptr ? "" : last->id, kCollectBatch});
+               {until, begin, begin, last == nullptr ? "" : last->id, kCollectBatch});
   };
   if (!from.deleted_by) {
     const SqlResult newest = run(

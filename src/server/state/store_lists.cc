@@ -10,7 +10,6 @@
 namespace strata::server {
 namespace {
 
-constexpr const char* kAlive = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > ?)";
 constexpr const char* kNewestFirst = "ORDER BY number DESC LIMIT ? OFFSET ?";
 
 const char* unless_external(bool with_external) {
@@ -66,14 +65,10 @@ int64_t StoreLists::count_runs(const std::string& tenant, const std::string& pro
                                {tenant, project}));
 }
 
-// Ids alone are sorted.
 LastCheckpoints StoreLists::last_checkpoints(const std::string& run_id, double now) {
   const auto newest = [&](CheckpointKind kind) {
     return rows::first(
-        run(fmt::format("SELECT {} FROM checkpoints WHERE id = (SELECT id FROM checkpoints WHERE "
-                        "run_id = ? AND kind = ? AND {} ORDER BY number DESC LIMIT 1)",
-                        rows::kCheckpointColumns, kAlive),
-            {run_id, std::string(kind_name(kind)), now}),
+        run(rows::select_last_checkpoint(), {run_id, std::string(kind_name(kind)), now}),
         rows::read_checkpoint);
   };
   return {newest(CheckpointKind::kWeights), newest(CheckpointKind::kSampler)};
@@ -84,15 +79,15 @@ std::vector<Listed<CheckpointRow>> StoreLists::checkpoints(const std::string& te
                                                            ListPart part) {
   return listed(run(fmt::format("SELECT {}, number FROM checkpoints WHERE tenant = ? AND "
                                 "number < ? AND {}{} {}",
-                                rows::kCheckpointColumns, kAlive, unless_external(with_external),
-                                kNewestFirst),
+                                rows::kCheckpointColumns, rows::kAlive,
+                                unless_external(with_external), kNewestFirst),
                     {tenant, part.below, now, part.limit, part.offset}),
                 rows::read_checkpoint);
 }
 
 int64_t StoreLists::count_checkpoints(const std::string& tenant, bool with_external, double now) {
   return only_number(run(fmt::format("SELECT COUNT(*) FROM checkpoints WHERE tenant = ? AND {}{}",
-                                     kAlive, unless_external(with_external)),
+                                     rows::kAlive, unless_external(with_external)),
                          {tenant, now}));
 }
 
@@ -103,8 +98,8 @@ std::vector<Listed<CheckpointRow>> StoreLists::checkpoints_of(const RunRow& run_
                                                               ListPart part) {
   return listed(run(fmt::format("SELECT {}, number FROM checkpoints WHERE tenant = ? AND "
                                 "number < ? AND run_id || '' = ? AND {}{} {}",
-                                rows::kCheckpointColumns, kAlive, unless_external(with_external),
-                                kNewestFirst),
+                                rows::kCheckpointColumns, rows::kAlive,
+                                unless_external(with_external), kNewestFirst),
                     {run_row.tenant, part.below, run_row.id, now, part.limit, part.offset}),
                 rows::read_checkpoint);
 }
@@ -114,7 +109,7 @@ CheckpointCount StoreLists::count_checkpoints_of(const std::string& run_id, bool
   const SqlResult found =
       run(fmt::format("SELECT COUNT(*), COALESCE(MAX(number), 0) FROM checkpoints "
                       "WHERE run_id = ? AND {}{}",
-                      kAlive, unless_external(with_external)),
+                      rows::kAlive, unless_external(with_external)),
           {run_id, now});
   rows::Reader in(found.rows[0]);
   CheckpointCount out;
