@@ -79,8 +79,7 @@ std::vector<Folder> folders_of(Sql& sql) {
     const RowNames row = {text(0), text(1), text(2), text(3), text(4)};
     const std::string fault = fault_of(row);
     if (!fault.empty()) refuse(fmt::format("strata.db: {}", fault));
-    out.push_back(
-        {row.id, fmt::format("checkpoints/{}/{}/{}/{}", row.tenant, row.run_id, row.kind, row.id)});
+    out.push_back({row.id, "checkpoints/" + folder_of_row(row)});
   }
   return out;
 }
@@ -110,15 +109,6 @@ std::optional<OpenFolder> open_folder(const std::string& dir) {
     if (!out.files.contains(name)) return {};
   }
   return out;
-}
-
-bool is_alive(Sql& sql, const std::string& id) {
-  const SqlValue value = id;
-  return !sql.run(
-                 "SELECT id FROM checkpoints WHERE id = ? AND files_gone = 0 AND "
-                 "deleted_at IS NULL",
-                 {&value, 1})
-              .rows.empty();
 }
 
 class Writer {
@@ -341,7 +331,7 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
       ++counts.checkpoints;
       continue;
     }
-    if (is_alive(*live, folder.id)) {
+    if (stands(*live, folder.id)) {
       refuse(fmt::format(
           "{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
           "check' names all that is damaged)",

@@ -39,7 +39,7 @@ constexpr int64_t kMostRank = 1 << 20;
 constexpr int64_t kLastSecond = 253'402'300'799;  // of the year 9999
 
 struct Row {
-  std::string id, tenant, run_id, kind, name;
+  RowNames names;
   int64_t size_bytes = 0;
 };
 
@@ -296,14 +296,13 @@ class Check {
                    {})
              .rows) {
       const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
-      const Row row = {text(0), text(1), text(2), text(3), text(4), std::get<int64_t>(values[5])};
-      const std::string fault = fault_of({row.id, row.tenant, row.run_id, row.kind, row.name});
+      const Row row = {{text(0), text(1), text(2), text(3), text(4)}, std::get<int64_t>(values[5])};
+      const std::string fault = fault_of(row.names);
       if (!fault.empty()) {
         damage(fmt::format("{}/strata.db: {}", data_, fault));
         continue;
       }
-      const std::string dir = fmt::format("{}/checkpoints/{}/{}/{}/{}", data_, row.tenant,
-                                          row.run_id, row.kind, row.id);
+      const std::string dir = fmt::format("{}/checkpoints/{}", data_, folder_of_row(row.names));
       known.insert(dir);
       stop_if_asked();
       const size_t before = report_.damages.size(), notes = report_.notes.size();
@@ -311,7 +310,7 @@ class Check {
       const std::tuple<int64_t, int64_t, int64_t> saved = counts;
       guard(dir, [&] { check_folder(dir, row); });
       if (report_.damages.size() == before) continue;
-      if (!stands(row.id)) {  // deleted while it was looked at
+      if (!stands(*sql_, row.names.id)) {  // deleted while it was looked at
         report_.damages.resize(before);
         report_.notes.resize(notes);
         std::tie(report_.checkpoints, report_.bytes, report_.unhashed) = saved;
@@ -321,17 +320,9 @@ class Check {
     find_strays(known);
   }
 
-  bool stands(const std::string& id) {
-    const SqlValue value = id;
-    return !sql_->run(
-                    "SELECT id FROM checkpoints WHERE id = ? AND files_gone = 0 AND "
-                    "deleted_at IS NULL",
-                    {&value, 1})
-                .rows.empty();
-  }
-
   void check_folder(const std::string& dir, const Row& row) {
-    const std::string path = fmt::format("tinker://{}/{}/{}", row.run_id, row.kind, row.name);
+    const std::string path =
+        fmt::format("tinker://{}/{}/{}", row.names.run_id, row.names.kind, row.names.name);
     if (!file_exists(dir + "/" + kMarkerName)) {
       return damage(fmt::format("{}: {} is not there or not whole: no {}", dir, path, kMarkerName));
     }
@@ -393,6 +384,15 @@ class Check {
 };
 
 }  // namespace
+
+bool stands(Sql& sql, const std::string& id) {
+  const SqlValue value = id;
+  return !sql.run(
+                 "SELECT id FROM checkpoints WHERE id = ? AND files_gone = 0 AND "
+                 "deleted_at IS NULL",
+                 {&value, 1})
+              .rows.empty();
+}
 
 void stop_if_asked() {
   if (StopSignals::asked()) throw Error(ErrorCode::kIo, "stopped by a signal");

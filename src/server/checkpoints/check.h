@@ -10,6 +10,8 @@
 
 namespace strata::server {
 
+class Sql;
+
 struct CheckReport {
   std::vector<std::string> damages;  // each names the file and what is wrong
   std::vector<std::string> notes;    // what is odd and harmless
@@ -26,6 +28,9 @@ CheckReport check_data(const std::string& data, Counters counters = Counters::kI
 
 // Of a copy of its database alone: what restoring it would refuse.
 CheckReport check_snapshot(const std::string& data, const std::string& database);
+
+// Whether the database has this checkpoint still, so that its files must be there.
+bool stands(Sql& sql, const std::string& id);
 
 // Error where a signal has asked to stop.
 void stop_if_asked();

@@ -3,20 +3,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <span>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/json.h"
+#include "server/checkpoints/read_pieces.h"
 #include "server/crypto.h"
 
 namespace strata::server {
 namespace {
 
 constexpr int64_t kMaxRecord = 64 << 10;
-constexpr int64_t kPiece = 1 << 20;
 
 }  // namespace
 
@@ -65,15 +64,10 @@ CheckpointRecord read_record(const ReadOnlyFile& file) {
 std::string hash_file(const std::string& path, void (*before_piece)()) {
   const ReadOnlyFile file(path);
   Sha256 hash;
-  std::string buffer;
-  for (int64_t done = 0; done < file.size();) {
+  read_pieces(file, 0, file.size(), [&](std::string_view piece) {
     if (before_piece != nullptr) before_piece();
-    const int64_t size = std::min(kPiece, file.size() - done);
-    buffer.resize(static_cast<size_t>(size));
-    file.read_at(done, std::as_writable_bytes(std::span(buffer)));
-    hash.add(buffer);
-    done += size;
-  }
+    hash.add(piece);
+  });
   return to_hex(hash.finish());
 }
 

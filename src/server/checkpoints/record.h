@@ -25,7 +25,7 @@ CheckpointRecord read_record(const std::string& path);
 CheckpointRecord read_record(const ReadOnlyFile& file);
 // Of every file in a folder; hexadecimal.
 std::map<std::string, std::string> hash_files(const std::string& dir);
-// Calls `before_piece` before each MiB.
+// Calls `before_piece` for each MiB.
 std::string hash_file(const std::string& path, void (*before_piece)() = nullptr);
 
 }  // namespace strata::server

@@ -181,8 +181,7 @@ std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
                                             "names all such rows",
                                             fault_of(names)));
   }
-  return fmt::format("{}/{}/{}/{}/{}", data_.checkpoints(), row.tenant, row.run_id,
-                     kind_name(row.kind), row.id);
+  return fmt::format("{}/{}", data_.checkpoints(), folder_of_row(names));
 }
 
 std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) const {

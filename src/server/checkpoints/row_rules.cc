@@ -44,6 +44,10 @@ bool makes_a_folder(const RowNames& row) {
          parse_kind(row.kind).has_value();
 }
 
+std::string folder_of_row(const RowNames& row) {
+  return fmt::format("{}/{}/{}/{}", row.tenant, row.run_id, row.kind, row.id);
+}
+
 std::string fault_of(const RowNames& row) {
   if (makes_a_folder(row) && is_valid_checkpoint_name(row.name)) return "";
   const auto shown = [](const std::string& text) { return one_word(text.substr(0, 100)); };

@@ -18,6 +18,8 @@ struct RowNames {
 std::string fault_of(const RowNames& row);
 // Likewise, without its name: what a folder's path is made of.
 bool makes_a_folder(const RowNames& row);
+// Below the folder of checkpoints, of a row that makes one.
+std::string folder_of_row(const RowNames& row);
 
 // Whether a server writes such a text into that column of that table of the state store.
 bool fits_column(std::string_view table, std::string_view column, std::string_view text);

@@ -8,13 +8,13 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "server/checkpoints/read_pieces.h"
 #include "server/crypto.h"
 
 namespace strata::server {
 namespace {
 
 constexpr size_t kBlock = 512;
-constexpr int64_t kPiece = 1 << 20;
 constexpr size_t kNameBytes = 100;
 constexpr size_t kPrefixBytes = 155;
 
@@ -92,16 +92,11 @@ std::string text_field(std::string_view block, size_t at, size_t size) {
 std::string TarWriter::add(const std::string& name, const ReadOnlyFile& file, int64_t time) {
   out_.append(tar_header(name, file.size(), time));
   Sha256 hash;
-  std::string buffer;
-  for (int64_t done = 0; done < file.size();) {
+  read_pieces(file, 0, file.size(), [&](std::string_view piece) {
     if (before_piece_ != nullptr) before_piece_();
-    const int64_t size = std::min(kPiece, file.size() - done);
-    buffer.resize(static_cast<size_t>(size));
-    file.read_at(done, std::as_writable_bytes(std::span(buffer)));
-    out_.append(std::string_view(buffer));
-    hash.add(buffer);
-    done += size;
-  }
+    out_.append(piece);
+    hash.add(piece);
+  });
   out_.append(padding(file.size()));
   return hash.finish();
 }
@@ -147,14 +142,7 @@ std::optional<TarEntry> TarReader::next() {
 
 void TarReader::read(const TarEntry& entry,
                      const std::function<void(std::string_view)>& take) const {
-  std::string buffer;
-  for (int64_t done = 0; done < entry.size;) {
-    const int64_t size = std::min(kPiece, entry.size - done);
-    buffer.resize(static_cast<size_t>(size));
-    file_.read_at(entry.offset + done, std::as_writable_bytes(std::span(buffer)));
-    take(buffer);
-    done += size;
-  }
+  read_pieces(file_, entry.offset, entry.size, take);
 }
 
 }  // namespace strata::server

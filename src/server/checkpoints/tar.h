@@ -15,7 +15,7 @@ namespace strata::server {
 
 class TarWriter {
  public:
-  // Calls `before_piece` before each MiB of a file.
+  // Calls `before_piece` for each MiB of a file.
   explicit TarWriter(std::string path, void (*before_piece)() = nullptr)
       : out_(std::move(path)), before_piece_(before_piece) {}
 
