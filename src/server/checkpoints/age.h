@@ -30,7 +30,7 @@ std::string hkdf(std::string_view key, std::string_view salt, std::string_view i
 std::string x25519(std::string_view secret, std::string_view public_key);
 std::string x25519_public(std::string_view secret);
 std::string seal(std::string_view key, std::string_view nonce, std::string_view plain);
-// Empty optional semantics by size: throws Error when the tag does not fit.
+// Throws Error where the tag does not fit.
 std::string unseal(std::string_view key, std::string_view nonce, std::string_view sealed);
 std::string chunk_nonce(uint64_t counter, bool is_last);  // 12 bytes
 std::string base64(std::string_view bytes);               // without padding

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -45,18 +44,6 @@ constexpr size_t kMaxFiles = 10'000'000;
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
-
-// Files of this process alone, as long as it lives.
-class NarrowMask {
- public:
-  NarrowMask() : before_(::umask(0077)) {}
-  ~NarrowMask() { ::umask(before_); }
-  NarrowMask(const NarrowMask&) = delete;
-  NarrowMask& operator=(const NarrowMask&) = delete;
-
- private:
-  mode_t before_;
-};
 
 // Of a list of files. The text before it keeps the key from meaning anything elsewhere.
 std::string signature_of(const std::string& key, const std::string& manifest) {
@@ -289,6 +276,27 @@ std::string read_archive_key(const std::string& path) {
 
 namespace {
 
+// The files of every checkpoint of the snapshot; what was deleted since goes from that too.
+BackupCounts add_checkpoints(const std::string& data, Sql& live, Sql& snapshot, Writer& writer) {
+  BackupCounts counts;
+  for (const Folder& folder : folders_of(snapshot)) {
+    if (const auto open = open_folder(data + "/" + folder.path)) {
+      counts.bytes += writer.add(folder.path, *open);
+      ++counts.checkpoints;
+      continue;
+    }
+    if (stands(live, folder.id)) {
+      refuse(fmt::format(
+          "{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
+          "check' names all that is damaged)",
+          data, folder.path));
+    }
+    const SqlValue id = folder.id;
+    snapshot.run("DELETE FROM checkpoints WHERE id = ?", {&id, 1});
+  }
+  return counts;
+}
+
 // Nothing is replaced: another backup to the same place may have ended meanwhile.
 void move_to(const std::string& made, const std::string& out) {
   int done = ::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, out.c_str(), RENAME_NOREPLACE);
@@ -324,22 +332,7 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
                        first_of(report, data)));
   std::unique_ptr<Sql> snapshot = open_stoppable_sqlite(copy, StopSignals::asked);
   Writer writer(data, made);
-  BackupCounts counts;
-  for (const Folder& folder : folders_of(*snapshot)) {
-    if (const auto open = open_folder(data + "/" + folder.path)) {
-      counts.bytes += writer.add(folder.path, *open);
-      ++counts.checkpoints;
-      continue;
-    }
-    if (stands(*live, folder.id)) {
-      refuse(fmt::format(
-          "{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
-          "check' names all that is damaged)",
-          data, folder.path));
-    }
-    const SqlValue id = folder.id;
-    snapshot->run("DELETE FROM checkpoints WHERE id = ?", {&id, 1});
-  }
+  const BackupCounts counts = add_checkpoints(data, *live, *snapshot, writer);
   snapshot->run("PRAGMA journal_mode=DELETE", {});  // so that one file is all of it
   snapshot.reset();
   writer.add("checkpoints/fingerprint");

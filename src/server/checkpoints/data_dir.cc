@@ -99,6 +99,10 @@ void remove_tree(const std::string& path) {
   if (fault) throw Error(ErrorCode::kIo, fmt::format("{}: remove: {}", path, fault.message()));
 }
 
+NarrowMask::NarrowMask() : before_(::umask(0077)) {}
+
+NarrowMask::~NarrowMask() { ::umask(before_); }
+
 DataDir::DataDir(std::string path, bool allow_loose) : path_(std::move(path)) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
   make_folders_durable(path_);
@@ -121,14 +125,8 @@ void DataDir::load_secret() {
   const std::string file = path_ + "/secret";
   if (!file_exists(file)) {
     // AtomicFile creates with 0666 less the umask; a secret may not be readable even for a moment.
-    const mode_t old = ::umask(0077);
-    try {
-      write_file_atomic(file, random_bytes(kSecretBytes));
-    } catch (...) {
-      ::umask(old);
-      throw;
-    }
-    ::umask(old);
+    const NarrowMask mask;
+    write_file_atomic(file, random_bytes(kSecretBytes));
     if (::chmod(file.c_str(), 0600) != 0) fail(file, "chmod");
   }
   secret_ = read_file(file, kSecretBytes);

@@ -38,6 +38,18 @@ class DataDir {
   int lock_ = -1;
 };
 
+// Files that the process makes are its user's alone, as long as it lives.
+class NarrowMask {
+ public:
+  NarrowMask();
+  ~NarrowMask();
+  NarrowMask(const NarrowMask&) = delete;
+  NarrowMask& operator=(const NarrowMask&) = delete;
+
+ private:
+  unsigned before_;
+};
+
 // Of a data directory with this secret.
 int64_t fingerprint_of_secret(const std::string& secret);
 // Creates `path` and its parents so that they survive a power failure.

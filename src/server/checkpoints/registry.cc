@@ -74,6 +74,14 @@ CheckpointRecord record_of(const std::string& dir) {
   }
 }
 
+// All but the record. Files of a checkpoint never change, so two folders may share one.
+void link_files(const std::string& from, const std::string& to) {
+  for (const auto& entry : fs::directory_iterator(from)) {
+    const std::string name = entry.path().filename().string();
+    if (name != kRecordName) fs::create_hard_link(entry.path(), to + "/" + name);
+  }
+}
+
 [[noreturn]] void fail_in_use(const RunRow& run) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("copy_weights: model_seq_id: {} of session {} is in use, by a model or "
@@ -364,12 +372,7 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
   try {
     check_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
     const std::string from = folder(source);
-    for (const auto& entry : fs::directory_iterator(from)) {
-      const std::string name = entry.path().filename().string();
-      if (name == kRecordName) continue;
-      // Files of a checkpoint never change, so two folders may share one.
-      fs::create_hard_link(entry.path(), dir + "/" + name);
-    }
+    link_files(from, dir);
     CheckpointRecord record = record_of(from);
     record.path = path_of(row).text();
     write_file_atomic(dir + "/" + kRecordName, record_text(row, record));
