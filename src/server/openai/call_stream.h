@@ -3,7 +3,8 @@
 // beginning of its arguments stand there it is a call, and its arguments are what follows, as it
 // comes: an object's text as the model writes it, or the members that are whole of one whose values
 // are written one by one. What never becomes certain is read as a whole (CallForm::read). Borrows
-// form and types. One thread; what is pushed is looked at once or, before the name, 4 KiB often.
+// form and types. One thread. What is pushed is looked at once; a head of up to 4 KiB, and a value
+// that is written by itself, anew with each piece until it is whole.
 //   CallStream call(form, types);  call.push(text);  if (call.is_known())
 //   send(call.take());
 #pragma once

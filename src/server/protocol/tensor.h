@@ -42,13 +42,12 @@ IntTensor read_int_tensor(const TensorMessage& tensor, const std::string& where,
 FloatTensor read_float_tensor(const TensorMessage& tensor, const std::string& where,
                               const TensorLimits& limits);
 
-// A dense or CSR tensor as plain parts.
+// A dense or CSR tensor as plain parts. A CSR row names each column at most once, in any order.
 struct TensorParts {
   std::vector<int64_t> shape;  // empty: flat
   bool is_sparse = false;
   std::vector<int64_t> crow, col;
 };
-// A CSR row names each column at most once, in any order.
 // Where value i of `num_values` goes in the dense form, and that form's shape.
 struct TensorLayout {
   int64_t num_rows = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dispatch: the way from the server to whatever runs commands, as functions that apps/serve
-// binds to the scheduler and tests to a fake. Called on the I/O thread; each accepted command is
-// answered by exactly one Service::post().
+// binds to the scheduler and tests to a fake. Called on the I/O thread, where nothing else is said;
+// each accepted command is answered by exactly one Service::post().
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,9 +20,10 @@ struct Dispatch {
   std::function<void(const api::SessionId&, const std::string& reason)> end_session;
   // A sample that has not ended fails with this reason and leaves. False where there is none.
   std::function<bool(const api::RequestId&, const std::string& reason)> cancel;
+  // Any thread: the memory of fixed sampler weights may go.
   std::function<void(api::BaseId, const api::SnapshotId&)> release;
-  // Any thread: writes the files that an api::Saved of this request names, and their bytes; throws
-  // Error. Or lets go what was copied for them.
+  // Any thread: writes the files that an api::Saved of this request names, and returns their bytes;
+  // throws Error. Or lets go what was copied for them.
   std::function<int64_t(const api::RequestId&)> write_saved;
   std::function<void(const api::RequestId&)> drop_saved;
   // Bytes of a model's parameters in a file: to reserve space for a save before it is accepted.

@@ -39,7 +39,7 @@ struct ServerGauges {
   int64_t sessions = 0;
   int64_t models = 0;
   double train_rate = 0.0, sample_rate = 0.0;  // tokens/s
-  double loop_lag = 0.0, tick_age = 0.0;       // s, Service::Pulse
+  double loop_lag = 0.0, tick_age = 0.0;       // s, of the I/O thread
   std::vector<Budget::Row> budget = {};
   AuditLog::Counts audit = {};
 };
