@@ -92,17 +92,16 @@ BaseNames::BaseNames(const std::vector<std::string>& models,
   }
   for (const std::string& text : tokenizers) {
     const auto [name, id] = split("tokenizer", text);
-    BaseName* model = find_exact(name);
-    if (model == nullptr) {
+    const auto model = std::ranges::find(names_, name, &BaseName::name);
+    if (model == names_.end()) {
       throw Error(ErrorCode::kNotFound, fmt::format("--tokenizer: no model is called '{}'", name));
     }
     model->tokenizer_id = id;
   }
 }
 
-BaseName* BaseNames::find_exact(std::string_view name) {
-  const auto found = std::find_if(names_.begin(), names_.end(),
-                                  [&](const BaseName& known) { return known.name == name; });
+const BaseName* BaseNames::find_exact(std::string_view name) const {
+  const auto found = std::ranges::find(names_, name, &BaseName::name);
   return found == names_.end() ? nullptr : &*found;
 }
 
@@ -180,15 +179,9 @@ std::string base_name_for(const std::string& dir) {
 }
 
 const BaseName* BaseNames::find(std::string_view name) const {
-  const auto match = [&](std::string_view text) -> const BaseName* {
-    for (const BaseName& known : names_) {
-      if (known.name == text) return &known;
-    }
-    return nullptr;
-  };
-  if (const BaseName* exact = match(name)) return exact;
+  if (const BaseName* exact = find_exact(name)) return exact;
   const size_t colon = name.find(':');
-  return colon == std::string_view::npos ? nullptr : match(name.substr(0, colon));
+  return colon == std::string_view::npos ? nullptr : find_exact(name.substr(0, colon));
 }
 
 }  // namespace strata::server

@@ -35,7 +35,7 @@ class BaseNames {
   [[nodiscard]] const BaseName& base_of(const BaseName& name) const;
 
  private:
-  BaseName* find_exact(std::string_view name);
+  [[nodiscard]] const BaseName* find_exact(std::string_view name) const;
   void add(const std::string& option, const std::string& name, int model);
   void add_adapter(const std::string& text);
   [[nodiscard]] int model_of_adapter(const std::string& name, const std::string& dir) const;

@@ -72,16 +72,18 @@ Json chat_message(const AnswerOrder& order, const AnswerPiece& piece) {
   return message.add("tool_calls", calls);
 }
 
+Json chat_logprobs_json(const ServedText& text, const ToldTokens& told) {
+  return JsonObject{{"content", Json::written("[" + chat_logprobs(text.tokenizer, told) + "]")},
+                    {"refusal", nullptr}};
+}
+
 Json chat_choice(int64_t index, const AnswerOrder& order, const ServedText& text,
                  const api::SampledSequence& sequence) {
   Choice choice(order, order.samples.front(), text);
   const AnswerPiece piece = choice.push(sequence.tokens, /*ended=*/true, sequence.stopped);
   Json logprobs = nullptr;
-  if (order.telling.logprobs) {
-    const std::string items =
-        chat_logprobs(text.tokenizer, {sequence.tokens, sequence.logprobs, sequence.topk});
-    logprobs = JsonObject{{"content", Json::written("[" + items + "]")}, {"refusal", nullptr}};
-  }
+  if (order.telling.logprobs)
+    logprobs = chat_logprobs_json(text, {sequence.tokens, sequence.logprobs, sequence.topk});
   return JsonObject{{"index", index},
                     {"message", chat_message(order, piece)},
                     {"logprobs", logprobs},
@@ -213,12 +215,7 @@ std::string AnswerStream::tell_chat(int64_t index, Row& row, const AnswerPiece& 
   const bool tells = order_->telling.logprobs && !told.tokens.empty();
   if (deltas.empty() && tells) deltas.emplace_back();
   for (size_t i = 0; i < deltas.size(); ++i) {
-    Json logprobs = nullptr;
-    if (tells && i == 0) {
-      logprobs =
-          JsonObject{{"content", Json::written("[" + chat_logprobs(text_.tokenizer, told) + "]")},
-                     {"refusal", nullptr}};
-    }
+    const Json logprobs = tells && i == 0 ? chat_logprobs_json(text_, told) : Json(nullptr);
     out += event(index, deltas[i], logprobs, nullptr);
   }
   if (row.choice.has_ended()) out += event(index, JsonObject(), nullptr, reason);
