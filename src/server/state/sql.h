@@ -4,6 +4,7 @@
 // for two threads at once: StateStore has the lock. Every fault but NotUnique is a StoreError that
 // names the statement's first words and what the database said.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -112,7 +113,11 @@ class Transaction {
 };
 
 // The first words of a statement, for messages: no values stand in it.
-std::string statement_name(std::string_view statement);
-std::string not_unique_text(std::string_view statement);  // of NotUnique
+inline std::string statement_name(std::string_view statement) {
+  return std::string(statement.substr(0, std::min<size_t>(statement.find_first_of("(=?"), 40)));
+}
+inline std::string not_unique_text(std::string_view statement) {  // of NotUnique
+  return "state store: " + statement_name(statement) + ": there is one of this name already";
+}
 
 }  // namespace strata::server

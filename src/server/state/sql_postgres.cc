@@ -159,21 +159,7 @@ class Postgres final : public Sql {
         throw NotUnique(not_unique_text(statement));
       fail(statement, libpq().PQresultErrorMessage(reply.get()));
     }
-    SqlResult result;
-    const int rows = libpq().PQntuples(reply.get());
-    const int columns = libpq().PQnfields(reply.get());
-    for (int row = 0; row < rows; ++row) {
-      SqlRow values;
-      for (int column = 0; column < columns; ++column) {
-        values.push_back(value(reply.get(), row, column));
-      }
-      result.rows.push_back(std::move(values));
-    }
-    const std::string_view changed = libpq().PQcmdTuples(reply.get());
-    if (columns == 0 && !changed.empty()) {
-      std::from_chars(changed.data(), changed.data() + changed.size(), result.changed);
-    }
-    return result;
+    return result_of(reply);
   }
 
   // Sent with the transaction's first statement: one way there and back for all of them.
@@ -331,7 +317,8 @@ class Postgres final : public Sql {
                 std::span<const std::string> opening = {}) {
     usual_ += way_;
     begun_at_ = now_seconds();
-    const double deadline = std::min(is_unhurried_ ? kNoDeadline : begun_at_ + kStatement, deadline_);
+    const double deadline =
+        std::min(is_unhurried_ ? kNoDeadline : begun_at_ + kStatement, deadline_);
     if (opening.empty()) return send(statement, parameters) ? take_reply(deadline) : Reply();
     bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
     for (const std::string& first : opening) is_sent = is_sent && send(first, {});
@@ -403,6 +390,24 @@ class Postgres final : public Sql {
     return Reply(libpq().PQgetResult(connection_));
   }
 
+  static SqlResult result_of(const Reply& reply) {
+    SqlResult result;
+    const int rows = libpq().PQntuples(reply.get());
+    const int columns = libpq().PQnfields(reply.get());
+    for (int row = 0; row < rows; ++row) {
+      SqlRow values;
+      for (int column = 0; column < columns; ++column) {
+        values.push_back(value(reply.get(), row, column));
+      }
+      result.rows.push_back(std::move(values));
+    }
+    const std::string_view changed = libpq().PQcmdTuples(reply.get());
+    if (columns == 0 && !changed.empty()) {
+      std::from_chars(changed.data(), changed.data() + changed.size(), result.changed);
+    }
+    return result;
+  }
+
   static SqlValue value(const PGresult* reply, int row, int column) {
     if (libpq().PQgetisnull(reply, row, column) != 0) return std::monostate{};
     const char* data = libpq().PQgetvalue(reply, row, column);
@@ -439,7 +444,7 @@ class Postgres final : public Sql {
   double way_ = 0;                      // s there and back
   double usual_ = 0;                    // s, of all that was sent
   double deadline_ = kNoDeadline;
-  double begun_at_ = 0;  // now_seconds() of the statement
+  double begun_at_ = 0;                           // now_seconds() of the statement
   std::atomic<double> hurried_at_ = kNoDeadline;  // when hurry() was called
   bool is_connecting_ = false;
   double next_attempt_ = 0, give_up_ = 0;  // now_seconds()

@@ -6,7 +6,6 @@
 #include <sqlite3.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -175,16 +174,6 @@ class Sqlite final : public Sql {
 };
 
 }  // namespace
-
-std::string statement_name(std::string_view statement) {
-  const size_t end = statement.find_first_of("(=?");
-  return std::string(statement.substr(0, std::min<size_t>(end, 40)));
-}
-
-std::string not_unique_text(std::string_view statement) {
-  return fmt::format("state store: {}: there is one of this name already",
-                     statement_name(statement));
-}
 
 std::unique_ptr<Sql> open_sqlite(const std::string& path) {
   return std::make_unique<Sqlite>(path, nullptr);
