@@ -17,6 +17,31 @@ Response sampler_reply(const std::string& id) {
       200, JsonObject{{"type", "create_sampling_session"}, {"sampling_session_id", id}}.text());
 }
 
+// What it samples from: a checkpoint, or a model that is served.
+void read_weights(const ServiceParts& parts, const Fields& body, SamplerRow& row) {
+  row.model_path = body.maybe_string("model_path");
+  if (!row.model_path) {
+    row.base_model = body.string("base_model");
+    find_base(parts.names, body, row.base_model);
+    return;
+  }
+  const TinkerPath path = parse_tinker_path(*row.model_path);
+  if (path.kind == CheckpointKind::kExternal) {
+    body.fail("model_path",
+              fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
+  }
+  const CheckpointRow checkpoint =
+      parts.registry.find(path, row.tenant, /*may_be_public=*/true, row.created_at);
+  row.checkpoint_id = checkpoint.id;
+  row.base_model = checkpoint.base_model;
+  const BaseName& of_path = find_base(parts.names, body, checkpoint.base_model);
+  if (body.has("base_model") &&
+      find_trainable(parts.names, body, body.string("base_model")).model != of_path.model) {
+    body.fail("base_model",
+              fmt::format("'{}' is of base model '{}'", path.text(), checkpoint.base_model));
+  }
+}
+
 Response create_sampling_session(Service& service, const Request& request) {
   const JsonBody json(request.body, "create_sampling_session");
   const Fields body = json.root();
@@ -44,28 +69,7 @@ Response create_sampling_session(Service& service, const Request& request) {
   row.sampling_seq = number;
   row.tenant = request.tenant;
   row.created_at = wall_seconds();
-  row.model_path = body.maybe_string("model_path");
-  if (row.model_path) {
-    const TinkerPath path = parse_tinker_path(*row.model_path);
-    if (path.kind == CheckpointKind::kExternal) {
-      body.fail("model_path",
-                fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
-    }
-    const CheckpointRow checkpoint =
-        service.parts().registry.find(path, request.tenant, /*may_be_public=*/true, row.created_at);
-    row.checkpoint_id = checkpoint.id;
-    row.base_model = checkpoint.base_model;
-    const BaseName& of_path = find_base(service.parts().names, body, checkpoint.base_model);
-    if (body.has("base_model") &&
-        find_trainable(service.parts().names, body, body.string("base_model")).model !=
-            of_path.model) {
-      body.fail("base_model",
-                fmt::format("'{}' is of base model '{}'", path.text(), checkpoint.base_model));
-    }
-  } else {
-    row.base_model = body.string("base_model");
-    find_base(service.parts().names, body, row.base_model);
-  }
+  read_weights(service.parts(), body, row);
   const SamplerRow kept = service.parts().store.add_sampler(row);
   service.samplers().count_stored(session);
   service.keep_sampler(kept.id, service.make_sampler(kept, request.tenant));

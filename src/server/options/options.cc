@@ -106,6 +106,35 @@ std::vector<std::string> unknown_variables(const std::map<std::string, std::stri
   return unknown;
 }
 
+namespace {
+
+// The value that the strongest source gives which has one.
+void take_value(const OptionRow& row, std::span<const OptionSource> sources,
+                ServeOptions& options) {
+  const std::string& name = row.name;
+  for (const OptionSource& source : sources) {
+    const auto found = source.values.find(name);
+    if (found == source.values.end()) continue;
+    if (name == "metrics-listen") options.names_metrics_listen = true;
+    if (source.where == "environment" && holds_keys(name)) {
+      (name == "keys" ? options.keys_text : options.admin_keys_text) = found->second.front();
+      return;
+    }
+    if (row.kind != OptionKind::kList && found->second.size() != 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: --{} is given {} times, want one value", source.where, name,
+                              found->second.size()));
+    }
+    for (const std::string& value : found->second) {
+      row.set(value);
+      if (row.check) row.check();
+    }
+    return;
+  }
+}
+
+}  // namespace
+
 ServeOptions merge_options(std::span<const OptionSource> given) {
   ServeOptions options;
   const OptionTable table = options_of(options);
@@ -125,28 +154,7 @@ ServeOptions merge_options(std::span<const OptionSource> given) {
                   fmt::format("{}: '{}' is no option of strata serve", source.where, name));
     }
   }
-  for (const OptionRow& row : table.rows()) {
-    const std::string& name = row.name;
-    for (const OptionSource& source : sources) {
-      const auto found = source.values.find(name);
-      if (found == source.values.end()) continue;
-      if (name == "metrics-listen") options.names_metrics_listen = true;
-      if (source.where == "environment" && holds_keys(name)) {
-        (name == "keys" ? options.keys_text : options.admin_keys_text) = found->second.front();
-        break;
-      }
-      if (row.kind != OptionKind::kList && found->second.size() != 1) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("{}: --{} is given {} times, want one value", source.where, name,
-                                found->second.size()));
-      }
-      for (const std::string& value : found->second) {
-        row.set(value);
-        if (row.check) row.check();
-      }
-      break;
-    }
-  }
+  for (const OptionRow& row : table.rows()) take_value(row, sources, options);
   check_together(options);
   return options;
 }
