@@ -28,6 +28,12 @@ struct Connection : std::enable_shared_from_this<Connection> {
   std::string tenant;  // of the last request; empty: it had no key that holds
   bool has_place = false;
   bool is_evicted = false;  // ends, and has no place any more
+
+  // What it keeps while its request is answered, and while it idles, is what little it took at
+  // first; what arrived early stays.
+  void shrink() {
+    if (buffer.capacity() > kFirstRead) buffer.shrink_to_fit();
+  }
 };
 
 }  // namespace strata::server

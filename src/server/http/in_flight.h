@@ -9,9 +9,16 @@
 #include <string>
 
 #include "base/shared_limit.h"
+#include "server/http/places.h"
 #include "server/http/server.h"
 
 namespace strata::server {
+
+// What a request counts as while it is answered, besides its body.
+struct Counted {
+  std::optional<ProxiedRequest> of_client;
+  SharedLimit::Share in_flight;
+};
 
 class InFlight {
  public:

@@ -92,6 +92,12 @@ Response header_refusal(const error_code& fault) {
   return error_response(400, fmt::format("not HTTP/1.1: {}", fault.message()));
 }
 
+Response body_refusal(const BodyFault& fault) {
+  const bool is_busy = fault.status == 503 || fault.status == 429;
+  return is_busy ? busy_response(fault.status, fault.text)
+                 : error_response(fault.status, fault.text);
+}
+
 namespace {
 
 // What reading a body may hold and not count: it is part of what a connection takes. So a heartbeat

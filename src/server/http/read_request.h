@@ -90,6 +90,8 @@ struct BodyFault {
   std::string text;
 };
 
+Response body_refusal(const BodyFault& fault);
+
 // Fills request.body. The fault to refuse the request with, if any; status -1 when the connection
 // is gone (a deadline closes it).
 boost::asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options,

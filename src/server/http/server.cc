@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// It takes longest to compile.
 #include "server/http/server.h"
 
 #include <fmt/format.h>
@@ -15,8 +14,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
 #include <future>
 #include <set>
 #include <thread>
@@ -44,8 +41,6 @@ namespace strata::server {
 namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = boost::beast::http;
 using boost::system::error_code;
 using Protocol = Stream::Protocol;
 
@@ -67,10 +62,12 @@ void tell_rarely(double& last, const std::string& what) {
   log(LogLevel::kWarning, "http: " + what);
 }
 
-Response response_to(const BodyFault& fault) {
-  const bool is_busy = fault.status == 503 || fault.status == 429;
-  return is_busy ? busy_response(fault.status, fault.text)
-                 : error_response(fault.status, fault.text);
+// What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
+// those of one tenant are to leave the thread to others.
+bool takes_turn(const Request& request) {
+  const Route* route = request.route;
+  if (route == nullptr || route->effect == Effect::kUpkeep) return false;
+  return route->needs_key || request.body.size() > kReadWithoutATurn;
 }
 
 }  // namespace
@@ -94,6 +91,8 @@ struct HttpServer::State {
   asio::awaitable<bool> read_rest(Connection& connection, const Incoming& from, Request& request);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit(Connection& connection);
+  std::optional<Response> check(const Connection& connection, const BodyParser& parser,
+                                Request& request, Counted& counted);
   void end(const std::shared_ptr<Connection>& connection);
   asio::awaitable<Response> run_handler(Connection& connection, Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
@@ -241,25 +240,11 @@ asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) 
   co_return !fault && count > 0;
 }
 
-// What a connection keeps while its request is answered, and while it idles, is what little it took
-// at first; what arrived early stays.
-void give_back(beast::flat_buffer& buffer) {
-  if (buffer.capacity() > kFirstRead) buffer.shrink_to_fit();
-}
-
 void HttpServer::State::note(Exchange exchange, int status, double seconds) const {
   if (!observe) return;
   exchange.status = status;
   exchange.seconds = seconds;
   observe(exchange);
-}
-
-// What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
-// those of one tenant are to leave the thread to others.
-bool takes_turn(const Request& request) {
-  const Route* route = request.route;
-  if (route == nullptr || route->effect == Effect::kUpkeep) return false;
-  return route->needs_key || request.body.size() > kReadWithoutATurn;
 }
 
 asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection, Request request) {
@@ -312,7 +297,7 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   request = Request();
   response = Response();
   connection.buffer.clear();
-  give_back(connection.buffer);
+  connection.shrink();
   places.hold(connection);
   places.begin_linger(connection);
   error_code fault;
@@ -330,14 +315,33 @@ asio::awaitable<bool> HttpServer::State::read_rest(Connection& connection, const
   const std::optional<BodyFault> fault =
       co_await read_body(options, from, decompression, io, request);
   if (!fault) {
-    give_back(connection.buffer);
+    connection.shrink();
     co_return true;
   }
   if (fault->status >= 0) {
     request.free_body();
-    co_await refuse(connection, response_to(*fault), request);
+    co_await refuse(connection, body_refusal(*fault), request);
   }
   co_return false;
+}
+
+// Of a request whose header was read: its refusal, or what it counts as.
+std::optional<Response> HttpServer::State::check(const Connection& connection,
+                                                 const BodyParser& parser, Request& request,
+                                                 Counted& counted) {
+  std::optional<Response> refusal =
+      check_request({options, router, *rules, identify, admit_request}, parser, request);
+  if (connection.is_proxied) {
+    request.address = options.proxies.client(request.headers, connection.address);
+    const std::string network = counted_network(request.address);
+    counted.of_client.emplace(places.limit(), network, connection.held);
+    const std::string_view option = counted.of_client->refused_by();
+    if (!refusal && !option.empty()) {
+      refusal =
+          busy_response(503, fmt::format("too many requests of this client at once ({})", option));
+    }
+  }
+  return refusal ? refusal : in_flight.take(request, connection.held, counted.in_flight);
 }
 
 // One request and its response; whether the connection may carry another.
@@ -361,23 +365,12 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     co_return false;
   }
   const double begin = now_seconds();
-  std::optional<Response> refusal =
-      check_request({options, router, *rules, identify, admit_request}, parser, request);
+  Counted counted;
+  std::optional<Response> refusal = check(connection, parser, request, counted);
   const bool keep_alive = parser.keep_alive();
   const bool is_http10 = parser.get().version() < 11;
   const bool expects = wants_continue(parser);
   parser.get().clear();  // `request` has a copy
-  std::optional<ProxiedRequest> proxied;
-  if (connection.is_proxied) {
-    request.address = options.proxies.client(request.headers, connection.address);
-    proxied.emplace(places.limit(), counted_network(request.address), connection.held);
-    if (!refusal && !proxied->refused_by().empty()) {
-      refusal = busy_response(
-          503, fmt::format("too many requests of this client at once ({})", proxied->refused_by()));
-    }
-  }
-  SharedLimit::Share in_flight_share;
-  if (!refusal) refusal = in_flight.take(request, connection.held, in_flight_share);
   // What is refused has no share, so anybody may have its place.
   places.asks(connection, refusal ? "" : request.tenant);
   if (refusal) {
