@@ -202,9 +202,10 @@ class Scheduler {
   };
   struct BudgetLeft;
   using LeastUsedFirst = std::set<std::pair<double, api::TenantId>>;
-  void add_next_rows(const api::Capacity& engine, const Side& side, const BudgetLeft& left,
-                     const Begun& begun, const api::TenantId& tenant,
-                     std::vector<NextRow>& rows) const REQUIRES(mutex_);
+  [[nodiscard]] std::vector<NextRow> next_rows_of(const api::TenantId& tenant,
+                                                  const api::Capacity& engine, const Side& side,
+                                                  const BudgetLeft& left, const Begun& begun) const
+      REQUIRES(mutex_);
   [[nodiscard]] std::optional<NextRow> next_sample(const api::Capacity& engine, const Side& side,
                                                    const BudgetLeft& left,
                                                    const LeastUsedFirst& order,

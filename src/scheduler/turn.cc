@@ -220,10 +220,12 @@ struct Scheduler::BudgetLeft {
   }
 };
 
-// A tenant's rows that are aside come before those of its next request.
-void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, const BudgetLeft& left,
-                              const Begun& begun, const api::TenantId& tenant,
-                              std::vector<NextRow>& rows) const {
+// A tenant's row that is aside comes before that of its next request.
+std::vector<Scheduler::NextRow> Scheduler::next_rows_of(const api::TenantId& tenant,
+                                                        const api::Capacity& engine,
+                                                        const Side& side, const BudgetLeft& left,
+                                                        const Begun& begun) const {
+  std::vector<NextRow> rows;
   const api::SampleShare share = left.of(tenant);
   if (share.rows_aside > 0 && !left.resumed.contains(tenant)) {
     rows.push_back({.tenant = tenant,
@@ -234,7 +236,7 @@ void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, con
                     .states = share.states_to_resume});
   }
   const auto queue = side.samples.find(tenant);
-  if (queue == side.samples.end()) return;
+  if (queue == side.samples.end()) return rows;
   const SampleEntry& entry = samples_.at(queue->second.front());
   const auto& sample = std::get<api::Sample>(entry.command->op);
   const api::PageNeed need = engine.cache.to_join(sample, entry.next_row);
@@ -243,6 +245,7 @@ void Scheduler::add_next_rows(const api::Capacity& engine, const Side& side, con
                   .pages = need.pages,
                   .pages_to_begin = pages_to_begin(engine, begun, entry),
                   .states = need.states});
+  return rows;
 }
 
 // The row that is to run next: of the tenant that used least, if it fits. While something runs,
@@ -257,8 +260,7 @@ std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& en
   std::optional<NextRow> last_resort;
   int64_t most_pages = INT64_MAX;  // that one who passes by may hold
   for (const auto& [used, tenant] : order) {
-    std::vector<NextRow> rows;
-    add_next_rows(engine, side, left, begun, tenant, rows);
+    std::vector<NextRow> rows = next_rows_of(tenant, engine, side, left, begun);
     if (!must_take && rows.size() > 1) rows.resize(1);
     const int64_t held = left.of(tenant).pages;
     for (NextRow& row : rows) {
@@ -405,22 +407,25 @@ void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& wo
     used = side.training_share.used(at->second.tenant);
     next.push_back({at, used, side.model_share.used(at->first), next_cost(at->second)});
   }
-  int64_t used = 0;
-  while (!next.empty()) {
-    // The one that used least, of those whose next datum fits; anything fits an empty pass.
+  // The one that used least, of those whose next datum fits behind so many tokens; anything fits an
+  // empty pass.
+  const auto least_used = [&](int64_t tokens) {
     auto best = next.end();
     for (auto one = next.begin(); one != next.end(); ++one) {
-      if (used > 0 && used + one->cost > engine.pass_tokens) continue;
+      if (tokens > 0 && tokens + one->cost > engine.pass_tokens) continue;
       if (best != next.end() &&
           std::tie(best->tenant_used, best->used) <= std::tie(one->tenant_used, one->used)) {
         continue;
       }
       best = one;
     }
-    if (best == next.end()) break;
+    return best;
+  };
+  int64_t tokens = 0;
+  for (auto best = least_used(0); best != next.end(); best = least_used(tokens)) {
     const auto& [id, model] = *best->at;
     const auto cost = static_cast<double>(best->cost);
-    used += best->cost;
+    tokens += best->cost;
     take_datum(best->at->second, taken[id], now);
     side.training_share.charge(model.tenant, cost);
     side.model_share.charge(id, cost);
