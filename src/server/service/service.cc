@@ -71,6 +71,26 @@ Response unknown_model_response(const std::string& model_id) {
                                          model_id));
 }
 
+constexpr const char* kStopping = "the server is shutting down";
+
+Response not_taken_response(api::Admission admission, const std::string& model_id, int64_t seq_id,
+                            bool makes_model) {
+  switch (admission) {
+    case api::Admission::kGivenUp:
+      return given_up_response(model_id, seq_id);
+    case api::Admission::kUnknownModel:
+      return unknown_model_response(model_id);
+    case api::Admission::kTooLarge:
+      return error_response(400, too_large_text());
+    case api::Admission::kFull:
+      return queue_full_response(makes_model);
+    case api::Admission::kAccepted:
+    case api::Admission::kStopping:
+      break;
+  }
+  return busy_response(503, kStopping);
+}
+
 }  // namespace
 
 Response future_response(const std::string& request_id, const std::string& model_id) {
@@ -206,7 +226,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     pending.number = {model, makes_model ? Remembered::kMaking : seq_id};
     if (auto known = known_number(pending.number, fingerprint)) return refuse(std::move(*known));
   }
-  if (stopping_) return refuse(busy_response(503, "the server is shutting down"));
+  if (stopping_) return refuse(busy_response(503, kStopping));
   if (command.may_be_put_off() && !futures_.has_budget(tenant))
     return refuse(over_budget_response());
   SharedLimit::Share promised;
@@ -230,21 +250,9 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     return future_response(id.text, model);
   }
   undo(pending);
-  switch (admission) {
-    case api::Admission::kGivenUp:
-      return given_up_response(model, seq_id);
-    case api::Admission::kUnknownModel:
-      return unknown_model_response(model);
-    case api::Admission::kFull:
-      return queue_full_response(makes_model);
-    case api::Admission::kTooLarge:
-      if (model.empty()) return error_response(400, too_large_text());
-      return refuse_later(tenant, model, seq_id, fingerprint, too_large_text());
-    case api::Admission::kAccepted:
-    case api::Admission::kStopping:
-      break;
-  }
-  return busy_response(503, "the server is shutting down");
+  if (admission == api::Admission::kTooLarge && !model.empty())
+    return refuse_later(tenant, model, seq_id, fingerprint, too_large_text());
+  return not_taken_response(admission, model, seq_id, makes_model);
 }
 
 std::optional<Response> Service::known_number(const RequestNumber& number,
