@@ -7,7 +7,6 @@
 #include <cmath>
 #include <set>
 
-#include "base/error.h"
 #include "server/keys.h"
 #include "server/options/options.h"
 
@@ -22,31 +21,25 @@ struct Parts {
   std::string amount;
 };
 
-[[noreturn]] void refuse(const std::string& name, const std::string& text,
-                         const std::string& wanted) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--{}: got '{}', want {}", name, text, wanted));
-}
-
 // What stands before and after '='; `form` is shown when they are not there.
 Parts split(const std::string& name, const std::string& text, const char* form) {
   const size_t colon = text.find(':');
   const size_t equals = text.find('=');
   if (colon == std::string::npos || equals == std::string::npos || equals < colon)
-    refuse(name, text, form);
+    refuse_value(name, text, form);
   Parts parts;
   parts.limit.text = text;
   parts.limit.tenant = text.substr(0, colon);
   parts.amount = text.substr(equals + 1);
   if (parts.limit.tenant != "*" && !valid_tenant(parts.limit.tenant))
-    refuse(name, text, "a tenant's name or * before the colon");
+    refuse_value(name, text, "a tenant's name or * before the colon");
   const std::string kind = text.substr(colon + 1, equals - colon - 1);
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] != kind) continue;
     parts.limit.kind = static_cast<UsageKind>(i);
     return parts;
   }
-  refuse(name, text, fmt::format("one of {} after the colon", fmt::join(kNames, ", ")));
+  refuse_value(name, text, fmt::format("one of {} after the colon", fmt::join(kNames, ", ")));
 }
 
 }  // namespace
@@ -57,13 +50,13 @@ UsageLimit parse_rate(const std::string& name, const std::string& text) {
   constexpr const char* kForm = "TENANT:KIND=N/s or *:KIND=N/s, like alice:requests=5/s";
   auto [limit, amount] = split(name, text, kForm);
   if (limit.kind == UsageKind::kDiskBytes)
-    refuse(name, text, "a kind that goes by the second; disk-bytes has a --quota");
-  if (!amount.ends_with("/s")) refuse(name, text, kForm);
+    refuse_value(name, text, "a kind that goes by the second; disk-bytes has a --quota");
+  if (!amount.ends_with("/s")) refuse_value(name, text, kForm);
   const char* end = amount.data() + amount.size() - 2;
   const auto [rest, fault] = std::from_chars(amount.data(), end, limit.amount);
   if (fault != std::errc{} || rest != end || !std::isfinite(limit.amount) || limit.amount < 0.001 ||
       limit.amount > 1e12)
-    refuse(name, text, "a number from 0.001 to 1e12 before /s");
+    refuse_value(name, text, "a number from 0.001 to 1e12 before /s");
   return limit;
 }
 
@@ -79,7 +72,7 @@ UsageLimit parse_quota(const std::string& name, const std::string& text) {
   const auto [rest, fault] = std::from_chars(amount.data(), end, count);
   // Doubles count so far without a gap.
   if (fault != std::errc{} || rest != end || count < 1 || count > 1LL << 53)
-    refuse(name, text, "a whole number from 1 to 9007199254740992 after =");
+    refuse_value(name, text, "a whole number from 1 to 9007199254740992 after =");
   limit.amount = static_cast<double>(count);
   return limit;
 }
@@ -88,9 +81,9 @@ void check_distinct(const std::string& name, std::span<const UsageLimit> limits)
   std::set<std::pair<std::string, UsageKind>> seen;
   for (const UsageLimit& limit : limits) {
     if (seen.emplace(limit.tenant, limit.kind).second) continue;
-    refuse(name, limit.text,
-           fmt::format("one limit of {} for '{}', not two", usage_kind_name(limit.kind),
-                       limit.tenant));
+    refuse_value(name, limit.text,
+                 fmt::format("one limit of {} for '{}', not two", usage_kind_name(limit.kind),
+                             limit.tenant));
   }
 }
 

@@ -6,23 +6,16 @@
 #include <charconv>
 #include <iterator>
 
-#include "base/error.h"
 #include "base/process_memory.h"
 #include "server/options/options.h"
 
 namespace strata::server {
 namespace {
 
-[[noreturn]] void refuse(const std::string& name, const std::string& value,
-                         const std::string& wanted) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--{}: got '{}', want {}", name, value, wanted));
-}
-
 bool parse_switch(const std::string& name, const std::string& value) {
   if (value == "on" || value == "true" || value == "1") return true;
   if (value == "off" || value == "false" || value == "0") return false;
-  refuse(name, value, "on or off");
+  refuse_value(name, value, "on or off");
 }
 
 int64_t parse_count(const std::string& name, const std::string& value, int64_t least) {
@@ -30,20 +23,20 @@ int64_t parse_count(const std::string& name, const std::string& value, int64_t l
   const char* end = value.data() + value.size();
   const auto [rest, error] = std::from_chars(value.data(), end, count);
   if (error != std::errc{} || rest != end || count < least || count > 1'000'000'000) {
-    refuse(name, value, fmt::format("a whole number from {} to 1000000000", least));
+    refuse_value(name, value, fmt::format("a whole number from {} to 1000000000", least));
   }
   return count;
 }
 
 double parse_gap_timeout(const std::string& name, const std::string& text) {
   const double seconds = parse_duration(name, text);
-  if (seconds < 1) refuse(name, text, "at least 1s");
+  if (seconds < 1) refuse_value(name, text, "at least 1s");
   return seconds;
 }
 
 double parse_poll_hold(const std::string& name, const std::string& text) {
   const double seconds = parse_duration(name, text);
-  if (seconds > 44) refuse(name, text, "at most 44s: clients give a poll up after 45s");
+  if (seconds > 44) refuse_value(name, text, "at most 44s: clients give a poll up after 45s");
   return seconds;
 }
 
@@ -53,7 +46,7 @@ int64_t parse_bytes(const std::string& name, const std::string& text) {
 
 int64_t parse_max_body(const std::string& name, const std::string& text) {
   const int64_t bytes = parse_size(name, text);
-  if (bytes > 1LL << 30) refuse(name, text, "at most 1GiB");
+  if (bytes > 1LL << 30) refuse_value(name, text, "at most 1GiB");
   return bytes;
 }
 
@@ -69,7 +62,7 @@ std::string parse_public_url(const std::string& name, const std::string& text) {
   const bool has_host = scheme != 0 && host_end > scheme && url[scheme] != ':';
   const bool is_clean = url.find_first_of("?#@ \t\r\n\"<>\\") == std::string::npos;
   if (!has_host || !is_clean) {
-    refuse(name, text, "http(s)://HOST[:PORT][/PATH] without user, query or fragment");
+    refuse_value(name, text, "http(s)://HOST[:PORT][/PATH] without user, query or fragment");
   }
   return url;
 }
@@ -79,12 +72,12 @@ int64_t parse_mode(const std::string& name, const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [rest, fault] = std::from_chars(text.data(), end, mode, 8);
   if (fault != std::errc{} || rest != end || mode < 0 || mode > 0777)
-    refuse(name, text, "an octal mode like 0660");
+    refuse_value(name, text, "an octal mode like 0660");
   return mode;
 }
 
 std::string parse_text(const std::string& name, const std::string& text) {
-  if (text.empty()) refuse(name, text, "a text that is not empty");
+  if (text.empty()) refuse_value(name, text, "a text that is not empty");
   return text;
 }
 

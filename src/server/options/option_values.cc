@@ -12,12 +12,13 @@
 #include "server/options/options.h"
 
 namespace strata::server {
-namespace {
 
-[[noreturn]] void refuse(const std::string& name, const std::string& text, const char* wanted) {
+void refuse_value(const std::string& name, const std::string& text, const std::string& wanted) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--{}: got '{}', want {}", name, text, wanted));
 }
+
+namespace {
 
 // A number and the unit behind it; spaces between them are fine.
 std::pair<double, std::string_view> number_and_unit(const std::string& name,
@@ -25,7 +26,7 @@ std::pair<double, std::string_view> number_and_unit(const std::string& name,
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || !std::isfinite(value) || value < 0) refuse(name, text, wanted);
+  if (error != std::errc{} || !std::isfinite(value) || value < 0) refuse_value(name, text, wanted);
   std::string_view unit(rest, static_cast<size_t>(end - rest));
   unit.remove_prefix(std::min(unit.find_first_not_of(' '), unit.size()));
   return {value, unit};
@@ -68,12 +69,12 @@ int64_t parse_size(const std::string& name, const std::string& text, int64_t who
       whole > 0 ? "a size like 8GiB or a share of RAM like 80%" : "a size like 64MiB";
   const auto [value, unit] = number_and_unit(name, text, wanted);
   if (whole > 0 && unit == "%") {
-    if (value <= 0 || value > 100) refuse(name, text, "a share above 0% and at most 100%");
+    if (value <= 0 || value > 100) refuse_value(name, text, "a share above 0% and at most 100%");
     return static_cast<int64_t>(static_cast<double>(whole) * value / 100);
   }
   const double bytes = value * unit_factor(kSizes, unit);
-  if (bytes > kMostBytes) refuse(name, text, "a size of at most 1 PiB");
-  if (bytes < 1) refuse(name, text, wanted);
+  if (bytes > kMostBytes) refuse_value(name, text, "a size of at most 1 PiB");
+  if (bytes < 1) refuse_value(name, text, wanted);
   return static_cast<int64_t>(bytes);
 }
 
@@ -91,7 +92,7 @@ double parse_duration(const std::string& name, const std::string& text) {
   const char* wanted = "a duration like 30s, 500ms, 5m or 2h";
   const auto [value, unit] = number_and_unit(name, text, wanted);
   const double seconds = value * unit_factor(kDurations, unit);
-  if (seconds <= 0 || seconds > 1e9) refuse(name, text, wanted);
+  if (seconds <= 0 || seconds > 1e9) refuse_value(name, text, wanted);
   return seconds;
 }
 
@@ -108,23 +109,24 @@ HostPort parse_host_port(const std::string& name, const std::string& text) {
   constexpr std::string_view kUnix = "unix:";
   if (text.starts_with(kUnix)) {
     if (text.size() == kUnix.size() || text.find('\0') != std::string::npos)
-      refuse(name, text, wanted);
+      refuse_value(name, text, wanted);
     return {.host = {}, .port = 0, .path = text.substr(kUnix.size())};
   }
   const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) refuse(name, text, wanted);
+  if (colon == std::string::npos || colon == 0) refuse_value(name, text, wanted);
   HostPort out;
   out.host = text.substr(0, colon);
   if (out.host.front() == '[' && out.host.back() == ']') {
     out.host = out.host.substr(1, out.host.size() - 2);
   } else if (out.host.find(':') != std::string::npos) {
-    refuse(name, text, wanted);
+    refuse_value(name, text, wanted);
   }
   const char* begin = text.data() + colon + 1;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(begin, end, out.port);
   const bool whole = error == std::errc{} && rest == end && begin != end;
-  if (!whole || out.port < 0 || out.port > 65535 || out.host.empty()) refuse(name, text, wanted);
+  if (!whole || out.port < 0 || out.port > 65535 || out.host.empty())
+    refuse_value(name, text, wanted);
   return out;
 }
 

@@ -140,6 +140,10 @@ int64_t connection_limit(const ServeOptions& options);
 // files that the server opens itself.
 void raise_file_limit(const ServeOptions& options);
 
+// Throws Error: the value of an option that is none.
+[[noreturn]] void refuse_value(const std::string& name, const std::string& text,
+                               const std::string& wanted);
+
 // "64MiB", "1 GiB", "1000000", "2GB" in bytes; "80%" of `whole` where whole > 0.
 int64_t parse_size(const std::string& name, const std::string& text, int64_t whole = 0);
 // The same of a machine's memory: a number without a unit that is no sum of it says that it is
