@@ -8,6 +8,7 @@
 
 #include "api/sampling_options.h"
 #include "server/openai/openai_error.h"
+#include "server/protocol/common_fields.h"
 
 namespace strata::server {
 namespace {
@@ -44,25 +45,6 @@ void read_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sampl
     }
     sample.logit_bias.push_back({token, static_cast<float>(add)});
   });
-}
-
-void read_stop(const Fields& body, api::Sample& sample) {
-  if (!body.has("stop")) return;
-  if (body.is_string("stop")) {
-    sample.stop_texts = {body.string("stop")};
-  } else {
-    sample.stop_texts = body.strings("stop");
-  }
-  if (sample.stop_texts.size() > kMostStops) {
-    body.fail("stop",
-              fmt::format("has {} strings, the limit is {}", sample.stop_texts.size(), kMostStops));
-  }
-  for (const std::string& text : sample.stop_texts) {
-    if (text.empty() || text.size() > kMostStopBytes) {
-      body.fail("stop",
-                fmt::format("a string has {} bytes, wanted 1 to {}", text.size(), kMostStopBytes));
-    }
-  }
 }
 
 }  // namespace
@@ -106,7 +88,7 @@ void read_sampling(const Fields& body, const ServedText& text, const api::BaseIn
   sample.num_samples = body.integer_or("n", 1, 1, kMostChoices);
   sample.stop = base.end_tokens;
   read_bias(body, base, sample);
-  read_stop(body, sample);
+  if (body.has("stop")) sample.stop_texts = read_stop_texts(body, kMostStops, kMostStopBytes);
 }
 
 std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& base,

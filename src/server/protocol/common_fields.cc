@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/protocol/common_fields.h"
 
+#include <fmt/format.h>
+
 #include "text/unicode/unicode.h"
 
 namespace strata::server {
@@ -27,6 +29,24 @@ bool is_valid_project(std::string_view id) {
          id.find_first_not_of(
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
              "0123456789._-") == std::string_view::npos;
+}
+
+std::vector<std::string> read_stop_texts(const Fields& fields, size_t most, size_t most_bytes) {
+  std::vector<std::string> texts;
+  if (fields.is_string("stop")) {
+    texts = {fields.string("stop")};
+  } else {
+    texts = fields.strings("stop");
+  }
+  if (texts.size() > most)
+    fields.fail("stop", fmt::format("has {} strings, the limit is {}", texts.size(), most));
+  for (const std::string& text : texts) {
+    if (text.empty() || text.size() > most_bytes) {
+      fields.fail("stop",
+                  fmt::format("a string has {} bytes, wanted 1 to {}", text.size(), most_bytes));
+    }
+  }
+  return texts;
 }
 
 std::string whole_characters(const std::string& text, size_t most) {

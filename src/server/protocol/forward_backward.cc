@@ -20,17 +20,13 @@ namespace {
 constexpr int64_t kMaxTargets = 1024;  // of a position
 constexpr size_t kPartBytes = 128;     // of a message's parts, besides what they borrow, at most
 
-[[noreturn]] void fail(const std::string& where, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
-}
-
 void append_chunk(const ChunkMessage& chunk, const std::string& where,
                   std::vector<int32_t>& tokens) {
   switch (chunk.kind) {
     case ChunkMessage::Kind::kText: {
       const std::string_view bytes = chunk.tokens;
       if (bytes.size() % sizeof(int32_t) != 0) {
-        fail(where, fmt::format("{} bytes of tokens are no multiple of 4", bytes.size()));
+        fail_data(where, fmt::format("{} bytes of tokens are no multiple of 4", bytes.size()));
       }
       const size_t before = tokens.size();
       tokens.resize(before + bytes.size() / sizeof(int32_t));
@@ -38,11 +34,11 @@ void append_chunk(const ChunkMessage& chunk, const std::string& where,
       return;
     }
     case ChunkMessage::Kind::kImage:
-      fail(where, "image chunks are not supported: the model reads text only");
+      fail_data(where, "image chunks are not supported: the model reads text only");
     case ChunkMessage::Kind::kDmel:
-      fail(where, "audio (dmel) chunks are not supported: the model reads text only");
+      fail_data(where, "audio (dmel) chunks are not supported: the model reads text only");
     case ChunkMessage::Kind::kNone:
-      fail(where, "the chunk has no kind");
+      fail_data(where, "the chunk has no kind");
   }
 }
 
@@ -51,7 +47,7 @@ std::vector<int32_t> read_tokens(const DatumMessage& datum, const std::string& w
   for (size_t i = 0; i < datum.model_input.size(); ++i) {
     append_chunk(datum.model_input[i], fmt::format("{}: model_input chunk {}", where, i), tokens);
   }
-  if (tokens.empty()) fail(where, "model_input is empty");
+  if (tokens.empty()) fail_data(where, "model_input is empty");
   return tokens;
 }
 
@@ -64,16 +60,16 @@ void check_names(const DatumMessage& datum, const api::LossRow& loss, const std:
     const std::string_view name = api::row_of(input).name;
     names.insert(name);
     if (!datum.inputs.contains(name)) {
-      fail(where, fmt::format("loss_fn_inputs lacks '{}', which {} needs", name, loss.name));
+      fail_data(where, fmt::format("loss_fn_inputs lacks '{}', which {} needs", name, loss.name));
     }
   }
   if (!datum.inputs.contains("target_tokens")) {
-    fail(where, "loss_fn_inputs lacks 'target_tokens'");
+    fail_data(where, "loss_fn_inputs lacks 'target_tokens'");
   }
   for (const auto& [name, tensor] : datum.inputs) {
     if (!names.contains(name)) {
-      fail(where, fmt::format("loss_fn_inputs has '{}', which {} does not read",
-                              name.substr(0, 100), loss.name));
+      fail_data(where, fmt::format("loss_fn_inputs has '{}', which {} does not read",
+                                   name.substr(0, 100), loss.name));
     }
   }
 }
@@ -85,12 +81,12 @@ std::vector<float> read_floats(const DatumMessage& datum, std::string_view name,
   FloatTensor tensor = read_float_tensor(datum.inputs.at(name), at, limits);
   limits.elements -= static_cast<int64_t>(tensor.values.size());
   if (tensor.num_rows != rows || tensor.num_columns != columns) {
-    fail(at,
-         fmt::format(
-             "has shape {}, target_tokens has {}",
-             tensor.num_columns > 0 ? fmt::format("({}, {})", tensor.num_rows, tensor.num_columns)
-                                    : fmt::format("({},)", tensor.num_rows),
-             columns > 0 ? fmt::format("({}, {})", rows, columns) : fmt::format("({},)", rows)));
+    fail_data(at, fmt::format("has shape {}, target_tokens has {}",
+                              tensor.num_columns > 0
+                                  ? fmt::format("({}, {})", tensor.num_rows, tensor.num_columns)
+                                  : fmt::format("({},)", tensor.num_rows),
+                              columns > 0 ? fmt::format("({}, {})", rows, columns)
+                                          : fmt::format("({},)", rows)));
   }
   return std::move(tensor.values);
 }
@@ -107,12 +103,12 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
       read_int_tensor(message.inputs.at("target_tokens"), where + ": target_tokens", left);
   left.elements -= static_cast<int64_t>(targets.values.size());
   if (targets.num_rows != rows) {
-    fail(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
-                            targets.num_rows, rows));
+    fail_data(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
+                                 targets.num_rows, rows));
   }
   const bool has_weights = loss.id == api::LossName::kCrossEntropy;
   if (targets.num_columns > 0 && !has_weights) {
-    fail(where, fmt::format("target_tokens has two dimensions, {} takes one", loss.name));
+    fail_data(where, fmt::format("target_tokens has two dimensions, {} takes one", loss.name));
   }
   datum.targets = std::move(targets.values);
   datum.num_targets = targets.num_columns;
@@ -133,8 +129,8 @@ Config read_config(const DataMessage& message) {
   Config config;
   for (const auto& [name, value] : message.config_v2) {
     if (!value) {
-      fail("forward_backward",
-           fmt::format("loss_fn_config: {} is not a number", name.substr(0, 100)));
+      fail_data("forward_backward",
+                fmt::format("loss_fn_config: {} is not a number", name.substr(0, 100)));
     }
     config[name] = *value;
   }
@@ -146,13 +142,14 @@ const api::LossRow& need_loss(std::string_view name) {
   const api::LossRow* found = api::find_loss(name);
   if (found != nullptr) return *found;
   if (name == "custom") {
-    fail("forward_backward", "loss_fn 'custom' is not supported: run custom losses in the client");
+    fail_data("forward_backward",
+              "loss_fn 'custom' is not supported: run custom losses in the client");
   }
   std::string known;
   for (const api::LossRow& row : api::kLosses)
     known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  fail("forward_backward",
-       fmt::format("unknown loss_fn '{}'; known: {}", name.substr(0, 100), known));
+  fail_data("forward_backward",
+            fmt::format("unknown loss_fn '{}'; known: {}", name.substr(0, 100), known));
 }
 
 // With what its row says where nothing is given; all faults are told as the protocol has them.
@@ -161,20 +158,20 @@ api::Loss make_loss(const api::LossRow& row, const Config& config) {
   api::Loss loss = api::default_loss(row.id);
   for (const auto& [name, value] : config) {
     const std::optional<size_t> at = api::option_index(row, name);
-    if (!at) fail(where, fmt::format("{} has no option '{}'", row.name, name.substr(0, 100)));
+    if (!at) fail_data(where, fmt::format("{} has no option '{}'", row.name, name.substr(0, 100)));
     const auto rounded = static_cast<float>(value);  // beyond what one holds: not finite either
-    if (!std::isfinite(rounded)) fail(where, fmt::format("{} is not finite", name));
+    if (!std::isfinite(rounded)) fail_data(where, fmt::format("{} is not finite", name));
     loss.options[*at] = rounded;
   }
   for (size_t i = 0; i < row.options.size(); ++i) {
     const api::LossOptionRow& option = row.options[i];
     if (option.is_required && !config.contains(option.name)) {
-      fail(where, fmt::format("{} needs '{}' (for example {}); it has no default", row.name,
-                              option.name, option.otherwise));
+      fail_data(where, fmt::format("{} needs '{}' (for example {}); it has no default", row.name,
+                                   option.name, option.otherwise));
     }
     if (row.options_ascend && i > 0 && loss.options[i - 1] > loss.options[i]) {
-      fail(where, fmt::format("{} {} is above {} {}", row.options[i - 1].name, loss.options[i - 1],
-                              option.name, loss.options[i]));
+      fail_data(where, fmt::format("{} {} is above {} {}", row.options[i - 1].name,
+                                   loss.options[i - 1], option.name, loss.options[i]));
     }
   }
   return loss;
@@ -229,7 +226,7 @@ api::ForwardBackward ForwardBackwardBody::build(const DataLimits& limits,
   api::ForwardBackward command;
   command.loss = make_loss(loss, read_config(message_));
   command.forward_only = message_.forward_only;
-  if (message_.data.empty()) fail("forward_backward", "the list of data is empty");
+  if (message_.data.empty()) fail_data("forward_backward", "the list of data is empty");
   command.data.reserve(message_.data.size());
   DataLimits left = limits;
   std::optional<SampleRecords> records;

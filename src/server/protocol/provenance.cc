@@ -7,14 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
+#include "server/protocol/tensor.h"
 
 namespace strata::server {
 namespace {
-
-[[noreturn]] void fail(const std::string& where, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
-}
 
 constexpr int64_t kSpansPerToken = 4;  // a span is of one token or more, but for a few empty ones
 constexpr size_t kMaxSequenceId = 255;
@@ -30,14 +26,14 @@ struct Run {
 std::vector<Run> tile(const std::vector<SpanMessage>& spans, int64_t size,
                       const std::string& where) {
   if (std::ssize(spans) > kSpansPerToken * size) {
-    fail(where, fmt::format("has {} spans for {} positions, the limit is {} a position",
-                            spans.size(), size, kSpansPerToken));
+    fail_data(where, fmt::format("has {} spans for {} positions, the limit is {} a position",
+                                 spans.size(), size, kSpansPerToken));
   }
   std::vector<Run> runs;
   int64_t next = 0;
   for (const SpanMessage& span : spans) {
     if (span.kind == SpanMessage::Kind::kNone) {
-      fail(where, "a span is neither prompt_tokens nor sampled_tokens");
+      fail_data(where, "a span is neither prompt_tokens nor sampled_tokens");
     }
     const Run run = {.sequence_id = span.sequence_id,
                      .is_sampled = span.kind == SpanMessage::Kind::kSampled,
@@ -45,18 +41,19 @@ std::vector<Run> tile(const std::vector<SpanMessage>& spans, int64_t size,
                      .offset = span.offset,
                      .length = span.length};
     if (run.length < 0 || run.offset < 0 || run.length > size - next) {
-      fail(where, fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
-                              size, run.offset, run.length));
+      fail_data(where,
+                fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
+                            size, run.offset, run.length));
     }
     if (run.sequence_id.size() > kMaxSequenceId) {
-      fail(where, fmt::format("a sequence_id has {} bytes, the limit is {}", run.sequence_id.size(),
-                              kMaxSequenceId));
+      fail_data(where, fmt::format("a sequence_id has {} bytes, the limit is {}",
+                                   run.sequence_id.size(), kMaxSequenceId));
     }
     next += run.length;
     runs.push_back(run);
   }
   if (next != size) {
-    fail(where, fmt::format("the spans cover {} positions, there are {}", next, size));
+    fail_data(where, fmt::format("the spans cover {} positions, there are {}", next, size));
   }
   return runs;
 }
@@ -67,14 +64,15 @@ void compare(const Run& run, const SampleRecord& record, const std::vector<int32
   if (run.offset > static_cast<int64_t>(kept.size()) ||
       run.length > static_cast<int64_t>(kept.size()) - run.offset) {
     const uint64_t end = static_cast<uint64_t>(run.offset) + static_cast<uint64_t>(run.length);
-    fail(where, fmt::format("sequence '{}' has {} {} tokens, a span ends at {}", run.sequence_id,
-                            kept.size(), run.is_sampled ? "sampled" : "prompt", end));
+    fail_data(where,
+              fmt::format("sequence '{}' has {} {} tokens, a span ends at {}", run.sequence_id,
+                          kept.size(), run.is_sampled ? "sampled" : "prompt", end));
   }
   if (!std::equal(kept.begin() + run.offset, kept.begin() + run.offset + run.length,
                   tokens.begin() + run.begin)) {
-    fail(where, fmt::format("the tokens of sequence '{}' are not those recorded when it was "
-                            "sampled",
-                            run.sequence_id));
+    fail_data(where, fmt::format("the tokens of sequence '{}' are not those recorded when it was "
+                                 "sampled",
+                                 run.sequence_id));
   }
 }
 
@@ -90,15 +88,16 @@ const SampleRecord& SampleRecords::need(std::string_view sequence, const std::st
   if (known != records_.end()) return known->second;
   std::optional<SampleRecord> record = find_(std::string(sequence));
   if (!record) {
-    fail(where, fmt::format("sequence '{}' has no record: it was not sampled by this session with "
-                            "record_stability_info, or was not used for a day",
-                            sequence));
+    fail_data(where,
+              fmt::format("sequence '{}' has no record: it was not sampled by this session with "
+                          "record_stability_info, or was not used for a day",
+                          sequence));
   }
   left_ -= bytes_of(*record);
   if (left_ < 0) {
-    fail(where,
-         "the records of the sequences that the request names take more than --max-body; "
-         "send the data in several requests");
+    fail_data(where,
+              "the records of the sequences that the request names take more than --max-body; "
+              "send the data in several requests");
   }
   return records_.emplace(sequence, std::move(*record)).first->second;
 }
@@ -106,7 +105,7 @@ const SampleRecord& SampleRecords::need(std::string_view sequence, const std::st
 void apply_records(const DatumMessage& message, SampleRecords& records, const std::string& where,
                    api::Datum& datum) {
   if (message.model_input_spans.empty() || message.loss_input_spans.empty()) {
-    fail(where, "stable_reinforce needs model_input_spans and loss_fn_input_spans");
+    fail_data(where, "stable_reinforce needs model_input_spans and loss_fn_input_spans");
   }
   const auto size = static_cast<int64_t>(datum.tokens.size());
   const auto inputs = tile(message.model_input_spans, size, where + ": model_input_spans");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "api/context.h"
+#include "server/protocol/common_fields.h"
 #include "server/protocol/model_input.h"
 
 namespace strata::server {
@@ -29,33 +30,21 @@ std::vector<int32_t> read_prompt(const Fields& body) {
 void read_stop(const Fields& params, SampleOrder& order) {
   api::Sample& command = order.command;
   if (!params.has("stop")) return;
-  if (params.is_string("stop")) {
-    command.stop_texts.push_back(params.string("stop"));
-  } else if (params.is_array_of_strings("stop")) {
-    command.stop_texts = params.strings("stop");
-  } else {
-    const std::vector<int64_t> ids = params.integers("stop");
-    if (ids.size() > kMaxStopIds) {
-      params.fail("stop", fmt::format("has {} ids, the limit is {}", ids.size(), kMaxStopIds));
-    }
-    for (const int64_t id : ids) {
-      if (id < 0 || id > INT32_MAX) {
-        params.fail("stop", fmt::format("token {} is outside 0 to {}", id, INT32_MAX));
-      }
-      command.stop.push_back(static_cast<int32_t>(id));
-    }
-    order.stops_at_end = !ids.empty();
+  if (params.is_string("stop") || params.is_array_of_strings("stop")) {
+    command.stop_texts = read_stop_texts(params, kMaxStopTexts, kMaxStopText);
+    return;
   }
-  if (command.stop_texts.size() > kMaxStopTexts) {
-    params.fail("stop", fmt::format("has {} strings, the limit is {}", command.stop_texts.size(),
-                                    kMaxStopTexts));
+  const std::vector<int64_t> ids = params.integers("stop");
+  if (ids.size() > kMaxStopIds) {
+    params.fail("stop", fmt::format("has {} ids, the limit is {}", ids.size(), kMaxStopIds));
   }
-  for (const std::string& text : command.stop_texts) {
-    if (text.empty() || text.size() > kMaxStopText) {
-      params.fail("stop",
-                  fmt::format("a string has {} bytes, wanted 1 to {}", text.size(), kMaxStopText));
+  for (const int64_t id : ids) {
+    if (id < 0 || id > INT32_MAX) {
+      params.fail("stop", fmt::format("token {} is outside 0 to {}", id, INT32_MAX));
     }
+    command.stop.push_back(static_cast<int32_t>(id));
   }
+  order.stops_at_end = !ids.empty();
 }
 
 void read_params(const Fields& body, uint64_t fallback_seed, SampleOrder& order) {

@@ -12,18 +12,20 @@
 #include "base/error.h"
 
 namespace strata::server {
+
+void fail_data(const std::string& where, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
+}
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-[[noreturn]] void fail(const std::string& where, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, where + ": " + what);
-}
-
 template <typename T>
 PackedValues<T> unpack(std::string_view bytes, const std::string& where, const char* what) {
   if (bytes.size() % sizeof(T) != 0) {
-    fail(where, fmt::format("{} has {} bytes, no multiple of {}", what, bytes.size(), sizeof(T)));
+    fail_data(where,
+              fmt::format("{} has {} bytes, no multiple of {}", what, bytes.size(), sizeof(T)));
   }
   return PackedValues<T>(bytes);
 }
@@ -52,22 +54,23 @@ const char* dtype_name(int32_t dtype) {
 }
 
 void check_csr(const TensorParts& parts, int64_t num_values, const std::string& where) {
-  if (parts.shape.size() != 2) fail(where, "a CSR tensor needs a shape of two dimensions");
+  if (parts.shape.size() != 2) fail_data(where, "a CSR tensor needs a shape of two dimensions");
   const int64_t rows = parts.shape[0];
   if (static_cast<int64_t>(parts.crow.size()) != rows + 1) {
-    fail(where, fmt::format("CSR crow_indices has {} entries, wanted rows + 1 = {}",
-                            parts.crow.size(), rows + 1));
+    fail_data(where, fmt::format("CSR crow_indices has {} entries, wanted rows + 1 = {}",
+                                 parts.crow.size(), rows + 1));
   }
   if (static_cast<int64_t>(parts.col.size()) != num_values) {
-    fail(where, fmt::format("CSR has {} col_indices and {} values", parts.col.size(), num_values));
+    fail_data(where,
+              fmt::format("CSR has {} col_indices and {} values", parts.col.size(), num_values));
   }
   if (parts.crow.front() != 0 || parts.crow.back() != num_values) {
-    fail(where, fmt::format("CSR crow_indices runs from {} to {}, wanted 0 to {}",
-                            parts.crow.front(), parts.crow.back(), num_values));
+    fail_data(where, fmt::format("CSR crow_indices runs from {} to {}, wanted 0 to {}",
+                                 parts.crow.front(), parts.crow.back(), num_values));
   }
   for (size_t row = 0; row + 1 < parts.crow.size(); ++row) {
     if (parts.crow[row] > parts.crow[row + 1]) {
-      fail(where, fmt::format("CSR crow_indices decreases after row {}", row));
+      fail_data(where, fmt::format("CSR crow_indices decreases after row {}", row));
     }
   }
 }
@@ -80,8 +83,8 @@ void check_distinct(const TensorLayout& layout, const std::string& where) {
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {
-    fail(where, fmt::format("CSR names column {} of row {} twice", *twice % layout.num_columns,
-                            *twice / layout.num_columns));
+    fail_data(where, fmt::format("CSR names column {} of row {} twice", *twice % layout.num_columns,
+                                 *twice / layout.num_columns));
   }
 }
 
@@ -98,10 +101,11 @@ TensorParts parts_of(const TensorMessage& tensor, const std::string& where) {
 
 void want(const TensorMessage& tensor, tinker_public::DType dtype, const std::string& where) {
   if (tensor.form == TensorMessage::Form::kNone) {
-    fail(where, "the tensor has neither dense nor sparse data");
+    fail_data(where, "the tensor has neither dense nor sparse data");
   }
   if (tensor.dtype != dtype) {
-    fail(where, fmt::format("dtype is {}, wanted {}", dtype_name(tensor.dtype), dtype_name(dtype)));
+    fail_data(where,
+              fmt::format("dtype is {}, wanted {}", dtype_name(tensor.dtype), dtype_name(dtype)));
   }
 }
 
@@ -129,29 +133,31 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
                            const TensorLimits& limits) {
   TensorLayout layout;
   if (parts.shape.size() > 2) {
-    fail(where, fmt::format("has {} dimensions, wanted one or two", parts.shape.size()));
+    fail_data(where, fmt::format("has {} dimensions, wanted one or two", parts.shape.size()));
   }
   for (const int64_t dim : parts.shape) {
-    if (dim < 0 || dim > INT32_MAX) fail(where, fmt::format("a dimension is {}", dim));
+    if (dim < 0 || dim > INT32_MAX) fail_data(where, fmt::format("a dimension is {}", dim));
   }
   layout.num_rows = parts.shape.empty() ? num_values : parts.shape[0];
   layout.num_columns = parts.shape.size() == 2 ? parts.shape[1] : 0;
-  if (parts.shape.size() == 2 && layout.num_columns == 0) fail(where, "the last dimension is 0");
+  if (parts.shape.size() == 2 && layout.num_columns == 0)
+    fail_data(where, "the last dimension is 0");
   if (!parts.is_sparse && layout.num_elements() != num_values) {
-    fail(where,
-         fmt::format("holds {} values, its shape wants {}", num_values, layout.num_elements()));
+    fail_data(where, fmt::format("holds {} values, its shape wants {}", num_values,
+                                 layout.num_elements()));
   }
   if (layout.num_rows > limits.rows) {
-    fail(where, fmt::format("has {} rows, there are {} tokens", layout.num_rows, limits.rows));
+    fail_data(where, fmt::format("has {} rows, there are {} tokens", layout.num_rows, limits.rows));
   }
   if (layout.num_columns > limits.columns) {
-    fail(where, fmt::format("has {} columns, the limit is {}", layout.num_columns, limits.columns));
+    fail_data(where,
+              fmt::format("has {} columns, the limit is {}", layout.num_columns, limits.columns));
   }
   if (layout.num_elements() > limits.elements) {
-    fail(where,
-         fmt::format("has {} elements, {} are left of what the loss inputs of one request "
-                     "may hold in dense form (--max-body); send the data in several requests",
-                     layout.num_elements(), limits.elements));
+    fail_data(where,
+              fmt::format("has {} elements, {} are left of what the loss inputs of one request "
+                          "may hold in dense form (--max-body); send the data in several requests",
+                          layout.num_elements(), limits.elements));
   }
   if (!parts.is_sparse) return layout;
   check_csr(parts, num_values, where);
@@ -160,8 +166,8 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
     for (int64_t i = parts.crow[row]; i < parts.crow[row + 1]; ++i) {
       const int64_t col = parts.col[static_cast<size_t>(i)];
       if (col < 0 || col >= layout.num_columns) {
-        fail(where, fmt::format("CSR column {} of row {} is outside 0 to {}", col, row,
-                                layout.num_columns - 1));
+        fail_data(where, fmt::format("CSR column {} of row {} is outside 0 to {}", col, row,
+                                     layout.num_columns - 1));
       }
       layout.positions.push_back(static_cast<int64_t>(row) * layout.num_columns + col);
     }
@@ -175,7 +181,7 @@ IntTensor read_int_tensor(const TensorMessage& tensor, const std::string& where,
   want(tensor, tinker_public::DTYPE_INT64, where);
   return read_dense<int64_t, IntTensor>(tensor, where, limits, [&](int64_t value) {
     if (value < INT32_MIN || value > INT32_MAX)
-      fail(where, fmt::format("value {} is no id", value));
+      fail_data(where, fmt::format("value {} is no id", value));
     return static_cast<int32_t>(value);
   });
 }

@@ -11,6 +11,9 @@
 
 namespace strata::server {
 
+// Throws Error: of a request's data.
+[[noreturn]] void fail_data(const std::string& where, const std::string& what);
+
 // The bytes field of an array: little-endian, without gaps.
 template <typename T>
 std::string packed(const std::vector<T>& values) {
