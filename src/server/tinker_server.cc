@@ -298,24 +298,21 @@ Response TinkerServer::State::late_metrics() {
 
 void TinkerServer::State::make_metrics(int port) {
   Router router;
-  router.add({"GET", "/metrics", BodyKind::kNone,
-              [this](const Request&, const Respond& respond) {
-                scrapes.ask(
-                    respond, [this] { return metrics_response(); },
-                    [this] { return late_metrics(); });
-              },
-              /*needs_key=*/false});
-  router.add({"GET", "/readyz", BodyKind::kNone,
-              [this](const Request&, const Respond& respond) {
-                scrapes.ask(
-                    respond, [this] { return service.readiness(); },
-                    [this] {
-                      return Service::not_ready(
-                          fmt::format("the I/O thread has not answered for {:.1f} s",
-                                      scrapes.tick_age(now_seconds())));
-                    });
-              },
-              /*needs_key=*/false});
+  using Make = std::function<Response()>;
+  const auto add = [&](const char* path, const Make& make, const Make& late) {
+    router.add({"GET", path, BodyKind::kNone,
+                [this, make, late](const Request&, const Respond& respond) {
+                  scrapes.ask(respond, make, late);
+                },
+                /*needs_key=*/false});
+  };
+  add("/metrics", [this] { return metrics_response(); }, [this] { return late_metrics(); });
+  add(
+      "/readyz", [this] { return service.readiness(); },
+      [this] {
+        return Service::not_ready(fmt::format("the I/O thread has not answered for {:.1f} s",
+                                              scrapes.tick_age(now_seconds())));
+      });
   metrics = std::make_unique<HttpServer>(metrics_options(options, port), std::move(router),
                                          /*identify=*/nullptr);
   metrics->call_every(kTickSeconds, [this] { scrapes.sweep(now_seconds()); });

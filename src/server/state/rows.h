@@ -78,6 +78,9 @@ class Reader {
   size_t next_ = 0;
 };
 
+// Of a result of one number.
+inline int64_t only_number(const SqlResult& result) { return std::get<int64_t>(result.rows[0][0]); }
+
 template <typename Row>
 std::vector<Row> all(const SqlResult& result, Row (*read)(const SqlRow&)) {
   std::vector<Row> out;

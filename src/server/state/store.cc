@@ -131,12 +131,12 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
   migrate(*sql_);
   Transaction transaction(*sql_, Durability::kFull);
   run("UPDATE meta SET value = value + 1 WHERE name = 'boot'", {});
-  boot_ = std::get<int64_t>(run("SELECT value FROM meta WHERE name = 'boot'", {}).rows[0][0]);
+  boot_ = rows::only_number(run("SELECT value FROM meta WHERE name = 'boot'", {}));
   run("UPDATE runs SET state = 'lost', ended_at = ? WHERE state = 'live'", {now});
   for (const char* table : {"tenants", "sessions", "samplers", "runs", "checkpoints"}) {
-    const SqlResult highest =
-        run(fmt::format("SELECT COALESCE(MAX(number), 0) FROM {}", table), {});
-    number_ = std::max(number_, std::get<int64_t>(highest.rows[0][0]));
+    number_ = std::max(
+        number_,
+        rows::only_number(run(fmt::format("SELECT COALESCE(MAX(number), 0) FROM {}", table), {})));
   }
   read_stored();
   read_samplers();
@@ -184,7 +184,7 @@ void StateStore::mark_checkpoints() {
 int64_t StateStore::tenant_number(const std::string& tenant, double now) {
   const StoreLock lock(mutex_);
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});
-  if (!found.rows.empty()) return std::get<int64_t>(found.rows[0][0]);
+  if (!found.rows.empty()) return rows::only_number(found);
   const int64_t number = next_number();
   run("INSERT INTO tenants (name, number, created_at) VALUES (?, ?, ?)", {tenant, number, now});
   return number;

@@ -36,8 +36,6 @@ SamplerName read_name(const SqlRow& row) {
   return out;
 }
 
-int64_t only_number(const SqlResult& result) { return std::get<int64_t>(result.rows[0][0]); }
-
 }  // namespace
 
 SqlResult StoreLists::run(std::string_view statement, const std::vector<SqlValue>& parameters) {
@@ -59,10 +57,10 @@ std::vector<Listed<RunRow>> StoreLists::runs(const std::string& tenant, const st
 }
 
 int64_t StoreLists::count_runs(const std::string& tenant, const std::string& project) {
-  return only_number(project.empty()
-                         ? run("SELECT COUNT(*) FROM runs WHERE tenant = ?", {tenant})
-                         : run("SELECT COUNT(*) FROM runs WHERE tenant = ? AND project_id = ?",
-                               {tenant, project}));
+  return rows::only_number(
+      project.empty() ? run("SELECT COUNT(*) FROM runs WHERE tenant = ?", {tenant})
+                      : run("SELECT COUNT(*) FROM runs WHERE tenant = ? AND project_id = ?",
+                            {tenant, project}));
 }
 
 LastCheckpoints StoreLists::last_checkpoints(const std::string& run_id, double now) {
@@ -86,9 +84,10 @@ std::vector<Listed<CheckpointRow>> StoreLists::checkpoints(const std::string& te
 }
 
 int64_t StoreLists::count_checkpoints(const std::string& tenant, bool with_external, double now) {
-  return only_number(run(fmt::format("SELECT COUNT(*) FROM checkpoints WHERE tenant = ? AND {}{}",
-                                     rows::kAlive, unless_external(with_external)),
-                         {tenant, now}));
+  return rows::only_number(
+      run(fmt::format("SELECT COUNT(*) FROM checkpoints WHERE tenant = ? AND {}{}", rows::kAlive,
+                      unless_external(with_external)),
+          {tenant, now}));
 }
 
 // In the order of the tenant's, which has an index: by the run's own, which has no order, all of

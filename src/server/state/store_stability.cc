@@ -55,7 +55,7 @@ void StateStore::forget_stability(const StabilityRequest& request) {
     run(fmt::format("DELETE FROM {}", rows), {request.session, request.id});
   stability_bytes_.erase(request.tenant);
   transaction.commit();
-  stability_bytes_[request.tenant] = taken - std::get<int64_t>(known.rows[0][0]);
+  stability_bytes_[request.tenant] = taken - rows::only_number(known);
 }
 
 bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) {
@@ -99,10 +99,9 @@ bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) 
 int64_t StateStore::stability_bytes(const std::string& tenant) {
   const auto known = stability_bytes_.find(tenant);
   if (known != stability_bytes_.end()) return known->second;
-  const SqlResult sum =
+  return rows::only_number(
       run("SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM stability_prompts WHERE tenant = ?",
-          {tenant});
-  return std::get<int64_t>(sum.rows[0][0]);
+          {tenant}));
 }
 
 std::optional<StateStore::StabilityFound> StateStore::get_stability(const std::string& session,
