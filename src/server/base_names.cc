@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/peft_config.h"
+#include "server/ascii.h"
 
 namespace strata::server {
 namespace {
@@ -57,10 +58,7 @@ std::string last_part(std::string_view path) {
 }  // namespace
 
 bool valid_base_name(std::string_view name) {
-  return !name.empty() && name.size() <= 255 &&
-         name.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-") ==
-             std::string_view::npos;
+  return !name.empty() && name.size() <= 255 && is_plain(name, "/");
 }
 
 BaseNames::BaseNames(const std::vector<std::string>& models,

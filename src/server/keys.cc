@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "server/ascii.h"
 #include "server/crypto.h"
 #include "server/state/store.h"
 
@@ -25,19 +26,13 @@ constexpr std::string_view kHashed = "sha256:";
 constexpr std::string_view kExpires = "expires=";
 constexpr size_t kIdDigits = 12;
 
-std::string_view trim(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
 bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; });
 }
 
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> words;
-  for (line = trim(line); !line.empty(); line = trim(line)) {
+  for (line = trimmed(line); !line.empty(); line = trimmed(line)) {
     const size_t end = std::min(line.find_first_of(kSpace), line.size());
     words.push_back(line.substr(0, end));
     line.remove_prefix(end);
@@ -98,9 +93,7 @@ std::string key_id_of(std::string_view hash) { return to_hex(hash).substr(0, kId
 bool valid_tenant(std::string_view name) {
   if (name.empty() || name.size() > 64 || name == "." || name == "..") return false;
   if (name == "fingerprint") return false;  // a file next to the tenants' folders
-  return name.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
-         std::string_view::npos;
+  return is_plain(name);
 }
 
 std::string generate_key() { return "tml-" + base64url(random_bytes(32)); }

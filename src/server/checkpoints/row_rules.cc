@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 
+#include "server/ascii.h"
 #include "server/checkpoints/tinker_path.h"
 #include "server/http/message.h"
 #include "server/keys.h"
@@ -20,10 +21,7 @@ bool is_hex(std::string_view text, size_t size) {
 }
 
 bool is_path_part(std::string_view text) {
-  return !text.empty() && text.size() <= 100 && text != "." && text != ".." &&
-         text.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-             "0123456789._:-") == std::string_view::npos;
+  return !text.empty() && text.size() <= 100 && text != "." && text != ".." && is_plain(text, ":");
 }
 
 bool fits_column(std::string_view table, std::string_view column, std::string_view text) {

@@ -3,23 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 
+#include "server/ascii.h"
 #include "server/crypto.h"
 
 namespace strata::server {
-namespace {
-
-std::optional<int64_t> whole_number(const std::string& text) {
-  int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || rest != end || value < 0) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 int64_t UrlSigner::expiry(const CheckpointRow& row, double now) const {
   const double until = now + url_ttl_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "server/ascii.h"
 #include "server/shown_text.h"
 
 namespace strata::server {
@@ -18,9 +19,7 @@ constexpr size_t kShown = 100;  // bytes of a text in messages
 bool is_valid_checkpoint_name(std::string_view name) {
   if (name.empty() || name.size() > kMaxName) return false;
   if (name.find_first_not_of('.') == std::string_view::npos) return false;
-  return name.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
-         std::string_view::npos;
+  return is_plain(name);
 }
 
 std::string TinkerPath::checkpoint_id() const {

@@ -9,6 +9,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "server/ascii.h"
 #include "server/json.h"
 
 namespace strata::server {
@@ -77,21 +78,6 @@ int64_t Request::sdk_version() const {
     if (i < 2) ++at;
   }
   return sdk_version_number(parts[0], parts[1], parts[2]);
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 std::string media_type(std::string_view value) {

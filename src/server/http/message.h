@@ -104,11 +104,6 @@ inline size_t Response::num_bytes() const {
 
 constexpr std::string_view kProtobuf = "application/x-protobuf";
 
-// In ASCII.
-std::string lower(std::string_view text);
-// Of a digit in hexadecimal; -1: it is none.
-int hex_value(char c);
-
 // "Application/JSON; charset=utf-8" is application/json.
 std::string media_type(std::string_view content_type);
 

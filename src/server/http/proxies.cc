@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "server/ascii.h"
 
 namespace strata::server {
 namespace {
@@ -23,12 +24,6 @@ constexpr int kMappedBits = 96;  // before the 32 of an IPv4 address
               fmt::format("--trusted-proxy: got '{}', want an address, a network like 10.0.0.0/8 "
                           "or fd00::/8, or unix",
                           text));
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t";
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
 // "1.2.3.4:80", "[::1]:80" and "[::1]" without port and brackets.
@@ -157,7 +152,7 @@ std::string TrustedProxies::client(const std::vector<Header>& headers,
     for (std::string_view left = header->value; !left.empty();) {
       const size_t comma = left.rfind(',');
       const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
-      const auto address = parse(without_port(trimmed(left.substr(begin))));
+      const auto address = parse(without_port(trimmed(left.substr(begin), " \t")));
       if (!address) return nearest;
       nearest = show(*address);
       if (!trusts(*address)) return nearest;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "server/ascii.h"
 
 namespace strata::server {
 namespace {

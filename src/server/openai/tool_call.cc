@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "server/http/message.h"
+#include "server/ascii.h"
 #include "server/json.h"
 #include "server/openai/json_text.h"
 
@@ -19,12 +19,6 @@ namespace json = boost::json;
 constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kFence = "```json";
 constexpr std::string_view kDeepSeekSep = "<\uff5ctool\u2581sep\uff5c>";
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
-}
 
 // Without the space that it begins with.
 std::string_view from_text(std::string_view text) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "server/ascii.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::server {
@@ -25,10 +26,7 @@ std::optional<std::string> read_metadata(const Fields& body) {
 }
 
 bool is_valid_project(std::string_view id) {
-  return !id.empty() && id.size() <= kMaxProject &&
-         id.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-             "0123456789._-") == std::string_view::npos;
+  return !id.empty() && id.size() <= kMaxProject && is_plain(id);
 }
 
 std::vector<std::string> read_stop_texts(const Fields& fields, size_t most, size_t most_bytes) {

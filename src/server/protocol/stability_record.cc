@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "server/http/message.h"
+#include "server/ascii.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "server/ascii.h"
 #include "server/busy.h"
 #include "server/json.h"
 #include "server/rest/rest.h"

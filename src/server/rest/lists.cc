@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <limits>
 #include <memory>
 
 #include "base/error.h"
+#include "server/ascii.h"
 #include "server/rest/rest.h"
 #include "server/shown_text.h"
 
@@ -29,14 +29,9 @@ constexpr int64_t kNamesAtOnce = 4096;       // of sampling sessions
 int64_t whole_parameter(const Request& request, const char* name, int64_t otherwise, int64_t max) {
   const auto text = request.parameter(name);
   if (!text) return otherwise;
-  int64_t value = 0;
-  const char* end = text->data() + text->size();
-  const auto [rest, error] = std::from_chars(text->data(), end, value);
-  if (error != std::errc{} || rest != end || value < 0) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: got '{}', want a whole number from 0",
-                                                         name, shown_text(*text, 40)));
-  }
-  return std::min(value, max);
+  if (const auto value = whole_number(*text)) return std::min(*value, max);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: got '{}', want a whole number from 0", name, shown_text(*text, 40)));
 }
 
 ListPart page_of(const Request& request, int64_t limit) {

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What requests, keys and options are written in, where it is ASCII.
+#pragma once
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace strata::server {
+
+inline std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+// Of a digit in hexadecimal; -1: it is none.
+inline int hex_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char letter = static_cast<char>(c | 0x20);
+  return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+}
+
+// A number of digits alone.
+inline std::optional<int64_t> whole_number(std::string_view text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), end, value);
+  if (fault != std::errc{} || rest != end || value < 0) return std::nullopt;
+  return value;
+}
+
+inline std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\r\n") {
+  text = text.substr(0, text.find_last_not_of(blanks) + 1);
+  return text.empty() ? text : text.substr(text.find_first_not_of(blanks));
+}
+
+// Whether it is letters, digits, '.', '_', '-' and characters of `more` alone.
+inline bool is_plain(std::string_view text, std::string_view more = "") {
+  const std::string plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  return text.find_first_not_of(plain + std::string(more)) == std::string_view::npos;
+}
+
+}  // namespace strata::server
