@@ -64,6 +64,13 @@ void log_exchange(const Exchange& exchange) {
                   one_word(exchange.path), exchange.status, exchange.seconds));
 }
 
+// How jobs of tenants get to these threads.
+auto poster(auto& threads) {
+  return [&threads](const std::string& tenant, std::function<void()> job) {
+    threads.post(tenant, std::move(job));
+  };
+}
+
 Response metrics_answer(std::string text) {
   Response response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -99,20 +106,13 @@ struct TinkerServer::State {
         rest({store, store_lists, registry, signer, worker, lists, archives, reads, usage, merges,
               names, std::move(merger), folders_of(options, data, names), budget.responses}),
         stats(std::move(engine_stats)),
-        service(service_options(options, budget, data, names, store.boot()),
-                {store, registry, names, bases, watch, usage,
-                 [this](const std::string& tenant, std::function<void()> job) {
-                   worker.post(tenant, std::move(job));
-                 },
-                 [this](std::function<void()> job) { http->post(std::move(job)); },
-                 [this](const std::string& tenant, std::function<void()> job) {
-                   parsing.post(tenant, std::move(job));
-                 }},
-                std::move(dispatch)),
+        service(
+            service_options(options, budget, data, names, store.boot()),
+            {store, registry, names, bases, watch, usage, poster(worker),
+             [this](std::function<void()> job) { http->post(std::move(job)); }, poster(parsing)},
+            std::move(dispatch)),
         openai({service, names, bases, std::move(texts), static_cast<int64_t>(wall_seconds()),
-                [this](const std::string& tenant, std::function<void()> job) {
-                  texts_parsing.post(tenant, std::move(job));
-                },
+                poster(texts_parsing),
                 [this](std::function<void()> job) { http->post(std::move(job)); }}),
         page({service, watch, usage, budget, names, bases, stats}),
         audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
@@ -247,9 +247,7 @@ std::string TinkerServer::State::metrics_text() {
 void TinkerServer::State::make_http(Router router) {
   HttpOptions with = http_options(options, budget);
   with.put_in_form = put_in_openai_form;
-  with.read_aside = [this](const std::string& tenant, std::function<void()> read) {
-    reads.post(tenant, std::move(read));
-  };
+  with.read_aside = poster(reads);
   http = std::make_unique<HttpServer>(
       with, std::move(router),
       [this](std::string_view key) -> std::optional<Caller> {

@@ -47,13 +47,12 @@ using Protocol = Stream::Protocol;
 constexpr size_t kMostFaultText = 200;
 constexpr double kQuietSeconds = 10;    // between two lines of the log about lost connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
+constexpr size_t kReadWithoutATurn = 4 << 10;  // bytes of a body
 
 std::chrono::steady_clock::duration in_seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
       std::chrono::duration<double>(seconds));
 }
-
-constexpr size_t kReadWithoutATurn = 4 << 10;  // bytes of a body
 
 // Once in kQuietSeconds, since `last`.
 void tell_rarely(double& last, const std::string& what) {

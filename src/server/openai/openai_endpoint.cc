@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <utility>
 
 #include "base/clock.h"
@@ -158,7 +159,7 @@ void OpenAiEndpoint::in_parts(const Respond& respond, const std::string& tenant,
   });
 }
 
-void OpenAiEndpoint::answer(Request&& request, const Respond& respond, bool is_chat) {
+void OpenAiEndpoint::answer(bool is_chat, Request&& request, const Respond& respond) {
   auto call = std::make_shared<Call>(Call{std::move(request), respond, is_chat});
   call->num_bytes = call->request.body.size();
   in_parts(
@@ -426,10 +427,7 @@ void OpenAiEndpoint::add_routes(Router& router) {
     router.add({.method = "POST",
                 .pattern = pattern,
                 .body = BodyKind::kJson,
-                .handler =
-                    [this, is_chat](Request&& request, const Respond& respond) {
-                      answer(std::move(request), respond, is_chat);
-                    },
+                .handler = std::bind_front(&OpenAiEndpoint::answer, this, is_chat),
                 .size = BodySize::kSample,
                 .scope = Scope::kSample,
                 .watches_peer = true});

@@ -45,7 +45,7 @@ class OpenAiEndpoint {
   Response list_models() const;
   Response get_model(const Request& request) const;
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
-  void answer(Request&& request, const Respond& respond, bool is_chat);
+  void answer(bool is_chat, Request&& request, const Respond& respond);
   [[nodiscard]] LiveSampler weights_of(const std::string& tenant, const std::string& name) const;
   void find_weights(const std::shared_ptr<Call>& call);
   void submit(const std::shared_ptr<Call>& call);

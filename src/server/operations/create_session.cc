@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxTags = 64;
 constexpr size_t kMaxTagBytes = 16 << 10;  // of all, as JSON
-constexpr size_t kMaxVersion = 64;  // bytes
+constexpr size_t kMaxVersion = 64;         // bytes
 constexpr size_t kMaxDisplayName = 256;
 
 size_t num_characters(std::string_view utf8) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -127,7 +128,7 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
   });
 }
 
-void Rest::publish(const Request& request, const Respond& respond, bool is_public) {
+void Rest::publish(bool is_public, const Request& request, const Respond& respond) {
   // Twice is fine: a 409 would be retried for five minutes.
   answer_aside(request, respond, [this, id = checkpoint_of(request, false).id, is_public] {
     parts_.store.set_public(id, is_public);
@@ -179,14 +180,12 @@ void Rest::add_routes(Router& router) {
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
   };
-  get(checkpoint + "/external_weights_urls",
-      [this](Request&& r, const Respond& respond) { external_urls(r, respond); });
-  get(checkpoint + "/archive",
-      [this](const Request& r, const Respond& respond) { archive(r, respond); });
+  get(checkpoint + "/external_weights_urls", std::bind_front(&Rest::external_urls, this));
+  get(checkpoint + "/archive", std::bind_front(&Rest::archive, this));
   add_lists(router);
   router.add({.method = "GET",
               .pattern = "/api/v1/files/{}/{}",
-              .handler = [this](Request&& r, const Respond& respond) { file(r, respond); },
+              .handler = std::bind_front(&Rest::file, this),
               .needs_key = false,
               .scope = Scope::kRead,
               .effect = Effect::kReads});
@@ -194,18 +193,14 @@ void Rest::add_routes(Router& router) {
                           Handler handler) {
     router.add({method, "/api/v1/" + path, body, std::move(handler)});
   };
-  change("PUT", "sessions/{}/project", BodyKind::kJson,
-         [this](const Request& r, const Respond& respond) { set_project(r, respond); });
-  change("PUT", checkpoint + "/ttl", BodyKind::kJson,
-         [this](const Request& r, const Respond& respond) { set_ttl(r, respond); });
-  change("DELETE", checkpoint, BodyKind::kNone,
-         [this](const Request& r, const Respond& respond) { remove(r, respond); });
-  change("POST", "copy_weights", BodyKind::kJson,
-         [this](const Request& r, const Respond& respond) { copy_weights(r, respond); });
+  change("PUT", "sessions/{}/project", BodyKind::kJson, std::bind_front(&Rest::set_project, this));
+  change("PUT", checkpoint + "/ttl", BodyKind::kJson, std::bind_front(&Rest::set_ttl, this));
+  change("DELETE", checkpoint, BodyKind::kNone, std::bind_front(&Rest::remove, this));
+  change("POST", "copy_weights", BodyKind::kJson, std::bind_front(&Rest::copy_weights, this));
   change("POST", checkpoint + "/publish", BodyKind::kNone,
-         [this](const Request& r, const Respond& respond) { publish(r, respond, true); });
+         std::bind_front(&Rest::publish, this, true));
   change("DELETE", checkpoint + "/publish", BodyKind::kNone,
-         [this](const Request& r, const Respond& respond) { publish(r, respond, false); });
+         std::bind_front(&Rest::publish, this, false));
   change("DELETE", "training_runs/{}/checkpoints/{}", BodyKind::kNone,
          at_once([](const Request& r) {
            return error_response(400, fmt::format("checkpoint '{}': want weights/, "

@@ -70,7 +70,7 @@ class Rest {
   // One checkpoint: run, kind and name are the route's parts.
   void remove(const Request& request, const Respond& respond);
   void set_ttl(const Request& request, const Respond& respond);
-  void publish(const Request& request, const Respond& respond, bool is_public);
+  void publish(bool is_public, const Request& request, const Respond& respond);
   void copy_weights(const Request& request, const Respond& respond);
   // Downloads (downloads.cc)
   void external_urls(const Request& request, const Respond& respond);
