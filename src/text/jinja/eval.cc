@@ -433,24 +433,17 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& given, const Scop
 
 Value Interpreter::evaluate_call(const Expression& node, const ScopePtr& scope) {
   const Expression& callee = *node.parts[0];
-  if (callee.kind == Kind::kAttribute) {
-    const Value object = evaluate(*callee.parts[0], scope);
-    Arguments arguments;
-    if (has_method(object, callee.name)) {
-      arguments = evaluate_arguments(node.arguments, scope);
-      line_ = node.line;
-      if (object.is_string()) charge_value(object);
-      return call_method(*this, object, callee.name, arguments);
-    }
-    const Value function = attribute(object, callee.name);
-    arguments = evaluate_arguments(node.arguments, scope);
-    line_ = node.line;
-    return call(function, arguments);
-  }
-  const Value function = evaluate(callee, scope);
+  const bool is_member = callee.kind == Kind::kAttribute;
+  const Value object = is_member ? evaluate(*callee.parts[0], scope) : Value();
+  const bool is_method = is_member && has_method(object, callee.name);
+  const Value function = is_method   ? Value()
+                         : is_member ? attribute(object, callee.name)
+                                     : evaluate(callee, scope);
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   line_ = node.line;
-  return call(function, arguments);
+  if (!is_method) return call(function, arguments);
+  if (object.is_string()) charge_value(object);
+  return call_method(*this, object, callee.name, arguments);
 }
 
 std::vector<Value> Interpreter::iterate(const Value& value) {

@@ -44,6 +44,12 @@ Value read_path(Interpreter& interpreter, Value value, const Value& path, const 
 
 const Value kNoFallback = Value::undefined("no default");
 
+// What a filter that may be given an attribute works on.
+Value part_of(Interpreter& interpreter, const Value& item, const Value* attribute) {
+  const bool is_whole = attribute == nullptr || attribute->is_none();
+  return is_whole ? item : read_path(interpreter, item, *attribute, kNoFallback);
+}
+
 Value fold_case(const Value& value) {
   return value.is_string() ? Value(py_lower(value.text())) : value;
 }
@@ -59,9 +65,7 @@ std::vector<Keyed> keyed(Interpreter& interpreter, const Value& value, const Val
                          bool case_sensitive) {
   std::vector<Keyed> out;
   for (Value& item : interpreter.iterate(value)) {
-    Value key = attribute == nullptr || attribute->is_none()
-                    ? item
-                    : read_path(interpreter, item, *attribute, kNoFallback);
+    Value key = part_of(interpreter, item, attribute);
     interpreter.charge_value(key);
     if (!case_sensitive) key = fold_case(key);
     out.push_back({std::move(key), std::move(item), 0});
@@ -69,7 +73,8 @@ std::vector<Keyed> keyed(Interpreter& interpreter, const Value& value, const Val
   return out;
 }
 
-void sort_keyed(Interpreter& interpreter, std::vector<Keyed>& items, bool reverse) {
+// The list of the items in order.
+Value sorted(Interpreter& interpreter, std::vector<Keyed> items, bool reverse) {
   int64_t weight = 0;
   for (const Keyed& item : items) weight += item.key.weight();
   interpreter.charge_made(weight * static_cast<int64_t>(std::bit_width(items.size()) + 1));
@@ -79,6 +84,9 @@ void sort_keyed(Interpreter& interpreter, std::vector<Keyed>& items, bool revers
     const int order = reverse ? compare(b.key, a.key) : compare(a.key, b.key);
     return order != 0 ? order < 0 : a.position < b.position;
   });
+  std::vector<Value> out;
+  for (Keyed& item : items) out.push_back(std::move(item.item));
+  return Value::list(std::move(out));
 }
 
 // sort takes several attributes, "a,b.c", and orders by the list of their values.
@@ -112,10 +120,7 @@ Value sort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   auto items = attribute == nullptr || attribute->is_none()
                    ? keyed(interpreter, value, nullptr, case_sensitive)
                    : keyed_by_list(interpreter, value, *attribute, case_sensitive);
-  sort_keyed(interpreter, items, reverse);
-  std::vector<Value> out;
-  for (Keyed& item : items) out.push_back(std::move(item.item));
-  return Value::list(std::move(out));
+  return sorted(interpreter, std::move(items), reverse);
 }
 
 Value dictsort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -129,14 +134,11 @@ Value dictsort(Interpreter& interpreter, const Value& value, Arguments& argument
   if (!value.is_dict()) template_fault("dictsort needs a mapping, not " + value.type_name());
   std::vector<Keyed> items;
   for (const auto& [key, item] : value.as_dict().items) {
-    const Value& sorted = by == "key" ? key : item;
-    items.push_back({case_sensitive ? sorted : fold_case(sorted),
+    const Value& order = by == "key" ? key : item;
+    items.push_back({case_sensitive ? order : fold_case(order),
                      Value::list({key, item}, List::Kind::kTuple), 0});
   }
-  sort_keyed(interpreter, items, reverse);
-  std::vector<Value> out;
-  for (Keyed& item : items) out.push_back(std::move(item.item));
-  return Value::list(std::move(out));
+  return sorted(interpreter, std::move(items), reverse);
 }
 
 template <bool Max>
@@ -234,9 +236,7 @@ Value join(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   std::string out;
   bool first = true;
   for (const Value& item : interpreter.iterate(value)) {
-    const Value part = attribute == nullptr || attribute->is_none()
-                           ? item
-                           : read_path(interpreter, item, *attribute, kNoFallback);
+    const Value part = part_of(interpreter, item, attribute);
     interpreter.charge_made(part.weight() + static_cast<int64_t>(separator.size()));
     if (!std::exchange(first, false)) out += separator;
     out += to_text(part);
@@ -324,10 +324,7 @@ Value sum(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   reader.done();
   if (total.is_string()) template_fault("sum() can't sum strings");
   for (const Value& item : interpreter.iterate(value))
-    total = interpreter.binary("+", total,
-                               attribute == nullptr || attribute->is_none()
-                                   ? item
-                                   : read_path(interpreter, item, *attribute, kNoFallback));
+    total = interpreter.binary("+", total, part_of(interpreter, item, attribute));
   return total;
 }
 
@@ -377,13 +374,9 @@ constexpr FilterEntry kFilters[] = {
     {"unique", unique},
 };
 
-const FilterEntry* find_filter(const std::string& name) {
-  const auto by_name = [&](const FilterEntry& entry) { return entry.name == name; };
-  const auto* found = std::find_if(std::begin(kFilters), std::end(kFilters), by_name);
-  if (found != std::end(kFilters)) return found;
-  const auto more = text_filters();
-  const auto other = std::find_if(more.begin(), more.end(), by_name);
-  return other == more.end() ? nullptr : &*other;
+const FilterEntry* find_filter(std::string_view name) {
+  const FilterEntry* found = find_entry<FilterEntry>(kFilters, name);
+  return found != nullptr ? found : find_entry(text_filters(), name);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The filters of two files in one form.
 #pragma once
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,13 @@ struct FilterEntry {
   Value (*filter)(Interpreter&, const Value&, Arguments&);
 };
 
+// The row of that name of a table, or null.
+template <typename Entry>
+const Entry* find_entry(std::span<const Entry> entries, std::string_view name) {
+  const auto found = std::ranges::find(entries, name, &Entry::name);
+  return found == entries.end() ? nullptr : &*found;
+}
+
 // text_filters.cc: those of text and numbers.
 std::span<const FilterEntry> text_filters();
 
@@ -21,6 +29,9 @@ inline std::string text_of(Interpreter& interpreter, const Value& value) {
   interpreter.charge_value(value);
   return to_text(value);
 }
+
+// methods.cc: str.strip of the characters of `chars`, which may be null or None: of whitespace.
+Value strip_text(const std::string& text, const Value* chars, bool left, bool right);
 
 inline void no_arguments(const char* name, Arguments& arguments) {
   ArgumentReader(name, arguments).done();

@@ -144,17 +144,13 @@ void PercentFormatter::directive() {
     c = next();
   }
   for (;; c = next()) {
-    if (c == '-') {
-      spec.minus = true;
-    } else if (c == '0') {
-      spec.zero = true;
-    } else if (c == '+') {
-      spec.plus = true;
-    } else if (c == ' ') {
-      spec.blank = true;
-    } else {
-      break;
-    }
+    bool* flag = c == '-'   ? &spec.minus
+                 : c == '0' ? &spec.zero
+                 : c == '+' ? &spec.plus
+                 : c == ' ' ? &spec.blank
+                            : nullptr;
+    if (flag == nullptr) break;
+    *flag = true;
   }
   if (c == '*' || c == '#') unsupported(std::string("the format flag ") + c);
   spec.width = number(c);

@@ -9,6 +9,15 @@
 #include "text/jinja/lexer.h"
 
 namespace strata::text {
+namespace {
+
+std::shared_ptr<Scope> scope_in(const std::shared_ptr<Scope>& parent) {
+  auto made = std::make_shared<Scope>();
+  made->parent = parent;
+  return made;
+}
+
+}  // namespace
 
 Interpreter::Nested::Nested(Interpreter& in) : interpreter(in) {
   if (interpreter.calls_ >= kMaxCalls) {
@@ -82,11 +91,6 @@ Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& s
   using Kind = Statement::Kind;
   line_ = statement.line;
   charge(1);
-  const auto inner = [&] {
-    auto made = std::make_shared<Scope>();
-    made->parent = scope;
-    return made;
-  };
   switch (statement.kind) {
     case Kind::kText:
       print(statement.text, out);
@@ -112,23 +116,15 @@ Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& s
     case Kind::kCallBlock:
       run_call_block(statement, scope, out);
       break;
-    case Kind::kFilterBlock: {
-      std::string text;
-      run(statement.body, inner(), text);
-      auto holder = inner();
-      holder->names[""] = std::move(text);
-      print_block(evaluate(*statement.expression, holder), out);
+    case Kind::kFilterBlock:
+      print_block(block_value(statement, scope), out);
       break;
-    }
     case Kind::kWith:
       run_with(statement, scope, out);
       break;
-    case Kind::kGeneration: {
-      std::string text;
-      run(statement.body, inner(), text);
-      print(text, out);
+    case Kind::kGeneration:
+      print(block_value(statement, scope).text(), out);
       break;
-    }
     case Kind::kBreak:
       return Flow::kBreak;
     case Kind::kContinue:
@@ -151,8 +147,7 @@ void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, con
   auto loop = std::make_shared<LoopState>();
   for (Value& value : iterate(items)) {
     if (statement.test) {
-      auto inner = std::make_shared<Scope>();
-      inner->parent = scope;
+      const ScopePtr inner = scope_in(scope);
       assign(statement.target, value, *inner, inner);
       if (!evaluate(*statement.test, inner).truthy()) continue;
     }
@@ -164,15 +159,12 @@ void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, con
   loop->loop = statement.recursive ? &statement : nullptr;
   if (statement.recursive) loop->scope = scope;
   if (loop->items.empty()) {
-    auto inner = std::make_shared<Scope>();
-    inner->parent = scope;
-    run(statement.otherwise, inner, out);
+    run(statement.otherwise, scope_in(scope), out);
     return;
   }
   for (; loop->index < loop->items.size(); ++loop->index) {
     charge(1);
-    auto inner = std::make_shared<Scope>();
-    inner->parent = scope;
+    const ScopePtr inner = scope_in(scope);
     inner->names["loop"] = loop;
     assign(statement.target, loop->items[loop->index], *inner, inner);
     if (run(statement.body, inner, out) == Flow::kBreak) break;
@@ -181,28 +173,25 @@ void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, con
   loop->scope.reset();
 }
 
-void Interpreter::run_set(const Statement& statement, const ScopePtr& scope) {
-  if (statement.kind == Statement::Kind::kSet) {
-    assign(statement.target, evaluate(*statement.expression, scope), *scope, scope);
-    return;
-  }
-  auto inner = std::make_shared<Scope>();
-  inner->parent = scope;
+// The text of a statement's body, through its filter where it has one.
+Value Interpreter::block_value(const Statement& statement, const ScopePtr& scope) {
   std::string text;
-  run(statement.body, inner, text);
-  Value value(std::move(text));
-  if (statement.expression) {
-    auto holder = std::make_shared<Scope>();
-    holder->parent = scope;
-    holder->names[""] = std::move(value);
-    value = evaluate(*statement.expression, holder);
-  }
-  assign(statement.target, value, *scope, scope);
+  run(statement.body, scope_in(scope), text);
+  if (!statement.expression) return text;
+  const ScopePtr holder = scope_in(scope);
+  holder->names[""] = std::move(text);
+  return evaluate(*statement.expression, holder);
+}
+
+void Interpreter::run_set(const Statement& statement, const ScopePtr& scope) {
+  const bool is_block = statement.kind == Statement::Kind::kSetBlock;
+  assign(statement.target,
+         is_block ? block_value(statement, scope) : evaluate(*statement.expression, scope), *scope,
+         scope);
 }
 
 void Interpreter::run_with(const Statement& statement, const ScopePtr& scope, std::string& out) {
-  auto inner = std::make_shared<Scope>();
-  inner->parent = scope;
+  const ScopePtr inner = scope_in(scope);
   for (const auto& [target, expression] : statement.bindings)
     assign(target, evaluate(*expression, scope), *inner, scope);
   run(statement.body, inner, out);
@@ -318,8 +307,7 @@ void Interpreter::bind_arguments(const Statement& macro, const std::string& name
 std::string Interpreter::call_macro(const Statement& statement, const std::string& name,
                                     const ScopePtr& scope, Arguments& arguments) {
   const Nested nested(*this);
-  auto inner = std::make_shared<Scope>();
-  inner->parent = scope;
+  const ScopePtr inner = scope_in(scope);
   bind_arguments(statement, name, arguments, inner);
   const int line = line_;
   std::string out;

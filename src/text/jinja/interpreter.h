@@ -86,6 +86,7 @@ class Interpreter {
   void run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level,
                std::string& out);
   void run_set(const Statement& statement, const ScopePtr& scope);
+  Value block_value(const Statement& statement, const ScopePtr& scope);
   void run_with(const Statement& statement, const ScopePtr& scope, std::string& out);
   void run_call_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   void assign(const Target& target, const Value& value, Scope& names, const ScopePtr& lookup);

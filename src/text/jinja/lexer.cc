@@ -60,9 +60,10 @@ class Lexer {
     at_line_start_ = end > pos_ ? text_[end - 1] == '\n' : at_line_start_;
     pos_ = end;
   }
-  void skip_spaces() {
-    advance(text_.size() - py_strip(text_.substr(pos_), {}, true, false).size());
+  [[nodiscard]] size_t behind_spaces(size_t at) const {
+    return text_.size() - py_strip(text_.substr(at), {}, true, false).size();
   }
+  void skip_spaces() { advance(behind_spaces(pos_)); }
 
   void outside();
   void comment();
@@ -143,14 +144,11 @@ void Lexer::comment() {
 
 // {% raw %} ... {% endraw %}, when one begins with the words at `begin`.
 bool Lexer::raw(size_t begin) {
-  const auto skip = [&](size_t at) {
-    return text_.size() - py_strip(text_.substr(at), {}, true, false).size();
-  };
   // The sign and "%}" behind the word; npos when something else is there. Only the end takes '+'.
   const auto tag_end = [&](size_t at, std::string_view word) {
-    at = skip(at);
+    at = behind_spaces(at);
     if (!text_.substr(at).starts_with(word)) return std::string_view::npos;
-    at = skip(at + word.size());
+    at = behind_spaces(at + word.size());
     const std::string_view rest = text_.substr(at);
     const bool ends = rest.starts_with("%}") || rest.starts_with("-%}") ||
                       (word == "endraw" && rest.starts_with("+%}"));
@@ -278,11 +276,7 @@ uint32_t Lexer::escape(std::string_view text, size_t& i) const {
   size_t count = 0;
   if (!octal) ++i;
   for (; count < wanted && i < text.size(); ++count, ++i) {
-    const char c = text[i];
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : 99;
+    const int digit = digit_value(text[i]);
     if (digit >= base) break;
     value = value * static_cast<uint64_t>(base) + static_cast<uint64_t>(digit);
   }

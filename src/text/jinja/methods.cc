@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/py_string.h"
 #include "text/unicode/unicode.h"
@@ -56,6 +57,12 @@ void ArgumentReader::done() {
     template_fault(what_ + ": an argument too many, or one with a name that it does not have");
 }
 
+Value strip_text(const std::string& text, const Value* chars, bool left, bool right) {
+  if (chars == nullptr || chars->is_none()) return py_strip(text, {}, left, right);
+  if (!chars->is_string()) template_fault("strip arg must be None or str");
+  return chars->text().empty() ? text : py_strip(text, chars->text(), left, right);
+}
+
 namespace {
 
 using Method = Value (*)(Interpreter&, const Value&, Arguments&);
@@ -75,13 +82,9 @@ Value strings(std::vector<std::string> parts, Interpreter& interpreter,
 template <bool Left, bool Right>
 Value strip(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("strip()", arguments);
-  const Value* given = reader.next("chars");
+  const Value* chars = reader.next("chars");
   reader.done();
-  if (given == nullptr || given->is_none())
-    return std::string(py_strip(self.text(), {}, Left, Right));
-  if (!given->is_string()) template_fault("strip arg must be None or str");
-  if (given->text().empty()) return self;
-  return std::string(py_strip(self.text(), given->text(), Left, Right));
+  return strip_text(self.text(), chars, Left, Right);
 }
 
 template <bool FromRight>
@@ -400,11 +403,9 @@ Value changed(Interpreter&, const Value& self, Arguments& arguments) {
 
 constexpr Entry kLoopMethods[] = {{"cycle", cycle}, {"changed", changed}};
 
-template <size_t N>
-Method lookup(const Entry (&entries)[N], std::string_view name) {
-  const auto* found =
-      std::find_if(entries, entries + N, [&](const Entry& entry) { return entry.name == name; });
-  return found == entries + N ? nullptr : found->method;
+Method lookup(std::span<const Entry> entries, std::string_view name) {
+  const Entry* found = find_entry(entries, name);
+  return found == nullptr ? nullptr : found->method;
 }
 
 Method find_method(const Value& object, std::string_view name) {
@@ -414,36 +415,6 @@ Method find_method(const Value& object, std::string_view name) {
   if (object.is_sequence()) return lookup(kListMethods, name);
   return nullptr;
 }
-
-// What Python has and the sandbox forbids or this interpreter lacks: silence would print nothing
-// instead.
-void refuse_method(const Value& object, const std::string& name) {
-  constexpr std::string_view kForbidden[] = {"append", "clear",      "extend",  "insert",
-                                             "pop",    "remove",     "reverse", "sort",
-                                             "update", "setdefault", "popitem"};
-  constexpr std::string_view kMissing[] = {"casefold", "encode",       "expandtabs",  "format_map",
-                                           "isascii",  "isidentifier", "isprintable", "istitle",
-                                           "swapcase", "translate",    "maketrans",   "fromkeys"};
-  const bool container = object.is_dict() || (object.is_list() && object.is_sequence());
-  if (container &&
-      std::find(std::begin(kForbidden), std::end(kForbidden), name) != std::end(kForbidden) &&
-      (object.is_list() || name == "clear" || name == "pop" || name == "popitem" ||
-       name == "setdefault" || name == "update"))
-    template_fault("access to attribute '" + name + "' of '" + object.type_name() +
-                   "' object is unsafe.");
-  if ((object.is_string() || (object.is_dict() && name == "fromkeys")) &&
-      std::find(std::begin(kMissing), std::end(kMissing), name) != std::end(kMissing))
-    throw Error(ErrorCode::kUnsupported,
-                "the method '" + name + "' of " + object.type_name() + " is not supported");
-}
-
-}  // namespace
-
-bool has_method(const Value& object, const std::string& name) {
-  return find_method(object, name) != nullptr;
-}
-
-namespace {
 
 // A |safe string makes |safe strings, and escapes what it takes in: only what needs no escape is
 // done.
@@ -465,6 +436,10 @@ Value call_on_safe(Interpreter& interpreter, const Value& object, const std::str
 
 }  // namespace
 
+bool has_method(const Value& object, const std::string& name) {
+  return find_method(object, name) != nullptr;
+}
+
 Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
                   Arguments& arguments) {
   for (const Value& value : arguments.positional) interpreter.charge_value(value);
@@ -478,6 +453,28 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
   return find_method(object, name)(interpreter, object, arguments);
 }
 
+// What Python has and the sandbox forbids or this interpreter lacks: silence would print nothing
+// instead.
+void refuse_attribute(const Value& object, const std::string& name) {
+  constexpr std::string_view kForbidden[] = {"append", "clear",      "extend",  "insert",
+                                             "pop",    "remove",     "reverse", "sort",
+                                             "update", "setdefault", "popitem"};
+  constexpr std::string_view kMissing[] = {"casefold", "encode",       "expandtabs",  "format_map",
+                                           "isascii",  "isidentifier", "isprintable", "istitle",
+                                           "swapcase", "translate",    "maketrans",   "fromkeys"};
+  const bool container = object.is_dict() || (object.is_list() && object.is_sequence());
+  if (container &&
+      std::find(std::begin(kForbidden), std::end(kForbidden), name) != std::end(kForbidden) &&
+      (object.is_list() || name == "clear" || name == "pop" || name == "popitem" ||
+       name == "setdefault" || name == "update"))
+    template_fault("access to attribute '" + name + "' of '" + object.type_name() +
+                   "' object is unsafe.");
+  if ((object.is_string() || (object.is_dict() && name == "fromkeys")) &&
+      std::find(std::begin(kMissing), std::end(kMissing), name) != std::end(kMissing))
+    throw Error(ErrorCode::kUnsupported,
+                "the method '" + name + "' of " + object.type_name() + " is not supported");
+}
+
 Value bound_method(const Value& object, const std::string& name) {
   auto function = std::make_shared<Function>();
   function->name = name;
@@ -488,7 +485,5 @@ Value bound_method(const Value& object, const std::string& name) {
   };
   return function;
 }
-
-void refuse_attribute(const Value& object, const std::string& name) { refuse_method(object, name); }
 
 }  // namespace strata::text

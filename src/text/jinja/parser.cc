@@ -38,18 +38,14 @@ Statement Parser::statement() {
   const int line = peek().line;
   const std::string word = expect_name();
   Statement out;
-  if (word == "for") {
-    out = for_statement();
-  } else if (word == "if") {
-    out = if_statement();
-  } else if (word == "set") {
-    out = set_statement();
-  } else if (word == "macro") {
-    out = macro_statement();
-  } else if (word == "call") {
-    out = call_statement();
-  } else if (word == "with") {
-    out = with_statement();
+  constexpr std::pair<std::string_view, Statement (Parser::*)()> kStatements[] = {
+      {"for", &Parser::for_statement},   {"if", &Parser::if_statement},
+      {"set", &Parser::set_statement},   {"macro", &Parser::macro_statement},
+      {"call", &Parser::call_statement}, {"with", &Parser::with_statement}};
+  const auto* known =
+      std::ranges::find(kStatements, word, [](const auto& row) { return row.first; });
+  if (known != std::end(kStatements)) {
+    out = (this->*known->second)();
   } else if (word == "filter") {
     out.kind = Statement::Kind::kFilterBlock;
     out.expression = filter_chain(nullptr, true);

@@ -51,6 +51,72 @@ bool is_line_end(uint32_t c) {
          c == 0x2029;
 }
 
+// The first letter of each word in title case, the rest lower. A word is what is cased, or all.
+std::string with_titles(std::string_view text, bool is_one_word) {
+  std::string out;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = next_code_point(text, pos);
+    if (in_word) {
+      append_utf8(out, lower_at(text, begin, pos, c));
+    } else {
+      append_upper(out, c, true);
+    }
+    in_word = is_one_word || is_cased(c);
+  }
+  return out;
+}
+
+bool passes(CharTest test, uint32_t c) {
+  const auto kind = category(c);
+  const bool decimal = kind == UTF8PROC_CATEGORY_ND;
+  const bool numeric = decimal || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
+  switch (test) {
+    case CharTest::kAlpha:
+      return is_letter(c);
+    case CharTest::kDigit:
+      // Superscripts and circled digits are digits too, fractions and Roman numerals are not.
+      return decimal || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0x2070 && c <= 0x2089) ||
+             (c >= 0x2460 && c <= 0x2468);
+    case CharTest::kDecimal:
+      return decimal;
+    case CharTest::kNumeric:
+      return numeric;
+    case CharTest::kAlnum:
+      return is_letter(c) || numeric;
+    case CharTest::kSpace:
+      return py_is_space(c);
+    case CharTest::kLower:
+      return kind != UTF8PROC_CATEGORY_LU && kind != UTF8PROC_CATEGORY_LT;
+    case CharTest::kUpper:
+      return kind != UTF8PROC_CATEGORY_LL && kind != UTF8PROC_CATEGORY_LT;
+  }
+  return false;
+}
+
+std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits, bool from_right) {
+  std::vector<std::string> out;
+  text = py_strip(text, {}, !from_right, from_right);
+  while (!py_strip(text, {}, true, true).empty()) {
+    if (max_splits >= 0 && static_cast<int64_t>(out.size()) == max_splits) {
+      out.emplace_back(text);
+      break;
+    }
+    size_t pos = from_right ? text.size() : 0;
+    while (from_right ? pos > 0 : pos < text.size()) {
+      size_t start = from_right ? previous_start(text, pos) : pos;
+      size_t next = start;
+      if (py_is_space(next_code_point(text, next))) break;
+      pos = from_right ? start : next;
+    }
+    out.emplace_back(from_right ? text.substr(pos) : text.substr(0, pos));
+    text = from_right ? text.substr(0, pos) : text.substr(pos);
+    text = py_strip(text, {}, !from_right, from_right);
+  }
+  return out;
+}
+
 }  // namespace
 
 bool py_is_space(uint32_t c) {
@@ -99,35 +165,9 @@ std::string py_upper(std::string_view text) {
   return out;
 }
 
-std::string py_capitalize(std::string_view text) {
-  std::string out;
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t begin = pos;
-    const uint32_t c = next_code_point(text, pos);
-    if (begin == 0) {
-      append_upper(out, c, true);
-    } else {
-      append_utf8(out, lower_at(text, begin, pos, c));
-    }
-  }
-  return out;
-}
+std::string py_capitalize(std::string_view text) { return with_titles(text, true); }
 
-std::string py_title(std::string_view text) {
-  std::string out;
-  bool in_word = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t begin = pos;
-    const uint32_t c = next_code_point(text, pos);
-    if (in_word) {
-      append_utf8(out, lower_at(text, begin, pos, c));
-    } else {
-      append_upper(out, c, true);
-    }
-    in_word = is_cased(c);
-  }
-  return out;
-}
+std::string py_title(std::string_view text) { return with_titles(text, false); }
 
 std::string jinja_title(std::string_view text) {
   std::string out;
@@ -151,32 +191,6 @@ std::string jinja_title(std::string_view text) {
   finish(text.size());
   return out;
 }
-
-namespace {
-
-std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits, bool from_right) {
-  std::vector<std::string> out;
-  text = py_strip(text, {}, !from_right, from_right);
-  while (!py_strip(text, {}, true, true).empty()) {
-    if (max_splits >= 0 && static_cast<int64_t>(out.size()) == max_splits) {
-      out.emplace_back(text);
-      break;
-    }
-    size_t pos = from_right ? text.size() : 0;
-    while (from_right ? pos > 0 : pos < text.size()) {
-      size_t start = from_right ? previous_start(text, pos) : pos;
-      size_t next = start;
-      if (py_is_space(next_code_point(text, next))) break;
-      pos = from_right ? start : next;
-    }
-    out.emplace_back(from_right ? text.substr(pos) : text.substr(0, pos));
-    text = from_right ? text.substr(0, pos) : text.substr(pos);
-    text = py_strip(text, {}, !from_right, from_right);
-  }
-  return out;
-}
-
-}  // namespace
 
 std::vector<std::string> py_split(std::string_view text, std::string_view separator,
                                   int64_t max_splits, bool from_right) {
@@ -282,44 +296,11 @@ bool py_is(std::string_view text, CharTest test) {
   bool any_cased = false;
   for (size_t pos = 0; pos < text.size();) {
     const uint32_t c = next_code_point(text, pos);
-    const auto kind = category(c);
-    const bool decimal = kind == UTF8PROC_CATEGORY_ND;
-    const bool numeric = decimal || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
-    // Superscripts and circled digits are digits too, fractions and Roman numerals are not.
-    const bool digit = decimal || c == 0xB2 || c == 0xB3 || c == 0xB9 ||
-                       (c >= 0x2070 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468);
     any_cased = any_cased || is_cased(c);
-    bool holds = true;
-    switch (test) {
-      case CharTest::kAlpha:
-        holds = is_letter(c);
-        break;
-      case CharTest::kDigit:
-        holds = digit;
-        break;
-      case CharTest::kDecimal:
-        holds = decimal;
-        break;
-      case CharTest::kNumeric:
-        holds = numeric;
-        break;
-      case CharTest::kAlnum:
-        holds = is_letter(c) || numeric;
-        break;
-      case CharTest::kSpace:
-        holds = py_is_space(c);
-        break;
-      case CharTest::kLower:
-        holds = kind != UTF8PROC_CATEGORY_LU && kind != UTF8PROC_CATEGORY_LT;
-        break;
-      case CharTest::kUpper:
-        holds = kind != UTF8PROC_CATEGORY_LL && kind != UTF8PROC_CATEGORY_LT;
-        break;
-    }
-    if (!holds) return false;
+    if (!passes(test, c)) return false;
   }
-  if (test == CharTest::kLower || test == CharTest::kUpper) return any_cased;
-  return !text.empty();
+  const bool of_case = test == CharTest::kLower || test == CharTest::kUpper;
+  return of_case ? any_cased : !text.empty();
 }
 
 }  // namespace strata::text

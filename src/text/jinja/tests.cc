@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/py_string.h"
 
@@ -153,18 +154,12 @@ constexpr Entry kTests[] = {
     {"upper", is_case<CharTest::kUpper>},
 };
 
-const Entry* find_test(const std::string& name) {
-  const auto* found = std::find_if(std::begin(kTests), std::end(kTests),
-                                   [&](const Entry& entry) { return entry.name == name; });
-  return found == std::end(kTests) ? nullptr : found;
-}
-
 }  // namespace
 
-bool has_test(const std::string& name) { return find_test(name) != nullptr; }
+bool has_test(const std::string& name) { return find_entry<Entry>(kTests, name) != nullptr; }
 
 bool Interpreter::test(const std::string& name, const Value& value, Arguments& arguments) {
-  const Entry* entry = find_test(name);
+  const Entry* entry = find_entry<Entry>(kTests, name);
   if (entry == nullptr)
     throw Error(ErrorCode::kUnsupported, "the test '" + name + "' is not supported");
   charge(1);

@@ -51,11 +51,7 @@ Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("trim", arguments);
   const Value* chars = reader.next("chars");
   reader.done();
-  const std::string text = text_of(interpreter, value);
-  if (chars == nullptr || chars->is_none()) return std::string(py_strip(text, {}, true, true));
-  if (!chars->is_string()) template_fault("strip arg must be None or str");
-  if (chars->text().empty()) return text;
-  return std::string(py_strip(text, chars->text(), true, true));
+  return strip_text(text_of(interpreter, value), chars, true, true);
 }
 
 template <std::string (*Change)(std::string_view)>
@@ -139,21 +135,20 @@ Value absolute(Interpreter& interpreter, const Value& value, Arguments& argument
   return compare(value, int64_t{0}) < 0 ? interpreter.binary("-", int64_t{0}, value) : value;
 }
 
-bool has_foreign_digit(std::string_view text) {
+void refuse_foreign_digits(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     if (next_code_point(text, pos) < 0x80) continue;
-    if (py_is(text.substr(begin, pos - begin), CharTest::kDecimal)) return true;
+    if (py_is(text.substr(begin, pos - begin), CharTest::kDecimal))
+      throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
   }
-  return false;
 }
 
 // An int of what Python's int() takes: digits with single underscores between, a sign, blanks
 // around.
 bool parse_int(std::string_view text, int64_t base, int64_t& out) {
   text = py_strip(text, {}, true, true);
-  if (has_foreign_digit(text))
-    throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
+  refuse_foreign_digits(text);
   std::string digits;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool between = i > 0 && i + 1 < text.size() && text[i - 1] != '_' &&
@@ -169,10 +164,7 @@ bool parse_int(std::string_view text, int64_t base, int64_t& out) {
   if (digits.empty()) return false;
   int64_t value = 0;
   for (const char c : digits) {
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'z' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'Z' ? c - 'A' + 10
-                                             : 99;
+    const int digit = digit_value(c);
     if (digit >= base) return false;
     if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value))
       throw Error(ErrorCode::kUnsupported, "an integer that does not fit 64 bits is not supported");
@@ -183,8 +175,7 @@ bool parse_int(std::string_view text, int64_t base, int64_t& out) {
 
 bool parse_float(std::string_view text, double& out) {
   const std::string_view stripped = py_strip(text, {}, true, true);
-  if (has_foreign_digit(stripped))
-    throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
+  refuse_foreign_digits(stripped);
   const auto digit_at = [&](size_t i) {
     return i < stripped.size() && stripped[i] >= '0' && stripped[i] <= '9';
   };

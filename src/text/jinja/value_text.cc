@@ -19,11 +19,7 @@ std::string hex(uint32_t value, int digits) {
 }
 
 bool is_printable(uint32_t c) {
-  static const CodePointSet hidden = [] {
-    Ranges ranges = property_ranges("C");
-    ranges = unite(ranges, property_ranges("Z"));
-    return CodePointSet(ranges);
-  }();
+  static const CodePointSet hidden(unite(property_ranges("C"), property_ranges("Z")));
   return c == ' ' || !hidden.contains(c);
 }
 
@@ -38,12 +34,8 @@ std::string string_repr(std::string_view text) {
     if (c == static_cast<uint32_t>(quote) || c == '\\') {
       out += '\\';
       out += static_cast<char>(c);
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
     } else if (is_printable(c)) {
       out += text.substr(begin, pos - begin);
     } else if (c < 0x100) {

@@ -19,6 +19,7 @@ struct CategoryRun {
 struct CodePointRange {
   uint32_t first;
   uint32_t last;
+  bool operator==(const CodePointRange&) const = default;
 };
 
 struct NamedRanges {
