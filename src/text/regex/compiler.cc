@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tree -> Regex::Program.
+#include <algorithm>
+
 #include "base/error.h"
 #include "text/regex/tree.h"
 
@@ -30,19 +32,11 @@ class Compiler {
   [[nodiscard]] uint32_t here() const { return static_cast<uint32_t>(program_.code.size()); }
 
   uint32_t add_set(const Ranges& ranges) {
-    for (size_t i = 0; i < set_ranges_.size(); ++i) {
-      if (equal(set_ranges_[i], ranges)) return static_cast<uint32_t>(i);
-    }
+    const auto known = std::find(set_ranges_.begin(), set_ranges_.end(), ranges);
+    if (known != set_ranges_.end()) return static_cast<uint32_t>(known - set_ranges_.begin());
     program_.sets.emplace_back(ranges);
     set_ranges_.push_back(ranges);
     return static_cast<uint32_t>(program_.sets.size() - 1);
-  }
-
-  static bool equal(const Ranges& a, const Ranges& b) {
-    if (a.size() != b.size()) return false;
-    for (size_t i = 0; i < a.size(); ++i)
-      if (a[i].first != b[i].first || a[i].last != b[i].last) return false;
-    return true;
   }
 
   void emit(const Node& node);
@@ -111,9 +105,7 @@ void Compiler::emit_enclosed(const Node& node, Regex::Op op) {
 }
 
 void Compiler::emit_repeat(const Node& node) {
-  const Node* inner = &node.children[0];
-  while (inner->kind == Node::Kind::kConcat && inner->children.size() == 1)
-    inner = &inner->children[0];
+  const Node* inner = &unwrapped(node.children[0]);
   if (inner->kind == Node::Kind::kSet) {
     const Regex::Op op = node.greed == Greed::kGreedy ? Regex::Op::kGreedy
                          : node.greed == Greed::kLazy ? Regex::Op::kLazy

@@ -72,15 +72,14 @@ class Parser {
   Node escape_atom();
   Ranges char_class();
   Ranges class_item();
+  // \s, \d, \w, \p{..}, and what they are not by their capitals; false of other letters.
   bool shorthand(uint32_t c, Ranges& out);
-  Ranges property(bool negate);
+  Ranges property();
   uint32_t escape_code_point(uint32_t c);
   uint32_t hex(int min_digits, int max_digits);
   Ranges literal(uint32_t first, uint32_t last);
-  Node set_node(Ranges ranges) {
-    Node node{.kind = Node::Kind::kSet};
-    node.set = std::move(ranges);
-    return node;
+  static Node set_node(Ranges ranges) {
+    return {.kind = Node::Kind::kSet, .set = std::move(ranges)};
   }
 
   std::string_view text_;
@@ -173,9 +172,8 @@ Node Parser::atom() {
   if (at("(")) return group();
   if (at("[")) return set_node(char_class());
   if (at("\\")) return escape_atom();
-  Node assert_node{.kind = Node::Kind::kAssert};
-  if (take("^")) return assert_node.assertion = Regex::Assertion::kLineBegin, assert_node;
-  if (take("$")) return assert_node.assertion = Regex::Assertion::kLineEnd, assert_node;
+  if (take("^")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineBegin};
+  if (take("$")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineEnd};
   if (take(".")) return set_node(complement({{'\n', '\n'}}));
   if (at("*") || at("+") || at("?")) fail("a repeat of nothing");
   const uint32_t c = next();
@@ -209,11 +207,9 @@ Node Parser::group() {
   ignore_case_ = outer_case;
   if (!take(")")) fail("a group without ')'");
   if (node.kind == Node::Kind::kBehind) {
-    Node* inner = &node.children[0];
-    while (inner->kind == Node::Kind::kConcat && inner->children.size() == 1)
-      inner = &inner->children[0];
-    if (inner->kind != Node::Kind::kSet) fail("lookbehind over more than one character");
-    node.set = inner->set;
+    const Node& inner = unwrapped(node.children[0]);
+    if (inner.kind != Node::Kind::kSet) fail("lookbehind over more than one character");
+    node.set = inner.set;
   }
   return node;
 }
@@ -245,31 +241,29 @@ Node Parser::escape_atom() {
 }
 
 bool Parser::shorthand(uint32_t c, Ranges& out) {
-  switch (c) {
+  switch (c | 0x20) {
     case 's':
-      return out = space_ranges(), true;
-    case 'S':
-      return out = complement(space_ranges()), true;
+      out = space_ranges();
+      break;
     case 'd':
-      return out = property_ranges("Nd"), true;
-    case 'D':
-      return out = complement(property_ranges("Nd")), true;
+      out = property_ranges("Nd");
+      break;
     case 'w':
-      return out = word_ranges(), true;
-    case 'W':
-      return out = complement(word_ranges()), true;
+      out = word_ranges();
+      break;
     case 'p':
-      return out = property(false), true;
-    case 'P':
-      return out = property(true), true;
+      out = property();
+      break;
     default:
       return false;
   }
+  if (c <= 'Z') out = complement(out);
+  return true;
 }
 
-Ranges Parser::property(bool negate) {
+Ranges Parser::property() {
   if (!take("{")) fail("\\p without {name}");
-  if (take("^")) negate = !negate;
+  const bool negate = take("^");
   const size_t end = text_.find('}', pos_);
   if (end == std::string_view::npos) fail("\\p{ without }");
   const std::string_view name = text_.substr(pos_, end - pos_);
@@ -283,12 +277,8 @@ uint32_t Parser::hex(int min_digits, int max_digits) {
   uint32_t value = 0;
   int count = 0;
   for (; count < max_digits && pos_ < text_.size(); ++count, ++pos_) {
-    const char c = text_[pos_];
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-    if (digit < 0) break;
+    const int digit = digit_value(text_[pos_]);
+    if (digit >= 16) break;
     value = value * 16 + static_cast<uint32_t>(digit);
   }
   if (count < min_digits || value > kMaxCodePoint || (value >= 0xD800 && value < 0xE000))
@@ -297,21 +287,10 @@ uint32_t Parser::hex(int min_digits, int max_digits) {
 }
 
 uint32_t Parser::escape_code_point(uint32_t c) {
+  constexpr std::string_view kLetters = "nrtfvae", kValues = "\n\r\t\f\v\a\x1B";
+  const size_t simple = c < 128 ? kLetters.find(static_cast<char>(c)) : std::string_view::npos;
+  if (simple != std::string_view::npos) return static_cast<uint32_t>(kValues[simple]);
   switch (c) {
-    case 'n':
-      return '\n';
-    case 'r':
-      return '\r';
-    case 't':
-      return '\t';
-    case 'f':
-      return '\f';
-    case 'v':
-      return '\v';
-    case 'a':
-      return '\a';
-    case 'e':
-      return 0x1B;
     case 'u':
       return hex(4, 4);
     case 'x': {

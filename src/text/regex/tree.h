@@ -24,6 +24,12 @@ struct RegexNode {
   Regex::Assertion assertion = Regex::Assertion::kBegin;
 };
 
+// What a concatenation of one stands for.
+inline const RegexNode& unwrapped(const RegexNode& node) {
+  const bool wraps = node.kind == RegexNode::Kind::kConcat && node.children.size() == 1;
+  return wraps ? unwrapped(node.children[0]) : node;
+}
+
 RegexNode parse_regex(std::string_view pattern, const std::string& where);
 Regex::Program compile_regex_tree(const RegexNode& node, const std::string& where);
 
