@@ -31,8 +31,6 @@ struct BpeScratch {
     int32_t next;
   };
   std::vector<BpeSymbol> symbols;
-  std::vector<uint32_t> ranks;
-  std::vector<int32_t> merged;
   std::vector<Candidate> heap;
   std::vector<Link> links;
   uint64_t heap_operations = 0;  // comparisons made by the heap, summed over calls

@@ -18,12 +18,8 @@ std::optional<char> fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   int value = 0;
   for (const char c : token.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-    if (digit < 0) return std::nullopt;
-    value = value * 16 + digit;
+    if (digit_value(c) >= 16) return std::nullopt;
+    value = value * 16 + digit_value(c);
   }
   return static_cast<char>(value);
 }

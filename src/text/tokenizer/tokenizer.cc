@@ -83,6 +83,13 @@ AlignedText sanitize(std::string_view text, bool tracked) {
   return out;
 }
 
+void check_size(std::string_view text) {
+  if (text.size() > Tokenizer::kMaxTextBytes)
+    throw Error(ErrorCode::kResourceExhausted,
+                "tokenizer: a text of " + std::to_string(text.size()) + " bytes; at most " +
+                    std::to_string(Tokenizer::kMaxTextBytes) + " are encoded at once");
+}
+
 }  // namespace
 
 Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
@@ -166,9 +173,7 @@ bool Tokenizer::Impl::encode_normalized(const AlignedText& text, bool at_start, 
           spec.pre_tokenizer, text, {part.begin, part.end}, at_start && part.begin == 0,
           [&](const AlignedText& of, Piece piece) { return encode_piece(of, piece, run); });
     }
-    run.out.ids.push_back(part.id);
-    if (run.tracked) run.out.spans.push_back({text.map[part.begin], text.map[part.end]});
-    return !run.has_more_than_wanted();
+    return run.put(part.id, run.tracked ? Span{text.map[part.begin], text.map[part.end]} : Span());
   });
 }
 
@@ -178,9 +183,7 @@ bool Tokenizer::Impl::encode(std::string_view text, Run& run) const {
       const std::string_view some = text.substr(part.begin, part.end - part.begin);
       return encode_normalized(normalized(some, part.begin, run), part.begin == 0, run);
     }
-    run.out.ids.push_back(part.id);
-    if (run.tracked) run.out.spans.push_back({part.begin, part.end});
-    return !run.has_more_than_wanted();
+    return run.put(part.id, {part.begin, part.end});
   });
 }
 
@@ -199,17 +202,6 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   return Tokenizer(std::make_shared<const Impl>(parse_tokenizer_json(json, where), where));
 }
 
-namespace {
-
-void check_size(std::string_view text) {
-  if (text.size() > Tokenizer::kMaxTextBytes)
-    throw Error(ErrorCode::kResourceExhausted,
-                "tokenizer: a text of " + std::to_string(text.size()) + " bytes; at most " +
-                    std::to_string(Tokenizer::kMaxTextBytes) + " are encoded at once");
-}
-
-}  // namespace
-
 bool Tokenizer::Impl::encode_ids(std::string_view text, bool add_special, Run& run) const {
   check_size(text);
   std::string sanitized;
@@ -225,7 +217,7 @@ bool Tokenizer::Impl::encode_ids(std::string_view text, bool add_special, Run& r
   if (add_special) ids = added.before;
   if (!encode(text, run)) return false;
   if (add_special) ids.insert(ids.end(), added.after.begin(), added.after.end());
-  return !run.has_more_than_wanted();
+  return ids.size() <= run.most;
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special,

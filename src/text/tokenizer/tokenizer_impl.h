@@ -34,7 +34,12 @@ struct Tokenizer::Impl {
       piece = std::max(piece, of_piece);
       (*hold)(base + texts + piece * Bpe::kScratch);
     }
-    [[nodiscard]] bool has_more_than_wanted() const { return out.ids.size() > most; }
+    // False: there are more tokens than wanted.
+    bool put(int32_t id, Span span) {
+      out.ids.push_back(id);
+      if (tracked) out.spans.push_back(span);
+      return out.ids.size() <= most;
+    }
   };
   // False: there are more tokens than run.most.
   bool encode(std::string_view text, Run& run) const;
