@@ -50,28 +50,24 @@ void read_tokens(const JsonField& config, Variables& out) {
   }
 }
 
-struct Source {
-  std::string text;
-  bool found = false;
-};
-
 // The field holds one template, or a list of named ones.
-void read_field(const JsonField& config, Source& main, Source& tool_use) {
+void read_field(const JsonField& config, std::optional<std::string>& main,
+                std::optional<std::string>& tool_use) {
   if (!config.has("chat_template")) return;
   const JsonField field = config.at("chat_template");
   if (field.value().is_string()) {
-    main = {field.string(), true};
+    main = field.string();
     return;
   }
   for (size_t i = 0; i < field.array().size(); ++i) {
     const std::string name = field.item(i).at("name").string();
-    Source source{field.item(i).at("template").string(), true};
+    std::string source = field.item(i).at("template").string();
     if (name == "default")
       main = std::move(source);
     else if (name == "tool_use")
       tool_use = std::move(source);
   }
-  if (!main.found && !tool_use.found) field.fail("no template named 'default'");
+  if (!main && !tool_use) field.fail("no template named 'default'");
 }
 
 // transformers gives templates without null members, and reasoning under all its names.
@@ -103,17 +99,58 @@ struct BuiltIn {
 constexpr BuiltIn kBuiltIn[] = {
     {"deepseek_v4", render_deepseek_v4, "<think> </think> \uff5cDSML\uff5c reasoning_effort"}};
 
+std::optional<boost::json::value> find_json(const ModelTexts& texts, std::string_view name) {
+  const auto text = texts.find(name, ChatTemplate::kMaxFileBytes);
+  return text ? std::optional(parse_json(*text, texts.where(name))) : std::nullopt;
+}
+
 const BuiltIn* find_built_in(const ModelTexts& texts) {
-  const std::string path = texts.where("config.json");
-  const auto text = texts.find("config.json", ChatTemplate::kMaxFileBytes);
-  if (!text) return nullptr;
-  const auto value = parse_json(*text, path);
-  const JsonField config(value, path);
-  if (!value.is_object() || !config.has("model_type")) return nullptr;
+  const auto value = find_json(texts, "config.json");
+  if (!value || !value->is_object()) return nullptr;
+  const JsonField config(*value, texts.where("config.json"));
+  if (!config.has("model_type")) return nullptr;
   const std::string type = config.at("model_type").string();
   const auto* found = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
                                    [&](const BuiltIn& row) { return row.model_type == type; });
   return found == std::end(kBuiltIn) ? nullptr : found;
+}
+
+Value read_messages(const std::string& json) {
+  const Value messages = Value::from_json(json, "messages");
+  if (!messages.is_list() || messages.as_list().items.empty())
+    throw Error(ErrorCode::kInvalidArgument, "messages: wanted a list with at least one message");
+  std::vector<Value> prepared;
+  for (const Value& message : messages.as_list().items)
+    prepared.push_back(prepare_message(message, prepared.size()));
+  return Value::list(std::move(prepared));
+}
+
+// None without any.
+Value read_tools(const std::string& json) {
+  const Value tools = json.empty() ? Value() : Value::from_json(json, "tools");
+  if (!tools.is_none() && !tools.is_list())
+    throw Error(ErrorCode::kInvalidArgument, "tools: got " + tools.type_name() + ", wanted a list");
+  for (size_t i = 0; tools.is_list() && i < tools.as_list().items.size(); ++i)
+    if (!tools.as_list().items[i].is_dict())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "tools[" + std::to_string(i) + "]: wanted an object, the tool's JSON schema");
+  return tools;
+}
+
+void add_vars(const std::string& json, Variables& variables) {
+  if (json.empty()) return;
+  const Value vars = Value::from_json(json, "vars");
+  if (!vars.is_dict())
+    throw Error(ErrorCode::kInvalidArgument,
+                "vars: got " + vars.type_name() + ", wanted an object");
+  for (const auto& [key, value] : vars.as_dict().items) {
+    for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
+      if (key.text() == name)
+        throw Error(ErrorCode::kInvalidArgument,
+                    "vars: '" + key.text() + "' has its own place in a request");
+    }
+    variables.emplace_back(key.text(), value);
+  }
 }
 
 }  // namespace
@@ -150,75 +187,43 @@ std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
   constexpr std::string_view kToolUse = "additional_chat_templates/tool_use.jinja";
   const std::string config_path = texts.where(kConfig);
   auto impl = std::make_shared<Impl>();
-  Source main;
-  Source tool_use;
+  std::optional<std::string> main, tool_use;
   bool has_decoder = false;
-  if (const auto text = texts.find(kConfig, kMaxFileBytes)) {
-    const auto value = parse_json(*text, config_path);
-    const JsonField config(value, config_path);
+  if (const auto value = find_json(texts, kConfig)) {
+    const JsonField config(*value, config_path);
     has_decoder = config.has("added_tokens_decoder");
     read_tokens(config, impl->tokens);
     read_field(config, main, tool_use);
   }
   // Only directories from before added_tokens_decoder are read with this file.
-  const auto map = has_decoder ? std::nullopt : texts.find(kMap, kMaxFileBytes);
-  if (map) {
-    const auto value = parse_json(*map, texts.where(kMap));
-    read_tokens({value, texts.where(kMap)}, impl->tokens);
-  }
+  const auto map = has_decoder ? std::nullopt : find_json(texts, kMap);
+  if (map) read_tokens({*map, texts.where(kMap)}, impl->tokens);
   // Files take the place of the whole field.
   if (auto text = texts.find(kTemplate, kMaxFileBytes)) {
-    main = {std::move(*text), true};
-    tool_use = {};
-    auto other = texts.find(kToolUse, kMaxFileBytes);
-    if (other) tool_use = {std::move(*other), true};
+    main = std::move(text);
+    tool_use = texts.find(kToolUse, kMaxFileBytes);
   }
-  if (!main.found && !tool_use.found) {
+  if (!main && !tool_use) {
     impl->built_in = find_built_in(texts);
     if (impl->built_in == nullptr) return std::nullopt;
     return ChatTemplate(std::move(impl));
   }
-  if (!main.found)
+  if (!main)
     throw Error(ErrorCode::kUnsupported,
                 config_path + ": chat_template: only 'tool_use' is there, 'default' is wanted");
-  impl->program = parse_template(checked_utf8(main.text, texts.where(kTemplate)));
-  if (tool_use.found)
-    impl->tool_use = parse_template(checked_utf8(tool_use.text, texts.where(kToolUse)));
-  impl->source = main.text + tool_use.text;
+  impl->program = parse_template(checked_utf8(*main, texts.where(kTemplate)));
+  if (tool_use) impl->tool_use = parse_template(checked_utf8(*tool_use, texts.where(kToolUse)));
+  impl->source = *main + tool_use.value_or("");
   return ChatTemplate(std::move(impl));
 }
 
 std::string ChatTemplate::render(const ChatRequest& request) const {
-  const Value messages = Value::from_json(request.messages, "messages");
-  if (!messages.is_list() || messages.as_list().items.empty())
-    throw Error(ErrorCode::kInvalidArgument, "messages: wanted a list with at least one message");
-  std::vector<Value> prepared;
-  for (const Value& message : messages.as_list().items)
-    prepared.push_back(prepare_message(message, prepared.size()));
+  const Value messages = read_messages(request.messages);
+  const Value tools = read_tools(request.tools);
   Variables variables = impl_->tokens;
-  const Value tools = request.tools.empty() ? Value() : Value::from_json(request.tools, "tools");
-  if (!tools.is_none() && !tools.is_list())
-    throw Error(ErrorCode::kInvalidArgument, "tools: got " + tools.type_name() + ", wanted a list");
-  for (size_t i = 0; tools.is_list() && i < tools.as_list().items.size(); ++i)
-    if (!tools.as_list().items[i].is_dict())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "tools[" + std::to_string(i) + "]: wanted an object, the tool's JSON schema");
-  if (!request.vars.empty()) {
-    const Value vars = Value::from_json(request.vars, "vars");
-    if (!vars.is_dict())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "vars: got " + vars.type_name() + ", wanted an object");
-    for (const auto& [key, value] : vars.as_dict().items) {
-      for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
-        if (key.text() == name)
-          throw Error(ErrorCode::kInvalidArgument,
-                      "vars: '" + key.text() + "' has its own place in a request");
-      }
-      variables.emplace_back(key.text(), value);
-    }
-  }
+  add_vars(request.vars, variables);
   if (impl_->built_in != nullptr) {
-    return impl_->built_in->render({.messages = Value::list(std::move(prepared)),
+    return impl_->built_in->render({.messages = messages,
                                     .tools = tools,
                                     .variables = std::move(variables),
                                     .add_generation_prompt = request.add_generation_prompt});
@@ -227,7 +232,7 @@ std::string ChatTemplate::render(const ChatRequest& request) const {
     return item.first == "documents";
   });
   if (!has_documents) variables.emplace_back("documents", Value());
-  variables.emplace_back("messages", Value::list(std::move(prepared)));
+  variables.emplace_back("messages", messages);
   variables.emplace_back("tools", tools);
   variables.emplace_back("add_generation_prompt", request.add_generation_prompt);
   const bool with_tools = !tools.is_none() && impl_->tool_use.has_value();
