@@ -38,6 +38,20 @@ Fault fault_of(const std::string& source) {
   return {};
 }
 
+// Gives little text, or a fault with its line, and soon.
+void expect_bounded(const std::string& source) {
+  const std::string what = source.substr(0, 200);
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    EXPECT_LT(render(source).size(), 100u) << what;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("chat template: line 1: "), std::string::npos)
+        << error.what();
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(took.count(), 20.0) << what;
+}
+
 TEST(ChatTemplate, HostileTemplatesStayWithinTheirBounds) {
   const std::string big =
       "{% set s = 'ab' %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
@@ -67,17 +81,71 @@ TEST(ChatTemplate, HostileTemplatesStayWithinTheirBounds) {
       "}}",
       "{% for i in range(99999) %}{% macro m() %}{{ i }}{% endmacro %}{% set x = m %}{% endfor %}x",
   };
-  for (const std::string& source : sources) {
-    const auto begin = std::chrono::steady_clock::now();
-    try {
-      EXPECT_LT(render(source).size(), 100u) << source;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("chat template: line 1: "), std::string::npos)
-          << error.what();
-    }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    EXPECT_LT(took.count(), 20.0) << source;
-  }
+  for (const std::string& source : sources) expect_bounded(source);
+}
+
+// Whoever reads, copies or hashes something long pays for it, however it came there.
+TEST(ChatTemplate, LongValuesAreChargedFor) {
+  // Few steps are left where the work begins.
+  const std::string set =
+      "{% set y = 'a'.ljust(17000000) %}{% set b = 'x' * 16000000 %}{% set d = {'a': 1} %}"
+      "{% set f = b.find %}";
+  for (const char* work : {"'a'|trim(chars=b)", "'a'.split(sep=b)", "'a' is eq(other=b)", "f('y')",
+                           "('A' ~ b) is lower", "d[b]", "{b: 1}"})
+    expect_bounded(set + "{% for i in range(99999) %}{% set y = " + work + " %}{% endfor %}");
+  std::string names = "a";
+  for (int i = 0; i < 100000; ++i) names += ",a" + std::to_string(i);
+  expect_bounded("{% macro m(" + names +
+                 ") %}{% endmacro %}{% for i in range(9999) %}{{ m() }}{% endfor %}");
+  EXPECT_EQ(fault_of("\n{{ " + std::string(256, 'a') + " }}").message,
+            "chat template: line 2: a name of more than 255 bytes is not supported");
+}
+
+TEST(ChatTemplate, WorkIsInProportionToWhatIsRead) {
+  expect_bounded("{{ ('x' * 8000000 ~ 'y') in 'x' * 16000000 }}");
+  expect_bounded("{{ ('x' * 16000000).rfind('y' ~ 'x' * 8000000) }}");
+  expect_bounded("{{ ('x' * 16000000).count('x' * 8000000 ~ 'y') }}");
+  expect_bounded("{{ ('x' * 4000000).strip('y' * 4000000 ~ 'x')|length }}");
+  expect_bounded("{{ ('a ' * 2000000 ~ ' ' * 8000000).split()|length }}");
+  expect_bounded(
+      "{% set d = dict(range(99999)|map('string')|batch(2)) %}"
+      "{{ ('{x}' * 400000).format(x='', **d) }}");
+  expect_bounded(
+      "{% set a = dict(range(8000)|batch(2)) %}{% set b = dict(range(8000)|batch(2)) %}"
+      "{% for i in range(9999) %}{% set y = a == b %}{% endfor %}");
+  expect_bounded(
+      "{% set ns = namespace(a=[1] * 1000000, b=[1] * 1000000 + [2]) %}{% for i in range(150) %}"
+      "{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}{% endfor %}"
+      "{% for i in range(200) %}{% set y = ns.a < ns.b %}{% endfor %}");
+}
+
+TEST(ChatTemplate, CornersOfPythonsMeaning) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{% for x in [1] %}{{ loop == loop }}{{ loop is sameas(loop) }}{% endfor %}", "TrueTrue"},
+      {"{% for x in [1, 2] %}{{ loop.changed(loop) }}{% endfor %}", "TrueFalse"},
+      {"{{ 'abc'|truncate(2, end='', leeway=9223372036854775807) }}", "abc"},
+      {"{{ 'a'.ljust(-9223372036854775807 - 1) }}", "a"},
+      {"{{ 1 is lt('nan'|float) }}{{ 1 < 'nan'|float }}", "FalseFalse"},
+      {"{{ {(1, 2): 'x'}[(1, 2)] }}{{ {1: 'a'}[true] }}{{ {1: 'b'}[1.0] }}{{ {none: 'c'}[none] }}",
+       "xabc"},
+      {"{{ {('nan'|float): 1, ('nan'|float): 2}|length }}{{ 0 in {'0': 1} }}", "2False"},
+      {"{{ ' a  b '.rsplit(none, 1) }}{{ ' a  b '.split(none, 1) }}{{ ' '.split() }}",
+       "[' a', 'b']['a', 'b '][]"},
+      {"{{ 'a--b--c'.rsplit('--', 1) }}{{ 'a---b'.rsplit('--') }}", "['a--b', 'c']['a-', 'b']"},
+      {"{{ 'xyx\u00e4x'.strip('\u00e4x') }}{{ 'abcab'.rfind('ab') }}{{ 'ab'.rfind('') }}", "y32"},
+      {"{{ 3 is odd }}{{ -3 is odd }}{{ 4 is even }}{{ 6 is divisibleby(3) }}", "TrueTrueTrueTrue"},
+      {"{{ [1, none] < [1, none, 2] }}{{ ([1, [2]], [3]) < ([1, [2]], [4]) }}", "TrueTrue"},
+  };
+  for (const auto& [source, wanted] : cases) EXPECT_EQ(render(source), wanted) << source;
+  EXPECT_EQ(fault_of("{{ [1]|batch(9223372036854775807, 0)|list }}").code,
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(fault_of("{{ [{'a': 1}]|map(attribute='\u00b2')|list }}").code,
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(fault_of("{{ 0 ** -1 }}").code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(fault_of("{{ {(1, [2]): 1} }}").message,
+            "chat template: line 1: unhashable type: 'list'");
+  EXPECT_EQ(fault_of("{{ 1 \u20ac }}").message,
+            "chat template: line 1: unexpected character '\u20ac'");
 }
 
 TEST(ChatTemplate, DeepNestingIsRefusedNotCrashed) {

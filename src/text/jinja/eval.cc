@@ -41,29 +41,6 @@ int64_t integer_power(int64_t base, int64_t exponent) {
   return result;
 }
 
-Value integer_binary(const std::string& op, int64_t a, int64_t b) {
-  int64_t result = 0;
-  bool overflow = false;
-  if (op == "+") overflow = __builtin_add_overflow(a, b, &result);
-  if (op == "-") overflow = __builtin_sub_overflow(a, b, &result);
-  if (op == "*") overflow = __builtin_mul_overflow(a, b, &result);
-  if (op == "**") {
-    if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
-    result = integer_power(a, b);
-  }
-  if (op == "/" || op == "//" || op == "%") {
-    if (b == 0) template_fault("division by zero");
-    if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
-    if (b == -1) {
-      overflow = op == "//" && __builtin_sub_overflow(int64_t{0}, a, &result);
-    } else {
-      result = op == "//" ? floor_divide(a, b) : a - floor_divide(a, b) * b;
-    }
-  }
-  if (overflow) too_large(op);
-  return result;
-}
-
 Value float_binary(const std::string& op, double a, double b) {
   if (op == "+") return a + b;
   if (op == "-") return a - b;
@@ -80,6 +57,29 @@ Value float_binary(const std::string& op, double a, double b) {
   const double rest = std::fmod(a, b);
   if (rest == 0) return std::copysign(0.0, b);
   return (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+Value integer_binary(const std::string& op, int64_t a, int64_t b) {
+  int64_t result = 0;
+  bool overflow = false;
+  if (op == "+") overflow = __builtin_add_overflow(a, b, &result);
+  if (op == "-") overflow = __builtin_sub_overflow(a, b, &result);
+  if (op == "*") overflow = __builtin_mul_overflow(a, b, &result);
+  if (op == "**") {
+    if (b < 0) return float_binary(op, static_cast<double>(a), static_cast<double>(b));
+    result = integer_power(a, b);
+  }
+  if (op == "/" || op == "//" || op == "%") {
+    if (b == 0) template_fault("division by zero");
+    if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
+    if (b == -1) {
+      overflow = op == "//" && __builtin_sub_overflow(int64_t{0}, a, &result);
+    } else {
+      result = op == "//" ? floor_divide(a, b) : a - floor_divide(a, b) * b;
+    }
+  }
+  if (overflow) too_large(op);
+  return result;
 }
 
 bool needs_escape(std::string_view text) {
@@ -184,7 +184,7 @@ Value Interpreter::evaluate_name(const Expression& node, const ScopePtr& scope) 
 }
 
 Value Interpreter::evaluate_list(const Expression& node, const ScopePtr& scope) {
-  charge(static_cast<int64_t>(node.parts.size()) * 4);
+  charge_items(static_cast<int64_t>(node.parts.size()));
   std::vector<Value> items;
   for (const auto& item : node.parts) items.push_back(evaluate(*item, scope));
   return Value::list(std::move(items),
@@ -214,7 +214,8 @@ Value Interpreter::evaluate_dict(const Expression& node, const ScopePtr& scope) 
   auto dict = std::make_shared<Dict>();
   for (size_t i = 0; i < node.parts.size(); i += 2) {
     Value key = evaluate(*node.parts[i], scope);
-    charge(key.is_string() ? 4 : 4 + static_cast<int64_t>(dict->items.size()));
+    charge(4);
+    charge_value(key);
     dict->set(std::move(key), evaluate(*node.parts[i + 1], scope));
   }
   return dict;
@@ -226,7 +227,7 @@ bool Interpreter::contains(const Value& container, const Value& value) {
   if (container.is_string()) {
     if (!value.is_string())
       template_fault("'in <string>' requires string as left operand, not " + value.type_name());
-    return container.text().find(value.text()) != std::string::npos;
+    return find_text(container.text(), value.text()) != std::string::npos;
   }
   if (container.is_dict()) {
     expect_hashable(value);
@@ -236,7 +237,7 @@ bool Interpreter::contains(const Value& container, const Value& value) {
   return std::any_of(items.begin(), items.end(), [&](const Value& item) { return item == value; });
 }
 
-bool Interpreter::compare_once(const std::string& op, const Value& a, const Value& b) {
+bool Interpreter::compares(const std::string& op, const Value& a, const Value& b) {
   if (op == "in") return contains(b, a);
   if (op == "not in") return !contains(b, a);
   charge(std::min(a.weight(), b.weight()) / kBytesRead + 1);
@@ -258,7 +259,7 @@ Value Interpreter::evaluate_compare(const Expression& node, const ScopePtr& scop
   for (size_t i = 0; i < node.operators.size(); ++i) {
     Value right = evaluate(*node.parts[i + 1], scope);
     line_ = node.line;
-    if (!compare_once(node.operators[i], left, right)) return false;
+    if (!compares(node.operators[i], left, right)) return false;
     left = std::move(right);
   }
   return true;
@@ -276,7 +277,7 @@ Value Interpreter::binary(const std::string& op, const Value& a, const Value& b)
   if (op == "+" && is_plain_list(a) && is_plain_list(b) && a.as_list().kind == b.as_list().kind) {
     std::vector<Value> items = a.as_list().items;
     items.insert(items.end(), b.as_list().items.begin(), b.as_list().items.end());
-    charge(static_cast<int64_t>(items.size()) * 4);
+    charge_items(static_cast<int64_t>(items.size()));
     return Value::list(std::move(items), a.as_list().kind);
   }
   if (op == "%" && a.is_string()) {
@@ -323,8 +324,9 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
     if (name == "previtem") return Value::undefined("there is no previous item");
     if (name == "nextitem") return Value::undefined("there is no next item");
   } else if (object.is_namespace()) {
-    for (const auto& [key, value] : object.as_namespace()->items)
-      if (key == name) return value;
+    const auto& items = object.as_namespace()->items;
+    const auto found = items.find(name);
+    if (found != items.end()) return found->second;
   } else if (object.is_function() && object.as_function().is_macro) {
     if (name == "name") return object.as_function().name;
     for (const char* other : {"arguments", "caller", "catch_kwargs", "catch_varargs"})
@@ -340,8 +342,8 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
 
 Value Interpreter::item(const Value& object, const Value& index) {
   if (object.is_undefined()) template_fault(object.undefined_message());
+  charge_value(index);  // it is hashed, or told
   if (object.is_dict()) {
-    if (!index.is_string()) charge(static_cast<int64_t>(object.as_dict().items.size()));
     if (const Value* found = object.as_dict().find(index)) return *found;
   }
   const bool by_number = index.is_int() || index.is_bool();
@@ -399,7 +401,7 @@ Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
                                     : "'" + object.type_name() + "' object is not subscriptable");
   const auto& items = object.as_list().items;
   const SliceBounds slice = cut(static_cast<int64_t>(items.size()));
-  charge(slice.count * 4);
+  charge_items(slice.count);
   std::vector<Value> out;
   for (int64_t i = 0; i < slice.count; ++i)
     out.push_back(items[static_cast<size_t>(slice.begin + i * slice.step)]);
@@ -442,7 +444,6 @@ Value Interpreter::evaluate_call(const Expression& node, const ScopePtr& scope) 
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   line_ = node.line;
   if (!is_method) return call(function, arguments);
-  if (object.is_string()) charge_value(object);
   return call_method(*this, object, callee.name, arguments);
 }
 
@@ -461,7 +462,7 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
     return out;
   }
   if (value.is_string()) {
-    charge(static_cast<int64_t>(value.text().size()) * 4);
+    charge_items(static_cast<int64_t>(value.text().size()));
     for (size_t pos = 0; pos < value.text().size();) {
       const size_t begin = pos;
       next_code_point(value.text(), pos);

@@ -16,21 +16,24 @@ namespace strata::text {
 namespace {
 
 Value generator(std::vector<Value> items, Interpreter& interpreter) {
-  interpreter.charge(static_cast<int64_t>(items.size()) * 4);
+  interpreter.charge_items(static_cast<int64_t>(items.size()));
   return Value::list(std::move(items), List::Kind::kGenerator, "<generator object>");
+}
+
+// A step of a path: a number where Python's isdigit says so of it.
+Value path_step(std::string step) {
+  if (!py_is(step, CharTest::kDigit) || step.size() >= 10) return step;
+  if (step.find_first_not_of("0123456789") != std::string::npos)
+    throw Error(ErrorCode::kUnsupported, "a path with other digits than 0-9 is not supported");
+  return int64_t{std::stoi(step)};
 }
 
 // "a.b.0" read step by step; `fallback` stands in for what is not there.
 Value read_path(Interpreter& interpreter, Value value, const Value& path, const Value& fallback) {
   std::vector<Value> steps;
   if (path.is_string()) {
-    for (std::string& step : py_split(path.text(), ".", -1, false)) {
-      if (py_is(step, CharTest::kDigit) && step.size() < 10) {
-        steps.emplace_back(int64_t{std::stoi(step)});
-      } else {
-        steps.emplace_back(std::move(step));
-      }
-    }
+    for (std::string& step : interpreter.split(path.text(), "."))
+      steps.push_back(path_step(std::move(step)));
   } else {
     steps.push_back(path);
   }
@@ -95,7 +98,7 @@ std::vector<Keyed> keyed_by_list(Interpreter& interpreter, const Value& value,
   std::vector<Value> paths = {attributes};
   if (attributes.is_string()) {
     paths.clear();
-    for (std::string& path : py_split(attributes.text(), ",", -1, false))
+    for (std::string& path : interpreter.split(attributes.text(), ","))
       paths.emplace_back(std::move(path));
   }
   std::vector<Keyed> out;
@@ -165,7 +168,6 @@ Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments)
   Dict seen;
   std::vector<Value> out;
   for (Keyed& item : keyed(interpreter, value, attribute, case_sensitive)) {
-    interpreter.charge(item.key.is_string() ? 1 : static_cast<int64_t>(seen.items.size()) + 1);
     if (seen.find(item.key) != nullptr) continue;
     seen.set(item.key, {});
     out.push_back(std::move(item.item));
@@ -197,8 +199,11 @@ Value select(Interpreter& interpreter, const Value& value, Arguments& arguments)
   std::vector<Value> out;
   for (Value& item : interpreter.iterate(value)) {
     const Value subject = ByAttribute ? read_path(interpreter, item, attribute, kNoFallback) : item;
-    Arguments copy = rest;
-    const bool holds = has_test_name ? interpreter.test(name, subject, copy) : subject.truthy();
+    bool holds = subject.truthy();
+    if (has_test_name) {
+      Arguments copy = rest;
+      holds = interpreter.test(name, subject, copy);
+    }
     if (holds == Keep) out.push_back(std::move(item));
   }
   return generator(std::move(out), interpreter);
@@ -309,7 +314,7 @@ Value batch(Interpreter& interpreter, const Value& value, Arguments& arguments) 
   }
   if (!row.empty()) {
     if (!fill.is_none()) {
-      interpreter.charge((size - static_cast<int64_t>(row.size())) * 4);
+      interpreter.charge_items(size - static_cast<int64_t>(row.size()));
       row.resize(static_cast<size_t>(size), fill);
     }
     out.push_back(Value::list(std::move(row)));
@@ -387,10 +392,9 @@ Value Interpreter::filter(const std::string& name, const Value& value, Arguments
   const FilterEntry* entry = find_filter(name);
   if (entry == nullptr)
     throw Error(ErrorCode::kUnsupported, "the filter '" + name + "' is not supported");
-  // Filters of lists charge for what they do with them.
-  charge(value.is_string() ? value.weight() / kBytesRead + 1 : 1);
-  for (const Value& argument : arguments.positional)
-    if (argument.is_string()) charge_value(argument);
+  charge(1);
+  if (value.is_string()) charge_value(value);  // those of lists charge for what they do with them
+  charge_arguments(arguments);
   return entry->filter(*this, value, arguments);
 }
 

@@ -2,6 +2,8 @@
 // text % values and str.format, as far as templates go: %s %r %d %i %x %X %f %e %g with flags,
 // width, precision;
 // {} {0} {name} without a format of their own.
+#include <unordered_map>
+
 #include "base/error.h"
 #include "text/jinja/interpreter.h"
 #include "text/unicode/unicode.h"
@@ -186,6 +188,8 @@ std::string format_percent(Interpreter& interpreter, const std::string& format,
 
 std::string format_braces(Interpreter& interpreter, const std::string& format,
                           Arguments& arguments) {
+  std::unordered_map<std::string_view, const Value*> named;
+  for (const auto& [name, value] : arguments.named) named.emplace(name, &value);
   std::string out;
   size_t automatic = 0;
   for (size_t i = 0; i < format.size(); ++i) {
@@ -212,8 +216,8 @@ std::string format_braces(Interpreter& interpreter, const std::string& format,
       const size_t index = field.empty() ? automatic++ : static_cast<size_t>(std::stoi(field));
       if (index < arguments.positional.size()) value = &arguments.positional[index];
     }
-    for (const auto& [name, argument] : arguments.named)
-      if (!numeric && name == field) value = &argument;
+    const auto found = named.find(field);
+    if (!numeric && found != named.end()) value = found->second;
     if (value == nullptr) template_fault("format: no value for {" + field + "}");
     interpreter.charge_made(value->weight());
     out += to_text(*value);

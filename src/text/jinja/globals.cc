@@ -41,16 +41,16 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
 Value make_dict(Interpreter& interpreter, Arguments& arguments) {
   auto dict = std::make_shared<Dict>();
   const auto set = [&](const Value& key, const Value& value) {
-    interpreter.charge(key.is_string() ? 4 : 4 + static_cast<int64_t>(dict->items.size()));
+    interpreter.charge(4);
+    interpreter.charge_value(key);
     dict->set(key, value);
   };
   if (arguments.positional.size() > 1) template_fault("dict expected at most 1 argument");
   if (!arguments.positional.empty()) {
     const Value& given = arguments.positional[0];
-    if (given.is_undefined() || given.is_dict()) {
-      if (given.is_dict())
-        for (const auto& [key, value] : given.as_dict().items) set(key, value);
-    } else {
+    if (given.is_dict()) {
+      for (const auto& [key, value] : given.as_dict().items) set(key, value);
+    } else if (!given.is_undefined()) {
       for (const Value& pair : interpreter.iterate(given)) {
         const auto parts = interpreter.iterate(pair);
         if (parts.size() != 2) template_fault("dict: each item must be a pair");
@@ -69,7 +69,7 @@ Value make_namespace(Interpreter& interpreter, Arguments& arguments) {
     if (!key.is_string()) template_fault("the attributes of a namespace are named by strings");
     if (key.text().starts_with('_'))
       template_fault("cannot store the underscore-prefixed attribute '" + key.text() + "'");
-    names->items.emplace_back(key.text(), value);
+    names->items.emplace(key.text(), value);
   }
   return names;
 }

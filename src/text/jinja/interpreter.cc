@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "text/jinja/lexer.h"
+#include "text/jinja/py_string.h"
 
 namespace strata::text {
 namespace {
@@ -32,6 +33,7 @@ Interpreter::Interpreter(std::string now) : now_(std::move(now)) {}
 Interpreter::~Interpreter() {
   for (const auto& scope : captured_) scope->names.clear();
   for (const auto& names : namespaces_) names->items.clear();
+  for (const Value& loop : told_loops_) loop.as_loop().last_changed = {};
 }
 
 void Interpreter::charge(int64_t steps) {
@@ -39,6 +41,25 @@ void Interpreter::charge(int64_t steps) {
   if (steps_left_ < 0)
     throw Error(ErrorCode::kResourceExhausted,
                 "more than " + std::to_string(kMaxSteps) + " steps; an endless template?");
+}
+
+void Interpreter::charge_arguments(const Arguments& arguments) {
+  for (const Value& value : arguments.positional) charge_value(value);
+  for (const auto& [name, value] : arguments.named) charge_value(value);
+}
+
+std::vector<std::string> Interpreter::split(std::string_view text, std::string_view separator,
+                                            int64_t most, bool from_right) {
+  if (most < 0) most = max_splits();
+  auto parts = py_split(text, separator, std::min(most, max_splits()), from_right);
+  charge_items(static_cast<int64_t>(parts.size()));
+  return parts;
+}
+
+std::vector<std::string> Interpreter::split_lines(std::string_view text, bool keep_ends) {
+  auto lines = py_splitlines(text, keep_ends, max_splits());
+  charge_items(static_cast<int64_t>(lines.size()));
+  return lines;
 }
 
 std::shared_ptr<Namespace> Interpreter::make_namespace() {
@@ -67,7 +88,6 @@ std::string Interpreter::render(const Block& program,
   for (auto& [name, value] : variables) scope->names[name] = std::move(value);
   std::string out;
   try {
-    // Assignments go to a scope of their own: `x is defined` must not see a later template's.
     run(program, scope, out);
   } catch (const Error& error) {
     const std::string message = error.what();
@@ -232,14 +252,7 @@ void Interpreter::assign(const Target& target, const Value& value, Scope& names,
   if (!object.is_namespace()) template_fault("cannot assign attribute on non-namespace object");
   if (target.attribute.starts_with('_'))
     template_fault("cannot store the underscore-prefixed attribute '" + target.attribute + "'");
-  auto& items = object.as_namespace()->items;
-  const auto known = std::find_if(items.begin(), items.end(),
-                                  [&](const auto& item) { return item.first == target.attribute; });
-  if (known != items.end()) {
-    known->second = value;
-  } else {
-    items.emplace_back(target.attribute, value);
-  }
+  object.as_namespace()->items[target.attribute] = value;
 }
 
 Value Interpreter::make_macro(const Statement& statement, const std::string& name,
@@ -307,6 +320,9 @@ void Interpreter::bind_arguments(const Statement& macro, const std::string& name
 std::string Interpreter::call_macro(const Statement& statement, const std::string& name,
                                     const ScopePtr& scope, Arguments& arguments) {
   const Nested nested(*this);
+  // Each parameter looks through the names that are given.
+  charge_items(static_cast<int64_t>(statement.parameters.size()) *
+               (1 + static_cast<int64_t>(arguments.named.size()) / kBytesRead));
   const ScopePtr inner = scope_in(scope);
   bind_arguments(statement, name, arguments, inner);
   const int line = line_;

@@ -55,17 +55,28 @@ class Interpreter {
   // For filters, tests, methods and functions.
   void charge(int64_t steps);
   void charge_value(const Value& value) { charge(value.weight() / kBytesRead + 1); }
+  void charge_items(int64_t count) { charge(count > kMaxSteps ? count : count * 4); }
   void charge_made(int64_t bytes) { charge(bytes / kBytesMade + 1); }
+  // Each of them as a value that is read, by position and by name.
+  void charge_arguments(const Arguments& arguments);
+  // py_split and py_splitlines, whose parts are items: they make no more than steps are left for.
+  std::vector<std::string> split(std::string_view text, std::string_view separator,
+                                 int64_t max_splits = -1, bool from_right = false);
+  std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
   Value call(const Value& callee, Arguments& arguments);
   Value attribute(const Value& object, const std::string& name);
   Value item(const Value& object, const Value& index);
   // The items that a loop over `value` sees; a generator is then used up.
   std::vector<Value> iterate(const Value& value);
   bool contains(const Value& container, const Value& value);
+  // a op b, of: in, not in, ==, !=, <, <=, >, >=.
+  bool compares(const std::string& op, const Value& a, const Value& b);
   Value filter(const std::string& name, const Value& value, Arguments& arguments);
   bool test(const std::string& name, const Value& value, Arguments& arguments);
   Value binary(const std::string& op, const Value& a, const Value& b);
   std::shared_ptr<Namespace> make_namespace();
+  // loop.changed() was told something, which may be the loop itself.
+  void keep_told(const Value& loop) { told_loops_.push_back(loop); }
   [[nodiscard]] const std::string& now() const { return now_; }
 
  private:
@@ -110,16 +121,20 @@ class Interpreter {
   Value evaluate_slice(const Expression& node, const Value& object, const ScopePtr& scope);
   Value evaluate_call(const Expression& node, const ScopePtr& scope);
   Arguments evaluate_arguments(const CallArguments& arguments, const ScopePtr& scope);
-  bool compare_once(const std::string& op, const Value& a, const Value& b);
   Value call_loop(LoopState& loop, Arguments& arguments);
 
   std::string now_;
+  // How often a text may be cut: charging for one more is a fault.
+  [[nodiscard]] int64_t max_splits() const { return steps_left_ / 4 + 1; }
+
   int64_t steps_left_ = kMaxSteps;
   int calls_ = 0;
   int line_ = 1;
-  // Scopes that macros hold and namespaces may refer to themselves: they are emptied at the end.
+  // Scopes that macros hold, namespaces and what loops were told may refer to themselves: they are
+  // emptied at the end.
   std::vector<ScopePtr> captured_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
+  std::vector<Value> told_loops_;
 };
 
 // Reads a call's arguments by position or name, and refuses what is left. None stands for the

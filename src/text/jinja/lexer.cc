@@ -22,6 +22,9 @@ void template_unsupported(int line, const std::string& construct) {
 
 namespace {
 
+// A step looks names up, which takes as long as they are.
+constexpr size_t kMaxNameBytes = 255;
+
 // \r\n and \r become \n; one newline at the very end goes.
 std::string normalize_newlines(std::string_view source) {
   std::string out;
@@ -207,6 +210,8 @@ void Lexer::token() {
     if (!words.contains(next_code_point(text_, next))) break;
     end = next;
   }
+  if (end > pos_ + kMaxNameBytes)
+    template_unsupported(line_, "a name of more than " + std::to_string(kMaxNameBytes) + " bytes");
   if (end > pos_) {
     add(Token::Kind::kName, std::string(text_.substr(pos_, end - pos_)));
     return advance(end);
@@ -216,8 +221,11 @@ void Lexer::token() {
       "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
   const auto* found = std::find_if(kOperators.begin(), kOperators.end(),
                                    [&](std::string_view op) { return at(op); });
-  if (found == kOperators.end())
-    template_syntax(line_, "unexpected character '" + std::string(1, c) + "'");
+  if (found == kOperators.end()) {
+    next_code_point(text_, end);
+    template_syntax(line_,
+                    "unexpected character '" + std::string(text_.substr(pos_, end - pos_)) + "'");
+  }
   const std::string_view op = *found;
   if (op == "(" || op == "[" || op == "{") open_.push_back(op[0]);
   if (op == ")" || op == "]" || op == "}") {

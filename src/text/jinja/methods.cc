@@ -71,9 +71,7 @@ struct Entry {
   Method method;
 };
 
-Value strings(std::vector<std::string> parts, Interpreter& interpreter,
-              List::Kind kind = List::Kind::kList) {
-  interpreter.charge(static_cast<int64_t>(parts.size()) * 4);
+Value strings(std::vector<std::string> parts, List::Kind kind = List::Kind::kList) {
   std::vector<Value> items;
   for (std::string& part : parts) items.emplace_back(std::move(part));
   return Value::list(std::move(items), kind);
@@ -100,7 +98,7 @@ Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
     text = separator->text();
     if (text.empty()) template_fault("empty separator");
   }
-  return strings(py_split(self.text(), text, max_splits, FromRight), interpreter);
+  return strings(interpreter.split(self.text(), text, max_splits, FromRight));
 }
 
 // startswith, endswith, find, rfind, index, rindex, count: within text[start:end].
@@ -156,7 +154,7 @@ Value find(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("find()", arguments);
   const std::string& wanted = needle(reader);
   const Window in = window(self, reader);
-  const size_t at = FromRight ? in.text.rfind(wanted) : in.text.find(wanted);
+  const size_t at = FromRight ? rfind_text(in.text, wanted) : find_text(in.text, wanted);
   if (at == std::string_view::npos) {
     if (MustBeThere) template_fault("substring not found");
     return int64_t{-1};
@@ -170,8 +168,8 @@ Value count(Interpreter&, const Value& self, Arguments& arguments) {
   const std::string_view text = window(self, reader).text;
   if (wanted.empty()) return count_code_points(text) + 1;
   int64_t found = 0;
-  for (size_t at = text.find(wanted); at != std::string_view::npos;
-       at = text.find(wanted, at + wanted.size()))
+  for (size_t at = find_text(text, wanted); at != std::string_view::npos;
+       at = find_text(text, wanted, at + wanted.size()))
     ++found;
   return found;
 }
@@ -219,7 +217,7 @@ Value splitlines(Interpreter& interpreter, const Value& self, Arguments& argumen
   ArgumentReader reader("splitlines()", arguments);
   const bool keep_ends = reader.bool_or("keepends", false);
   reader.done();
-  return strings(py_splitlines(self.text(), keep_ends), interpreter);
+  return strings(interpreter.split_lines(self.text(), keep_ends));
 }
 
 template <bool AtEnd>
@@ -234,18 +232,18 @@ Value remove_affix(Interpreter&, const Value& self, Arguments& arguments) {
 }
 
 template <bool FromRight>
-Value partition(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value partition(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("partition()", arguments);
   const std::string separator = needle(reader);
   reader.done();
   if (separator.empty()) template_fault("empty separator");
   const std::string& text = self.text();
-  const size_t at = FromRight ? text.rfind(separator) : text.find(separator);
+  const size_t at = FromRight ? rfind_text(text, separator) : find_text(text, separator);
   std::vector<std::string> parts = {text, "", ""};
   if (at == std::string::npos && FromRight) parts = {"", "", text};
   if (at != std::string::npos)
     parts = {text.substr(0, at), separator, text.substr(at + separator.size())};
-  return strings(std::move(parts), interpreter, List::Kind::kTuple);
+  return strings(std::move(parts), List::Kind::kTuple);
 }
 
 int64_t required_int(ArgumentReader& reader, const char* name) {
@@ -264,8 +262,9 @@ Value pad(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   reader.done();
   if (count_code_points(fill) != 1)
     template_fault("The fill character must be exactly one character long");
-  const int64_t missing = width - count_code_points(self.text());
-  if (missing <= 0) return self;
+  const int64_t size = count_code_points(self.text());
+  if (width <= size) return self;
+  const int64_t missing = width - size;
   interpreter.charge(missing);
   int64_t left = Where == 0 ? 0 : missing;
   if (Where == 2) left = missing / 2 + (missing & width & 1);
@@ -324,23 +323,20 @@ constexpr Entry kStringMethods[] = {
     {"format", format},
 };
 
-Value pairs(const Dict& dict, List::Kind kind, std::string printed) {
-  std::vector<Value> out;
-  for (const auto& [key, value] : dict.items)
-    out.push_back(Value::list({key, value}, List::Kind::kTuple));
-  return Value::list(std::move(out), kind, std::move(printed));
-}
-
 Value dict_items(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader("items()", arguments).done();
-  interpreter.charge(static_cast<int64_t>(self.as_dict().items.size()) * 8);
-  return pairs(self.as_dict(), List::Kind::kView, "dict_items");
+  const auto& items = self.as_dict().items;
+  interpreter.charge(static_cast<int64_t>(items.size()) * 8);
+  std::vector<Value> out;
+  for (const auto& [key, value] : items)
+    out.push_back(Value::list({key, value}, List::Kind::kTuple));
+  return Value::list(std::move(out), List::Kind::kView, "dict_items");
 }
 
 template <bool Keys>
 Value dict_part(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader(Keys ? "keys()" : "values()", arguments).done();
-  interpreter.charge(static_cast<int64_t>(self.as_dict().items.size()) * 4);
+  interpreter.charge_items(static_cast<int64_t>(self.as_dict().items.size()));
   std::vector<Value> out;
   for (const auto& [key, value] : self.as_dict().items) out.push_back(Keys ? key : value);
   return Value::list(std::move(out), List::Kind::kView, Keys ? "dict_keys" : "dict_values");
@@ -389,12 +385,13 @@ Value cycle(Interpreter&, const Value& self, Arguments& arguments) {
   return arguments.positional[self.as_loop().index % arguments.positional.size()];
 }
 
-Value changed(Interpreter&, const Value& self, Arguments& arguments) {
+Value changed(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   if (!arguments.named.empty()) template_fault("loop.changed() takes no keyword arguments");
   LoopState& loop = self.as_loop();
   Value now = Value::list(arguments.positional, List::Kind::kTuple);
   if (now.depth() >= Value::kMaxDepth) template_fault("values nested too deep for a loop");
   const bool same = loop.has_changed && loop.last_changed == now;
+  if (!loop.has_changed) interpreter.keep_told(self);
   loop.has_changed = true;
   loop.depth = std::max(loop.depth, now.depth() + 1);
   loop.last_changed = std::move(now);
@@ -442,7 +439,8 @@ bool has_method(const Value& object, const std::string& name) {
 
 Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
                   Arguments& arguments) {
-  for (const Value& value : arguments.positional) interpreter.charge_value(value);
+  if (object.is_string()) interpreter.charge_value(object);
+  interpreter.charge_arguments(arguments);
   // Python names the arguments of few methods; the loop's own say so themselves.
   constexpr std::string_view kNaming[] = {"split", "rsplit", "splitlines", "format"};
   if (!arguments.named.empty() && !object.is_loop() &&

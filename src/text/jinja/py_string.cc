@@ -4,6 +4,8 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
+#include <unordered_set>
 
 #include "text/unicode/unicode.h"
 
@@ -45,6 +47,8 @@ void append_upper(std::string& out, uint32_t c, bool title) {
   append_utf8(out, static_cast<uint32_t>(title ? utf8proc_totitle(code_point)
                                                : utf8proc_toupper(code_point)));
 }
+
+std::string reversed(std::string_view text) { return {text.rbegin(), text.rend()}; }
 
 bool is_line_end(uint32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
@@ -98,7 +102,7 @@ bool passes(CharTest test, uint32_t c) {
 std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits, bool from_right) {
   std::vector<std::string> out;
   text = py_strip(text, {}, !from_right, from_right);
-  while (!py_strip(text, {}, true, true).empty()) {
+  while (!text.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(out.size()) == max_splits) {
       out.emplace_back(text);
       break;
@@ -119,30 +123,41 @@ std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits,
 
 }  // namespace
 
+size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
+  const std::string_view rest = text.substr(from);
+  const void* found = memmem(rest.data(), rest.size(), wanted.data(), wanted.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t rfind_text(std::string_view text, std::string_view wanted) {
+  const size_t behind = find_text(reversed(text), reversed(wanted));
+  return behind == std::string_view::npos ? behind : text.size() - behind - wanted.size();
+}
+
 bool py_is_space(uint32_t c) {
   static const CodePointSet spaces(unite(space_ranges(), {{0x1C, 0x1F}}));
   return spaces.contains(c);
 }
 
 std::string_view py_strip(std::string_view text, std::string_view chars, bool left, bool right) {
-  const auto strips = [&](size_t begin, size_t end) {
-    if (!chars.empty()) {
-      // A code point of `chars`, not bytes of two of them: UTF-8 is self-synchronizing.
-      return chars.find(text.substr(begin, end - begin)) != std::string_view::npos;
-    }
-    return py_is_space(next_code_point(text, begin));
+  std::unordered_set<uint32_t> wanted;
+  for (size_t pos = 0; pos < chars.size();) wanted.insert(next_code_point(chars, pos));
+  const auto strips = [&](size_t pos) {
+    const uint32_t c = next_code_point(text, pos);
+    return chars.empty() ? py_is_space(c) : wanted.contains(c);
   };
   size_t begin = 0;
   size_t end = text.size();
   while (left && begin < end) {
     size_t next = begin;
     next_code_point(text, next);
-    if (!strips(begin, next)) break;
+    if (!strips(begin)) break;
     begin = next;
   }
   while (right && end > begin) {
     const size_t start = previous_start(text, end);
-    if (!strips(start, end)) break;
+    if (!strips(start)) break;
     end = start;
   }
   return text.substr(begin, end - begin);
@@ -197,13 +212,15 @@ std::vector<std::string> py_split(std::string_view text, std::string_view separa
   std::vector<std::string> out;
   if (separator.empty()) {
     out = split_spaces(text, max_splits, from_right);
+  } else if (from_right) {
+    for (const auto& part : py_split(reversed(text), reversed(separator), max_splits, false))
+      out.push_back(reversed(part));
   } else {
     while (max_splits < 0 || static_cast<int64_t>(out.size()) < max_splits) {
-      const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+      const size_t at = find_text(text, separator);
       if (at == std::string_view::npos) break;
-      const std::string_view rest = text.substr(at + separator.size());
-      out.emplace_back(from_right ? rest : text.substr(0, at));
-      text = from_right ? text.substr(0, at) : rest;
+      out.emplace_back(text.substr(0, at));
+      text = text.substr(at + separator.size());
     }
     out.emplace_back(text);
   }
@@ -211,10 +228,10 @@ std::vector<std::string> py_split(std::string_view text, std::string_view separa
   return out;
 }
 
-std::vector<std::string> py_splitlines(std::string_view text, bool keep_ends) {
+std::vector<std::string> py_splitlines(std::string_view text, bool keep_ends, int64_t max_splits) {
   std::vector<std::string> out;
   size_t begin = 0;
-  for (size_t pos = 0; pos < text.size();) {
+  for (size_t pos = 0; pos < text.size() && static_cast<int64_t>(out.size()) < max_splits;) {
     const size_t end = pos;
     const uint32_t c = next_code_point(text, pos);
     if (!is_line_end(c)) continue;
@@ -241,7 +258,7 @@ std::string py_replace(std::string_view text, std::string_view old, std::string_
       pos = next;
       continue;
     }
-    const size_t at = text.find(old, pos);
+    const size_t at = find_text(text, old, pos);
     if (at == std::string_view::npos) break;
     out += text.substr(pos, at - pos);
     out += with;

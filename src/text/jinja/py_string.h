@@ -10,6 +10,10 @@ namespace strata::text {
 
 bool py_is_space(uint32_t c);
 
+// Where `wanted` first and last begins, or npos; in time linear in both, unlike std::string's.
+size_t find_text(std::string_view text, std::string_view wanted, size_t from = 0);
+size_t rfind_text(std::string_view text, std::string_view wanted);
+
 // strip, lstrip, rstrip: of the code points in `chars`, or of whitespace when it is empty.
 std::string_view py_strip(std::string_view text, std::string_view chars, bool left, bool right);
 std::string py_lower(std::string_view text);
@@ -23,7 +27,7 @@ std::string jinja_title(std::string_view text);
 // split and rsplit; an empty separator means runs of whitespace. max_splits < 0: all.
 std::vector<std::string> py_split(std::string_view text, std::string_view separator,
                                   int64_t max_splits, bool from_right);
-std::vector<std::string> py_splitlines(std::string_view text, bool keep_ends);
+std::vector<std::string> py_splitlines(std::string_view text, bool keep_ends, int64_t max_splits);
 // max_count < 0: all. An empty `old` matches between all code points.
 std::string py_replace(std::string_view text, std::string_view old, std::string_view with,
                        int64_t max_count);

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests: what stands behind `is`.
-#include <algorithm>
-
 #include "base/error.h"
 #include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
@@ -29,23 +27,22 @@ const Value& other(Arguments& arguments) {
   return value;
 }
 
-int64_t remainder(Interpreter& interpreter, const Value& value, int64_t by) {
-  const Value rest = interpreter.binary("%", value, by);
-  return rest.is_number() ? (rest.as_float() == 0 ? 0 : 1) : 1;
+// Whether value % by is a number, and that one.
+bool leaves(Interpreter& interpreter, const Value& value, const Value& by, double rest) {
+  const Value left = interpreter.binary("%", value, by);
+  return left.is_number() && left.as_float() == rest;
 }
 
 bool is_even(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader("even", arguments).done();
-  return remainder(interpreter, value, 2) == 0;
+  return leaves(interpreter, value, int64_t{2}, 0);
 }
 bool is_odd(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader("odd", arguments).done();
-  const Value rest = interpreter.binary("%", value, int64_t{2});
-  return rest.is_number() && rest.as_float() == 1;
+  return leaves(interpreter, value, int64_t{2}, 1);
 }
 bool is_divisible(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  const Value rest = interpreter.binary("%", value, other(arguments));
-  return rest.is_number() && rest.as_float() == 0;
+  return leaves(interpreter, value, other(arguments), 0);
 }
 
 bool is_defined(Interpreter&, const Value& value, Arguments& arguments) {
@@ -73,34 +70,22 @@ bool is_callable(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader("callable", arguments).done();
   return value.is_function() || value.is_loop() || value.is_undefined();
 }
-bool is_same(Interpreter&, const Value& value, Arguments& arguments) {
+bool is_same(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  interpreter.charge_value(value);
   return value.same(other(arguments));
 }
-bool is_in(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  return interpreter.contains(other(arguments), value);
+
+constexpr char kIn[] = "in", kEqual[] = "==", kNotEqual[] = "!=", kLess[] = "<",
+               kAtMost[] = "<=", kGreater[] = ">", kAtLeast[] = ">=";
+template <const char* Op>
+bool holds(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  return interpreter.compares(Op, value, other(arguments));
 }
-bool is_equal(Interpreter&, const Value& value, Arguments& arguments) {
-  return value == other(arguments);
-}
-bool is_not_equal(Interpreter&, const Value& value, Arguments& arguments) {
-  return !(value == other(arguments));
-}
-bool is_less(Interpreter&, const Value& value, Arguments& arguments) {
-  return compare(value, other(arguments)) < 0;
-}
-bool is_at_most(Interpreter&, const Value& value, Arguments& arguments) {
-  return compare(value, other(arguments)) <= 0;
-}
-bool is_greater(Interpreter&, const Value& value, Arguments& arguments) {
-  return compare(value, other(arguments)) > 0;
-}
-bool is_at_least(Interpreter&, const Value& value, Arguments& arguments) {
-  return compare(value, other(arguments)) >= 0;
-}
+
 template <CharTest Case>
-bool is_case(Interpreter&, const Value& value, Arguments& arguments) {
+bool is_case(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader("lower", arguments).done();
-  return py_is(to_text(value), Case);
+  return py_is(text_of(interpreter, value), Case);
 }
 bool is_filter(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader("filter", arguments).done();
@@ -118,30 +103,30 @@ constexpr Entry kTests[] = {
     {"callable", is_callable},
     {"defined", is_defined},
     {"divisibleby", is_divisible},
-    {"==", is_equal},
-    {"eq", is_equal},
-    {"equalto", is_equal},
+    {"==", holds<kEqual>},
+    {"eq", holds<kEqual>},
+    {"equalto", holds<kEqual>},
     {"even", is_even},
     {"false", is_false},
     {"filter", is_filter},
     {"float", is_type<&Value::is_float>},
-    {">", is_greater},
-    {"gt", is_greater},
-    {"greaterthan", is_greater},
-    {">=", is_at_least},
-    {"ge", is_at_least},
-    {"in", is_in},
+    {">", holds<kGreater>},
+    {"gt", holds<kGreater>},
+    {"greaterthan", holds<kGreater>},
+    {">=", holds<kAtLeast>},
+    {"ge", holds<kAtLeast>},
+    {"in", holds<kIn>},
     {"integer", is_type<&Value::is_int>},
     {"iterable", is_iterable},
-    {"<", is_less},
-    {"lt", is_less},
-    {"lessthan", is_less},
-    {"<=", is_at_most},
-    {"le", is_at_most},
+    {"<", holds<kLess>},
+    {"lt", holds<kLess>},
+    {"lessthan", holds<kLess>},
+    {"<=", holds<kAtMost>},
+    {"le", holds<kAtMost>},
     {"lower", is_case<CharTest::kLower>},
     {"mapping", is_type<&Value::is_dict>},
-    {"!=", is_not_equal},
-    {"ne", is_not_equal},
+    {"!=", holds<kNotEqual>},
+    {"ne", holds<kNotEqual>},
     {"none", is_type<&Value::is_none>},
     {"number", is_type<&Value::is_number>},
     {"odd", is_odd},
@@ -162,9 +147,8 @@ bool Interpreter::test(const std::string& name, const Value& value, Arguments& a
   const Entry* entry = find_entry<Entry>(kTests, name);
   if (entry == nullptr)
     throw Error(ErrorCode::kUnsupported, "the test '" + name + "' is not supported");
-  charge(1);
-  for (const Value& argument : arguments.positional)
-    charge(std::min(argument.weight(), value.weight()) / kBytesRead + 1);
+  // What reads a value charges for it; `select` copies the arguments for each item.
+  charge(1 + static_cast<int64_t>(arguments.positional.size() + arguments.named.size()));
   return entry->test(*this, value, arguments);
 }
 

@@ -36,11 +36,10 @@ Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments
   reader.done();
   const std::string text = text_of(interpreter, value);
   const auto size = static_cast<int64_t>(text.size());
-  const int64_t most = old.empty() ? size + 1 : size / static_cast<int64_t>(old.size());
   // Counting first keeps the charge honest when little matches.
-  int64_t matches = old.empty() ? most : 0;
-  for (size_t at = old.empty() ? std::string::npos : text.find(old); at != std::string::npos;
-       at = text.find(old, at + old.size()))
+  int64_t matches = old.empty() ? size + 1 : 0;
+  for (size_t at = old.empty() ? std::string::npos : find_text(text, old); at != std::string::npos;
+       at = find_text(text, old, at + old.size()))
     ++matches;
   if (max_count >= 0) matches = std::min(matches, max_count);
   interpreter.charge_made(size + matches * (static_cast<int64_t>(with.size()) + 1));
@@ -87,7 +86,7 @@ Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments)
   }
   expect_text("indent", value);
   // jinja2 adds a newline so that a last empty line counts.
-  const auto lines = py_splitlines(text_of(interpreter, value) + "\n", false);
+  const auto lines = interpreter.split_lines(text_of(interpreter, value) + "\n", false);
   std::string out = indent_first ? pad : "";
   for (size_t i = 0; i < lines.size(); ++i) {
     interpreter.charge_made(static_cast<int64_t>(pad.size() + lines[i].size()));
@@ -118,11 +117,11 @@ Value truncate(Interpreter& interpreter, const Value& value, Arguments& argument
   if (size < end_size) template_fault("truncate: the length is less than that of the end");
   // Anything that has a length passes where it is short enough.
   Arguments none;
-  if (!value.is_string() && interpreter.filter("length", value, none).as_int() <= size + leeway)
+  if (!value.is_string() && interpreter.filter("length", value, none).as_int() - size <= leeway)
     return value;
   expect_text("truncate", value);
   const std::string text = text_of(interpreter, value);
-  if (count_code_points(text) <= size + leeway) return text;
+  if (count_code_points(text) - size <= leeway) return text;
   std::string kept = text.substr(0, byte_of(text, size - end_size));
   if (!kill_words) kept = kept.substr(0, std::min(kept.rfind(' '), kept.size()));
   return kept + end;
@@ -313,7 +312,9 @@ Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments)
     style.item_separator = parts[0].text();
     style.key_separator = parts[1].text();
   }
-  const auto per_item = static_cast<int64_t>(style.indent.size()) * value.depth();
+  const auto separators_size = style.item_separator.size() + style.key_separator.size();
+  const auto per_item = static_cast<int64_t>(style.indent.size()) * value.depth() +
+                        static_cast<int64_t>(separators_size);
   interpreter.charge_made(value.weight() * (1 + per_item));
   return to_json(value, style);
 }

@@ -28,31 +28,45 @@ int64_t checked_weight(int64_t weight) {
   return weight;
 }
 
+size_t hash_of(std::string_view text) { return std::hash<std::string_view>()(text); }
+
+size_t hash_pair(size_t first, size_t second) { return (first ^ second) * 0x9E3779B97F4A7C15; }
+
+bool has_order(const Value& a, const Value& b) {
+  return (a.is_number() && b.is_number()) || (a.is_string() && b.is_string()) ||
+         (a.is_sequence() && b.is_sequence() && a.as_list().kind == b.as_list().kind);
+}
+
 }  // namespace
 
 const Value* Dict::find(std::string_view key) const {
-  const auto found = by_text.find(std::string(key));
-  return found == by_text.end() ? nullptr : &items[found->second].second;
+  const auto [begin, end] = by_hash.equal_range(hash_of(key));
+  for (auto at = begin; at != end; ++at) {
+    const auto& [known, value] = items[at->second];
+    if (known.is_string() && known.text() == key) return &value;
+  }
+  return nullptr;
 }
 
 const Value* Dict::find(const Value& key) const {
   if (key.is_string()) return find(std::string_view(key.text()));
-  for (const auto& [known, value] : items)
-    if (!known.is_string() && known == key) return &value;
+  const auto [begin, end] = by_hash.equal_range(key.hash());
+  for (auto at = begin; at != end; ++at)
+    if (items[at->second].first == key) return &items[at->second].second;
   return nullptr;
 }
 
 void Dict::set(Value key, Value value) {
   if (key.is_list() && key.as_list().kind != List::Kind::kTuple)
     template_fault("unhashable type: '" + key.type_name() + "'");
-  if (key.is_dict()) template_fault("unhashable type: 'dict'");
+  expect_hashable(key);
   depth = std::max(depth, depth_around(std::max(key.depth(), value.depth())));
   weight = checked_weight(weight + key.weight() + value.weight());
   if (const Value* known = find(key)) {
     *const_cast<Value*>(known) = std::move(value);
     return;
   }
-  if (key.is_string()) by_text.emplace(key.text(), items.size());
+  if (key == key) by_hash.emplace(key.hash(), items.size());  // nan is never found
   items.emplace_back(std::move(key), std::move(value));
 }
 
@@ -149,16 +163,33 @@ std::string Value::type_name() const {
 void expect_hashable(const Value& value) {
   if ((value.is_list() && value.as_list().kind == List::Kind::kList) || value.is_dict())
     template_fault("unhashable type: '" + value.type_name() + "'");
+  if (value.is_list() && value.as_list().kind == List::Kind::kTuple)
+    for (const Value& item : value.as_list().items) expect_hashable(item);
+}
+
+size_t Value::hash() const {
+  if (is_number()) return std::hash<double>()(as_float());
+  if (is_string()) return hash_of(text());
+  if (is_list() && as_list().kind != List::Kind::kGenerator) {
+    size_t hash = as_list().items.size();
+    for (const Value& item : as_list().items) hash = hash_pair(hash, item.hash());
+    return hash;
+  }
+  return is_undefined() ? 0 : std::hash<const void*>()(place());
+}
+
+const void* Value::place() const {
+  const auto where = [](const auto& held) -> const void* {
+    if constexpr (requires { held.get(); }) return held.get();
+    return nullptr;
+  };
+  return std::visit(where, data_);
 }
 
 bool Value::same(const Value& other) const {
   if (data_.index() != other.data_.index()) return false;
   if (is_undefined()) return false;  // each look-up makes its own
-  if (is_list()) return &as_list() == &other.as_list();
-  if (is_dict()) return &as_dict() == &other.as_dict();
-  if (is_namespace()) return as_namespace() == other.as_namespace();
-  if (is_function()) return &as_function() == &other.as_function();
-  return *this == other;
+  return is_string() || place() == nullptr ? *this == other : place() == other.place();
 }
 
 bool Value::operator==(const Value& other) const {
@@ -205,8 +236,12 @@ int compare(const Value& a, const Value& b) {
   if (a.is_sequence() && b.is_sequence() && a.as_list().kind == b.as_list().kind) {
     const auto& x = a.as_list().items;
     const auto& y = b.as_list().items;
-    for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
-      if (!(x[i] == y[i])) return compare(x[i], y[i]);
+    for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+      // Where there is an order it alone is asked: lists would be read again at each depth.
+      const bool same = !has_order(x[i], y[i]) && x[i] == y[i];
+      const int order = same ? 0 : compare(x[i], y[i]);
+      if (order != 0) return order;
+    }
     return x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0;
   }
   if (a.is_undefined()) template_fault(a.undefined_message());

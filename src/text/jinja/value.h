@@ -43,8 +43,8 @@ struct List {
 };
 
 struct Dict {
-  std::vector<std::pair<Value, Value>> items;  // in order of insertion
-  std::unordered_map<std::string, size_t> by_text;
+  std::vector<std::pair<Value, Value>> items;       // in order of insertion
+  std::unordered_multimap<size_t, size_t> by_hash;  // where in items; not of nan
   int depth = 1;
   int64_t weight = 1;
 
@@ -54,7 +54,7 @@ struct Dict {
 };
 
 struct Namespace {
-  std::vector<std::pair<std::string, Value>> items;
+  std::unordered_map<std::string, Value> items;
 };
 
 struct Arguments {
@@ -137,8 +137,12 @@ class Value {
   // Two names of one thing: `is sameas`.
   [[nodiscard]] bool same(const Value& other) const;
   bool operator==(const Value& other) const;  // Python's ==
+  // The same of values that are equal, of texts that of their bytes.
+  [[nodiscard]] size_t hash() const;
 
  private:
+  // Where it is kept; null of what is no more than its value.
+  [[nodiscard]] const void* place() const;
   template <typename T>
   [[nodiscard]] bool holds() const {
     return std::holds_alternative<T>(data_);
@@ -169,7 +173,7 @@ std::string to_json(const Value& value, const JsonStyle& style);
 
 // A fault of the template or of its values; the interpreter adds the line.
 [[noreturn]] void template_fault(const std::string& message);
-// Lists and dicts cannot be keys.
+// Lists and dicts cannot be keys, nor can a tuple that holds one.
 void expect_hashable(const Value& value);
 
 }  // namespace strata::text
