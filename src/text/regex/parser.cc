@@ -382,11 +382,15 @@ Ranges Parser::char_class() {
 
 }  // namespace
 
-RegexNode parse_regex(std::string_view pattern, const std::string& where) {
+void check_pattern_size(std::string_view pattern, const std::string& where) {
   if (pattern.size() > Regex::kMaxPatternBytes)
     throw Error(ErrorCode::kInvalidArgument,
                 where + ": a pattern of " + std::to_string(pattern.size()) + " bytes; at most " +
                     std::to_string(Regex::kMaxPatternBytes) + " are read");
+}
+
+RegexNode parse_regex(std::string_view pattern, const std::string& where) {
+  check_pattern_size(pattern, where);
   return Parser(pattern, where).parse();
 }
 

@@ -196,19 +196,16 @@ int64_t Regex::num_bytes() const {
 }
 
 Regex::Regex(std::string_view pattern, const std::string& where)
-    : where_(where), program_(compile_regex_tree(parse_regex(pattern, where), where)) {}
+    : Regex(compile_regex_tree(parse_regex(pattern, where), where), where) {}
 
 Regex Regex::literal(std::string_view text, const std::string& where) {
-  Regex regex;
-  regex.where_ = where;
+  check_pattern_size(text, where);
+  RegexNode all;
   for (size_t pos = 0; pos < text.size();) {
     const uint32_t c = next_code_point(text, pos);
-    regex.program_.code.push_back(
-        {.op = Op::kSet, .arg = static_cast<uint32_t>(regex.program_.sets.size())});
-    regex.program_.sets.emplace_back(Ranges{{c, c}});
+    all.children.push_back({.kind = RegexNode::Kind::kSet, .set = {{c, c}}});
   }
-  regex.program_.code.push_back({.op = Op::kMatch});
-  return regex;
+  return {compile_regex_tree(all, where), where};
 }
 
 bool Regex::matches_start(std::string_view text, int64_t& steps_left) const {

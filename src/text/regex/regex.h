@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/function_ref.h"
@@ -81,7 +82,7 @@ class Regex {
   };
 
  private:
-  Regex() = default;
+  Regex(Program program, const std::string& where) : where_(where), program_(std::move(program)) {}
   std::string where_;
   Program program_;
 };
