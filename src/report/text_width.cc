@@ -23,6 +23,10 @@ CodePoint code_point_at(std::string_view text, size_t offset) {
   return size > 0 ? CodePoint{value, static_cast<size_t>(size)} : CodePoint{-1, 1};
 }
 
+int columns_of(const CodePoint& point) {
+  return point.value < 0 ? 1 : std::max(0, utf8proc_charwidth(point.value));
+}
+
 bool is_control(int32_t value) {
   const utf8proc_category_t category = utf8proc_category(value);
   // Cf holds the direction overrides, Zl and Zp break lines; joiners inside emoji stay.
@@ -51,7 +55,7 @@ int text_width(std::string_view text) {
   int width = 0;
   for (size_t i = 0; i < text.size();) {
     const CodePoint point = code_point_at(text, i);
-    width += point.value < 0 ? 1 : std::max(0, utf8proc_charwidth(point.value));
+    width += columns_of(point);
     i += point.size;
   }
   return width;
@@ -64,7 +68,7 @@ std::string fit_width(std::string_view text, int columns) {
   size_t end = 0;
   while (end < text.size()) {
     const CodePoint point = code_point_at(text, end);
-    const int step = point.value < 0 ? 1 : std::max(0, utf8proc_charwidth(point.value));
+    const int step = columns_of(point);
     if (width + step > columns - 1) break;
     width += step;
     end += point.size;
