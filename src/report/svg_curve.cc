@@ -59,6 +59,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
+// Air at both ends; without any point a range of its own.
 void widen(Axis& axis) {
   if (!(axis.low <= axis.high)) {  // no point at all
     axis.low = axis.log ? 0.1 : 0;
@@ -98,8 +99,9 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
   }
   // A long run's x axis starts at its first point; y gets air above and below.
   if (!(x.low < x.high) || x.log) widen(x);
+  const double least = y.low;
   widen(y);
-  if (chart.from_zero && !y.log) y.low = std::min(0.0, y.low);
+  if (chart.from_zero && !y.log) y.low = std::min(0.0, least);
 }
 
 // Of small ones as 5e-4, which is how learning rates are written.
