@@ -109,23 +109,24 @@ std::string start_event(double seconds, int64_t step) {
 std::string scalar_event(double seconds, int64_t step, std::span<const Metric> metrics) {
   std::string summary;
   for (const Metric& metric : metrics) {
-    double number = 0;
+    float number = 0;
     if (const auto* whole = std::get_if<int64_t>(&metric.value)) {
-      number = static_cast<double>(*whole);
+      number = static_cast<float>(static_cast<double>(*whole));
     } else if (const auto* real = std::get_if<double>(&metric.value)) {
-      number = *real;
+      number = static_cast<float>(*real);
     } else {
       continue;
     }
-    if (!std::isfinite(number)) continue;
-    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(number));
+    if (!std::isfinite(number)) continue;  // also what is too large for a float
+    const auto bits = std::bit_cast<uint32_t>(number);
     summary += message(kValue, message(kTag, std::string(metric.name)) +
                                    field(kSimpleValue, kFixed32, little_endian(bits)));
   }
   return event(seconds, step) + message(kSummary, summary);
 }
 
-EventFile::EventFile(const std::string& dir) {
+// Delegates: the destructor closes the file where its first record cannot be written.
+EventFile::EventFile(const std::string& dir) : EventFile() {
   make_folders(dir);
   const double now = wall_seconds();
   create(dir, now);

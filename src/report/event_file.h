@@ -39,6 +39,7 @@ class EventFile {
   void sync();
 
  private:
+  EventFile() = default;
   void create(const std::string& dir, double now);
   void write(const std::string& bytes);
   std::string path_;

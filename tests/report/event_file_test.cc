@@ -44,7 +44,8 @@ TEST(EventFile, RecordsAreThoseOfTensorBoard) {
 }
 
 TEST(EventFile, LeavesOutWhatIsNoNumber) {
-  const std::array metrics = {Metric{"note", std::string_view("x")}, Metric{"loss", NAN}};
+  const std::array metrics = {Metric{"note", std::string_view("x")}, Metric{"loss", NAN},
+                              Metric{"size", 1e39}};
   EXPECT_EQ(scalar_event(1, 2, metrics).substr(11), std::string("\x2a\x00", 2));
 }
 
