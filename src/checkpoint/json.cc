@@ -9,57 +9,14 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "text/unicode/unicode.h"
 
 namespace strata {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Length of the UTF-8 sequence at `text`, or 0 when it is not one (overlong, surrogate, beyond
-// U+10FFFF).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < size) return 0;
-  for (size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const unsigned char second = byte(1);
-  if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f)) return 0;
-  if ((lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) return 0;
-  return size;
-}
-
-void append_utf8(std::string& out, uint32_t code) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xc0 | code >> 6);
-    out += static_cast<char>(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xe0 | code >> 12);
-    out += static_cast<char>(0x80 | (code >> 6 & 0x3f));
-    out += static_cast<char>(0x80 | (code & 0x3f));
-  } else {
-    out += static_cast<char>(0xf0 | code >> 18);
-    out += static_cast<char>(0x80 | (code >> 12 & 0x3f));
-    out += static_cast<char>(0x80 | (code >> 6 & 0x3f));
-    out += static_cast<char>(0x80 | (code & 0x3f));
-  }
-}
-
 }  // namespace
-
-bool valid_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const size_t size = utf8_length(text);
-    if (size == 0) return false;
-    text.remove_prefix(size);
-  }
-  return true;
-}
 
 std::string json_quote(std::string_view text) {
   std::string out = "\"";
@@ -83,7 +40,7 @@ std::string json_number(double value) {
 
 JsonReader::JsonReader(std::string_view text, std::string where)
     : text_(text), where_(std::move(where)) {
-  if (!valid_utf8(text)) {
+  if (!text::is_valid_utf8(text)) {
     throw Error(ErrorCode::kInvalidArgument, where_ + ": the JSON is not valid UTF-8");
   }
 }
@@ -222,7 +179,7 @@ void JsonReader::escape(std::string& out) {
   } else if (code >= 0xdc00 && code <= 0xdfff) {
     fail("a lone surrogate in a string");
   }
-  append_utf8(out, code);
+  text::append_utf8(out, code);
 }
 
 // JSON's number grammar, stricter than from_chars: no leading zeros, a digit on both sides of the

@@ -74,6 +74,4 @@ std::string json_quote(std::string_view text);
 // The shortest JSON number that reads back as `value`.
 std::string json_number(double value);
 
-bool valid_utf8(std::string_view text);
-
 }  // namespace strata

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "checkpoint/json.h"
+#include "text/unicode/unicode.h"
 
 namespace strata {
 namespace {
@@ -55,7 +56,7 @@ std::string header_of(std::span<const TensorDecl> tensors,
 void check_names(std::span<const TensorDecl> tensors) {
   std::set<std::string_view> seen;
   for (const TensorDecl& tensor : tensors) {
-    CHECK(tensor.name != "__metadata__" && valid_utf8(tensor.name), tensor.name);
+    CHECK(tensor.name != "__metadata__" && text::is_valid_utf8(tensor.name), tensor.name);
     CHECK(seen.insert(tensor.name).second, "declared twice:", tensor.name);
   }
 }

@@ -22,6 +22,7 @@
 #include "checkpoint/json.h"
 #include "server/crypto.h"
 #include "server/state/store.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 namespace {
@@ -86,7 +87,7 @@ bool has_controls(std::string_view text) {
 // Names from requests may hold any bytes.
 std::string quoted(std::string_view text) {
   text = text.substr(0, kMaxObject);
-  if (valid_utf8(text) && !has_controls(text)) return json_quote(text);
+  if (text::is_valid_utf8(text) && !has_controls(text)) return json_quote(text);
   std::string plain(text);
   for (char& c : plain) {
     if (static_cast<unsigned char>(c) >= 0x7f) c = '?';

@@ -20,6 +20,7 @@
 #include "checkpoint/json.h"
 #include "checkpoint/stacks.h"
 #include "tests/fuzz/fuzz_dir.h"
+#include "text/unicode/unicode.h"
 
 namespace {
 
@@ -39,7 +40,7 @@ std::string_view take(std::string_view& text, char end) {
 std::optional<std::string> entry_of(std::string_view line, int64_t& bytes) {
   const std::string name(take(line, ' '));
   const std::string_view dtype = take(line, ' ');
-  if (!valid_utf8(name) || !valid_utf8(dtype)) return std::nullopt;
+  if (!text::is_valid_utf8(name) || !text::is_valid_utf8(dtype)) return std::nullopt;
   std::vector<int64_t> dims;
   int64_t bits = safetensors_dtype_bits(dtype);
   while (!line.empty()) {
@@ -61,7 +62,7 @@ std::optional<std::string> entry_of(std::string_view line, int64_t& bytes) {
 // The whole file, or nothing.
 std::optional<std::string> file_of(std::string_view input) {
   const std::string stacks(take(input, '\n'));
-  if (!valid_utf8(stacks)) return std::nullopt;
+  if (!text::is_valid_utf8(stacks)) return std::nullopt;
   std::string header =
       fmt::format(R"({{"__metadata__":{{"strata.stacks":{}}})", json_quote(stacks));
   int64_t bytes = 0;

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf/pre.h"
 #include "checkpoint/json.h"
+#include "text/unicode/unicode.h"
 
 namespace strata {
 namespace {
@@ -51,7 +52,7 @@ class TokenizerWriter {
                  fmt::format("{} types of {} tokens", types_.size(), tokens_.size()));
     }
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (!valid_utf8(tokens_[id])) {
+      if (!text::is_valid_utf8(tokens_[id])) {
         keys_.fail("tokenizer.ggml.tokens", fmt::format("token {} is not UTF-8", id));
       }
       if (!is_filler(id)) ids_.emplace(tokens_[id], id);
@@ -191,7 +192,7 @@ class TokenizerWriter {
         R"(, "unk_token": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": {}, "merges": [)",
         pre().whole_tokens);
     for (size_t i = 0; i < merges.size(); ++i) {
-      if (!valid_utf8(merges[i])) {
+      if (!text::is_valid_utf8(merges[i])) {
         keys_.fail("tokenizer.ggml.merges", fmt::format("merge {} is not UTF-8", i));
       }
       out += (i == 0 ? "" : ",\n") + json_quote(merges[i]);
@@ -293,7 +294,7 @@ class TokenizerWriter {
 };
 
 std::string quoted(const GgufKeys& keys, std::string_view key, const std::string& text) {
-  if (!valid_utf8(text)) keys.fail(key, "is not UTF-8");
+  if (!text::is_valid_utf8(text)) keys.fail(key, "is not UTF-8");
   return json_quote(text);
 }
 

@@ -15,6 +15,7 @@
 #include "server/conflict.h"
 #include "server/state/rows.h"
 #include "server/state/schema.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 namespace {
@@ -26,7 +27,7 @@ constexpr double kDay = 86400;
 void check_text(const SqlValue& value) {
   const auto* text = std::get_if<std::string>(&value);
   if (text == nullptr) return;
-  if (text->find('\0') == std::string::npos && valid_utf8(*text)) return;
+  if (text->find('\0') == std::string::npos && text::is_valid_utf8(*text)) return;
   throw Error(ErrorCode::kInvalidArgument, "a text with a NUL, or one that is not UTF-8");
 }
 
