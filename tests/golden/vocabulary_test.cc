@@ -109,10 +109,29 @@ TEST(WrittenVocabulary, WhatLlamaCppHasNoRulesForIsRefused) {
   EXPECT_NE(fault(with(R"({"type": "Whitespace"})"), 3).find("pre-tokenizer of type 'Whitespace'"),
             std::string::npos);
   EXPECT_NE(fault(with(R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern":
-      {"Regex": "x+"}}, {"type": "ByteLevel", "use_regex": false}]})"),
+      {"Regex": "x+"}, "behavior": "Isolated"}, {"type": "ByteLevel", "use_regex": false}]})"),
                   3)
                 .find("llama.cpp has no name for"),
             std::string::npos);
+  // Of a row's pattern, cut otherwise than llama.cpp cuts.
+  const std::pair<const char*, const char*> cuts[] = {
+      {R"("Isolated", "invert": false)", ""},
+      {R"("Contiguous", "invert": false)", "'Split' (Contiguous)"},
+      {R"("Removed", "invert": true)", "'Split' (Removed)"},
+      {R"("MergedWithNext")", "'Split' (MergedWithNext)"}};
+  for (const auto& [behavior, wanted] : cuts) {
+    const std::string splits = std::string(R"({"type": "Sequence", "pretokenizers": [{"type":
+        "Split", "pattern": {"Regex": "\\p{N}"}, "behavior": )") +
+                               behavior + "}, " + plain + "]}";
+    const std::string what = fault(with(splits.c_str()), 3);
+    EXPECT_TRUE(*wanted == '\0' ? what.empty() : what.find(wanted) != std::string::npos) << what;
+  }
+  const std::string behind = R"({"type": "Sequence", "pretokenizers": [)" + plain +
+                             R"(, {"type": "Digits", "individual_digits": true}]})";
+  EXPECT_NE(fault(with(behind.c_str()), 3).find("'Digits' behind ByteLevel"), std::string::npos);
+  std::string twice = with(plain.c_str());
+  twice.insert(twice.find("[]") + 1, R"({"id": 1, "content": "c"})");
+  EXPECT_NE(fault(twice, 3).find("the id 1 has two tokens, 'b' and 'c'"), std::string::npos);
   EXPECT_NE(fault(R"({"model": {"type": "Unigram", "vocab": []}})", 3).find("type 'Unigram'"),
             std::string::npos);
   EXPECT_NE(fault("[]", 3).find("want a JSON object"), std::string::npos);

@@ -93,6 +93,15 @@ std::string with_escapes(const std::string& pattern) {
   return out;
 }
 
+// Whether a split keeps its pieces and what is between them, each by itself: the only ones that
+// llama.cpp has. Inverted and removed is the same of a pattern that takes every character, as those
+// that end with blanks do.
+bool isolates(const json::object& split, std::string_view pattern) {
+  const std::string behavior = member_text(split, "behavior");
+  return behavior == "Isolated" || (behavior == "Removed" && member_is(split, "invert", false) &&
+                                    pattern.ends_with(R"(|\s+)"));
+}
+
 // What tokenizer.json says of how text is cut.
 struct Cuts {
   std::vector<std::string> splits;
@@ -138,6 +147,9 @@ class VocabularyWriter {
       refuse(texts_, fmt::format("token '{}' has the id {}, the model's embedding {} rows", text,
                                  id, num_rows_));
     }
+    const std::string& known = tokens_[static_cast<size_t>(id)];
+    if (types_[static_cast<size_t>(id)] != kUnused && known != text)
+      refuse(texts_, fmt::format("the id {} has two tokens, '{}' and '{}'", id, known, text));
     tokens_[static_cast<size_t>(id)] = text;
     types_[static_cast<size_t>(id)] = type;
     ids_[text] = id;
@@ -231,15 +243,21 @@ class VocabularyWriter {
     }
     for (const json::object* part : parts_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
       const std::string type = member_text(*part, "type");
-      if (type == "ByteLevel") {
+      const json::object* pattern = member_object(*part, "pattern");
+      const std::string regex = pattern == nullptr ? "" : member_text(*pattern, "Regex");
+      if (out.byte_level) {
+        refuse(texts_, fmt::format("a pre-tokenizer of type '{}' behind ByteLevel", type));
+      } else if (type == "ByteLevel") {
         out.byte_level = true;
         out.byte_level_splits = member_is(*part, "use_regex", true);
-        out.prefix = member_is(*part, "add_prefix_space", false);
+        out.prefix = member_is(*part, "add_prefix_space", true);
       } else if (type == "Digits" && member_is(*part, "individual_digits", false)) {
         out.splits.emplace_back(R"(\p{N})");
-      } else if (const json::object* pattern = member_object(*part, "pattern");
-                 type == "Split" && pattern != nullptr && pattern->contains("Regex")) {
-        out.splits.push_back(with_escapes(member_text(*pattern, "Regex")));
+      } else if (type == "Split" && !regex.empty() && isolates(*part, regex)) {
+        out.splits.push_back(with_escapes(regex));
+      } else if (type == "Split") {
+        refuse(texts_, fmt::format("a pre-tokenizer of type 'Split' ({})",
+                                   regex.empty() ? "String" : member_text(*part, "behavior")));
       } else {
         refuse(texts_, fmt::format("a pre-tokenizer of type '{}'", type));
       }
