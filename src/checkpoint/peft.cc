@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -187,8 +186,8 @@ struct FusedPaths {
   static constexpr std::string_view kInner = ".experts.base_layer";
 
   static std::map<std::string, Pair> rename(std::map<std::string, Pair> pairs,
-                                            const PeftConfig& config,
-                                            std::vector<std::string>& fused, FaultList& faults) {
+                                            const PeftConfig& config, std::set<std::string>& fused,
+                                            FaultList& faults) {
     const ParameterTargets parameters(config);
     std::map<std::string, Pair> out;
     for (auto& [path, pair] : pairs) {
@@ -204,8 +203,9 @@ struct FusedPaths {
         const bool nested = pairs.contains(path + ".base_layer");
         name = path + (nested ? ".down_proj" : "." + only_target(path, parameters, faults));
       }
-      if (name != path) fused.push_back(name);
-      out[name] = pair;
+      if (name != path) fused.insert(name);
+      if (!out.emplace(name, pair).second)
+        faults.add(fmt::format("module '{}': is there twice, by its name and as a wrapper", name));
     }
     return out;
   }
@@ -285,11 +285,11 @@ PeftAdapter::PeftAdapter(const std::string& dir)
     }
   }
   Resolver resolver(config_, config_path(dir));
-  std::vector<std::string> fused;
+  std::set<std::string> fused;
   for (const auto& [path, pair] : FusedPaths::rename(pairs, config_, fused, faults)) {
     std::optional<PeftModule> module = make_module(path, pair, faults);
     if (!module) continue;
-    if (std::find(fused.begin(), fused.end(), path) != fused.end()) module->form = PeftForm::kFused;
+    if (fused.contains(path)) module->form = PeftForm::kFused;
     set_rank(*module, resolver, config_.use_rslora, faults);
     modules_.push_back(std::move(*module));
   }

@@ -231,6 +231,14 @@ TEST_F(PeftDir, ModuleIsLinearOrEmbeddingNotBoth) {
   EXPECT_THAT(fault(), HasSubstr("has both"));
 }
 
+TEST_F(PeftDir, ModuleIsNotThereUnderTwoNames) {
+  for (const std::string path : {"experts", "experts.gate_up_proj"})
+    for (const char* part : {".lora_A.weight", ".lora_B.weight"})
+      add("base_model.model.model.layers.0.mlp." + path + part, {2, 2});
+  EXPECT_THAT(fault(R"(, "target_parameters": ["experts.gate_up_proj"])"),
+              HasSubstr("layers.0.mlp.experts.gate_up_proj': is there twice"));
+}
+
 TEST_F(PeftDir, NothingToLoadIsAFault) {
   tensors_.clear();
   EXPECT_THAT(fault(), HasSubstr("no LoRA tensor"));
