@@ -220,6 +220,16 @@ class GgufPartsTest : public GgufFileTest {
   }
 };
 
+TEST(GgufKeys, NumbersAreBooleansWhereTheyAreZeroOrOne) {
+  GgufKeys keys("f");
+  keys.add("a", {.list = GgufValue::Integers{0, 1}, .is_array = true});
+  keys.add("b", {.list = GgufValue::Integers{0, 6}, .is_array = true});
+  EXPECT_EQ(keys.booleans("a"), (std::vector<bool>{false, true}));
+  EXPECT_NE(
+      testing::error_of([&] { static_cast<void>(keys.booleans("b")); }).find("got 6, want 0 or 1"),
+      std::string::npos);
+}
+
 TEST_F(GgufPartsTest, AnyPartOrTheFolderIsTheModel) {
   const testing::GgufTensorBytes a = {"a", {4}, 0, std::string(16, '\1')};
   const testing::GgufTensorBytes b = {"b", {4}, 0, std::string(16, '\1')};

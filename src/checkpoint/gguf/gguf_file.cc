@@ -373,7 +373,10 @@ std::vector<bool> GgufKeys::booleans(std::string_view key) const {
   if (value == nullptr) return {};
   if (const auto* list = std::get_if<GgufValue::Booleans>(&value->list)) return *list;
   std::vector<bool> out;
-  for (const int64_t item : integers(key)) out.push_back(item != 0);
+  for (const int64_t item : integers(key)) {
+    if (item != 0 && item != 1) fail(key, fmt::format("got {}, want 0 or 1", item));
+    out.push_back(item == 1);
+  }
   return out;
 }
 
