@@ -202,12 +202,11 @@ class ConfigWriter {
     set_integer("linear_num_value_heads", values);
     set_integer("linear_value_head_dim", integer("ssm.inner_size") / values);
     std::vector<std::string> types;
-    const int64_t interval = integer("full_attention_interval", 4);
     for (int64_t layer = 0; layer < num_layers_; ++layer) {
       const bool is_delta = layer_has(layer, "ssm_out.weight");
       types.emplace_back(is_delta ? "\"linear_attention\"" : "\"full_attention\"");
     }
-    static_cast<void>(interval);  // the tensors say it
+    static_cast<void>(integer("full_attention_interval", 4));  // the tensors say it
     set("layer_types", fmt::format("[{}]", fmt::join(types, ", ")));
     if (row_.name == "qwen35moe") {
       set_integer("num_experts", integer("expert_count"));
