@@ -64,7 +64,7 @@ bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
   constexpr int64_t kMost = int64_t{1} << 31;
   if (out.block < 1 || out.block > kMost || out.rows < 1 || out.rows > kMost || out.cols < 1 ||
       out.cols > kMost || (nested && (out.nested_block < 1 || out.nested_block > kMost))) {
-    refuse(name, fmt::format("blocks of {} ({}) of [{}, {}]: want numbers above 0 and below 2^31",
+    refuse(name, fmt::format("blocks of {} ({}) of [{}, {}]: want numbers above 0 and at most 2^31",
                              out.block, out.nested_block, out.rows, out.cols));
   }
   return nested;

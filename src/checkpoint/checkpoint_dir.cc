@@ -123,24 +123,27 @@ void CheckpointDir::unstack() {
     const auto parts = stacks[tensor.shard].empty() || tensor.scaled || tensor.bnb4
                            ? std::nullopt
                            : unstacked(tensor.info, stacks[tensor.shard], where);
-    if (!parts) tensors.push_back(tensor);
-    if (parts && parts->size() > kMostTensors - std::min(kMostTensors, tensors.size())) {
+    if (!parts) {
+      tensors.push_back(tensor);
+      continue;
+    }
+    if (parts->size() > kMostTensors - std::min(kMostTensors, tensors.size())) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: its stacks have more than {} tensors", where, kMostTensors));
     }
-    for (const TensorInfo& part : parts.value_or(std::vector<TensorInfo>())) {
-      tensors.push_back({part, tensor.shard});
-    }
+    for (const TensorInfo& part : *parts) tensors.push_back({part, tensor.shard});
   }
   erase_if([](const CheckpointTensor&) { return true; });
+  FaultList faults(path_);
   for (CheckpointTensor& tensor : tensors) {
     if (find(tensor.info.name) != nullptr) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: tensor '{}' is there twice, in a stack and by itself or in two",
-                              path_, tensor.info.name));
+      faults.add(fmt::format("tensor '{}' is there twice, in a stack and by itself or in two",
+                             tensor.info.name));
+    } else {
+      add(std::move(tensor));
     }
-    add(std::move(tensor));
   }
+  faults.raise();
 }
 
 const CheckpointTensor* CheckpointDir::scale_of(const CheckpointTensor& tensor) const {
