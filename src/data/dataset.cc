@@ -42,7 +42,7 @@ class DatasetReader {
     file.layout = layout_of(source.path, begin);
     file.first = store_->size();
     const int64_t faults = dataset_.faults.count;
-    const auto records = read_records(*file.file, file.layout);
+    const auto records = open_records(*file.file, file.layout);
     while (const auto record = records->next()) {
       read_record(*record, file);
       if (progress_ != nullptr) progress_->update(bytes_done_ + records->offset());

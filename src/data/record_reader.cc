@@ -222,7 +222,7 @@ std::string what_it_is(std::string_view name, std::string_view first_bytes) {
          "one JSON array of them, or CSV in a file that ends in .csv";
 }
 
-std::unique_ptr<RecordReader> read_records(const InputFile& file, Layout layout) {
+std::unique_ptr<RecordReader> open_records(const InputFile& file, Layout layout) {
   switch (layout) {
     case Layout::kLines:
       return std::make_unique<LineReader>(file);

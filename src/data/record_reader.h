@@ -60,7 +60,7 @@ class ByteReader {
 
 class RecordReader {
  public:
-  // Throws Error where the file's begin says that it holds no records.
+  // Borrows the file.
   explicit RecordReader(const InputFile& file);
   virtual ~RecordReader() = default;
   // Nothing at the end. Blank lines are no records.
@@ -71,7 +71,7 @@ class RecordReader {
   ByteReader bytes_;
 };
 
-std::unique_ptr<RecordReader> read_records(const InputFile& file, Layout layout);
+std::unique_ptr<RecordReader> open_records(const InputFile& file, Layout layout);
 
 // The first bytes of a file, as many as tell what it is.
 std::string first_bytes_of(const InputFile& file);
