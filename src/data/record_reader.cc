@@ -95,7 +95,8 @@ class ArrayReader : public RecordReader {
         return finish_array();
       } else {
         in_text = c == '"';
-        depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+        if (c == '{' || c == '[') ++depth;
+        if ((c == '}' || c == ']') && depth > 0) --depth;  // one too many is the element's fault
       }
       text_ += static_cast<char>(c);
       if (std::ssize(text_) > kMaxRecordBytes) {

@@ -111,6 +111,9 @@ TEST_F(Readers, FaultsOfLinesHaveTheirLine) {
               StartsWith(":2: text: got a number, want a string\n"));
   EXPECT_THAT(fault_of("a.json", "[{\"text\": \"a\"},\n {\"text\": }]"),
               StartsWith(":2: not JSON: "));
+  // A bracket too many ends no other element.
+  EXPECT_THAT(fault_of("a.json", "[{]},\n {\"text\": 1}]"),
+              HasSubstr(":2: text: got a number, want a string"));
   EXPECT_EQ(fault_of("a.json", "[]"), ": no examples in it");
   EXPECT_EQ(fault_of("a.csv", ""), ": no examples in it");
   EXPECT_EQ(fault_of("a.csv", "text\n"), ": no examples in it");
