@@ -44,7 +44,7 @@ std::string sibling(std::string_view tensor, std::string_view suffix) {
   return fmt::format("{}{}", tensor.substr(0, tensor.size() - kWeight.size()), suffix);
 }
 
-int64_t blocks_of(int64_t size, int64_t block) { return (size + block - 1) / block; }
+int64_t blocks_of(int64_t size, int64_t block) { return size / block + int64_t{size % block != 0}; }
 
 std::vector<int64_t> scale_dims(const BlockFormat& format) {
   std::vector<int64_t> dims = format.dims;

@@ -113,6 +113,17 @@ TEST(BlockScales, ScalesOfAWrongShapeAreErrors) {
   }
 }
 
+TEST(BlockScales, BlocksMayBeLargerThanEveryWeight) {
+  TensorInfo weight, scale;
+  weight.dims = {2, 4, 8};
+  weight.dtype_name = "F8_E4M3";
+  scale.dims = {2, 1, 1};
+  scale.dtype_name = "F8_E8M0";
+  BlockFormat format = *block_format(weight);
+  format.block_rows = format.block_cols = INT64_MAX;
+  EXPECT_EQ(fit_scale(weight, scale, format), "");
+}
+
 TEST(BlockScales, WithoutScalesItIsNotReadable) {
   TempDir dir;
   write_bytes(dir.file("model.safetensors"),
