@@ -256,6 +256,12 @@ TEST_F(GgufSourceTest, UnknownKeysOfTheArchitectureArePassedOn) {
   EXPECT_EQ(config.find("general.other"), std::string::npos);
 }
 
+TEST_F(GgufSourceTest, ExpertsAreNotCountless) {
+  GgufBytes bytes = model("llama");
+  bytes.tensors.push_back(counting("blk.0.ffn_up_exps.weight", {(1 << 18) + 1, 1, 1}));
+  EXPECT_NE(source_fault(bytes).find("more than 262144 tensors"), std::string::npos);
+}
+
 TEST_F(GgufSourceTest, SizesThatDoNotFitAreFaults) {
   GgufBytes bytes = model("llama");
   bytes.tensors.push_back(counting("blk.0.attn_q.weight", {1, 7}));

@@ -241,6 +241,9 @@ class WeightList {
     for (const Part& part : kParts) {
       if (part.stored != rest) continue;
       known = true;
+      constexpr int64_t kMostWeights = 1 << 18;  // no model comes near; a name takes memory
+      if (dims.front() > kMostWeights - std::ssize(weights_))
+        fail(from, fmt::format("with its experts there are more than {} tensors", kMostWeights));
       if (dims.size() != 3 || dims[1] % part.parts != 0) fail(from, "no stack of experts");
       const int64_t rows = dims[1] / part.parts;
       for (int64_t expert = 0; expert < dims[0]; ++expert) {
