@@ -27,12 +27,6 @@ constexpr std::string_view kMark = "\u2581";  // a space, in SentencePiece's voc
 // tokenizer.ggml.token_type
 enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  }));
-}
-
 std::string token_id_key(std::string_view name) {
   return fmt::format("tokenizer.ggml.{}_token_id", name);
 }
@@ -266,7 +260,7 @@ class TokenizerWriter {
     const std::string_view token = tokens_[id];
     if (token.size() > kLongest) return;
     const size_t begin = pairs.size();
-    const auto characters = static_cast<uint32_t>(count_characters(token));
+    const auto characters = static_cast<uint32_t>(text::count_code_points(token));
     uint32_t left = 0;
     for (size_t cut = 1; cut < token.size(); ++cut) {
       if ((static_cast<unsigned char>(token[cut]) & 0xc0) == 0x80) continue;
