@@ -35,9 +35,10 @@ class DatasetReader {
     DataFile& file = dataset_.files.emplace_back(
         DataFile{.file = std::make_shared<const InputFile>(source.path), .weight = source.weight});
     const std::string begin = first_bytes_of(*file.file);
-    const std::string is = what_it_is(source.path, begin);
-    if (is.starts_with("this is")) {  // nothing of it can be read
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", file.file->shown(), is));
+    const NoRecords kind = no_records(source.path, begin);
+    if (kind.is_binary) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: {}", file.file->shown(), kind.what));
     }
     file.layout = layout_of(source.path, begin);
     file.first = store_->size();
@@ -50,7 +51,7 @@ class DatasetReader {
     bytes_done_ += file.file->size();
     file.count = store_->size() - file.first;
     if (dataset_.faults.count > faults && dataset_.faults.advice.empty()) {
-      dataset_.faults.advice = is;
+      dataset_.faults.advice = kind.what;
     }
   }
 

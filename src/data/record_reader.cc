@@ -197,30 +197,31 @@ Layout layout_of(std::string_view name, std::string_view first_bytes) {
   return Layout::kLines;
 }
 
-std::string what_it_is(std::string_view name, std::string_view first_bytes) {
+NoRecords no_records(std::string_view name, std::string_view first_bytes) {
   const size_t begin = std::min(first_bytes.find_first_not_of(" \t\r\n"), first_bytes.size());
   const std::string_view start = first_bytes.substr(begin);
   if (start.starts_with("PAR1")) {
-    return fmt::format(
-        "this is a Parquet file; make JSONL of it:\n  python3 -c \"import pandas; "
-        "pandas.read_parquet('{}').to_json('{}.jsonl', orient='records', lines=True)\"",
-        name, name.substr(0, name.rfind(".parquet")));
+    return {
+        fmt::format("this is a Parquet file; make JSONL of it:\n  python3 -c \"import pandas; "
+                    "pandas.read_parquet('{}').to_json('{}.jsonl', orient='records', lines=True)\"",
+                    name, name.substr(0, name.rfind(".parquet"))),
+        /*is_binary=*/true};
   }
   if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff")) {
-    return fmt::format("this is UTF-16; want UTF-8: iconv -f UTF-16 -t UTF-8 {} > FILE", name);
+    return {fmt::format("this is UTF-16; want UTF-8: iconv -f UTF-16 -t UTF-8 {} > FILE", name),
+            /*is_binary=*/true};
   }
-  if (start.starts_with("PK\x03\x04")) return "this is a zip archive; unzip it first";
+  if (start.starts_with("PK\x03\x04")) return {"this is a zip archive; unzip it first", true};
   const std::string_view line = start.substr(0, start.find_first_of("\r\n"));
   if (line == "{") {
-    return fmt::format(
-        "a JSON object a line is wanted, and these have several: jq -c . {} > "
-        "FILE.jsonl",
-        name);
+    return {fmt::format(
+        "a JSON object a line is wanted, and these have several: jq -c . {} > FILE.jsonl", name)};
   }
-  if (start.empty() || start[0] == '{' || start[0] == '[') return "";
-  return "is this JSONL? want a JSON object a line, like {\"prompt\": ..., \"completion\": ...}; "
-         "or "
-         "one JSON array of them, or CSV in a file that ends in .csv";
+  if (start.empty() || start[0] == '{' || start[0] == '[') return {};
+  return {
+      "is this JSONL? want a JSON object a line, like {\"prompt\": ..., \"completion\": ...}; or "
+      "one "
+      "JSON array of them, or CSV in a file that ends in .csv"};
 }
 
 std::unique_ptr<RecordReader> open_records(const InputFile& file, Layout layout) {

@@ -30,7 +30,11 @@ struct Record {
 Layout layout_of(std::string_view name, std::string_view first_bytes);
 
 // What such bytes are where they are no records, and what to do; empty of others.
-std::string what_it_is(std::string_view name, std::string_view first_bytes);
+struct NoRecords {
+  std::string what = {};
+  bool is_binary = false;  // nothing of it can be read
+};
+NoRecords no_records(std::string_view name, std::string_view first_bytes);
 
 // The bytes of a file in order, with the line they are in. A mark of UTF-8 at its begin is left
 // out.
