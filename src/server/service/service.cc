@@ -433,9 +433,7 @@ void Service::settle_event(api::Event& event, double now) {
   const std::shared_ptr<PendingCommand> pending = futures_.take_pending(event.request);
   bool is_told = true;
   const std::string fault = guarded("settle", [&] { is_told = settle(pending, result, now); });
-  if (!fault.empty()) {
-    futures_.fail(event.request, api::FaultCategory::kServer, kFailed, now);
-  }
+  if (!fault.empty()) futures_.fail(event.request, api::FaultCategory::kServer, kFailed, now);
   if (pending != nullptr && is_told)
     remembered_.settle(pending->tenant, pending->number, event.request.text);
 }
