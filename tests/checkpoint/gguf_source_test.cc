@@ -258,7 +258,7 @@ TEST_F(GgufSourceTest, UnknownKeysOfTheArchitectureArePassedOn) {
 
 TEST_F(GgufSourceTest, ExpertsAreNotCountless) {
   GgufBytes bytes = model("llama");
-  bytes.tensors.push_back(counting("blk.0.ffn_up_exps.weight", {(1 << 18) + 1, 1, 1}));
+  bytes.tensors.push_back(counting("blk.0.ffn_up_exps.weight", {1, 1, (1 << 18) + 1}));
   EXPECT_NE(source_fault(bytes).find("more than 262144 tensors"), std::string::npos);
 }
 
