@@ -74,9 +74,9 @@ void run_ranks(Comm& processes, const ProcessRanks& ranks, FunctionRef<void(Comm
   const auto run = [&](int thread) {
     ThreadOfProcess comm(processes, exchange, ranks, thread);
     name_thread("rank " + std::to_string(comm.rank()));
+    // Who was stopped by another thread's fault may be here before that is told, and says nothing.
     const auto fail = [&](ErrorCode code, const std::string& what) {
-      exchange.fail(std::current_exception());
-      comm.fail(code, what);
+      if (exchange.fail(std::current_exception())) comm.fail(code, what);
     };
     try {
       body(comm);

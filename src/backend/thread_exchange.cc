@@ -86,10 +86,12 @@ void Exchange::wake() {
   arrived_.notify_all();
 }
 
-void Exchange::fail(std::exception_ptr failure) {
+bool Exchange::fail(std::exception_ptr failure) {
   const MutexLock lock(mutex_);
-  if (!failure_) failure_ = std::move(failure);
+  if (failure_) return false;
+  failure_ = std::move(failure);
   arrived_.notify_all();
+  return true;
 }
 
 std::exception_ptr Exchange::failure() {

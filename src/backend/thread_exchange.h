@@ -25,8 +25,8 @@ class Exchange {
   // Who waits looks whether a break is due.
   void wake();
 
-  // The first counts: those that it stops fail after it.
-  void fail(std::exception_ptr failure);
+  // The first counts, since those that it stops fail after it. Whether this is the first.
+  bool fail(std::exception_ptr failure);
   [[nodiscard]] std::exception_ptr failure();
   // Nothing is on its way any more, and nobody has failed; who had, or null. While no rank sends or
   // receives.
