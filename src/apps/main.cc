@@ -192,11 +192,16 @@ std::vector<Command> commands_of_servers() {
   };
 }
 
+// Those that have no options.
+std::vector<CommandText> plain_commands() {
+  return {{"help", "Say what a command does, with its options and examples", ""},
+          {"version", "Say which build this is, and which CPU path it takes", ""}};
+}
+
 std::vector<CommandText> texts_of(const std::vector<Command>& commands) {
   std::vector<CommandText> texts;
   for (const Command& command : commands) texts.push_back(command.text);
-  texts.push_back({"help", "Say what a command does, with its options and examples", ""});
-  texts.push_back({"version", "Say which build this is, and which CPU path it takes", ""});
+  for (CommandText& text : plain_commands()) texts.push_back(std::move(text));
   return texts;
 }
 
@@ -234,6 +239,22 @@ int run_command(const Command& whole, std::span<const std::string> arguments) {
   return 0;
 }
 
+int help_command(std::span<const std::string> asked, const std::vector<Command>& commands) {
+  if (asked.empty() || asked[0].starts_with('-')) {
+    fmt::print("{}", overview(texts_of(commands)));
+    return 0;
+  }
+  for (const CommandText& text : plain_commands()) {
+    if (text.name != asked[0]) continue;
+    fmt::print("{}\n\nUsage: strata {}{}\n", text.help, text.name,
+               text.name == "help" ? " [COMMAND]" : "");
+    return 0;
+  }
+  std::vector<std::string> arguments(asked.begin() + 1, asked.end());
+  arguments.emplace_back("--help");
+  return run_command(find_command(asked[0], commands), arguments);
+}
+
 // For packages: it has all other commands in it.
 Command manual_command(const std::vector<Command>& commands) {
   const auto prepare = [commands] {
@@ -269,14 +290,7 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   const bool is_help = first == "help" || first == "-h" || first.starts_with("--help");
-  if (!is_help) return run_command(find_command(first, commands), rest);
-  if (rest.empty() || rest[0].starts_with('-')) {
-    fmt::print("{}", overview(texts_of(commands)));
-    return 0;
-  }
-  std::vector<std::string> asked(rest.begin() + 1, rest.end());
-  asked.emplace_back("--help");
-  return run_command(find_command(rest[0], commands), asked);
+  return is_help ? help_command(rest, commands) : run_command(find_command(first, commands), rest);
 }
 
 }  // namespace

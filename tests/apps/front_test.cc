@@ -59,6 +59,15 @@ TEST(Front, HelpOfACommandIsItsOwnHelp) {
   }
 }
 
+// They are in the list that help prints.
+TEST(Front, HelpOfThoseWithoutOptionsSaysWhatTheyDo) {
+  for (const std::string command : {"help", "version"}) {
+    const Ran ran = run_program({"help", command});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("\n\nUsage: strata " + command));
+  }
+}
+
 TEST(Front, VersionIsACommandAndAnOption) {
   const Ran ran = run_program({"version"});
   EXPECT_EQ(ran.code, 0);
