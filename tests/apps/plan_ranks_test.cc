@@ -138,6 +138,9 @@ TEST(PlanRanks, RefuseWhatHasNoEffect) {
   options.offload = "/tmp";
   EXPECT_THAT(fault(options), HasSubstr("data ranks have nothing in files"));
   options.memory = options.offload = "";
+  options.with_indexer_loss = true;
+  EXPECT_THAT(fault(options), HasSubstr("--indexer-loss: no layer of "));
+  options.with_indexer_loss = false;
   options.stages.ranks = "pipeline=2";
   options.stages.shard_weights = true;
   EXPECT_THAT(fault(options), HasSubstr("give --ranks data=N"));

@@ -93,6 +93,12 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
   return shape;
 }
 
+// As `strata train` refuses it.
+void check_indexers(const PlanOptions& options, const engine::Engine& engine) {
+  if (options.with_indexer_loss && engine.model().weights->layers().num_indexers() == 0)
+    refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
+}
+
 train::BaseStep step_of(const PlanOptions& options) {
   return {.muon = options.optimizer == "muon"};
 }
@@ -124,8 +130,9 @@ boost::json::object items_of(const engine::RunPlan& plan) {
   return items;
 }
 
-boost::json::object json_of_passes(const engine::RunPlan& plan, int64_t num_layers,
+boost::json::object json_of_passes(const engine::RunPlan& plan, const engine::Engine& engine,
                                    const engine::MachineLimits& limits) {
+  const int64_t num_layers = engine.model().weights->layers().num_layers();
   boost::json::object decisions;
   for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
     decisions[row.tag] = decisions_of(plan, row.tag, num_layers);
@@ -227,6 +234,7 @@ int plan_over_ranks(const PlanOptions& options) {
   const StageOptions stages = divided_by_ranks(options, spec.parsed.config);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
+  check_indexers(options, *engine);
   engine->set_share({.num_owners = stages.data});
   const planner::Division division =
       division_of(engine->config(), stages, spec, !options.memory.empty());
@@ -244,9 +252,7 @@ int plan_over_ranks(const PlanOptions& options) {
   const std::vector<engine::SentBytes> sent = sent_of_step(shape, plan, *engine);
   if (options.json) {
     boost::json::object line =
-        division.is_whole()
-            ? json_of_passes(plan, engine->model().weights->layers().num_layers(), limits)
-            : json_of_stages(plan, limits);
+        division.is_whole() ? json_of_passes(plan, *engine, limits) : json_of_stages(plan, limits);
     line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
     boost::json::array ranks;
     const std::vector<int64_t> memory = plan.bytes_of_ranks();
@@ -290,9 +296,7 @@ int plan_training(const PlanOptions& options, bool in_stages) {
   }
   const LoadSpec spec = checked_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
-  const model::LayerTable& layers = engine->model().weights->layers();
-  if (options.with_indexer_loss && layers.num_indexers() == 0)
-    refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
+  check_indexers(options, *engine);
   const planner::Division division =
       division_of(engine->config(), stages, spec, !options.memory.empty());
   if (in_stages && division.is_whole())
@@ -309,8 +313,8 @@ int plan_training(const PlanOptions& options, bool in_stages) {
   const engine::RunPlan plan = plan_run(spec, run, step_of(options));
   if (!options.svg.empty()) draw_front(options.svg, run, limits, plan);
   if (options.json) {
-    const boost::json::object line = in_stages ? json_of_stages(plan, limits)
-                                               : json_of_passes(plan, layers.num_layers(), limits);
+    const boost::json::object line =
+        in_stages ? json_of_stages(plan, limits) : json_of_passes(plan, *engine, limits);
     fmt::print("{}\n", boost::json::serialize(line));
     return 0;
   }
