@@ -23,6 +23,18 @@ TEST(BenchMemory, ChoosesWhatFits) {
               tight.at("recompute_gflop").as_double() > 0.0);
 }
 
+// A work that recomputes everything does what was chosen instead, and is counted so.
+TEST(BenchMemory, WhatAWorkRecomputesGivesWay) {
+  const auto flops_per_token = [](const boost::json::object& line) {
+    return line.at("share_of_limit").as_double() * line.at("matrix_peak_gflops").as_double() /
+           line.at("tokens_per_s").as_double();
+  };
+  const auto keeps = line_of(options("train_s512", "2GiB"));
+  const auto recomputes = line_of(options("train_s512_remat", "2GiB"));
+  ASSERT_EQ(recomputes.at("recompute_gflop").as_double(), 0.0);
+  EXPECT_NEAR(flops_per_token(recomputes) / flops_per_token(keeps), 1.0, 1e-6);
+}
+
 // Masters, moments and gradients are planned, and more is computed than of an adapter.
 TEST(BenchMemory, OfAllParameters) {
   const BenchOptions adapter = options("train_s512", "");

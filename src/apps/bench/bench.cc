@@ -115,12 +115,13 @@ class Bench {
   }
 
  private:
+  // A work's own gives way to --memory, which chooses.
   [[nodiscard]] std::string recompute() const {
     if (!options_.recompute.empty()) return options_.recompute;
-    return work_.recompute ? "full" : "none";
+    return work_.recompute && options_.memory.empty() ? "full" : "none";
   }
 
-  // Options of training alone; a work's own recompute gives way to --memory.
+  // Options of training alone.
   void check_options() const {
     const std::pair<std::string_view, std::string_view> of_training[] = {
         {"memory", options_.memory},
