@@ -2,7 +2,9 @@
 #include "apps/bench/groups.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "apps/bench/figures.h"
 #include "base/clock.h"
 #include "model/blocks/experts/moe.h"
 #include "ops/elementwise.h"
@@ -128,8 +130,7 @@ double share_of_peak(ops::LimitProbe& probe, DType dtype, int repeat, double flo
     const double seconds = now_seconds() - start;
     shares.push_back(flops / seconds / ((before + probe.matrix_flops(dtype)) / 2.0));
   }
-  std::sort(shares.begin(), shares.end());
-  return shares[shares.size() / 2];
+  return median(std::move(shares));
 }
 
 }  // namespace
