@@ -358,7 +358,6 @@ TEST(Comm, TheFaultOfAThreadKeepsItsCode) {
   }
 }
 
-// Rows and columns of six ranks, whose messages do not meet.
 // Of a process whose other threads end while the others are told of the fault.
 class SlowToTell : public LoneComm {
  public:
@@ -388,6 +387,7 @@ TEST(ProcessRanks, TellOtherProcessesTheFaultAndNotWhatItStopped) {
   EXPECT_THAT(processes.told(), testing::ElementsAre("the disk is full"));
 }
 
+// Rows and columns of six ranks, whose messages do not meet.
 TEST(GroupComm, NumbersItsRanksFrom0) {
   run_ranks(6, [](Comm& all) {
     GroupComm row(all, {.first = all.rank() / 3 * 3, .size = 3, .first_tag = 100});
