@@ -11,12 +11,12 @@ namespace {
 
 constexpr int kMostMicrobatches = 65536;
 
-// Of every limit that may be tried.
+// Of every limit that may be tried (pass_limits).
 std::vector<LongestPass>& passes_by_limit(RunShape& shape) {
-  if (shape.longest_passes.empty()) {
-    for (int64_t limit = shape.micro_tokens; limit >= 1; limit /= 2)
-      shape.longest_passes.push_back({.limit = limit});
-  }
+  if (!shape.longest_passes.empty()) return shape.longest_passes;
+  shape.longest_passes.push_back({.limit = shape.micro_tokens});
+  for (int64_t limit = shape.micro_tokens / 2; limit >= kLeastPassTokens; limit /= 2)
+    shape.longest_passes.push_back({.limit = limit});
   return shape.longest_passes;
 }
 
@@ -84,20 +84,22 @@ bool FileSpace::holds(int64_t file_bytes, int64_t planned) const {
   return file_bytes <= most && is_kept;
 }
 
+const LongestPass* find_longest(const RunShape& shape, int64_t micro_tokens) {
+  const auto found = std::ranges::find(shape.longest_passes, micro_tokens, &LongestPass::limit);
+  return found == shape.longest_passes.end() ? nullptr : &*found;
+}
+
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
-  for (const LongestPass& longest : shape.longest_passes) {
-    if (longest.limit == micro_tokens && longest.trained > 0) return longest.trained;
-  }
+  const LongestPass* longest = find_longest(shape, micro_tokens);
+  if (longest != nullptr && longest->trained > 0) return longest->trained;
   return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
 }
 
 engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
   pass.pass_tokens = pass_tokens(shape, micro_tokens);
-  for (const LongestPass& longest : shape.longest_passes) {
-    if (longest.limit == micro_tokens && longest.trained > 0)
-      pass.several_rounds = longest.several_rounds;
-  }
+  const LongestPass* longest = find_longest(shape, micro_tokens);
+  if (longest != nullptr && longest->trained > 0) pass.several_rounds = longest->several_rounds;
   return pass;
 }
 

@@ -73,6 +73,8 @@ struct RunShape {
 
 constexpr int64_t kLeastPassTokens = 256;  // shorter passes are bound by memory
 
+// What is known of passes at a limit of so many tokens; null: nothing.
+const LongestPass* find_longest(const RunShape& shape, int64_t micro_tokens);
 // The tokens of a pass that trains, at a limit of so many.
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens);
 // That pass.

@@ -17,10 +17,8 @@ namespace {
 // Of passes over what evaluates, which may be longer than those that train.
 int64_t evaluation_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
-  pass.pass_tokens = 0;
-  for (const LongestPass& longest : shape.longest_passes) {
-    if (longest.limit == micro_tokens) pass.pass_tokens = longest.evaluated;
-  }
+  const LongestPass* longest = find_longest(shape, micro_tokens);
+  pass.pass_tokens = longest == nullptr ? 0 : longest->evaluated;
   if (pass.pass_tokens <= pass_tokens(shape, micro_tokens)) return 0;
   pass.backward = pass.train_base = false;
   return engine::plan_pass(engine, pass).total();
@@ -160,6 +158,7 @@ bool needs_files(const TrainRun& run) {
 engine::RunPlan plan_within(TrainRun run) {
   // Of several ranks none has anything in files.
   const bool in_memory = run.division.told.data > 1;
+  if (in_memory) run.shape.file_space = {};
   if (!in_memory && needs_files(run)) run.shape.pass.weights_in_files = true;
   Fit fit(run, /*any_files=*/false);
   if (fit.has()) return fit.take();

@@ -81,8 +81,7 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
-      .file_space =
-          division.told.data > 1 ? planner::FileSpace() : space_for_files(options.offload)};
+      .file_space = space_for_files(options.offload)};
   planner::add_step(shape, division, {shape.lengths});
   if (!shape.pass.train_base) {
     shape.pass.modules = model::adapter_specs(

@@ -160,7 +160,6 @@ planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& setting
   const TrainOptions& options = settings.options;
   const auto& [train, eval] = data;
   const bool is_lora = options.method == "lora";
-  const bool is_one_of_several = division.told.data > 1;
   const std::vector<int64_t> lengths = train.examples.lengths();
   const std::vector<int64_t> evaluated = eval.examples.lengths();
   planner::RunShape shape = {
@@ -172,7 +171,7 @@ planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& setting
       .lengths = lengths,
       .longest = std::max(longest_of(lengths), longest_of(evaluated)),
       .step_tokens = std::min(batch_plan_options(settings).batch_tokens, train.num_tokens),
-      .file_space = is_one_of_several ? planner::FileSpace() : space_for_files(options.offload),
+      .file_space = space_for_files(options.offload),
       .price = spec.limits ? engine::price_of(*spec.limits) : engine::Price()};
   add_passes_of_run(shape, settings, division, evaluated);
   shape.pass.kv_positions = settings.sample_positions;
