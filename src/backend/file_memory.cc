@@ -16,6 +16,7 @@
 #include "backend/aligned_map.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/file_io.h"
 #include "base/files.h"
 #include "base/trace.h"
 
@@ -24,13 +25,6 @@ namespace {
 
 constexpr uintptr_t kPage = 4096;
 constexpr size_t kUsualRequests = 1024;
-
-struct File {
-  int descriptor;
-  ~File() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-};
 
 // The pages that lie in the range as a whole: those at its ends may be others' too.
 std::pair<void*, size_t> whole_pages(const PageRange& range) {
@@ -68,14 +62,14 @@ void* FileAllocator::allocate(int64_t bytes) {
     throw Error(ErrorCode::kResourceExhausted, fmt::format("--offload {}: {} bytes: {}: {}", dir_,
                                                            bytes, what, std::strerror(error)));
   };
-  File file{open_nameless_file(dir_)};
-  if (file.descriptor < 0) fail("no file", errno);
-  const int full = reserve_space(file.descriptor, bytes);
+  OpenFile file(open_nameless_file(dir_));
+  if (file.fd < 0) fail("no file", errno);
+  const int full = reserve_space(file.fd, bytes);
   if (full != 0) fail("no space", full);
-  void* data = map_aligned(file.descriptor, bytes, MAP_SHARED);
+  void* data = map_aligned(file.fd, bytes, MAP_SHARED);
   if (data == nullptr) fail("no mapping", errno);
   const MutexLock lock(mutex_);
-  mappings_.push_back({static_cast<std::byte*>(data), bytes, std::exchange(file.descriptor, -1)});
+  mappings_.push_back({static_cast<std::byte*>(data), bytes, std::exchange(file.fd, -1)});
   return data;
 }
 

@@ -7,6 +7,15 @@
 
 namespace strata {
 
+// A file that is open as long as this lives; -1: none.
+struct OpenFile {
+  explicit OpenFile(int value) : fd(value) {}
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int fd;
+};
+
 // Error{kNotFound} of ENOENT, else {kIo}: the path, what was done, and errno in words.
 [[noreturn]] void fail_io(const std::string& path, const char* what);
 // All of `bytes`, also where a signal comes between; `path` is for messages.

@@ -22,16 +22,6 @@ namespace {
 
 constexpr int kMaxTemporaries = 1000;
 
-struct Fd {
-  explicit Fd(int value) : fd(value) {}
-  ~Fd() {
-    if (fd >= 0) ::close(fd);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int fd;
-};
-
 // Without waiting for somebody who writes, should it be a pipe.
 int open_to_read(const std::string& path) {
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -47,6 +37,10 @@ int64_t regular_size(int fd, const std::string& path) {
 }
 
 }  // namespace
+
+OpenFile::~OpenFile() {
+  if (fd >= 0) ::close(fd);
+}
 
 void fail_io(const std::string& path, const char* what) {
   const int saved = errno;
@@ -71,7 +65,7 @@ std::string folder_of(const std::string& path) {
 }
 
 std::string read_file(const std::string& path, int64_t max_bytes) {
-  const Fd file(open_to_read(path));
+  const OpenFile file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
   const int64_t size = regular_size(file.fd, path);
   if (size > max_bytes) {
@@ -104,7 +98,7 @@ bool file_exists(const std::string& path) {
 }
 
 ReadOnlyFile::ReadOnlyFile(std::string path) : path_(std::move(path)) {
-  Fd file(open_to_read(path_));
+  OpenFile file(open_to_read(path_));
   if (file.fd < 0) fail_io(path_, "open");
   size_ = regular_size(file.fd, path_);
   fd_ = std::exchange(file.fd, -1);
@@ -140,7 +134,7 @@ void ReadOnlyFile::read_at(int64_t offset, std::span<std::byte> out) const {
 }
 
 MappedFile::MappedFile(const std::string& path) {
-  const Fd file(open_to_read(path));
+  const OpenFile file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
   size_ = static_cast<size_t>(regular_size(file.fd, path));
   if (size_ == 0) return;
@@ -212,7 +206,7 @@ void AtomicFile::commit() {
 }
 
 void sync_folder(const std::string& path) {
-  const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const OpenFile folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.fd < 0) fail_io(path, "open");
   // EINVAL: a file system that has no such call for folders.
   if (::fsync(folder.fd) != 0 && errno != EINVAL) fail_io(path, "fsync");

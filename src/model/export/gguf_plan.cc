@@ -20,17 +20,6 @@ namespace {
 constexpr const char* kNormName = "model.norm.weight";
 constexpr std::string_view kOpenFiles = "/proc/self/fd/";
 
-// Open while a header is read, for which it is opened again by its path.
-struct OpenFile {
-  explicit OpenFile(int fd) : descriptor(fd) {}
-  ~OpenFile() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  const int descriptor;
-};
-
 std::vector<int64_t> stored_dims(std::string_view stored, const Shape& shape, int64_t num_experts) {
   std::vector<int64_t> dims;
   if (num_experts > 0) dims.push_back(num_experts);
@@ -107,14 +96,15 @@ void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins
 
 ReadHeader::ReadHeader(const GgufHeader& header, std::span<const float> first_data) {
   const std::string name = "--to gguf: header";
-  const OpenFile file{::memfd_create("gguf", MFD_CLOEXEC)};
-  if (file.descriptor < 0) fail_io(name, "create");
+  // Opened again by its path.
+  const OpenFile file(::memfd_create("gguf", MFD_CLOEXEC));
+  if (file.fd < 0) fail_io(name, "create");
   const std::string bytes = header.bytes();
-  write_all(file.descriptor, std::as_bytes(std::span(bytes)), name);
-  write_all(file.descriptor, std::as_bytes(first_data), name);
+  write_all(file.fd, std::as_bytes(std::span(bytes)), name);
+  write_all(file.fd, std::as_bytes(first_data), name);
   const auto size = static_cast<off_t>(std::ssize(bytes) + header.data_bytes());
-  if (::ftruncate(file.descriptor, size) != 0) fail_io(name, "grow");
-  model_ = std::make_unique<GgufModel>(fmt::format("{}{}", kOpenFiles, file.descriptor));
+  if (::ftruncate(file.fd, size) != 0) fail_io(name, "grow");
+  model_ = std::make_unique<GgufModel>(fmt::format("{}{}", kOpenFiles, file.fd));
   weights_ = gguf_weights(*model_);
 }
 
