@@ -113,15 +113,14 @@ std::vector<int64_t> pass_limits(const RunShape& shape) {
 
 void add_step(RunShape& shape, const Division& division,
               const std::vector<std::vector<int64_t>>& passes) {
-  const int num_ranks = division.told.data;
-  if (division.is_whole() && num_ranks == 1) {
+  if (division.is_whole() && division.told.data == 1) {
     for (const std::vector<int64_t>& pass : passes) add_passes(shape, pass, /*trained=*/true);
     return;
   }
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
   if (!division.is_whole()) return add_micro_batches(shape, division.told, all, /*trained=*/true);
-  for (LongestPass& longest : passes_by_limit(shape)) add_rounds(longest, num_ranks, all);
+  for (LongestPass& longest : passes_by_limit(shape)) add_rounds(longest, division.told.data, all);
 }
 
 void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths) {

@@ -145,14 +145,14 @@ bool needs_files(const TrainRun& run) {
 }
 
 [[noreturn]] void fail(const TrainRun& run, const Fit& fit) {
-  const bool in_files = run.division.told.data == 1;
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} tokens "
                   "takes {} at least{}; give more, or drop longer examples with --max-length",
                   run.memory->text, weights_in_files(run) ? "" : "weights, ",
                   report::format_bytes(fit.besides()), fit.least_tokens(),
-                  report::format_bytes(fit.least()), in_files ? ", with all it can in files" : ""));
+                  report::format_bytes(fit.least()),
+                  run.division.told.data > 1 ? "" : ", with all it can in files"));
 }
 
 engine::RunPlan plan_within(TrainRun run) {
