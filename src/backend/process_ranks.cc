@@ -3,8 +3,6 @@
 
 #include <exception>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "backend/thread_exchange.h"
 #include "base/check.h"
@@ -46,7 +44,6 @@ class ThreadOfProcess : public Comm {
   [[nodiscard]] int64_t end_of_tags() const override {
     return processes_.end_of_tags() / pairs() - 1;
   }
-  void fail(ErrorCode code, const std::string& what) override { processes_.fail(code, what); }
 
  private:
   // Another thread of this process.
@@ -65,32 +62,30 @@ class ThreadOfProcess : public Comm {
   const int thread_, rank_;
 };
 
+void tell(Comm& processes, const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    processes.fail(error.code, error.what());
+  } catch (const std::exception& error) {
+    processes.fail(ErrorCode::kIo, error.what());
+  }
+}
+
 }  // namespace
 
 void run_ranks(Comm& processes, const ProcessRanks& ranks, FunctionRef<void(Comm& comm)> body) {
   CHECK(ranks.threads >= 1 && processes.size() % ranks.data == 0, ranks.threads, ranks.data);
   if (ranks.threads == 1) return body(processes);
   Exchange exchange;
-  const auto run = [&](int thread) {
-    ThreadOfProcess comm(processes, exchange, ranks, thread);
-    name_thread("rank " + std::to_string(comm.rank()));
-    // Who was stopped by another thread's fault may be here before that is told, and says nothing.
-    const auto fail = [&](ErrorCode code, const std::string& what) {
-      if (exchange.fail(std::current_exception())) comm.fail(code, what);
-    };
-    try {
-      body(comm);
-    } catch (const Error& error) {
-      fail(error.code, error.what());
-    } catch (const std::exception& error) {
-      fail(ErrorCode::kIo, error.what());
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int thread = 0; thread < ranks.threads; ++thread) threads.emplace_back(run, thread);
-  }
-  if (const std::exception_ptr failure = exchange.failure()) std::rethrow_exception(failure);
+  run_threads(
+      exchange, ranks.threads,
+      [&](int thread) {
+        ThreadOfProcess comm(processes, exchange, ranks, thread);
+        name_thread("rank " + std::to_string(comm.rank()));
+        body(comm);
+      },
+      [&](const std::exception_ptr& failure) { tell(processes, failure); });
 }
 
 }  // namespace strata

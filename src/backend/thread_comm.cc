@@ -3,8 +3,6 @@
 
 #include <exception>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "backend/thread_exchange.h"
 #include "base/check.h"
@@ -19,20 +17,14 @@ void run_ranks(int num_ranks, FunctionRef<void(Comm& comm)> body) {
     ThreadComm comm(exchange, 0, 1);
     return body(comm);
   }
-  const auto run = [&](int rank) {
-    name_thread("rank " + std::to_string(rank));
-    ThreadComm comm(exchange, rank, num_ranks);
-    try {
-      body(comm);
-    } catch (...) {
-      exchange.fail(std::current_exception());
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < num_ranks; ++rank) threads.emplace_back(run, rank);
-  }
-  if (const std::exception_ptr failure = exchange.failure()) std::rethrow_exception(failure);
+  run_threads(
+      exchange, num_ranks,
+      [&](int rank) {
+        name_thread("rank " + std::to_string(rank));
+        ThreadComm comm(exchange, rank, num_ranks);
+        body(comm);
+      },
+      [](const std::exception_ptr&) {});  // who started them sees it
 }
 
 }  // namespace strata

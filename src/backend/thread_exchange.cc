@@ -2,6 +2,7 @@
 #include "backend/thread_exchange.h"
 
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -105,6 +106,32 @@ std::exception_ptr Exchange::settle() {
     for (auto& [key, channel] : channels_) channel.clear();
   }
   return std::exchange(failure_, nullptr);
+}
+
+void run_threads(Exchange& exchange, int count, FunctionRef<void(int thread)> body,
+                 FunctionRef<void(const std::exception_ptr& failure)> tell) {
+  const auto fail = [&] {
+    // Who was stopped by another's fault may be here before that is told, and says nothing.
+    const std::exception_ptr failure = std::current_exception();
+    if (exchange.fail(failure)) tell(failure);
+  };
+  {
+    std::vector<std::jthread> threads;
+    try {
+      for (int thread = 0; thread < count; ++thread) {
+        threads.emplace_back([&, thread] {
+          try {
+            body(thread);
+          } catch (...) {
+            fail();
+          }
+        });
+      }
+    } catch (...) {
+      fail();
+    }
+  }
+  if (const std::exception_ptr failure = exchange.failure()) std::rethrow_exception(failure);
 }
 
 }  // namespace strata

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/comm.h"
+#include "base/function_ref.h"
 #include "base/mutex.h"
 #include "base/threads.h"
 
@@ -56,6 +57,12 @@ class Exchange {
   std::map<std::tuple<int, int, int64_t>, Channel> channels_ GUARDED_BY(mutex_);
   std::exception_ptr failure_ GUARDED_BY(mutex_);
 };
+
+// Calls body for each of so many threads, in threads of their own, and waits for all. The first one
+// that fails, or that the system refuses, stops those that wait in the exchange; `tell` hears of it
+// meanwhile, and it is thrown here.
+void run_threads(Exchange& exchange, int count, FunctionRef<void(int thread)> body,
+                 FunctionRef<void(const std::exception_ptr& failure)> tell);
 
 class ThreadComm : public Comm {
  public:

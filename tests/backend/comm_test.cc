@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +23,6 @@
 #include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/mutex.h"
 #include "tests/base/sanitizer.h"
 
 namespace strata {
@@ -356,35 +354,6 @@ TEST(Comm, TheFaultOfAThreadKeepsItsCode) {
     EXPECT_STREQ(error.what(), "rank 1 found a fault");
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
   }
-}
-
-// Of a process whose other threads end while the others are told of the fault.
-class SlowToTell : public LoneComm {
- public:
-  void fail(ErrorCode, const std::string& what) override {
-    if (what == "the disk is full") std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    const MutexLock lock(mutex_);
-    told_.push_back(what);
-  }
-  std::vector<std::string> told() {
-    const MutexLock lock(mutex_);
-    return told_;
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<std::string> told_ GUARDED_BY(mutex_);
-};
-
-TEST(ProcessRanks, TellOtherProcessesTheFaultAndNotWhatItStopped) {
-  SlowToTell processes;
-  EXPECT_THROW(run_ranks(processes, {.threads = 2},
-                         [](Comm& comm) {
-                           if (comm.rank() == 0) throw Error(ErrorCode::kIo, "the disk is full");
-                           receive_int(comm, 0, 0);  // never sent
-                         }),
-               Error);
-  EXPECT_THAT(processes.told(), testing::ElementsAre("the disk is full"));
 }
 
 // Rows and columns of six ranks, whose messages do not meet.
