@@ -61,9 +61,9 @@ struct Operation {
   int peer = 0, tag = 0;
   void* data = nullptr;
   int64_t bytes = 0;
+  bool busy = false;                // until it has ended
   std::vector<std::byte> own = {};  // of a send
   bool is_cancelled = false;
-  bool busy = false;  // until it has ended
   std::string fault = {};
   void* handle = nullptr;
 };
@@ -146,26 +146,26 @@ class MpiRanks::Link : public Comm {
   }
 
   void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
-    Operation operation;
-    operation.sends = false;
-    operation.peer = from;
-    operation.tag = mpi_tag(tag);
-    operation.data = data;
-    operation.bytes = bytes;
-    operation.busy = true;
+    auto operation = std::make_unique<Operation>(
+        Operation{kData, /*sends=*/false, from, mpi_tag(tag), data, bytes, /*busy=*/true});
     const MutexLock lock(mutex_);
-    begin(operation);
+    begin(*operation);
+    double end = 0.0;
     const double since = begin_to_wait();
-    while (operation.busy) {
-      if (fault_ && !operation.is_cancelled) {  // and wait: MPI borrows the memory
-        operation.is_cancelled = true;
-        table_.cancel(operation.handle);
+    while (operation->busy && (end == 0.0 || now_seconds() < end)) {
+      if (fault_ && !operation->is_cancelled) {  // and wait: MPI borrows the memory
+        operation->is_cancelled = true;
+        table_.cancel(operation->handle);
+        end = now_seconds() + options_.silence;
       }
       drive(since);
     }
     end_to_wait();
-    if (operation.is_cancelled) throw Error(ErrorCode::kIo, "another rank has failed");
-    CHECK(operation.fault.empty(), operation.fault, from, tag, bytes);
+    const bool is_cancelled = operation->is_cancelled;
+    // Its sender died in the middle of a message: nothing writes the memory any longer.
+    if (operation->busy) abandoned_.push_back(std::move(operation));
+    if (is_cancelled) throw Error(ErrorCode::kIo, "another rank has failed");
+    CHECK(operation->fault.empty(), operation->fault, from, tag, bytes);
   }
 
   // The first counts.
@@ -253,8 +253,7 @@ class MpiRanks::Link : public Comm {
 
   void tell(int to, Control what, const std::string& text) REQUIRES(mutex_) {
     const auto* first = reinterpret_cast<const std::byte*>(text.data());
-    controls_.push_back(std::make_unique<Operation>());
-    Operation& operation = *controls_.back();
+    Operation& operation = *controls_.emplace_back(std::make_unique<Operation>());
     operation.channel = kControl;
     operation.peer = to;
     operation.tag = what;
@@ -441,6 +440,7 @@ class MpiRanks::Link : public Comm {
   std::vector<Operation*> active_ GUARDED_BY(mutex_);
   Operations long_sends_ GUARDED_BY(mutex_), short_sends_ GUARDED_BY(mutex_);
   Operations controls_ GUARDED_BY(mutex_);
+  Operations abandoned_ GUARDED_BY(mutex_);  // receives that never end
 
   int num_drivers_ GUARDED_BY(mutex_) = 0;  // that wait
   double last_turn_ GUARDED_BY(mutex_) = 0.0;
