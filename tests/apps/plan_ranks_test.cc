@@ -59,21 +59,25 @@ TEST(PlanRanks, SayWhatRanksSend) {
     std::string method;
     int64_t micro_tokens = 2048;
     bool shards = false;
+    int stages = 1;  // of each process
   };
   for (const Case& c :
        {Case{1, 2, 0, "lora", 40}, Case{1, 3, 0, "full"}, Case{2, 1, 3, "lora"},
         Case{2, 2, 1, "lora"}, Case{2, 2, 1, "full"}, Case{1, 2, 0, "lora", 40, true},
-        Case{2, 2, 1, "lora", 2048, true}, Case{1, 3, 0, "full", 2048, true}}) {
+        Case{2, 2, 1, "lora", 2048, true}, Case{1, 3, 0, "full", 2048, true},
+        Case{1, 2, 1, "full", 2048, false, 2}, Case{1, 2, 2, "lora", 2048, false, 2}}) {
     SCOPED_TRACE(std::to_string(c.pipeline) + " " + std::to_string(c.data) + " " + c.method);
     PlanOptions options = options_of_plan("qwen3");
     options.method = c.method;
     options.micro_tokens = c.micro_tokens;
     options.schedule.microbatches = c.microbatches;
     options.stages.shard_weights = c.shards;
+    options.stages.stages = c.stages;
     options.stages.ranks =
         "pipeline=" + std::to_string(c.pipeline) + ",data=" + std::to_string(c.data);
     const boost::json::object planned = plan(options);
-    const std::vector<engine::SentBytes> sent = sent_by_ranks(options, c.pipeline, c.data);
+    const std::vector<engine::SentBytes> sent =
+        sent_by_ranks(options, c.pipeline * c.stages, c.data);
     const boost::json::array& ranks = planned.at("ranks").as_array();
     ASSERT_EQ(ranks.size(), sent.size());
     EXPECT_EQ(planned.at("planned_sent_bytes"), boost::json::parse(sent_json(sent)));

@@ -387,7 +387,7 @@ constexpr const char* kOfStages =
 constexpr const char* kOfTraining =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,micro-tokens,recompute,dtype,"
     "threads,device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,"
-    "ranks,shard-weights,microbatches,chunks,forwarding-delay,leftovers,pipeline-schedule,"
+    "ranks,stages,shard-weights,microbatches,chunks,forwarding-delay,leftovers,pipeline-schedule,"
     "layers-per-stage,recompute-iterations,recompute-layers";
 
 constexpr Mode kModes[] = {
