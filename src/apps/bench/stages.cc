@@ -112,14 +112,17 @@ class StagesBench {
     if (options_.trains_base()) pipeline->enable_base_steps({});
     const auto slot = options_.trains_base() ? api::AdapterSlot::kBase
                                              : pipeline->create_adapter(bench_modules(config_), 0);
-    const TrainingBatch trained =
-        random_batch(work_.sequences, work_.length, config_.vocab_size, slot);
-    for (int i = 0; i <= options_.repeat; ++i) measure(comm, *pipeline, trained.batch, slot, i > 0);
+    const int64_t in_flight = engine::peak_live(plan_, 0);
+    for (int i = 0; i <= options_.repeat; ++i) {
+      int64_t sequences = work_.sequences;  // at first, to touch memory, what is in flight at once
+      if (i == 0) sequences = in_flight * sequences / plan_.table.num_microbatches;
+      const TrainingBatch trained = random_batch(sequences, work_.length, config_.vocab_size, slot);
+      measure(comm, *pipeline, trained.batch, slot, i > 0);
+    }
     if (!pipeline->is_first_rank()) return;
     for (const auto& stage : pipeline->stages()) peak_live_ += stage->peak_live();
   }
 
-  // The first time memory is touched and scratch is booked, and nothing counts.
   void measure(Comm& comm, engine::Runner& pipeline, const api::Batch& batch, api::AdapterSlot slot,
                bool counts) {
     const double before = matrix_flops(comm);
