@@ -68,7 +68,7 @@ class StagePass {
   // With hidden states and logits, where they are wanted. Writes the output to `memory`, of a stage
   // that does not end the model; elsewhere it is empty.
   void forward(TensorView memory = {});
-  // Of a stage that ends the model, where losses are wanted; nothing elsewhere.
+  // Of a stage that ends the model: the losses that are wanted, and multi-token prediction.
   void loss();
   // d: the gradient of the output, of a stage that does not end the model, which becomes that of
   // the input. What is deferred runs later.
