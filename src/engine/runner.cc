@@ -228,46 +228,6 @@ void Runner::run_actions(const api::Batch& batch) {
   }
 }
 
-// From the last stage to every rank.
-void Runner::share_losses(const api::Batch& batch, api::BatchResult& result) {
-  using Values = std::vector<float> api::SequenceResult::*;
-  constexpr Values kLists[] = {&api::SequenceResult::logprobs, &api::SequenceResult::losses,
-                               &api::SequenceResult::mtp_losses};
-  if (comm_.size() == 1) return;
-  const std::span lists = std::span(kLists).first(batch.mtp_weight > 0.0f ? 3 : 2);
-  shared_.clear();
-  size_t count = 0;
-  for (const api::Sequence& sequence : batch.sequences) {
-    count += lists.size() * sequence.datum->tokens.size() *
-             static_cast<size_t>(sequence.datum->targets_per_token());
-  }
-  const int owner = rank_of(plan_.num_stages() - 1);
-  const auto bytes = static_cast<int64_t>(count * sizeof(float));
-  if (comm_.rank() == owner) {
-    for (const api::SequenceResult& sequence : result.sequences) {
-      for (const Values list : lists) {
-        shared_.insert(shared_.end(), (sequence.*list).begin(), (sequence.*list).end());
-      }
-    }
-    CHECK(shared_.size() == count, shared_.size(), count);
-    for (int rank = 0; rank < comm_.size(); ++rank) {
-      if (rank != owner) comm_.send_bytes(rank, plan_.gather_tag(), shared_.data(), bytes);
-    }
-    return;
-  }
-  shared_.resize(count);
-  comm_.receive_bytes(owner, plan_.gather_tag(), shared_.data(), bytes);
-  auto next = shared_.begin();
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    const api::Datum& datum = *batch.sequences[s].datum;
-    const auto values = static_cast<int64_t>(datum.tokens.size()) * datum.targets_per_token();
-    for (const Values list : lists) {
-      (result.sequences[s].*list).assign(next, next + values);
-      next += values;
-    }
-  }
-}
-
 void Runner::gather_results(const api::Batch& batch, api::TensorSink* sink) {
   if (plan_.num_stages() == 1) return;  // they are there
   int64_t total = 0;

@@ -120,9 +120,16 @@ class Runner {
   void turn_away_weights();
   // Of a batch whose micro-batches are dealt out: which rank has which.
   void deal(const api::Batch& batch);
+  template <typename Body>
+  void for_dealt(const api::Batch& batch, int rank, api::BatchResult& result, Body body);
+  void send_losses(Comm& comm, int64_t tag, const api::Batch& batch, api::BatchResult& result,
+                   int dealt_to);
+  void receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch,
+                      api::BatchResult& result, int dealt_to);
   // From each of the ranks that have the last stage to the others of them.
   void exchange_losses(const api::Batch& batch, api::BatchResult& result);
   void sum_loads();
+  // From the last stage to every rank of a pipeline.
   void share_losses(const api::Batch& batch, api::BatchResult& result);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
   // What the first and the last stage accumulate of a matrix that both hold, each with a place for

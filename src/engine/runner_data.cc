@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Runner does where ranks deal micro-batches out among themselves: who has which, and what
-// each tells the others of its own besides gradients (pipeline/gradient_chain.h).
+// each tells the others of its own besides gradients (pipeline/gradient_chain.h). Losses go from a
+// pipeline's last stage to its others in the same way.
 #include <algorithm>
 
 #include "base/check.h"
@@ -46,34 +47,54 @@ void Runner::deal(const api::Batch& batch) {
   for (const auto& chain : chains_) chain->prepare(batch, of_backwards_);
 }
 
-void Runner::exchange_losses(const api::Batch& batch, api::BatchResult& result) {
-  if (stage_here(plan_.num_stages() - 1) == nullptr) return;
-  const auto of_rank = [&](int rank, auto body) {
-    for (size_t s = 0; s < of_sequences_.size(); ++s) {
-      if (of_sequences_[s] == rank) for_each_list(batch, s, result.sequences[s], body);
-    }
-  };
-  const auto bytes = [&] { return static_cast<int64_t>(shared_.size() * sizeof(float)); };
+// Of the sequences that a rank was dealt; of all: -1.
+template <typename Body>
+void Runner::for_dealt(const api::Batch& batch, int rank, api::BatchResult& result, Body body) {
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    if (rank < 0 || of_sequences_[s] == rank) for_each_list(batch, s, result.sequences[s], body);
+  }
+}
+
+void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, api::BatchResult& result,
+                         int dealt_to) {
   shared_.clear();
-  of_rank(data_->rank(), [&](const std::vector<float>& values, size_t count) {
+  for_dealt(batch, dealt_to, result, [&](const std::vector<float>& values, size_t count) {
     CHECK(values.size() == count, values.size(), count);
     shared_.insert(shared_.end(), values.begin(), values.end());
   });
-  for (int rank = 0; rank < data_->size(); ++rank) {
-    if (rank != data_->rank()) data_->send_bytes(rank, kLossTag, shared_.data(), bytes());
+  const auto bytes = static_cast<int64_t>(shared_.size() * sizeof(float));
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    if (rank != comm.rank()) comm.send_bytes(rank, tag, shared_.data(), bytes);
   }
+}
+
+void Runner::receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch,
+                            api::BatchResult& result, int dealt_to) {
+  size_t total = 0;
+  for_dealt(batch, dealt_to, result, [&](std::vector<float>&, size_t count) { total += count; });
+  shared_.resize(total);
+  comm.receive_bytes(from, tag, shared_.data(), static_cast<int64_t>(total * sizeof(float)));
+  auto next = shared_.begin();
+  for_dealt(batch, dealt_to, result, [&](std::vector<float>& values, size_t count) {
+    values.assign(next, next + static_cast<int64_t>(count));
+    next += static_cast<int64_t>(count);
+  });
+}
+
+void Runner::exchange_losses(const api::Batch& batch, api::BatchResult& result) {
+  if (stage_here(plan_.num_stages() - 1) == nullptr) return;
+  send_losses(*data_, kLossTag, batch, result, data_->rank());
   for (int rank = 0; rank < data_->size(); ++rank) {
-    if (rank == data_->rank()) continue;
-    size_t total = 0;
-    of_rank(rank, [&](const std::vector<float>&, size_t count) { total += count; });
-    shared_.resize(total);
-    data_->receive_bytes(rank, kLossTag, shared_.data(), bytes());
-    auto next = shared_.begin();
-    of_rank(rank, [&](std::vector<float>& values, size_t count) {
-      values.assign(next, next + static_cast<int64_t>(count));
-      next += static_cast<int64_t>(count);
-    });
+    if (rank != data_->rank()) receive_losses(*data_, rank, kLossTag, batch, result, rank);
   }
+}
+
+void Runner::share_losses(const api::Batch& batch, api::BatchResult& result) {
+  const int owner = rank_of(plan_.num_stages() - 1);
+  if (comm_.size() == 1) return;
+  if (comm_.rank() != owner)
+    return receive_losses(comm_, owner, plan_.gather_tag(), batch, result, -1);
+  send_losses(comm_, plan_.gather_tag(), batch, result, -1);
 }
 
 // What others ask for is sent when all are here, so that it counts for the batch that took it.
