@@ -28,8 +28,6 @@
 
 namespace strata::engine {
 
-// Of what is gathered on rank 0, on its way from another rank at once.
-constexpr int64_t kGatherBytes = 1 << 20;
 // Behind the tag of what is gathered (PipelinePlan::gather_tag): of what two stages hold of one
 // matrix, and of rows that rank 0 asks for.
 constexpr int64_t kFirstSwapTag = 5, kLastSwapTag = 6, kAskTag = 7, kRowsTag = 8;
@@ -150,6 +148,9 @@ class Runner {
   const train::Ownership& ownership_of_stage(int stage);
   // Of a parameter's values those of the rows that an owner has, where it is this rank.
   TensorView rows_here(size_t index, BaseValues which, int owner);
+  // Of an owner's values of a parameter piece after piece, on rank 0.
+  void read_owned(size_t index, BaseValues which, int data,
+                  FunctionRef<void(std::span<float>)> take);
   void serve_masters();
   void read_masters(size_t index, int64_t first_row, TensorView rows);
   double norm_of_sums();
@@ -157,6 +158,11 @@ class Runner {
   void sum_over_data();
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);
+  // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
+  // be scratch of this rank's first stage.
+  using PieceView = FunctionRef<TensorView(size_t piece)>;
+  void hand_over(int from, int to, int64_t tag, size_t num_pieces, PieceView own, PieceView place,
+                 FunctionRef<void(size_t piece, TensorView)> take);
   // A tensor to rank 0 from one of all ranks; `from` matters there, `to` on rank 0.
   void gather(int owner, TensorView from, TensorView to);
 

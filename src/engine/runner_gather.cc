@@ -12,6 +12,8 @@
 namespace strata::engine {
 namespace {
 
+constexpr int64_t kPieceValues = train::kPieceBytes / dtype_bytes(DType::kF32);
+
 // Of neighbouring modules values, gradients and moments, each module's A and then its B; the last
 // three of what trains.
 using AdapterParts = std::array<TensorView, 4>;
@@ -28,23 +30,37 @@ AdapterParts parts_of(const model::LoraAdapter& adapter, size_t first, int64_t c
 
 }  // namespace
 
-// In pieces, each sent when it is asked for: what is on its way takes memory too.
-void Runner::gather(int owner, TensorView from, TensorView to) {
-  if (owner == 0 && is_first_rank()) return ops::copy(engine().backend(), from, to);
-  if (owner == 0 || (all_.rank() != owner && !is_first_rank())) return;
-  constexpr int64_t kValues = kGatherBytes / dtype_bytes(DType::kF32);
-  const TensorView& whole = is_first_rank() ? to : from;
-  const int64_t count = whole.shape.num_elements();
-  for (int64_t first = 0; first < count; first += kValues) {
-    const TensorView piece = whole.part(first, {std::min(kValues, count - first)});
-    if (is_first_rank()) {
-      everyone_.send_bytes(owner, plan_.gather_tag(), nullptr, 0);
-      everyone_.receive(owner, plan_.gather_tag(), piece);
-    } else {
-      everyone_.receive_bytes(0, plan_.gather_tag(), nullptr, 0);
-      everyone_.send(0, plan_.gather_tag(), piece);
+void Runner::hand_over(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
+                       PieceView place, FunctionRef<void(size_t piece, TensorView)> take) {
+  const bool sends = all_.rank() == from, takes = all_.rank() == to;
+  if (!sends && !takes) return;
+  const size_t ahead = std::min(size_t{train::kPiecesAhead}, num_pieces);
+  for (size_t i = 0; i < ahead && !sends; ++i) everyone_.send_bytes(from, tag, nullptr, 0);
+  Backend& backend = engine().backend();
+  for (size_t i = 0; i < num_pieces; ++i) {
+    const Scratch::Mark mark(backend.scratch());
+    if (!takes) {
+      everyone_.receive_bytes(to, tag, nullptr, 0);
+      everyone_.send(to, tag, own(i));
+      continue;
     }
+    const TensorView rows = place(i);
+    sends ? ops::copy(backend, own(i), rows) : everyone_.receive(from, tag, rows);
+    take(i, rows);
+    if (i + ahead < num_pieces && !sends) everyone_.send_bytes(from, tag, nullptr, 0);
   }
+}
+
+void Runner::gather(int owner, TensorView from, TensorView to) {
+  const int64_t count = (is_first_rank() ? to : from).shape.num_elements();
+  const auto part = [&](const TensorView& whole, size_t piece) {
+    const int64_t first = static_cast<int64_t>(piece) * kPieceValues;
+    return whole.part(first, {std::min(kPieceValues, count - first)});
+  };
+  hand_over(
+      owner, 0, plan_.gather_tag(), static_cast<size_t>((count + kPieceValues - 1) / kPieceValues),
+      [&](size_t piece) { return part(from, piece); },
+      [&](size_t piece) { return part(to, piece); }, [](size_t, TensorView) {});
 }
 
 std::unique_ptr<model::LoraAdapter> Runner::make_whole_adapter(const model::LoraAdapter& own) {
@@ -130,59 +146,48 @@ TensorView Runner::rows_here(size_t index, BaseValues which, int owner) {
   return {values.data, DType::kF32, {values.shape.num_elements()}};
 }
 
-void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
+void Runner::read_owned(size_t index, BaseValues which, int data,
+                        FunctionRef<void(std::span<float>)> take) {
   const int stage = stage_of_parameter(index);
-  const train::Ownership& owners = ownership_of_stage(stage);
-  const int64_t cols = engine().model().weights->table()[index].num_cols();
-  for (int data = 0; data < plan_.data; ++data) {
-    train::OwnedRows rows = owners.rows(data, index);
-    // Every rank of the stage has it.
-    if (which == BaseValues::kRouterBias) rows = {.count = data == 0 ? 1 : 0};
-    if (rows.empty()) continue;
-    const int owner = owner_of(stage, data);
-    const TensorView from = rows_here(index, which, data);
-    if (!is_first_rank()) {
-      gather(owner, from, {});
-      continue;
-    }
-    const std::span<float> to = values.subspan(static_cast<size_t>(rows.first * cols),
-                                               static_cast<size_t>(rows.count * cols));
-    if (owner == 0) {
-      ops::to_host(engine().backend(), from, to);
+  int64_t count = ownership_of_stage(stage).num_values(data, index);
+  // Every rank of the stage has it.
+  if (which == BaseValues::kRouterBias)
+    count = data == 0 ? engine().model().weights->table()[index].shape.num_elements() : 0;
+  const TensorView from = rows_here(index, which, data);
+  std::vector<float> piece;
+  for (int64_t first = 0; first < count; first += kPieceValues) {
+    const Shape shape = {std::min(kPieceValues, count - first)};
+    const TensorView own = from.empty() ? from : from.part(first, shape);
+    piece.resize(is_first_rank() ? static_cast<size_t>(shape[0]) : 0);
+    if (owner_of(stage, data) == 0 && is_first_rank()) {
+      ops::to_host(engine().backend(), own, piece);
     } else {
-      gather(owner, from, TensorView(to.data(), DType::kF32, {std::ssize(to)}));
+      gather(owner_of(stage, data), own, TensorView(piece.data(), DType::kF32, shape));
     }
+    if (is_first_rank()) take(piece);
+  }
+}
+
+void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
+  auto to = values.begin();
+  for (int data = 0; data < plan_.data; ++data) {
+    read_owned(index, which, data, [&](std::span<float> piece) {
+      CHECK(std::ssize(piece) <= values.end() - to, index);
+      to = std::copy(piece.begin(), piece.end(), to);
+    });
   }
 }
 
 void Runner::read_base(BaseValues which, FunctionRef<void(TensorView)> take) {
-  constexpr int64_t kValues = kGatherBytes / dtype_bytes(DType::kF32);
   const std::vector<model::Parameter>& table = engine().model().weights->table();
-  const train::BaseTrainer& trainer = engine().base_trainer();
-  std::vector<float> piece;
   for (size_t index = 0; index < table.size(); ++index) {
     if (table[index].buffer) continue;
-    if (which == BaseValues::kSecondMoments && !trainer.has_second_moment(index)) continue;
-    const int stage = stage_of_parameter(index);
+    if (which == BaseValues::kSecondMoments && !engine().base_trainer().has_second_moment(index))
+      continue;
     for (int data = 0; data < plan_.data; ++data) {
-      const int64_t count = ownership_of_stage(stage).num_values(data, index);
-      const TensorView from = rows_here(index, which, data);
-      for (int64_t first = 0; first < count; first += kValues) {
-        const Shape shape = {std::min(kValues, count - first)};
-        const TensorView own = from.empty() ? from : from.part(first, shape);
-        if (!is_first_rank()) {
-          gather(owner_of(stage, data), own, {});
-          continue;
-        }
-        piece.resize(static_cast<size_t>(shape[0]));
-        const TensorView to(piece.data(), DType::kF32, shape);
-        if (owner_of(stage, data) == 0) {
-          ops::to_host(engine().backend(), own, piece);
-        } else {
-          gather(owner_of(stage, data), {}, to);
-        }
-        take(to);
-      }
+      read_owned(index, which, data, [&](std::span<float> piece) {
+        take(TensorView(piece.data(), DType::kF32, {std::ssize(piece)}));
+      });
     }
   }
 }

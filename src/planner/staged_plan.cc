@@ -206,9 +206,9 @@ class StagedPlanner {
     engine::MemoryPlan plan;
     int64_t gathered = 0;  // by the first rank, to save it: of all parameters piece by piece
     if (one.stages.num_stages() > 1) {
+      gathered = ranks * train::kPieceBytes * (shape_.pass.train_base ? 1 : train::kPiecesAhead);
       if (!shape_.pass.train_base)
-        gathered = engine::adapter_bytes(run_.whole, shape_.pass.modules, true);
-      gathered += ranks * engine::kGatherBytes;
+        gathered += engine::adapter_bytes(run_.whole, shape_.pass.modules, true);
     }
     plan.items.push_back({engine::kGatheredItem, gathered});
     // Which each process has, and threads share.

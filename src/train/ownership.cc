@@ -12,6 +12,15 @@ OwnedRows OwnedRows::shared_with(const OwnedRows& other) const {
   return {begin, std::max<int64_t>(0, std::min(end(), other.end()) - begin)};
 }
 
+void add_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType dtype,
+                std::vector<RowPiece>& pieces) {
+  const int64_t most = std::max<int64_t>(1, kPieceBytes / (cols * dtype_bytes(dtype)));
+  for (int64_t first = rows.first; first < rows.end(); first += most) {
+    const int64_t count = std::min(most, rows.end() - first);
+    pieces.push_back({index, {first, count}, {count, cols}, dtype});
+  }
+}
+
 Ownership::Ownership(std::span<const Item> items, int num_owners)
     : items_(items.begin(), items.end()),
       rows_(static_cast<size_t>(num_owners), std::vector<OwnedRows>(items.size())) {

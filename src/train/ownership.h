@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "backend/comm.h"
+
 namespace strata::train {
 
 // One of so many owners.
@@ -25,6 +27,21 @@ struct OwnedRows {
   // Of both.
   [[nodiscard]] OwnedRows shared_with(const OwnedRows& other) const;
 };
+
+// What is on its way to another rank takes memory too: a piece has at most so many bytes, or is a
+// row, and so many pieces are on their way from one rank to another.
+constexpr int64_t kPieceBytes = 1 << 20, kPiecesAhead = 4;
+
+// Rows of a parameter as they are sent.
+struct RowPiece {
+  size_t index = 0;
+  OwnedRows rows;
+  Shape shape;
+  DType dtype = DType::kF32;
+};
+// Those of a matrix' rows.
+void add_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType dtype,
+                std::vector<RowPiece>& pieces);
 
 class Ownership {
  public:

@@ -9,12 +9,6 @@
 #include "ops/elementwise.h"
 
 namespace strata::engine {
-namespace {
-
-// Of what is on its way to another rank at once: that takes memory too.
-constexpr int64_t kPieceBytes = 1 << 20;
-
-}  // namespace
 
 train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engine) {
   const model::ModelWeights& weights = *engine.model().weights;
@@ -63,9 +57,9 @@ void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
   }
 }
 
-std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
-                                      const train::Ownership& ownership, int owner) {
-  std::vector<ParameterPiece> pieces;
+std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,
+                                       const train::Ownership& ownership, int owner) {
+  std::vector<train::RowPiece> pieces;
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const train::OwnedRows& rows = ownership.rows(owner, index);
     const model::Parameter& parameter = weights.table()[index];
@@ -73,18 +67,12 @@ std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
       if (!rows.empty()) pieces.push_back({index, rows, {1, parameter.num_cols()}, DType::kF32});
       continue;
     }
-    const DType dtype = weights.compute_dtype();
-    const int64_t cols = parameter.num_cols();
-    const int64_t most = std::max<int64_t>(1, kPieceBytes / (cols * dtype_bytes(dtype)));
-    for (int64_t first = rows.first; first < rows.end(); first += most) {
-      const int64_t count = std::min(most, rows.end() - first);
-      pieces.push_back({index, {first, count}, {count, cols}, dtype});
-    }
+    train::add_pieces(index, rows, parameter.num_cols(), weights.compute_dtype(), pieces);
   }
   return pieces;
 }
 
-bool is_sent(const model::ModelWeights& weights, const ParameterPiece& piece,
+bool is_sent(const model::ModelWeights& weights, const train::RowPiece& piece,
              const train::Share& to) {
   return weights.is_kept_by({to.owner, to.num_owners}, piece.index, piece.rows.first,
                             piece.rows.end());
@@ -93,7 +81,7 @@ bool is_sent(const model::ModelWeights& weights, const ParameterPiece& piece,
 namespace {
 
 // What an owner's step has made of a piece, as products read it.
-void read_piece(Engine& engine, const ParameterPiece& piece, TensorView rows) {
+void read_piece(Engine& engine, const train::RowPiece& piece, TensorView rows) {
   model::ModelWeights& weights = *engine.model().weights;
   Backend& backend = engine.backend();
   if (weights.shards() == nullptr)
@@ -135,7 +123,7 @@ void exchange_parameters(Comm& data, Engine& engine) {
   const TraceSpan span("exchange parameters");
   Rewriting rewriting(data, *engine.model().weights);
   model::ModelWeights& weights = *engine.model().weights;
-  std::vector<std::vector<ParameterPiece>> pieces;
+  std::vector<std::vector<train::RowPiece>> pieces;
   size_t most = 0;
   for (int owner = 0; owner < data.size(); ++owner) {
     pieces.push_back(pieces_of(weights, engine.base_trainer().ownership(), owner));
@@ -160,7 +148,7 @@ void exchange_parameters(Comm& data, Engine& engine) {
         weights.write(backend, own[i].index, own[i].rows.first, rows);
     }
     for (int from = 0; from < data.size(); ++from) {
-      const std::vector<ParameterPiece>& theirs = pieces[static_cast<size_t>(from)];
+      const std::vector<train::RowPiece>& theirs = pieces[static_cast<size_t>(from)];
       if (from == data.rank() || i >= theirs.size()) continue;
       if (!is_sent(weights, theirs[i], {data.rank(), data.size()})) {
         data.receive_bytes(from, kParameterTag, nullptr, 0);

@@ -18,19 +18,12 @@ train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engin
 // parameter whose rows have several owners are added up in their order, and are the last one's.
 void add_own_squares(Comm& data, Engine& engine, std::span<double> sums);
 
-// Pieces of what an owner has, in the order in which they are exchanged; a piece is rows of a
-// parameter.
-struct ParameterPiece {
-  size_t index = 0;
-  train::OwnedRows rows;
-  Shape shape;
-  DType dtype = DType::kF32;  // as it is sent: what products read
-};
-std::vector<ParameterPiece> pieces_of(const model::ModelWeights& weights,
-                                      const train::Ownership& ownership, int owner);
+// Of what an owner has, in the order in which it is exchanged, as products read it.
+std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,
+                                       const train::Ownership& ownership, int owner);
 // Whether a rank is sent an owner's piece: of weights that ranks divide only those that keep some
 // of it are.
-[[nodiscard]] bool is_sent(const model::ModelWeights& weights, const ParameterPiece& piece,
+[[nodiscard]] bool is_sent(const model::ModelWeights& weights, const train::RowPiece& piece,
                            const train::Share& to);
 // Every rank gets what the owners' steps have made of the rows that it keeps.
 void exchange_parameters(Comm& data, Engine& engine);

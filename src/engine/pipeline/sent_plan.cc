@@ -281,7 +281,7 @@ class SentPlanner {
         const bool is_last = rows.empty() || rows.end() == owners.items()[index].rows;
         if (is_counted && !is_last) sent[Sent::kControl] += static_cast<int64_t>(sizeof(double));
       }
-      for (const ParameterPiece& piece : pieces_of(weights_, owners, owner)) {
+      for (const train::RowPiece& piece : pieces_of(weights_, owners, owner)) {
         for (int to = 0; to < plan_.data; ++to) {
           if (to == owner || !is_sent(weights_, piece, {to, plan_.data})) continue;
           sent[Sent::kParameters] += piece.shape.num_elements() * dtype_bytes(piece.dtype);
