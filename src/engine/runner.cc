@@ -35,8 +35,9 @@ std::function<Sent(int64_t)> kinds_of(const PipelinePlan& plan) {
   return [end = plan.gather_tag()](int64_t tag) {
     if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
     if (tag - end == kStateTag) return Sent::kActivations;
-    const bool is_swap = tag - end == kFirstSwapTag || tag - end == kLastSwapTag;
-    return is_swap ? Sent::kGradients : Sent::kResults;
+    if (tag - end == kLentTag) return Sent::kParameters;
+    const bool is_gradient = tag - end == kSwapTag || tag - end == kBorrowedTag;
+    return is_gradient ? Sent::kGradients : Sent::kResults;
   };
 }
 
@@ -398,6 +399,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
     result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
     if (data_) exchange_parameters(*data_, stage);
   }
+  lend_embedding();
   return result;
 }
 

@@ -15,7 +15,6 @@
 //   });
 // Engine thread of its rank only.
 #pragma once
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +29,7 @@ namespace strata::engine {
 
 // Behind the tag of what is gathered (PipelinePlan::gather_tag): of what two stages hold of one
 // matrix, and of rows that rank 0 asks for.
-constexpr int64_t kFirstSwapTag = 5, kLastSwapTag = 6, kAskTag = 7, kRowsTag = 8;
+constexpr int64_t kSwapTag = 5, kBorrowedTag = 6, kLentTag = 7, kAskTag = 8, kRowsTag = 9;
 
 class Runner {
  public:
@@ -130,15 +129,14 @@ class Runner {
   // From the last stage to every rank of a pipeline.
   void share_losses(const api::Batch& batch, api::BatchResult& result);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
-  // What the first and the last stage accumulate of a matrix that both hold, each with a place for
-  // the other's; unused ones are empty.
-  struct SharedGradients {
-    std::array<TensorView, 2> of_first;
-    std::array<TensorView, 3> of_last;
-  };
-  void swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared);
-  // Of base parameters, of which each end's owners have rows of their own.
-  void swap_base_between_ends();
+  // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
+  // be scratch of this rank's first stage.
+  using PieceView = FunctionRef<TensorView(size_t piece)>;
+  void hand_over(int from, int to, int64_t tag, size_t num_pieces, PieceView own, PieceView place,
+                 FunctionRef<void(size_t piece, TensorView)> take);
+  // Of the embedding, where the last stage reads it and the first one owns it.
+  void return_borrowed_gradients();
+  void lend_embedding();
   void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                      int64_t count);
   // Of ranks in all: that which owns some of a stage.
@@ -158,11 +156,6 @@ class Runner {
   void sum_over_data();
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);
-  // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
-  // be scratch of this rank's first stage.
-  using PieceView = FunctionRef<TensorView(size_t piece)>;
-  void hand_over(int from, int to, int64_t tag, size_t num_pieces, PieceView own, PieceView place,
-                 FunctionRef<void(size_t piece, TensorView)> take);
   // A tensor to rank 0 from one of all ranks; `from` matters there, `to` on rank 0.
   void gather(int owner, TensorView from, TensorView to);
 

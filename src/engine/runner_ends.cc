@@ -1,105 +1,125 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Runner's first and last stage accumulate of one matrix: the embedding, which the last one
-// multiplies by where it is tied to the head, and gathers from for multi-token prediction.
-#include "base/check.h"
+// What a Runner's first and last stage tell each other of one matrix: the embedding, which the last
+// one multiplies by where it is tied to the head, and gathers from for multi-token prediction.
+#include <vector>
+
+#include "base/trace.h"
 #include "engine/pipeline/owners.h"
 #include "engine/runner.h"
+#include "ops/elementwise.h"
 
 namespace strata::engine {
 
-// Each gets the other's, so that both add them in one order.
-void Runner::swap_between_ends(FunctionRef<SharedGradients(Engine&)> shared) {
-  if (plan_.num_stages() == 1) return;
-  const int last_stage = plan_.num_stages() - 1;
-  StageRunner* first = stage_here(0);
-  StageRunner* last = stage_here(last_stage);
-  const auto send = [&](int stage, int64_t tag, std::span<const TensorView> views) {
-    for (const TensorView& view : views) {
-      if (!view.empty()) comm_.send(rank_of(stage), plan_.gather_tag() + tag, view);
-    }
-  };
-  const auto receive = [&](int stage, int64_t tag, std::span<const TensorView> views) {
-    for (const TensorView& view : views) {
-      if (!view.empty()) comm_.receive(rank_of(stage), plan_.gather_tag() + tag, view);
-    }
-  };
-  if (first != nullptr) send(last_stage, kFirstSwapTag, shared(first->engine()).of_first);
-  if (last != nullptr) {
-    const SharedGradients views = shared(last->engine());
-    send(0, kLastSwapTag, views.of_last);
-    receive(0, kFirstSwapTag, views.of_first);
-  }
-  if (first != nullptr) receive(last_stage, kLastSwapTag, shared(first->engine()).of_last);
-}
-
-// The last stage reads the embedding for multi-token prediction.
+// The last stage reads the embedding for multi-token prediction. Each end gets what the other one
+// has accumulated, so that both add them in one order.
 void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
-  if (engine().config().use_mtp && engine().adapter(slot).find(-1, model::kEmbedding) != nullptr) {
-    swap_between_ends([&](Engine& stage) -> SharedGradients {
-      const model::LoraAdapter& adapter = stage.adapter(slot);
-      const model::LoraModule& own = *adapter.find(-1, model::kEmbedding);
-      const model::LoraModule& again = *adapter.find(-1, model::kMtpEmbedding);
-      return {.of_first = {own.d_a, own.d_b}, .of_last = {again.d_a, again.d_b, {}}};
-    });
+  const int last_stage = plan_.num_stages() - 1;
+  const bool is_shared =
+      engine().config().use_mtp && engine().adapter(slot).find(-1, model::kEmbedding) != nullptr;
+  if (is_shared && last_stage > 0) {
+    StageRunner* const first = stage_here(0);
+    StageRunner* const last = stage_here(last_stage);
+    const auto for_gradients = [&](StageRunner* stage, int target, auto body) {
+      if (stage == nullptr) return;
+      const model::LoraModule& module = *stage->engine().adapter(slot).find(-1, target);
+      for (const TensorView& gradient : {module.d_a, module.d_b}) body(gradient);
+    };
+    const int64_t tag = plan_.gather_tag() + kSwapTag;
+    const auto send_to = [&](int stage) {
+      return [&, stage](const TensorView& view) { comm_.send(rank_of(stage), tag, view); };
+    };
+    const auto receive_from = [&](int stage) {
+      return [&, stage](const TensorView& view) { comm_.receive(rank_of(stage), tag, view); };
+    };
+    for_gradients(first, model::kEmbedding, send_to(last_stage));
+    for_gradients(last, model::kMtpEmbedding, send_to(0));
+    for_gradients(last, model::kEmbedding, receive_from(0));
+    for_gradients(first, model::kMtpEmbedding, receive_from(last_stage));
   }
   for (const auto& runner : runners_) {
     runner->engine().adapter(slot).finish_gradients(runner->engine().backend());
   }
 }
 
-// Each sends the rows that it owns to those that own them at the other end.
-void Runner::swap_base_between_ends() {
+// What the last stage has accumulated of the embedding is the first one's, whose owners add it up
+// in the order of one stage.
+void Runner::return_borrowed_gradients() {
   const int last_stage = plan_.num_stages() - 1;
-  StageRunner* first = stage_here(0);
-  StageRunner* last = stage_here(last_stage);
-  if (last_stage == 0 || (first == nullptr && last == nullptr)) return;
-  const size_t index = engine().model().weights->embedding_index();
-  const int own = data_ ? data_->rank() : 0;
-  const int64_t cols = engine().model().weights->table()[index].num_cols();
-  // Calls body with each rank of the other end and a view of the rows that both own.
-  const auto for_shared = [&](int stage, int other_stage, TensorView values, auto body) {
-    const train::OwnedRows& rows = ownership_of_stage(stage).rows(own, index);
+  const int num_uses = last_stage == 0 ? 0 : train::num_borrowed_uses(engine().config());
+  if (num_uses == 0) return;
+  const model::ModelWeights& weights = *engine().model().weights;
+  const size_t index = weights.embedding_index();
+  const int64_t cols = weights.table()[index].num_cols();
+  const train::Ownership borrowed = train::divide_borrowed(weights, plan_.data);
+  Backend& backend = engine().backend();
+  const auto part = [&](TensorView values, const train::OwnedRows& of,
+                        const train::RowPiece& of_it) {
+    return values.part((of_it.rows.first - of.first) * cols, of_it.shape);
+  };
+  for (int use = 0; use < num_uses; ++use) {
     for (int owner = 0; owner < plan_.data; ++owner) {
-      const train::OwnedRows both =
-          rows.shared_with(ownership_of_stage(other_stage).rows(owner, index));
-      if (both.empty()) continue;
-      body(owner_of(other_stage, owner),
-           values.part((both.first - rows.first) * cols, {both.count, cols}));
+      for (int from = 0; from < plan_.data; ++from) {
+        const train::OwnedRows& resting = borrowed.rows(from, index);
+        const train::OwnedRows& owned = ownership_of_stage(0).rows(owner, index);
+        std::vector<train::RowPiece> pieces;
+        train::add_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
+        hand_over(
+            owner_of(last_stage, from), owner_of(0, owner), plan_.gather_tag() + kBorrowedTag,
+            pieces.size(),
+            [&](size_t i) {
+              const auto uses = stage_here(last_stage)->engine().base_trainer().second_uses();
+              return part(uses[static_cast<size_t>(use)].own, resting, pieces[i]);
+            },
+            [&](size_t i) { return backend.scratch().take(DType::kF32, pieces[i].shape); },
+            [&](size_t i, TensorView rows) {
+              const TensorView sum = stage_here(0)->engine().base_trainer().gradient(index);
+              ops::add_into(backend, rows, part(sum, owned, pieces[i]));
+            });
+      }
     }
-  };
-  const auto for_second_uses = [&](StageRunner& stage, auto body) {
-    const train::BaseTrainer& trainer = stage.engine().base_trainer();
-    for (const train::Accumulator& sum : trainer.second_uses())
-      if (sum.index == index && !sum.own.empty()) body(sum.own);
-  };
-  const auto gradient = [&](StageRunner& stage) {
-    return stage.engine().base_trainer().gradient(index);
-  };
-  const int64_t first_tag = plan_.gather_tag() + kFirstSwapTag;
-  const int64_t last_tag = plan_.gather_tag() + kLastSwapTag;
-  const auto send_to = [&](int64_t tag) {
-    return [this, tag](int rank, TensorView rows) { everyone_.send(rank, tag, rows); };
-  };
-  const auto receive_from = [&](int64_t tag) {
-    return [this, tag](int rank, TensorView rows) { everyone_.receive(rank, tag, rows); };
-  };
-  if (first != nullptr) for_shared(0, last_stage, gradient(*first), send_to(first_tag));
-  if (last != nullptr) {
-    for_second_uses(*last, [&](TensorView own_rows) {
-      for_shared(last_stage, 0, own_rows, send_to(last_tag));
-    });
-    for_shared(last_stage, 0, gradient(*last), receive_from(first_tag));
-  }
-  if (first != nullptr) {
-    for_second_uses(*first, [&](TensorView own_rows) {
-      for_shared(0, last_stage, own_rows, receive_from(last_tag));
-    });
   }
 }
 
+// What steps have made of the embedding goes to each rank that reads it at the end.
+void Runner::lend_embedding() {
+  const int last_stage = plan_.num_stages() - 1;
+  if (last_stage == 0 || train::num_borrowed_uses(engine().config()) == 0) return;
+  const TraceSpan span("lend embedding");
+  StageRunner* last = stage_here(last_stage);
+  const model::ModelWeights& weights = *engine().model().weights;
+  const size_t index = weights.embedding_index();
+  Backend& backend = engine().backend();
+  if (last != nullptr && data_) begin_to_rewrite(*data_, *last->engine().model().weights);
+  for (int owner = 0; owner < plan_.data; ++owner) {
+    for (int to = 0; to < plan_.data; ++to) {
+      std::vector<train::RowPiece> pieces;
+      train::add_pieces(index, ownership_of_stage(0).rows(owner, index),
+                        weights.table()[index].num_cols(), weights.compute_dtype(), pieces);
+      std::erase_if(pieces, [&](const train::RowPiece& piece) {
+        return !is_sent(weights, piece, {to, plan_.data});
+      });
+      const auto take = [&](size_t i) {
+        return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
+      };
+      hand_over(
+          owner_of(0, owner), owner_of(last_stage, to), plan_.gather_tag() + kLentTag,
+          pieces.size(),
+          [&](size_t i) {
+            const TensorView rows = take(i);
+            read_piece(stage_here(0)->engine(), pieces[i], rows);
+            return rows;
+          },
+          take,
+          [&](size_t i, TensorView rows) {
+            last->engine().model().weights->write(backend, index, pieces[i].rows.first, rows);
+          });
+    }
+  }
+  if (last != nullptr && data_) end_to_rewrite(*data_, *last->engine().model().weights);
+}
+
 void Runner::finish_base_gradients() {
-  const model::ModelConfig& c = engine().config();
-  if (c.tie_word_embeddings || c.use_mtp) swap_base_between_ends();
+  return_borrowed_gradients();
   for (const auto& runner : runners_) {
     runner->engine().base_trainer().finish_gradients(runner->engine().backend());
   }

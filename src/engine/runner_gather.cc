@@ -253,6 +253,7 @@ void Runner::refresh_base() {
       stage.base_trainer().refresh(stage.backend(), *stage.model().weights);
     if (data_) exchange_parameters(*data_, stage);
   }
+  lend_embedding();
 }
 
 }  // namespace strata::engine

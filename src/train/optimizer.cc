@@ -114,16 +114,29 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
   return {items, num_owners};
 }
 
+Ownership divide_borrowed(const model::ModelWeights& weights, int num_owners) {
+  std::vector<Ownership::Item> items(weights.table().size());
+  const model::Parameter& embedding = weights.table()[weights.embedding_index()];
+  items[weights.embedding_index()] = {.rows = embedding.num_rows(), .cols = embedding.num_cols()};
+  return {items, num_owners};
+}
+
+int num_borrowed_uses(const model::ModelConfig& config) {
+  const int tied = config.tie_word_embeddings ? 1 : 0, mtp = config.use_mtp ? 1 : 0;
+  return tied + mtp + tied * mtp;
+}
+
 BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weights, Share share)
     : allocator_(backend.allocator()), weights_(weights), share_(share) {
   allocate_gradients();
 }
 
-// A first stage without the head has a place for what the last one's embedding accumulates.
 void BaseTrainer::allocate_gradients() {
   const std::vector<model::Parameter>& table = weights_.table();
-  ownership_ = divide_parameters(weights_, how_, share_.num_owners,
-                                 [&](size_t index) { return table[index].held; });
+  ownership_ = divide_parameters(weights_, how_, share_.num_owners, [&](size_t index) {
+    return table[index].held && !is_borrowed(index);
+  });
+  borrowed_ = divide_borrowed(weights_, share_.num_owners);
   num_owned_ = ownership_.num_values(share_.owner);
   grad_memory_ = Memory(allocator_, num_owned_ * dtype_bytes(DType::kF32));
   grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_owned_});
@@ -133,28 +146,29 @@ void BaseTrainer::allocate_gradients() {
   second_memory_.clear();
   second_uses_.clear();
   for (size_t index = 0; index < table.size(); ++index) {
-    if (!table[index].trains()) continue;
+    if (!table[index].trains() || is_borrowed(index)) continue;
     const TensorView& own = owned_gradients_[index];
     accumulators_.push_back({part_of(weights_, index), index, own, own});
   }
   first_second_use_ = accumulators_.size();
   const size_t embedding = weights_.embedding_index(), head = weights_.head_index();
   const bool mtp = weights_.layers().mtp_layer().has_value();
-  if (table[embedding].held) {
+  if (weights_.ends()) {
     if (head == embedding) add_second_use(gradients_.d_tied_head, model::kHeadPart, embedding);
     if (mtp) add_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
-    if (mtp && table[head].held) add_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
+    if (mtp) add_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
   }
   if (share_.num_owners > 1) allocate_working();
 }
 
 void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
-  const int64_t values = ownership_.num_values(share_.owner, index);
+  const Ownership& owners = resting(index);
+  const int64_t values = owners.num_values(share_.owner, index);
   TensorView own;
   if (values > 0) {
     second_memory_.emplace_back(allocator_, values * dtype_bytes(DType::kF32));
     own = TensorView(second_memory_.back().data(), DType::kF32,
-                     shape_of(ownership_, share_.owner, index, weights_.table()[index]));
+                     shape_of(owners, share_.owner, index, weights_.table()[index]));
   }
   view = own;
   second_uses_.push_back(&view);
@@ -260,7 +274,7 @@ int64_t BaseTrainer::num_bytes() const {
 void BaseTrainer::finish_gradients(Backend& backend) {
   for (const Accumulator& apart : second_uses()) {
     if (apart.own.empty()) continue;
-    ops::add_into(backend, apart.own, owned_gradients_[apart.index]);
+    if (!is_borrowed(apart.index)) ops::add_into(backend, apart.own, owned_gradients_[apart.index]);
     ops::fill_zero(backend, apart.own);
   }
 }
@@ -281,8 +295,7 @@ void BaseTrainer::add_squares(Backend& backend, std::span<double> sums) const {
   CHECK(sums.size() == owned_gradients_.size(), sums.size());
   for (size_t index = 0; index < sums.size(); ++index) {
     const TensorView& gradient = owned_gradients_[index];
-    if (!gradient.empty() && is_counted(index))
-      sums[index] += ops::sum_of_squares(backend, gradient);
+    if (!gradient.empty()) sums[index] += ops::sum_of_squares(backend, gradient);
   }
 }
 

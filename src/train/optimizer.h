@@ -44,6 +44,12 @@ struct BaseStep {
 Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& how, int num_owners,
                             FunctionRef<bool(size_t index)> is_held);
 
+// A last stage that is not the first reads the embedding too, and owns none of it: what its uses
+// accumulate rests there, divided among its own ranks, until it goes to the first stage's owners.
+Ownership divide_borrowed(const model::ModelWeights& weights, int num_owners);
+// How many such uses there are: as the head, and as embedding and head of multi-token prediction.
+[[nodiscard]] int num_borrowed_uses(const model::ModelConfig& config);
+
 // A gradient that passes accumulate, of a parameter or of a second use of one.
 struct Accumulator {
   int64_t part = 0;  // whose turn it is (model/pass/gradient_turns.h)
@@ -71,6 +77,11 @@ class BaseTrainer {
   [[nodiscard]] const OwnedRows& own_rows(size_t index) const {
     return ownership_.rows(share_.owner, index);
   }
+  // Who has what of an accumulator's gradients between passes: the owners, or of what is borrowed
+  // those that divide_borrowed() says.
+  [[nodiscard]] const Ownership& resting(size_t index) const {
+    return is_borrowed(index) ? borrowed_ : ownership_;
+  }
   // In one order everywhere; second uses of embedding and head are the last.
   [[nodiscard]] std::span<const Accumulator> accumulators() const { return accumulators_; }
   [[nodiscard]] std::span<const Accumulator> second_uses() const {
@@ -79,7 +90,7 @@ class BaseTrainer {
 
   [[nodiscard]] model::BaseGradients* gradients() { return &gradients_; }
   // Adds what embedding and head accumulated apart (model::BaseGradients); gradient() is then
-  // complete. Idempotent.
+  // complete. Forgets what is of a borrowed embedding, which has gone to its owners. Idempotent.
   void finish_gradients(Backend& backend);
   // Of rows that are owned; views of buffers, which do not train, are empty, and of what another
   // stage holds or another rank owns.
@@ -118,10 +129,6 @@ class BaseTrainer {
   void add_squares(Backend& backend, std::span<double> sums) const;
   // The same of one parameter's own rows; `sum` is that of the rows before them.
   [[nodiscard]] double add_squares(Backend& backend, size_t index, double sum) const;
-  // Whether its sum is this stage's: of an embedding that two stages hold the first one's is.
-  [[nodiscard]] bool is_counted(size_t index) const {
-    return index != weights_.embedding_index() || weights_.begins();
-  }
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw,
                        double norm);
   // Takes of a counting backend the scratch that a step takes.
@@ -140,6 +147,9 @@ class BaseTrainer {
   void allocate_loads();  // of routers whose biases follow them
   void add_second_use(TensorView& view, int64_t part, size_t index);
   std::vector<TensorView> views(TensorView flat) const;
+  [[nodiscard]] bool is_borrowed(size_t index) const {
+    return index == weights_.embedding_index() && !weights_.begins();
+  }
   [[nodiscard]] bool is_muons(size_t index) const;
   [[nodiscard]] bool follows_loads(size_t index) const;
   [[nodiscard]] int64_t muon_rows(size_t index) const;
@@ -150,7 +160,7 @@ class BaseTrainer {
   Allocator& allocator_;
   const model::ModelWeights& weights_;
   const Share share_;
-  Ownership ownership_;
+  Ownership ownership_, borrowed_;
   int64_t num_owned_ = 0;
   bool steps_enabled_ = false;
   BaseStep how_;

@@ -70,6 +70,14 @@ std::vector<StagedCase> second_uses() {
   StagedCase tied = dealt("qwen3", 2);
   tied.parameters = tied.tied = true;
   cases.push_back(tied);
+  // Both ends of a pipeline have it, and hand it over in more pieces than are on their way at once.
+  tied.num_ranks = 2;
+  tied.vocab_size = 80'000;
+  for (const int data : {1, 2}) {
+    tied.data = data;
+    cases.push_back(tied);
+    tied.shards = true;
+  }
   return cases;
 }
 
@@ -103,6 +111,41 @@ TEST(Data, MuonHasWholeMatrices) {
   c.num_microbatches = 2;
   c.mtp = c.tied = c.muon = true;
   expect_same_bits(run_staged(c), run_whole(c));
+}
+
+// A matrix that both ends of a pipeline read is stepped at one: the other keeps what its own uses
+// add to the gradient.
+TEST(Data, ATiedMatrixHasOneOwner) {
+  for (const int data : {1, 2}) {
+    StagedCase c = {.model = "qwen3", .num_layers = 2, .parameters = true, .data = data};
+    c.num_microbatches = 1;
+    c.tied = true;
+    const PipelinePlan plan = staged_plan(c);
+    std::atomic<int64_t> masters = 0, at_end = 0;
+    int64_t all = 0, of_embedding = 0;
+    run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
+      Runner runner(comm, plan, staged_engines(c, comm, plan));
+      runner.enable_base_steps({});
+      const train::BaseTrainer& trainer = runner.engine().base_trainer();
+      const model::ModelWeights& weights = *runner.engine().model().weights;
+      const size_t embedding = weights.embedding_index();
+      masters += trainer.masters().shape.num_elements();
+      if (weights.ends()) {
+        EXPECT_TRUE(trainer.master(embedding).empty());
+        EXPECT_TRUE(trainer.gradient(embedding).empty());
+        for (const train::Accumulator& sum : trainer.second_uses())
+          at_end += sum.own.empty() ? 0 : sum.own.shape.num_elements();
+      } else {
+        EXPECT_TRUE(trainer.second_uses().empty());
+      }
+      if (comm.rank() != 0) return;
+      for (const model::Parameter& parameter : weights.table())
+        all += parameter.buffer ? 0 : parameter.shape.num_elements();
+      of_embedding = weights.table()[embedding].shape.num_elements();
+    });
+    EXPECT_EQ(masters, all) << data;
+    EXPECT_EQ(at_end, of_embedding) << data;
+  }
 }
 
 // Of so many ranks each has its part of masters, moments and gradients, and as many in all as one.

@@ -63,7 +63,7 @@ int64_t GradientChain::part_of_layer(int64_t layer) const {
 }
 
 train::OwnedRows GradientChain::rows_in(int64_t part, const train::Accumulator& sum) const {
-  const int64_t rows = engine_.base_trainer().ownership().items()[sum.index].rows;
+  const int64_t rows = engine_.base_trainer().resting(sum.index).items()[sum.index].rows;
   if (sum.part != model::kHeadPart) return {.count = part == sum.part ? rows : 0};
   if (part > model::kHeadPart) return {};
   const model::HeadRows of = model::rows_of_head_part(rows, model::kHeadPart - part);
@@ -73,7 +73,7 @@ train::OwnedRows GradientChain::rows_in(int64_t part, const train::Accumulator& 
 void GradientChain::add_parameters() {
   const train::BaseTrainer& trainer = engine_.base_trainer();
   for (const train::Accumulator& sum : trainer.accumulators()) {
-    const int64_t cols = trainer.ownership().items()[sum.index].cols;
+    const int64_t cols = trainer.resting(sum.index).items()[sum.index].cols;
     const int64_t num_parts = sum.part == model::kHeadPart ? model::kHeadParts : 1;
     for (int64_t part = sum.part; part > sum.part - num_parts; --part) {
       const train::OwnedRows rows = rows_in(part, sum);
@@ -200,9 +200,9 @@ void GradientChain::for_accumulators(int64_t part, Body body) {
   for (const train::Accumulator& sum : trainer.accumulators()) {
     const train::OwnedRows in_part = rows_in(part, sum);
     if (in_part.empty()) continue;
-    const int64_t cols = trainer.ownership().items()[sum.index].cols;
+    const int64_t cols = trainer.resting(sum.index).items()[sum.index].cols;
     for (int owner = 0; owner < comm_.size(); ++owner) {
-      const train::OwnedRows& owned = trainer.ownership().rows(owner, sum.index);
+      const train::OwnedRows& owned = trainer.resting(sum.index).rows(owner, sum.index);
       const train::OwnedRows rows = owned.shared_with(in_part);
       if (rows.empty()) continue;
       const Shape shape = {rows.count, cols};

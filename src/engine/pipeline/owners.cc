@@ -12,13 +12,11 @@ namespace strata::engine {
 
 train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engine) {
   const model::ModelWeights& weights = *engine.model().weights;
-  const model::ModelConfig& c = engine.config();
   const bool ends = stage + 1 == plan.num_stages();
   const auto is_held = [&](size_t index) {
     const int layer = weights.table()[index].layer;
     if (layer >= 0) return plan.stage_of_layer(layer) == stage;
-    if (index != weights.embedding_index()) return ends;
-    return stage == 0 || (ends && (c.tie_word_embeddings || c.use_mtp));
+    return index == weights.embedding_index() ? stage == 0 : ends;
   };
   return train::divide_parameters(weights, engine.base_trainer().how(), plan.data, is_held);
 }
@@ -45,12 +43,12 @@ void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
   const auto is_first = [&](size_t index) { return all.rows(own, index).first == 0; };
   for (const bool divided : {true, false}) {
     for (size_t index = 0; index < sums.size(); ++index) {
-      if (all.rows(own, index).empty() || !trainer.is_counted(index)) continue;
+      if (all.rows(own, index).empty()) continue;
       if (all.is_divided(own, index) == divided && is_first(index)) add(index, 0.0);
     }
   }
   for (size_t index = 0; index < sums.size(); ++index) {
-    if (all.rows(own, index).empty() || !trainer.is_counted(index) || is_first(index)) continue;
+    if (all.rows(own, index).empty() || is_first(index)) continue;
     double before = 0.0;
     data.receive_bytes(neighbour(index, -1), kSumTag, &before, sizeof(before));
     add(index, before);
@@ -78,9 +76,6 @@ bool is_sent(const model::ModelWeights& weights, const train::RowPiece& piece,
                             piece.rows.end());
 }
 
-namespace {
-
-// What an owner's step has made of a piece, as products read it.
 void read_piece(Engine& engine, const train::RowPiece& piece, TensorView rows) {
   model::ModelWeights& weights = *engine.model().weights;
   Backend& backend = engine.backend();
@@ -92,37 +87,33 @@ void read_piece(Engine& engine, const train::RowPiece& piece, TensorView rows) {
   ops::copy(backend, trainer.master(piece.index).part(first * cols, piece.shape), rows);
 }
 
-// Ranks that divide the weights all write them anew, while none asks for any.
-class Rewriting {
- public:
-  Rewriting(Comm& data, model::ModelWeights& weights) : data_(data), shards_(weights.shards()) {
-    if (shards_ == nullptr) return;
-    weights.turn_away();
-    shards_->memory().settle();
-    meet();
-  }
-  void end() {
-    if (shards_ == nullptr) return;
-    shards_->memory().trim();
-    meet();
-  }
+namespace {
 
- private:
-  void meet() {
-    std::vector<double> all;
-    data_.all_gather({}, all);
-  }
-  Comm& data_;
-  model::WeightShards* const shards_;
-};
+void meet(Comm& data) {
+  std::vector<double> all;
+  data.all_gather({}, all);
+}
 
 }  // namespace
+
+void begin_to_rewrite(Comm& data, model::ModelWeights& weights) {
+  if (weights.shards() == nullptr) return;
+  weights.turn_away();
+  weights.shards()->memory().settle();
+  meet(data);
+}
+
+void end_to_rewrite(Comm& data, model::ModelWeights& weights) {
+  if (weights.shards() == nullptr) return;
+  weights.shards()->memory().trim();
+  meet(data);
+}
 
 // No owner is more than a piece ahead of another: who is not sent a piece is told so, and waits.
 void exchange_parameters(Comm& data, Engine& engine) {
   const TraceSpan span("exchange parameters");
-  Rewriting rewriting(data, *engine.model().weights);
   model::ModelWeights& weights = *engine.model().weights;
+  begin_to_rewrite(data, weights);
   std::vector<std::vector<train::RowPiece>> pieces;
   size_t most = 0;
   for (int owner = 0; owner < data.size(); ++owner) {
@@ -160,7 +151,7 @@ void exchange_parameters(Comm& data, Engine& engine) {
       weights.write(backend, theirs[i].index, theirs[i].rows.first, rows);
     }
   }
-  rewriting.end();
+  end_to_rewrite(data, weights);
 }
 
 }  // namespace strata::engine

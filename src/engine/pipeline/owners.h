@@ -25,6 +25,14 @@ std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,
 // of it are.
 [[nodiscard]] bool is_sent(const model::ModelWeights& weights, const train::RowPiece& piece,
                            const train::Share& to);
+// What an owner's step has made of a piece, as products read it.
+void read_piece(Engine& engine, const train::RowPiece& piece, TensorView rows);
+
+// Ranks that divide the weights write them anew between these, while none asks for any; nothing
+// where they do not.
+void begin_to_rewrite(Comm& data, model::ModelWeights& weights);
+void end_to_rewrite(Comm& data, model::ModelWeights& weights);
+
 // Every rank gets what the owners' steps have made of the rows that it keeps.
 void exchange_parameters(Comm& data, Engine& engine);
 

@@ -24,6 +24,7 @@ class SentPlanner {
         sent_(static_cast<size_t>(plan.num_ranks_in_all())) {
     for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
       ownerships_.push_back(ownership_of(plan, stage, engine));
+    borrowed_ = train::divide_borrowed(weights_, plan.data);
   }
 
   void add_batch() {
@@ -130,10 +131,13 @@ class SentPlanner {
         values += owners.num_values(owner, index);
     }
     if (stage != last_stage()) return values;
-    if (engine_.config().tie_word_embeddings) values += owners.num_values(owner, embedding);
+    const auto of_use = [&](size_t index) {
+      const bool is_borrowed = stage > 0 && index == embedding;
+      return (is_borrowed ? borrowed_ : owners).num_values(owner, index);
+    };
+    if (engine_.config().tie_word_embeddings) values += of_use(embedding);
     if (batch_.mtp_weight == 0.0f) return values;
-    return values + owners.num_values(owner, embedding) +
-           owners.num_values(owner, weights_.head_index());
+    return values + of_use(embedding) + of_use(weights_.head_index());
   }
   [[nodiscard]] bool runs(int64_t layer) const {
     return batch_.mtp_weight > 0.0f || layer != weights_.layers().mtp_layer();
@@ -235,38 +239,45 @@ class SentPlanner {
   void add_control(int64_t bytes) {
     for (SentBytes& rank : sent_) rank[Sent::kControl] += bytes;
   }
-  // What first and last stage accumulate of one matrix, to each other.
-  void add_swap(int64_t of_first, int64_t of_last) {
-    if (rank_of(0) == rank_of(last_stage())) return;
-    for (int data = 0; data < plan_.data; ++data) {
-      of(rank_of(0), data)[Sent::kGradients] += of_first * kF32Bytes;
-      of(rank_of(last_stage()), data)[Sent::kGradients] += of_last * kF32Bytes;
-    }
-  }
-
   void add_adapter_step(const model::LoraAdapter& adapter) {
     const auto sums = 2 * std::ssize(adapter.modules());
     add_control(sums * static_cast<int64_t>(sizeof(double)) * (plan_.num_ranks() - 1));
     const model::LoraModule* embedding = adapter.find(-1, model::kEmbedding);
     if (!engine_.config().use_mtp || embedding == nullptr) return;
+    if (rank_of(0) == rank_of(last_stage())) return;
     const int64_t count = embedding->a.shape.num_elements() + embedding->b.shape.num_elements();
-    add_swap(count, count);
+    for (const int rank : {rank_of(0), rank_of(last_stage())}) {
+      for (int data = 0; data < plan_.data; ++data)
+        of(rank, data)[Sent::kGradients] += count * kF32Bytes;
+    }
   }
 
-  // The embedding's rows that both owners have, to each other.
-  void add_base_swap(int64_t times_of_last) {
+  // What the last stage accumulates of the embedding, to the first one's owners, and what these
+  // make of it, to who reads it.
+  void add_borrowed() {
+    const int num_uses = train::num_borrowed_uses(engine_.config());
     const size_t index = weights_.embedding_index();
     const int64_t row = weights_.table()[index].num_cols() * kF32Bytes;
-    for (int first = 0; first < plan_.data && last_stage() > 0; ++first) {
+    for (int first = 0; first < plan_.data && last_stage() > 0 && num_uses > 0; ++first) {
+      const train::OwnedRows& owned = ownerships_.front().rows(first, index);
+      std::vector<train::RowPiece> pieces;
+      train::add_pieces(index, owned, weights_.table()[index].num_cols(), weights_.compute_dtype(),
+                        pieces);
       for (int last = 0; last < plan_.data; ++last) {
         if (rank_of(0) == rank_of(last_stage()) && first == last) continue;
-        const train::OwnedRows both = ownerships_.front()
-                                          .rows(first, index)
-                                          .shared_with(ownerships_.back().rows(last, index));
-        of(rank_of(0), first)[Sent::kGradients] += both.count * row;
-        of(rank_of(last_stage()), last)[Sent::kGradients] += times_of_last * both.count * row;
+        of(rank_of(last_stage()), last)[Sent::kGradients] +=
+            num_uses * borrowed_.rows(last, index).shared_with(owned).count * row;
+        of(rank_of(0), first)[Sent::kParameters] += bytes_sent(pieces, last);
       }
     }
+  }
+  [[nodiscard]] int64_t bytes_sent(const std::vector<train::RowPiece>& pieces, int to) const {
+    int64_t bytes = 0;
+    for (const train::RowPiece& piece : pieces) {
+      if (is_sent(weights_, piece, {to, plan_.data}))
+        bytes += piece.shape.num_elements() * dtype_bytes(piece.dtype);
+    }
+    return bytes;
   }
 
   // Sums of squares of rows that are not the last of their parameter, and what each owner's step
@@ -277,16 +288,12 @@ class SentPlanner {
       SentBytes& sent = of(rank_of(stage), owner);
       for (size_t index = 0; index < weights_.table().size(); ++index) {
         const train::OwnedRows& rows = owners.rows(owner, index);
-        const bool is_counted = index != weights_.embedding_index() || stage == 0;
         const bool is_last = rows.empty() || rows.end() == owners.items()[index].rows;
-        if (is_counted && !is_last) sent[Sent::kControl] += static_cast<int64_t>(sizeof(double));
+        if (!is_last) sent[Sent::kControl] += static_cast<int64_t>(sizeof(double));
       }
-      for (const train::RowPiece& piece : pieces_of(weights_, owners, owner)) {
-        for (int to = 0; to < plan_.data; ++to) {
-          if (to == owner || !is_sent(weights_, piece, {to, plan_.data})) continue;
-          sent[Sent::kParameters] += piece.shape.num_elements() * dtype_bytes(piece.dtype);
-        }
-      }
+      const std::vector<train::RowPiece> pieces = pieces_of(weights_, owners, owner);
+      for (int to = 0; to < plan_.data; ++to)
+        if (to != owner) sent[Sent::kParameters] += bytes_sent(pieces, to);
     }
   }
 
@@ -294,9 +301,7 @@ class SentPlanner {
     const auto sums = std::ssize(weights_.table());
     add_control(sums * static_cast<int64_t>(sizeof(double)) *
                 (plan_.num_ranks() - 1 + plan_.data - 1));
-    const model::ModelConfig& c = engine_.config();
-    const int64_t tied = c.tie_word_embeddings ? 1 : 0, mtp = c.use_mtp ? 1 : 0;
-    if (tied + mtp > 0) add_base_swap(tied + mtp + tied * mtp);
+    add_borrowed();
     for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage) add_owners(stage);
     for (const size_t index : engine_.base_trainer().router_biases()) {
       const model::Parameter& bias = weights_.table()[index];
@@ -315,6 +320,7 @@ class SentPlanner {
   std::vector<SentBytes> sent_;               // of each rank
   std::vector<int> of_sequences_;             // data ranks that they are dealt to
   std::vector<train::Ownership> ownerships_;  // of each stage, where parameters train
+  train::Ownership borrowed_;
 };
 
 }  // namespace

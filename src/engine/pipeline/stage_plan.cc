@@ -51,21 +51,23 @@ int64_t border_bytes(const PipelinePlan& plan, int stage, const Engine& engine, 
   return values * (states * dtype_bytes(dtype) + gradients * dtype_bytes(DType::kF32));
 }
 
-// What one matrix that both ends accumulate is swapped by, before a step.
-int64_t swapped_bytes(const Engine& engine, const PlanShape& shape) {
+// Around a step, of a matrix that both ends read: the last one's gradients and the first one's
+// values are a few pieces at once, and an adapter's gradients go both ways.
+int64_t end_bytes(const PipelinePlan& plan, const Engine& engine, const PlanShape& shape) {
   const model::ModelWeights& weights = *engine.model().weights;
   const model::ModelConfig& c = engine.config();
   if (weights.begins() == weights.ends()) return 0;
-  int64_t values = 0;
-  if (shape.train_base) values = c.vocab_size * c.hidden_size;
+  int64_t bytes = 0;
+  if (shape.train_base && train::num_borrowed_uses(c) > 0) {
+    const int64_t ahead = plan.data * train::kPiecesAhead * train::kPieceBytes;
+    bytes = std::min(ahead, c.vocab_size * c.hidden_size * dtype_bytes(DType::kF32));
+  }
   for (const model::LoraModuleSpec& spec : shape.modules) {
     const bool is_embedding = spec.layer < 0 && spec.target == model::kEmbedding;
-    if (is_embedding && c.use_mtp) values += spec.rank * (c.vocab_size + c.hidden_size);
+    if (is_embedding && c.use_mtp)
+      bytes += spec.rank * (c.vocab_size + c.hidden_size) * dtype_bytes(DType::kF32);
   }
-  const int64_t tied = shape.train_base && c.tie_word_embeddings ? 1 : 0;
-  const int64_t mtp = c.use_mtp ? 1 : 0;
-  const int64_t count = weights.begins() ? std::max(tied, mtp) : tied + mtp + tied * mtp;
-  return count * values * dtype_bytes(DType::kF32);
+  return bytes;
 }
 
 // A message stays with its channel, of which each micro-batch has one each way.
@@ -77,7 +79,7 @@ int64_t message_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
   const bool ends = stage + 1 == plan.num_stages();
   const int64_t forward = ends ? 0 : dtype_bytes(engine.model().weights->compute_dtype());
   const int64_t back = stage == 0 ? 0 : dtype_bytes(DType::kF32);
-  return values * (forward + back) + swapped_bytes(engine, shape);
+  return values * (forward + back) + end_bytes(plan, engine, shape);
 }
 
 int64_t training_bytes(Engine& engine, const PlanShape& shape) {
