@@ -6,14 +6,19 @@
 #include <utility>
 #include <vector>
 
-#include "report/svg_curve.h"
-
 namespace strata::apps {
 namespace {
 
 constexpr int kSmallHeight = 220;
 // Over a wider range the end of a run would be a flat line.
 constexpr double kWideRange = 5;
+
+bool is_wide(const report::CurveSeries& series) {
+  const auto [low, high] = std::minmax_element(series.y.begin(), series.y.end());
+  return low != series.y.end() && *low > 0 && *high > kWideRange * *low;
+}
+
+}  // namespace
 
 report::CurveSeries series_of(std::span<const report::MetricsRecord> records,
                               std::string_view metric, report::CurveSeries series) {
@@ -26,17 +31,10 @@ report::CurveSeries series_of(std::span<const report::MetricsRecord> records,
   return series;
 }
 
-report::CurveSeries smooth(const report::CurveSeries& raw, const char* name) {
+report::CurveSeries smooth(const report::CurveSeries& raw, const std::string& name) {
   const double span = std::clamp(static_cast<double>(raw.x.size()) / 50, 1.0, 15.0);
   return {.name = name, .x = raw.x, .y = report::smoothed(raw.y, span)};
 }
-
-bool is_wide(const report::CurveSeries& series) {
-  const auto [low, high] = std::minmax_element(series.y.begin(), series.y.end());
-  return low != series.y.end() && *low > 0 && *high > kWideRange * *low;
-}
-
-}  // namespace
 
 std::string training_curves(std::span<const report::MetricsRecord> records) {
   report::CurveSeries step = series_of(records, "loss", {.name = "step", .faint = true});

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <memory>
 
+#include "apps/train/curves.h"
 #include "apps/train/settings.h"
 #include "apps/train/start.h"
 #include "apps/train/state.h"
@@ -127,26 +128,11 @@ void write_table(const std::string& out, const std::vector<Member>& members) {
 }
 
 // Of each rate the evaluations, or where there are none the smoothed loss of training.
-report::CurveSeries series_of(const Member& member) {
-  report::CurveSeries series{.name = "lr " + member.rate};
-  report::CurveSeries steps = series;
-  for (const report::MetricsRecord& record :
-       report::read_metrics(metrics_path(member.settings.out))) {
-    for (const char* name : {"loss", "eval_loss"}) {
-      const double value = record.number(name);
-      if (!std::isfinite(value)) continue;
-      report::CurveSeries& to = std::string_view(name) == "loss" ? steps : series;
-      to.x.push_back(static_cast<double>(record.step));
-      to.y.push_back(value);
-    }
-  }
-  if (series.x.size() > 1) {
-    series.markers = true;
-    return series;
-  }
-  const double span = std::clamp(static_cast<double>(steps.x.size()) / 50, 1.0, 15.0);
-  steps.y = report::smoothed(steps.y, span);
-  return steps;
+report::CurveSeries curve_of(const Member& member) {
+  const auto records = report::read_metrics(metrics_path(member.settings.out));
+  const std::string name = "lr " + member.rate;
+  report::CurveSeries evaluated = series_of(records, "eval_loss", {.name = name, .markers = true});
+  return evaluated.x.size() > 1 ? evaluated : smooth(series_of(records, "loss", {}), name);
 }
 
 void write_picture(const std::string& out, const std::vector<Member>& members) {
@@ -154,7 +140,7 @@ void write_picture(const std::string& out, const std::vector<Member>& members) {
   report::CurveChart chart{.title = evaluates ? "evaluation loss" : "training loss (smoothed)",
                            .x_label = "step",
                            .y_label = "nats per token"};
-  for (const Member& member : members) chart.series.push_back(series_of(member));
+  for (const Member& member : members) chart.series.push_back(curve_of(member));
   write_file_atomic(out + "/sweep.svg", report::svg_chart(chart));
 }
 
