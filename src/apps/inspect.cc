@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,17 +44,6 @@ struct Findings {
   std::string tokenizer = "none";
   std::string chat_template = "none";
 };
-
-// Runs one look; its Error is a fault among others.
-void look(Findings& findings, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    const std::string fault = error.what();  // of a file that is no model each look has the same
-    auto& faults = findings.faults;
-    if (std::find(faults.begin(), faults.end(), fault) == faults.end()) faults.push_back(fault);
-  }
-}
 
 void look_at_weights(const InspectOptions& options, Findings& f) {
   f.checkpoint = open_checkpoint(options.model);
@@ -216,18 +204,27 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 }  // namespace
 
+void look(std::vector<std::string>& faults, FunctionRef<void()> body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    const std::string fault = error.what();
+    if (std::find(faults.begin(), faults.end(), fault) == faults.end()) faults.push_back(fault);
+  }
+}
+
 int run_inspect(const InspectOptions& options) {
   if (is_adapter_directory(options.model)) return inspect_adapter(options);
   Findings findings;
   std::optional<ModelTexts> texts;
-  look(findings, [&] {
+  look(findings.faults, [&] {
     texts = open_texts(options.model);
     model::ParsedConfig parsed = model::read_config(*texts, options.strict_config);
     findings.config = parsed.config;
     findings.warnings = std::move(parsed.warnings);
   });
-  look(findings, [&] { look_at_weights(options, findings); });
-  if (texts) look(findings, [&] { look_at_text(*texts, findings); });
+  look(findings.faults, [&] { look_at_weights(options, findings); });
+  if (texts) look(findings.faults, [&] { look_at_text(*texts, findings); });
   if (options.json) {
     print_json(options, findings);
   } else {

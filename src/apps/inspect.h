@@ -3,6 +3,9 @@
 // weights: family, shapes, sizes, missing and unused tensors, tokenizer, chat template.
 #pragma once
 #include <string>
+#include <vector>
+
+#include "base/function_ref.h"
 
 namespace strata::apps {
 
@@ -12,6 +15,10 @@ struct InspectOptions {
   bool json = false;
   bool strict_config = false;
 };
+
+// Runs one look at a file; its Error is a fault among others. Several looks may meet the same one,
+// which is kept once.
+void look(std::vector<std::string>& faults, FunctionRef<void()> body);
 
 // 0, or 2 when the directory has faults; they are printed.
 int run_inspect(const InspectOptions& options);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <boost/json.hpp>
 #include <map>
 #include <memory>
@@ -15,7 +14,6 @@
 
 #include "apps/setup/model_files.h"
 #include "apps/setup/model_path.h"
-#include "base/error.h"
 #include "checkpoint/peft.h"
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/io.h"
@@ -34,19 +32,6 @@ struct Findings {
   std::vector<std::string> notes;
   std::vector<std::string> faults;
 };
-
-template <typename Body>
-void look(Findings& findings, const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    // Each look reads the same files, so each may meet the same fault.
-    if (std::find(findings.faults.begin(), findings.faults.end(), error.what()) ==
-        findings.faults.end()) {
-      findings.faults.emplace_back(error.what());
-    }
-  }
-}
 
 // Whether the base has all modules, in these shapes; its weights are not read.
 void look_at_fit(const InspectOptions& options, Findings& f) {
@@ -195,10 +180,10 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 int inspect_adapter(const InspectOptions& options) {
   Findings findings;
-  look(findings, [&] { findings.base_name = base_name_of_adapter(options.model); });
-  look(findings, [&] { findings.base = find_base_of_adapter(options.model); });
-  look(findings, [&] { findings.adapter.emplace(options.model); });
-  if (findings.adapter) look(findings, [&] { look_at_fit(options, findings); });
+  look(findings.faults, [&] { findings.base_name = base_name_of_adapter(options.model); });
+  look(findings.faults, [&] { findings.base = find_base_of_adapter(options.model); });
+  look(findings.faults, [&] { findings.adapter.emplace(options.model); });
+  if (findings.adapter) look(findings.faults, [&] { look_at_fit(options, findings); });
   if (options.json) {
     print_json(options, findings);
   } else {
