@@ -25,10 +25,7 @@ struct PassData {
 PassData read_pass(const data::Dataset& dataset, const std::vector<int64_t>& pass) {
   PassData out;
   for (const int64_t i : pass) {
-    data::Example example = dataset.examples[static_cast<size_t>(i)];
-    api::Datum& datum = out.data.emplace_back(
-        api::Datum{.tokens = std::move(example.tokens), .targets = std::move(example.targets)});
-    datum.inputs[api::LossInput::kWeights] = std::move(example.weights);
+    out.data.push_back(datum_of(dataset.examples[static_cast<size_t>(i)]));
     out.files.push_back(file_of(dataset, dataset.examples.order()[static_cast<size_t>(i)]));
   }
   return out;
@@ -64,6 +61,12 @@ void add_pass(const PassData& pass, std::span<const api::SequenceResult> results
 }
 
 }  // namespace
+
+api::Datum datum_of(data::Example example) {
+  api::Datum datum = {.tokens = std::move(example.tokens), .targets = std::move(example.targets)};
+  datum.inputs[api::LossInput::kWeights] = std::move(example.weights);
+  return datum;
+}
 
 std::vector<SlotScore> score(engine::Runner& pipeline, std::span<const api::AdapterSlot> slots,
                              const data::Dataset& dataset, int64_t pass_tokens, WantTop want_top) {

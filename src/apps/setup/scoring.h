@@ -27,6 +27,9 @@ struct SlotScore {
   std::vector<Score> files;  // of the dataset
 };
 
+// What an engine takes of an example.
+api::Datum datum_of(data::Example example);
+
 enum class WantTop : bool { kNo, kYes };
 
 // One result a slot. Passes have at most so many tokens, or one longer example; rows of all slots

@@ -99,11 +99,8 @@ api::BatchResult TrainJob::run(const data::Examples& examples, const Pass& pass,
                                const Weights& weights, api::Gradients gradients) {
   std::vector<api::Datum> data;
   for (const int64_t i : pass) {
-    data::Example example = examples[static_cast<size_t>(i)];
-    api::Datum& datum = data.emplace_back(
-        api::Datum{.tokens = std::move(example.tokens), .targets = std::move(example.targets)});
-    for (const float w : example.weights)
-      datum.inputs[api::LossInput::kWeights].push_back(w * weights.trained);
+    api::Datum& datum = data.emplace_back(datum_of(examples[static_cast<size_t>(i)]));
+    for (float& weight : datum.inputs[api::LossInput::kWeights]) weight *= weights.trained;
   }
   api::Batch batch = {.gradients = gradients, .indexer_weight = weights.indexer};
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
