@@ -42,6 +42,30 @@ void set_rates(TrainOptions& o, const std::string& text) {
 
 }  // namespace
 
+OptionRow& dtype_row(OptionTable& t, std::string& field, const std::vector<std::string>& choices,
+                     const std::string& help) {
+  return t.choice("dtype", field, choices, help);
+}
+
+void threads_row(OptionTable& t, int& field) {
+  t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
+}
+
+void device_row(OptionTable& t, std::string& field) { t.text("device", field, "cpu"); }
+
+void strict_row(OptionTable& t, bool& field) {
+  t.flag("strict-config", field, "unknown keys of config.json are errors");
+}
+
+void micro_tokens_row(OptionTable& t, int64_t& field) {
+  t.integer("micro-tokens", field, {1, kMost, "1 or more"},
+            "tokens of a pass, at most; saves memory");
+}
+
+OptionRow& train_on_row(OptionTable& t, std::string& field) {
+  return t.choice("train-on", field, {"last", "all"}, "of messages: last or all assistant turns");
+}
+
 OptionRow& weights_row(OptionTable& t, std::string& field) {
   return t.choice("weights", field, {"auto", "narrow", "bf16"},
                   "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 "
@@ -112,7 +136,7 @@ OptionTable options_of(DataOptions& o) {
   OptionTable t;
   data_row(t, o.data).or_bare();
   t.text("model", o.model, "Hugging Face directory, GGUF file, or ORG/NAME of the hub").required();
-  t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns");
+  train_on_row(t, o.train_on);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
             "longer examples are listed, as strata train would drop them");
   t.integer("show", o.show, {0, 1000, "0 to 1000"}, "examples to show");
@@ -130,17 +154,16 @@ OptionTable options_of(EvalOptions& o) {
       .or_bare();
   t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated");
   data_row(t, o.data).help = "as of strata train, without weights; may be repeated";
-  t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns");
+  train_on_row(t, o.train_on);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most");
   t.choice("overlong", o.overlong, {"drop", "cut", "split"}, "of longer examples");
   t.group("Machine and output");
-  t.integer("micro-tokens", o.micro_tokens, {1, kMost, "1 or more"},
-            "tokens of a pass, at most; saves memory");
-  t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  micro_tokens_row(t, o.micro_tokens);
+  dtype_row(t, o.dtype);
   weights_row(t, o.weights);
-  t.integer("threads", o.threads, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
-  t.text("device", o.device, "cpu");
-  t.flag("strict-config", o.strict_config, "unknown keys of config.json are errors");
+  threads_row(t, o.threads);
+  device_row(t, o.device);
+  strict_row(t, o.strict_config);
   t.flag("json", o.json, "one line of JSON");
   return t;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of options that say what data are, what is swept and how weights are kept; tables in
-// apps/options.h.
+// Rows of options that several commands have, and those that say what data are, what is swept and
+// how weights are kept; tables in apps/options.h.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,6 +10,14 @@
 
 namespace strata::apps {
 
+OptionRow& dtype_row(OptionTable& t, std::string& field,
+                     const std::vector<std::string>& choices = {"auto", "bf16", "f32"},
+                     const std::string& help = "auto, bf16 or f32");
+void threads_row(OptionTable& t, int& field);
+void device_row(OptionTable& t, std::string& field);
+void strict_row(OptionTable& t, bool& field);
+void micro_tokens_row(OptionTable& t, int64_t& field);
+OptionRow& train_on_row(OptionTable& t, std::string& field);
 // --data, which is required.
 OptionRow& data_row(OptionTable& t, std::vector<std::string>& field);
 // --config and --save-config.

@@ -43,19 +43,8 @@ constexpr const char* kModelHelp =
 OptionRow& model_row(OptionTable& t, std::string& field) {
   return t.text("model", field, kModelHelp).required().or_bare();
 }
-OptionRow& dtype_row(OptionTable& t, std::string& field, const std::vector<std::string>& choices,
-                     const std::string& help) {
-  return t.choice("dtype", field, choices, help);
-}
-void threads_row(OptionTable& t, int& field) {
-  t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
-}
-void device_row(OptionTable& t, std::string& field) { t.text("device", field, "cpu"); }
 void recompute_row(OptionTable& t, std::string& field) {
   t.text("recompute", field, kRecomputeHelp);
-}
-void strict_row(OptionTable& t, bool& field) {
-  t.flag("strict-config", field, "unknown keys of config.json are errors");
 }
 
 void machine_row(OptionTable& t, std::string& field) {
@@ -156,10 +145,6 @@ OptionRow& targets_row(OptionTable& t, std::string& field) {
   return t.text("targets", field,
                 "all-linear, or module names with commas; embed_tokens and lm_head too");
 }
-OptionRow& micro_tokens_row(OptionTable& t, int64_t& field) {
-  return t.integer("micro-tokens", field, {1, kMost, "1 or more"},
-                   "tokens of a pass, at most; saves memory");
-}
 void memory_row(OptionTable& t, std::string& field, const std::string& help) {
   t.text("memory", field, help).check = [&field] {
     if (!field.empty()) server::parse_memory_size("memory", field);
@@ -247,7 +232,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "mtp: drafts of multi-token prediction; no other token is chosen for it");
   draft_row(t, o.draft_tokens);
-  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  dtype_row(t, o.dtype);
   weights_row(t, o.weights);
   threads_row(t, o.threads);
   device_row(t, o.device);
@@ -276,12 +261,11 @@ OptionTable options_of(TrainOptions& o) {
   expert_rank_row(t, o.expert_rank).results();
   targets_row(t, o.targets).results();
   t.group("Model and data");
-  t.choice("train-on", o.train_on, {"last", "all"}, "of messages: last or all assistant turns")
-      .results();
+  train_on_row(t, o.train_on).results();
   recipe_rows(t, o);
   evaluation_rows(t, o);
   t.group("Memory");
-  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32").results();
+  dtype_row(t, o.dtype).results();
   weights_row(t, o.weights);
   memory_row(t, o.memory,
              "bytes of the whole run (12GiB): passes and what they keep are chosen so");
@@ -332,7 +316,7 @@ OptionTable options_of(PlanOptions& o) {
   t.group("Memory");
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
-  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto, bf16 or f32");
+  dtype_row(t, o.dtype);
   weights_row(t, o.weights);
   t.group(kMachineGroup);
   threads_row(t, o.threads);

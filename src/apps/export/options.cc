@@ -2,6 +2,8 @@
 // The options of the commands that take a model out.
 #include "apps/options.h"
 
+#include "apps/data_options.h"
+
 namespace strata::apps {
 namespace {
 
@@ -9,10 +11,6 @@ constexpr const char* kExportedHelp =
     "Hugging Face directory, GGUF file, or ORG/NAME in the hub's cache; or an adapter, which is "
     "then merged into its base";
 constexpr const char* kReportHelp = "JSON file with what rounding changed in every tensor";
-
-void threads_row(OptionTable& t, int& field) {
-  t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
-}
 
 }  // namespace
 
