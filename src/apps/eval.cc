@@ -110,8 +110,8 @@ void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
 
 std::string json_of(const Scored& scored, const Score& score, bool is_base) {
   return fmt::format(R"({{"adapter":{},"loss":{},"perplexity":{},"accuracy":{}}})",
-                     is_base ? "null" : json_quote(scored.name), score.loss(),
-                     std::exp(score.loss()), score.accuracy());
+                     is_base ? "null" : json_quote(scored.name), json_number_or_null(score.loss()),
+                     json_number_or_null(std::exp(score.loss())), score.accuracy());
 }
 
 void print_json(const EvalOptions& o, const data::Dataset& dataset,

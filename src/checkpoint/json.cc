@@ -38,6 +38,10 @@ std::string json_number(double value) {
   return fmt::format("{}", value);
 }
 
+std::string json_number_or_null(std::optional<double> value) {
+  return value && std::isfinite(*value) ? json_number(*value) : "null";
+}
+
 JsonReader::JsonReader(std::string_view text, std::string where)
     : text_(text), where_(std::move(where)) {
   if (!text::is_valid_utf8(text)) {

@@ -10,6 +10,7 @@
 //   json.end();
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -73,5 +74,7 @@ class JsonReader {
 std::string json_quote(std::string_view text);
 // The shortest JSON number that reads back as `value`.
 std::string json_number(double value);
+// The same, and null for nothing and for what JSON has no number for: infinities and NaN.
+std::string json_number_or_null(std::optional<double> value);
 
 }  // namespace strata

@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 #include <cmath>
+#include <cstring>
 
 #include "apps/data.h"
 #include "apps/eval.h"
@@ -207,6 +208,26 @@ TEST_F(DataCommands, AccuracyCountsTokensThatNoOtherIsLikelierThan) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(figure(ran, 0, 1, "accuracy"), 1.0);
   EXPECT_LT(figure(ran, 0, 0, "accuracy"), 1.0);
+}
+
+// Of a model that is broken; of any text, perplexity alone may be more than a number holds.
+TEST_F(DataCommands, JsonHasNullForWhatIsNoNumber) {
+  const std::string weights = model() + "/model.safetensors";
+  std::string bytes = content(weights);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  std::fill(bytes.begin() + static_cast<int64_t>(sizeof(header) + header), bytes.end(), '\xff');
+  std::ofstream(weights, std::ios::binary) << bytes;  // of f32 NaN
+  const Ran ran = run({"eval", "--model", "model", "--data", "data.jsonl", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const boost::json::value result =
+      boost::json::parse(ran.out).at("data").at(0).at("results").at(0);
+  EXPECT_TRUE(result.at("loss").is_null() && result.at("perplexity").is_null()) << ran.out;
+  const Ran converted = run({"convert", "--model", "model", "--type", "bf16", "--out", "bf16",
+                             "--report", "report.json"});
+  ASSERT_EQ(converted.code, 0) << converted.err;
+  const boost::json::value report = boost::json::parse(content(root_ + "/report.json"));
+  EXPECT_TRUE(report.at("tensors").at(0).at("rms").is_null());
 }
 
 TEST_F(DataCommands, EachRateOfASweepHasTheBitsOfItsOwnRun) {

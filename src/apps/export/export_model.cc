@@ -35,8 +35,9 @@ void write_report(const std::vector<model::TensorError>& errors, const std::stri
         "{}\n {{\"name\": {}, \"from\": {}, \"to\": {}, \"values\": {}, \"largest\": {}, "
         "\"rms\": {}, \"largest_error\": {}, \"rms_error\": {}, \"relative_error\": {}}}",
         out.back() == '[' ? "" : ",", json_quote(e.name), json_quote(e.from), json_quote(e.to),
-        e.count, json_number(e.largest), json_number(e.rms()), json_number(e.largest_error),
-        json_number(e.rms_error()), json_number(e.relative()));
+        e.count, json_number_or_null(e.largest), json_number_or_null(e.rms()),
+        json_number_or_null(e.largest_error), json_number_or_null(e.rms_error()),
+        json_number_or_null(e.relative()));
   }
   write_file_atomic(path, out + "\n]}\n");
 }
