@@ -20,6 +20,7 @@
 #include "base/files.h"
 #include "base/stop.h"
 #include "base/trace.h"
+#include "checkpoint/json.h"
 #include "report/format.h"
 #include "report/table.h"
 
@@ -390,15 +391,13 @@ void TrainLoop::print_json() const {
     sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
                        sent_json(sent_, job_.planned_sent(), memory_));
   }
-  const auto number = [](const std::optional<double>& value) {
-    return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");
-  };
   fmt::print(
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
       "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
       "\"predicted_step_seconds\":{}{}}}\n",
-      job_.steps_done(), number(loss_), number(first_eval_), number(last_eval_),
-      tokens_per_second(), static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
+      job_.steps_done(), json_number_or_null(loss_), json_number_or_null(first_eval_),
+      json_number_or_null(last_eval_), tokens_per_second(),
+      static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
       predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
       predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent);
 }

@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/stop.h"
+#include "checkpoint/json.h"
 #include "report/format.h"
 #include "report/svg_curve.h"
 #include "report/table.h"
@@ -146,16 +147,13 @@ void write_picture(const std::string& out, const std::vector<Member>& members) {
 
 void print_json(const std::vector<Member>& members) {
   std::string text;
-  const auto number = [](const std::optional<double>& value) {
-    return value && std::isfinite(*value) ? fmt::format("{}", *value) : std::string("null");
-  };
   for (const Member& member : members) {
     text += fmt::format(
         "{}{{\"lr\":{},\"out\":\"lr-{}\",\"steps\":{},\"loss\":{},\"eval_loss_before\":{},"
         "\"eval_loss\":{}}}",
         text.empty() ? "" : ",", member.settings.lr, member.rate, member.job->steps_done(),
-        number(member.loop->loss()), number(member.loop->first_eval()),
-        number(member.loop->last_eval()));
+        json_number_or_null(member.loop->loss()), json_number_or_null(member.loop->first_eval()),
+        json_number_or_null(member.loop->last_eval()));
   }
   fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).settings.lr);
 }
