@@ -13,7 +13,6 @@
 #include "apps/setup/scoring.h"
 #include "apps/setup/stages.h"
 #include "backend/thread_comm.h"
-#include "base/error.h"
 #include "checkpoint/json.h"
 #include "model/adapter/io.h"
 #include "report/format.h"
@@ -35,15 +34,6 @@ LoadSpec spec_of(const EvalOptions& o) {
       spec.mtp = model::UseMtp::kAlways;  // loaded whole
   }
   return spec;
-}
-
-void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
-  const int32_t highest = dataset.examples.store()->highest_token();
-  if (highest < vocab_size) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--data: token id {}, the model's vocabulary has {}; is the tokenizer "
-                          "another model's?",
-                          highest, vocab_size));
 }
 
 std::vector<Scored> score_all(const EvalOptions& o, const LoadSpec& spec,

@@ -25,8 +25,10 @@ int64_t ExampleStore::add(const Example& example) {
     const uint32_t trained = example.weights[t] != 0.0f ? kTrained : 0;
     packed_.push_back(static_cast<uint32_t>(example.targets[t]) | trained);
   }
-  for (const uint32_t token : packed_)
-    highest_token_ = std::max(highest_token_, static_cast<int32_t>(token & ~kTrained));
+  for (const uint32_t token : packed_) {
+    const auto id = static_cast<int32_t>(token & ~kTrained);
+    if (id > highest_token_) highest_token_ = id, example_of_highest_ = size();
+  }
   entries_.push_back({num_tokens_, static_cast<int32_t>(example.tokens.size()),
                       static_cast<int32_t>(example.num_trained)});
   num_tokens_ += std::ssize(packed_);

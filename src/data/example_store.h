@@ -26,7 +26,9 @@ class ExampleStore {
   [[nodiscard]] int64_t size() const { return std::ssize(entries_); }
   [[nodiscard]] int64_t length(int64_t index) const { return entry(index).length; }
   [[nodiscard]] int64_t num_trained(int64_t index) const { return entry(index).num_trained; }
-  [[nodiscard]] int32_t highest_token() const { return highest_token_; }  // -1 of none
+  // -1 of none; and the first example that has it.
+  [[nodiscard]] int32_t highest_token() const { return highest_token_; }
+  [[nodiscard]] int64_t example_of_highest_token() const { return example_of_highest_; }
   [[nodiscard]] int64_t memory_bytes() const;
 
  private:
@@ -47,6 +49,7 @@ class ExampleStore {
   std::vector<uint32_t> waiting_;        // to be written; none once seal() was called
   int64_t num_tokens_ = 0;
   int32_t highest_token_ = -1;
+  int64_t example_of_highest_ = -1;
 };
 
 class Examples {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/setup/scoring.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "base/error.h"
 #include "data/batch_plan.h"
 
 namespace strata::apps {
@@ -61,6 +64,16 @@ void add_pass(const PassData& pass, std::span<const api::SequenceResult> results
 }
 
 }  // namespace
+
+void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
+  const data::ExampleStore& store = *dataset.examples.store();
+  if (store.highest_token() < vocab_size) return;
+  const data::DataFile& file = dataset.files[file_of(dataset, store.example_of_highest_token())];
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: token id {}, the model's vocabulary has {}; is the tokenizer "
+                          "another model's?",
+                          file.file->shown(), store.highest_token(), vocab_size));
+}
 
 api::Datum datum_of(data::Example example) {
   api::Datum datum = {.tokens = std::move(example.tokens), .targets = std::move(example.targets)};

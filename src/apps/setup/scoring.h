@@ -27,6 +27,9 @@ struct SlotScore {
   std::vector<Score> files;  // of the dataset
 };
 
+// Throws Error, with the file that has it, for a token that the model's vocabulary lacks.
+void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size);
+
 // What an engine takes of an example.
 api::Datum datum_of(data::Example example);
 

@@ -11,6 +11,7 @@
 #include "apps/setup/example_files.h"
 #include "apps/setup/machine_file.h"
 #include "apps/setup/ranks.h"
+#include "apps/setup/scoring.h"
 #include "apps/setup/text_stack.h"
 #include "apps/train/job.h"
 #include "base/error.h"
@@ -51,16 +52,6 @@ void check_together(const TrainOptions& o) {
                 "--router-bias-rate: the biases are the base model's, an adapter has no place for "
                 "them; give --method full with it");
   }
-}
-
-void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
-  const int32_t highest = dataset.examples.store()->highest_token();
-  if (highest < vocab_size) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("{}: token id {}, the model's vocabulary has {}; is the tokenizer another "
-                  "model's?",
-                  dataset.files.front().file->shown(), highest, vocab_size));
 }
 
 void check_evaluations(const TrainOptions& o, const data::Dataset& eval) {
