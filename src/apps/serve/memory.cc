@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/serve/memory.h"
 
-#include <filesystem>
-
 #include "apps/setup/model_files.h"
+#include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 
@@ -13,18 +12,17 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget,
                        model::KeepWeights keep) {
   int64_t bytes = 0;
   for (const std::string& dir : directories) {
-    std::error_code ignored;
     const auto source = find_weights(dir);
-    const NarrowBytes narrow = source == nullptr ? NarrowBytes() : narrow_bytes(*source);
+    if (source == nullptr) continue;
+    const NarrowBytes narrow = narrow_bytes(*source);
     const bool keeps = keep != model::KeepWeights::kBf16;
     if (has_gguf(dir)) {
       bytes += keeps ? narrow.stored : narrow.dequantised;
-    } else if (!keeps) {
-      bytes += narrow.dequantised - narrow.stored;
+      continue;
     }
-    for (const auto& file : std::filesystem::directory_iterator(dir, ignored)) {
-      if (file.path().extension() == ".safetensors")
-        bytes += static_cast<int64_t>(file.file_size(ignored));
+    if (!keeps) bytes += narrow.dequantised - narrow.stored;
+    for (const std::string& shard : source->shards()) {
+      bytes += ReadOnlyFile(dir + "/" + shard).size();
     }
   }
   if (bytes > budget) planner::refuse_memory(bytes, budget);

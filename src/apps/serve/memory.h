@@ -14,7 +14,8 @@ namespace strata::apps {
 // What requests may make a server hold, as rows of a plan.
 std::vector<engine::PlanRow> request_rows(const server::Budget& budget);
 
-// Before anything is loaded: the checkpoints' files against the budget.
+// Before anything is loaded: the checkpoints' files against the budget. A folder may have others,
+// such as the same weights in one consolidated.safetensors.
 void check_weights_fit(std::span<const std::string> directories, int64_t budget,
                        model::KeepWeights keep = model::KeepWeights::kBf16);
 
