@@ -459,8 +459,7 @@ OptionTable options_of(BenchOptions& o) {
   ranks_rows(t, o.stages);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
-  t.integer("repeat", o.repeat, {1, 1'000'000, "1 or more"},
-            "timed repetitions; the median counts");
+  t.integer("repeat", o.repeat, {1, 1000, "1 to 1000"}, "timed repetitions; the median counts");
   t.integer("context", o.context, {0, kMost, "0 (off) or more"},
             "of a decoding work: also a step behind so many tokens, which are made up, over one "
             "behind 1,024");

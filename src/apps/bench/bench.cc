@@ -18,6 +18,7 @@
 #include "apps/bench/inputs.h"
 #include "apps/bench/shapes.h"
 #include "apps/bench/stages.h"
+#include "apps/options.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
@@ -478,10 +479,7 @@ std::string bench_works() {
 }
 
 int run_bench(const BenchOptions& options) {
-  if (options.repeat < 1 || options.repeat > 1000) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--repeat: got {}, want 1 to 1000", options.repeat));
-  }
+  check_options(options);
   for (const Work& work : kWorks) {
     if (work.name != options.work) continue;
     name_thread("main");
