@@ -187,10 +187,12 @@ class Bench {
                                  .recompute = recompute(),
                                  .offload = options_.offload,
                                  .threads = options_.threads});
+      check_context(spec.parsed.config.max_position_embeddings);
       spec.weights = usable_weights(spec.weights, options_.method);
       engine_ = make_engine(spec, engine_options);
     } else {
       const model::ModelConfig config = bench_config(work_.shape);
+      check_context(config.max_position_embeddings);
       engine_ = make_random_engine(
           make_backend(options_.threads), config, parse_dtype(options_.dtype, config),
           random_weights(options_.weights, options_.method), engine_options);
@@ -322,14 +324,16 @@ class Bench {
     share_of_base_ = median(ratios);
   }
 
+  void check_context(int64_t most) const {
+    if (options_.context == 0 || std::max(options_.context, kNearContext) + kTimedTokens <= most)
+      return;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--context: got {}, the model's context is {}", options_.context, most));
+  }
+
   // Pairs of a step behind a short context and behind a long one.
   void measure_context() {
-    const int64_t most = engine_->config().max_position_embeddings;
-    if (std::max(options_.context, kNearContext) + kTimedTokens > most) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("--context: got {}, the model's context is {}", options_.context, most));
-    }
     NoisyContext near(*engine_, kNearContext, kTimedTokens);
     NoisyContext far(*engine_, options_.context, kTimedTokens);
     near.decode(1);
