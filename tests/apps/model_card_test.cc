@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "apps/export/convert.h"
 #include "tests/apps/train_fixture.h"
 
 namespace strata::apps {
@@ -72,6 +73,20 @@ TEST_F(ModelCard, OfAFullModelUsesTheFolderAlone) {
                           HasSubstr("strata generate --model . "), Not(HasSubstr("- lora"))));
   EXPECT_THAT(text, AllOf(Not(HasSubstr("PeftModel")), Not(HasSubstr("| rank |")),
                           Not(HasSubstr("| muon-"))));
+}
+
+TEST_F(ModelCard, ChatsWithABaseInGgufThatHasATemplate) {
+  ConvertOptions to_gguf;
+  to_gguf.model = model();
+  to_gguf.to = "gguf";
+  to_gguf.out = root_ + "/tiny.gguf";
+  ASSERT_EQ(run_convert(to_gguf), 0);
+  TrainOptions o = options("out");
+  o.model = to_gguf.out;
+  o.steps = 1;
+  ASSERT_EQ(run_train(o), 0);
+  EXPECT_THAT(card("out"), AllOf(HasSubstr("strata chat --model $BASE --adapter ."),
+                                 HasSubstr("tokenizer.apply_chat_template(")));
 }
 
 TEST_F(ModelCard, BaseIsTheFoldersNameOrThatOnTheHub) {

@@ -9,15 +9,13 @@
 #include <filesystem>
 
 #include "apps/train/job.h"
-#include "base/files.h"
 #include "checkpoint/json.h"
 #include "model/adapter/base_numbers.h"
 #include "server/crypto.h"
+#include "text/chat_template.h"
 
 namespace strata::apps {
 namespace {
-
-constexpr int64_t kMaxConfigBytes = 16 << 20;
 
 // Of its bytes, unpacked.
 std::string hex_sha256(const data::InputFile& file) {
@@ -43,15 +41,6 @@ std::string file_row(const data::DataFile& file, const data::Dataset& dataset) {
   const bool is_packed = file.file->packing() != data::Packing::kNone;
   return text + fmt::format(", SHA-256{} `{}`", is_packed ? " of its content" : "",
                             hex_sha256(*file.file));
-}
-
-bool has_chat_template(const std::string& dir) {
-  if (file_exists(dir + "/chat_template.jinja")) return true;
-  const std::string config = dir + "/tokenizer_config.json";
-  if (!file_exists(config)) return false;
-  boost::system::error_code fault;  // of a file that the tokenizer's reader took
-  const boost::json::value value = boost::json::parse(read_file(config, kMaxConfigBytes), fault);
-  return value.is_object() && value.as_object().contains("chat_template");
 }
 
 // A plain scalar of YAML, or a quoted one.
@@ -198,7 +187,7 @@ CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
   const model::LayerTable& layers = job.engine().model().weights->layers();
   CardFacts facts{.base = base_name(options.model),
                   .is_lora = job.is_lora(),
-                  .has_chat_template = has_chat_template(options.model),
+                  .has_chat_template = text::ChatTemplate::load(job.spec().texts).has_value(),
                   .is_text_part = layers.module_prefix() != "model."};
   for (int64_t layer = 0; layer < layers.num_layers(); ++layer) {
     for (const model::LoraTarget& target : layers.targets(layer)) {
