@@ -33,13 +33,6 @@ std::string head(const std::string& page, const std::string& about) {
                      roff(page), roff(about));
 }
 
-// In single quotes of a shell.
-std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 std::string without(std::string text, std::string_view characters) {
   for (char& c : text) {
     if (characters.find(c) != std::string_view::npos) c = ' ';
@@ -63,6 +56,12 @@ std::string names_of(std::span<const DocumentedCommand> commands) {
 }
 
 }  // namespace
+
+std::string shell_quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
 
 std::string man_page(const DocumentedCommand& command) {
   const CommandText& text = command.text;
@@ -124,8 +123,8 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
       "#compdef strata\n# made by `strata manual`\n_strata() {\n  local -a commands\n  "
       "commands=(\n";
   for (const DocumentedCommand& command : commands) {
-    out +=
-        fmt::format("    {}\n", quoted(command.text.name + ":" + without(command.text.help, ":")));
+    out += fmt::format("    {}\n",
+                       shell_quoted(command.text.name + ":" + without(command.text.help, ":")));
   }
   out +=
       "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
@@ -137,8 +136,8 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
       const bool is_flag = row->kind == OptionKind::kFlag;
       const std::string repeats = row->kind == OptionKind::kList ? "*" : "";
       for (const std::string& name : row->names()) {
-        out += " \\\n      " + quoted(fmt::format("{}--{}[{}]{}", repeats, name, about,
-                                                  is_flag ? "" : ":value:_files"));
+        out += " \\\n      " + shell_quoted(fmt::format("{}--{}[{}]{}", repeats, name, about,
+                                                        is_flag ? "" : ":value:_files"));
       }
     }
     out += " \\\n      '*:file:_files' ;;\n";
@@ -150,13 +149,13 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
   std::string out = "# fish completion of strata; made by `strata manual`\n";
   for (const DocumentedCommand& command : commands) {
     out += fmt::format("complete -c strata -f -n __fish_use_subcommand -a {} -d {}\n",
-                       command.text.name, quoted(without(command.text.help, "\\\n")));
+                       command.text.name, shell_quoted(without(command.text.help, "\\\n")));
   }
   for (const DocumentedCommand& command : commands) {
     for (const OptionRow* row : options_of(command)) {
       out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}' -l {} -d {}{}\n",
                          command.text.name, fmt::join(row->names(), " -l "),
-                         quoted(without(row->help, "\\\n")),
+                         shell_quoted(without(row->help, "\\\n")),
                          row->kind == OptionKind::kFlag ? "" : " -r");
     }
   }

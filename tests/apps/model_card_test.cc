@@ -89,6 +89,14 @@ TEST_F(ModelCard, ChatsWithABaseInGgufThatHasATemplate) {
                                  HasSubstr("tokenizer.apply_chat_template(")));
 }
 
+TEST_F(ModelCard, CommandsQuoteABaseThatAShellWouldTakeApart) {
+  const std::string odd =
+      model_card({.base = "it's \"my\" base", .has_chat_template = true}, 1, 2, {.loss = 1});
+  EXPECT_THAT(odd, AllOf(HasSubstr("\nBASE='path/to/it'\\''s \"my\" base'\n"),
+                         HasSubstr("strata chat --model \"$BASE\" --adapter .\n"),
+                         HasSubstr("base = \"path/to/it's \\\"my\\\" base\"\n")));
+}
+
 TEST_F(ModelCard, BaseIsTheFoldersNameOrThatOnTheHub) {
   EXPECT_EQ(base_name("/data/models/tiny-qwen3/"), "tiny-qwen3");
   EXPECT_EQ(base_name("tiny-qwen3"), "tiny-qwen3");

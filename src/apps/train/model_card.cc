@@ -8,9 +8,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/manual.h"
 #include "apps/train/job.h"
 #include "checkpoint/json.h"
 #include "model/adapter/base_numbers.h"
+#include "server/ascii.h"
 #include "server/crypto.h"
 #include "text/chat_template.h"
 
@@ -43,12 +45,13 @@ std::string file_row(const data::DataFile& file, const data::Dataset& dataset) {
                             hex_sha256(*file.file));
 }
 
+// Whether neither YAML nor a shell takes a character of it for its own.
+bool is_plain(std::string_view text) { return server::is_plain(text, "/"); }
+
 // A plain scalar of YAML, or a quoted one.
 std::string yaml(const std::string& text) {
-  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
-  const auto inner = [&](char c) { return plain(c) || c == '.' || c == '/' || c == '-'; };
   const bool starts = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0]));
-  return starts && std::all_of(text.begin(), text.end(), inner) ? text : json_quote(text);
+  return starts && is_plain(text) ? text : json_quote(text);
 }
 
 std::string front_matter(const CardFacts& facts) {
@@ -99,7 +102,8 @@ std::string base_place(const CardFacts& facts) {
 }
 
 std::string strata_usage(const CardFacts& facts) {
-  const std::string model = facts.is_lora ? "$BASE --adapter ." : ".";
+  const char* const base = is_plain(facts.base) ? "$BASE" : "\"$BASE\"";
+  const std::string model = facts.is_lora ? fmt::format("{} --adapter .", base) : ".";
   std::string out = "### Strata\n\n```bash\n";
   if (facts.has_chat_template) {
     out += fmt::format("strata chat --model {}\n", model);
@@ -126,7 +130,7 @@ std::string python_usage(const CardFacts& facts) {
   const char* const cls =
       facts.is_text_part && facts.is_lora ? "AutoModelForImageTextToText" : "AutoModelForCausalLM";
   const std::string base =
-      facts.is_lora ? fmt::format("base = \"{}\"\n", base_place(facts)) : "base = \".\"\n";
+      facts.is_lora ? fmt::format("base = {}\n", json_quote(base_place(facts))) : "base = \".\"\n";
   const std::string load = fmt::format(
       "{}tokenizer = AutoTokenizer.from_pretrained(base)\n"
       "model = {}.from_pretrained(base, dtype=\"auto\")\n",
@@ -241,9 +245,9 @@ std::string model_card(const CardFacts& facts, int64_t steps, int64_t num_steps,
   out += "## Settings\n\n" + table("| option | value |\n", facts.settings);
   const std::string folder = "path/to/" + facts.base.substr(facts.base.rfind('/') + 1);
   out += "## Use\n\nIn this folder";
-  out += facts.is_lora
-             ? fmt::format(", with the base model in `{0}`:\n\n```bash\nBASE={0}\n```\n\n", folder)
-             : ":\n\n";
+  out += facts.is_lora ? fmt::format(", with the base model in `{}`:\n\n```bash\nBASE={}\n```\n\n",
+                                     folder, is_plain(folder) ? folder : shell_quoted(folder))
+                       : ":\n\n";
   return out + strata_usage(facts) + python_usage(facts);
 }
 
