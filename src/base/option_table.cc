@@ -34,54 +34,48 @@ void check_range(const std::string& name, T value, const auto& range) {
   refuse(name, fmt::format("{}", value), range.wanted);
 }
 
-// A row of one number, read as Read and held as Field.
+// What a field holds; null where it may be absent, and is.
+template <typename T>
+const T* value_of(const T& field) {
+  return &field;
+}
+template <typename T>
+const T* value_of(const std::optional<T>& field) {
+  return field ? &*field : nullptr;
+}
+
+// A row of one number, read as Read and held as Field, which may be absent.
 template <typename Read, typename Field>
 OptionRow number_row(const std::string& name, const char* unit, Field& field,
                      const OptionRange<Read>& range, const std::string& help) {
   Field* at = &field;
+  const auto* before = value_of(field);
   return {.name = name,
           .unit = unit,
           .help = help,
-          .default_text = std::is_integral_v<Field>
-                              ? fmt::format("{}", field)
-                              : fmt::format("{:g}", static_cast<double>(field)),
+          .default_text = before == nullptr ? ""
+                          : std::is_integral_v<Read>
+                              ? fmt::format("{}", *before)
+                              : fmt::format("{:g}", static_cast<double>(*before)),
           .set =
               [at, name, range](const std::string& text) {
                 const Read value = parse<Read>(name, text, range.wanted);
                 check_range(name, value, range);
                 *at = static_cast<Field>(value);
               },
-          .text = [at] { return fmt::format("{}", *at); },
-          .check = [at, name, range] { check_range(name, static_cast<Read>(*at), range); }};
-}
-
-template <typename T>
-std::string text_of(const std::optional<T>& value) {
-  return value ? fmt::format("{}", *value) : "default";
-}
-
-// One that may be absent.
-template <typename T>
-OptionRow optional_row(const std::string& name, const char* unit, std::optional<T>& field,
-                       const OptionRange<T>& range, const std::string& help) {
-  std::optional<T>* at = &field;
-  return {.name = name,
-          .unit = unit,
-          .help = help,
-          .set =
-              [at, name, range](const std::string& text) {
-                const T value = parse<T>(name, text, range.wanted);
-                check_range(name, value, range);
-                *at = value;
+          .text =
+              [at] {
+                const auto* value = value_of(*at);
+                return value == nullptr ? "default" : fmt::format("{}", *value);
               },
-          .text = [at] { return text_of(*at); },
           .check =
               [at, name, range] {
-                if (*at) check_range(name, **at, range);
+                const auto* value = value_of(*at);
+                if (value != nullptr) check_range(name, static_cast<Read>(*value), range);
               }};
 }
 
-constexpr const char* kSeed = "a whole number from 0 to 2^64 - 1";
+OptionRange<uint64_t> seeds() { return {0, UINT64_MAX, "a whole number from 0 to 2^64 - 1"}; }
 
 }  // namespace
 
@@ -155,7 +149,7 @@ OptionRow& OptionTable::integer(const std::string& name, int& field,
 
 OptionRow& OptionTable::integer(const std::string& name, std::optional<int64_t>& field,
                                 const OptionRange<int64_t>& range, const std::string& help) {
-  return add(optional_row(name, "INT", field, range, help));
+  return add(number_row(name, "INT", field, range, help));
 }
 
 OptionRow& OptionTable::number(const std::string& name, double& field,
@@ -165,29 +159,16 @@ OptionRow& OptionTable::number(const std::string& name, double& field,
 
 OptionRow& OptionTable::number(const std::string& name, std::optional<double>& field,
                                const OptionRange<double>& range, const std::string& help) {
-  return add(optional_row(name, "FLOAT", field, range, help));
+  return add(number_row(name, "FLOAT", field, range, help));
 }
 
 OptionRow& OptionTable::seed(const std::string& name, uint64_t& field, const std::string& help) {
-  uint64_t* at = &field;
-  return add(
-      {.name = name,
-       .unit = "UINT",
-       .help = help,
-       .default_text = fmt::format("{}", field),
-       .set = [at, name](const std::string& text) { *at = parse<uint64_t>(name, text, kSeed); },
-       .text = [at] { return fmt::format("{}", *at); }});
+  return add(number_row(name, "UINT", field, seeds(), help));
 }
 
 OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& field,
                              const std::string& help) {
-  std::optional<uint64_t>* at = &field;
-  return add(
-      {.name = name,
-       .unit = "UINT",
-       .help = help,
-       .set = [at, name](const std::string& text) { *at = parse<uint64_t>(name, text, kSeed); },
-       .text = [at] { return text_of(*at); }});
+  return add(number_row(name, "UINT", field, seeds(), help));
 }
 
 void OptionTable::common(std::initializer_list<const char*> names) {
