@@ -2,9 +2,11 @@
 #include "base/cores.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <fstream>
@@ -47,6 +49,22 @@ void for_each_core_of_nodes(Body body) {
   });
 }
 
+// Of CPU_SETSIZE cores each, and of more than a kernel is built for: it refuses a set that is
+// smaller than its own.
+using CoreSet = std::array<cpu_set_t, 64>;
+
+// Those that this thread may use, in order; none where the system does not say.
+std::vector<int> usable() {
+  CoreSet set = {};
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), set.data()) != 0) return cores;
+  for (size_t core = 0; core < set.size() * CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core % CPU_SETSIZE, &set[core / CPU_SETSIZE]))
+      cores.push_back(static_cast<int>(core));
+  }
+  return cores;
+}
+
 }  // namespace
 
 int shared_cores() {
@@ -55,56 +73,43 @@ int shared_cores() {
 }
 
 std::vector<int> cores_by_node() {
-  cpu_set_t set;
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  const auto take = [&](int core) {
-    if (core < 0 || core >= CPU_SETSIZE || !CPU_ISSET(core, &set)) return;
+  std::vector<int> left = usable(), cores;
+  for_each_core_of_nodes([&](int, int core) {
+    const auto found = std::find(left.begin(), left.end(), core);
+    if (found == left.end()) return;
+    left.erase(found);
     cores.push_back(core);
-    CPU_CLR(core, &set);
-  };
-  for_each_core_of_nodes([&](int, int core) { take(core); });
-  for (int core = 0; core < CPU_SETSIZE; ++core) take(core);  // where the kernel says nothing
+  });
+  cores.insert(cores.end(), left.begin(), left.end());  // where the kernel says nothing
   return cores;
 }
 
 bool bind_to_cores(std::span<const int> cores) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int core : cores) CPU_SET(core, &set);
+  CoreSet set = {};
+  for (const int core : cores) {
+    const auto bit = static_cast<size_t>(core);
+    CPU_SET(bit % CPU_SETSIZE, &set.at(bit / CPU_SETSIZE));
+  }
   const int before = shared_cores();
-  if (sched_setaffinity(0, sizeof(set), &set) != 0) return false;
+  if (sched_setaffinity(0, sizeof(set), set.data()) != 0) return false;
   cores_before.store(before, std::memory_order_relaxed);
   return true;
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
+int usable_cores() { return std::max(1, static_cast<int>(usable().size())); }
 
 std::string usable_node_list() {
-  cpu_set_t set;
+  const std::vector<int> cores = usable();
   std::string list;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return list;
   int last = -1;
   for_each_core_of_nodes([&](int node, int core) {
-    if (node == last || core < 0 || core >= CPU_SETSIZE || !CPU_ISSET(core, &set)) return;
+    if (node == last || !std::binary_search(cores.begin(), cores.end(), core)) return;
     list += (list.empty() ? "" : ",") + std::to_string(node);
     last = node;
   });
   return list;
 }
 
-std::string usable_core_list() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {};
-  std::string list;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) list += (list.empty() ? "" : ",") + std::to_string(core);
-  }
-  return list;
-}
+std::string usable_core_list() { return fmt::format("{}", fmt::join(usable(), ",")); }
 
 }  // namespace strata

@@ -3,9 +3,36 @@
 #include "base/cores.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <thread>
+
+namespace {
+thread_local size_t kernel_cores = 0;  // of a larger machine, which may use all; 0: of this one
+}
+
+// In the place of the C library's, which is this of a machine's own cores.
+extern "C" int sched_getaffinity(pid_t thread, size_t bytes, cpu_set_t* set) noexcept {
+  if (kernel_cores == 0) {
+    const auto written = ::syscall(SYS_sched_getaffinity, thread, bytes, set);
+    if (written < 0) return -1;
+    const auto filled = static_cast<size_t>(written);
+    std::memset(reinterpret_cast<char*>(set) + filled, 0, bytes - filled);
+    return 0;
+  }
+  if (bytes * 8 < kernel_cores) {
+    errno = EINVAL;
+    return -1;
+  }
+  CPU_ZERO_S(bytes, set);
+  for (size_t core = 0; core < kernel_cores; ++core) CPU_SET_S(core, bytes, set);
+  return 0;
+}
 
 namespace strata {
 namespace {
@@ -29,6 +56,19 @@ TEST(Cores, AreOnNodes) {
     EXPECT_EQ(own.find(','), std::string::npos) << own;
     EXPECT_TRUE(("," + all + ",").find("," + own + ",") != std::string::npos) << own;
   }).join();
+}
+
+TEST(Cores, AreAllThoseOfALargeMachine) {
+  for (const size_t cores : {1023, 1024, 1025, 5000}) {
+    std::thread([cores] {
+      kernel_cores = cores;
+      EXPECT_EQ(usable_cores(), static_cast<int>(cores));
+      const std::vector<int> numbers = cores_by_node();
+      ASSERT_EQ(numbers.size(), cores);
+      EXPECT_EQ(*std::max_element(numbers.begin(), numbers.end()), static_cast<int>(cores) - 1);
+      EXPECT_TRUE(usable_core_list().ends_with("," + std::to_string(cores - 1)));
+    }).join();
+  }
 }
 
 // Of the thread that asks; how many there were before stays known.
