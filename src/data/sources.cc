@@ -36,11 +36,16 @@ bool is_file_of_data(std::string name) {
 std::vector<std::string> files_of_folder(const std::string& option, const std::string& folder) {
   std::vector<std::string> files;
   std::string parquet;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || name.starts_with('.')) continue;
-    if (name.ends_with(".parquet")) parquet = entry.path().string();
-    if (is_file_of_data(name)) files.push_back(entry.path().string());
+  std::error_code fault, ignored;
+  for (fs::directory_iterator at(folder, fault); !fault && at != fs::end(at); at.increment(fault)) {
+    const std::string name = at->path().filename().string();
+    if (!at->is_regular_file(ignored) || name.starts_with('.')) continue;
+    if (name.ends_with(".parquet")) parquet = at->path().string();
+    if (is_file_of_data(name)) files.push_back(at->path().string());
+  }
+  if (fault) {
+    throw Error(ErrorCode::kIo, fmt::format("--{}: {}: this folder cannot be read: {}", option,
+                                            folder, fault.message()));
   }
   std::sort(files.begin(), files.end());
   if (!files.empty()) return files;

@@ -199,6 +199,13 @@ TEST_F(Readers, SourcesAreFilesFoldersAndWeights) {
   EXPECT_THAT(refused({root_ + "/none.jsonl"}), HasSubstr("no such file"));
   std::filesystem::create_directories(root_ + "/empty");
   EXPECT_THAT(refused({root_ + "/empty"}), HasSubstr("no files of data in this folder"));
+  std::filesystem::permissions(root_ + "/empty", std::filesystem::perms::none);
+  const uid_t user = ::geteuid();
+  ASSERT_EQ(::seteuid(user == 0 ? 65534 : user), 0);  // root may read all
+  const std::string unreadable = refused({root_ + "/empty"});
+  ASSERT_EQ(::seteuid(user), 0);
+  EXPECT_EQ(unreadable,
+            "--data: " + root_ + "/empty: this folder cannot be read: Permission denied");
 }
 
 TEST_F(Readers, WeightsRepeatWholeAndDrawTheRest) {
