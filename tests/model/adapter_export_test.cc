@@ -114,6 +114,19 @@ TEST_F(AdapterExport, ExpertsOfASmallerRankMeanTheSame) {
   }
 }
 
+// As alpha_pattern may say: lora_alpha is 0, and that of experts is not.
+TEST_F(AdapterExport, ExpertsMeanTheSameWhereOthersDoNothing) {
+  LoraAdapter adapter(backend_, *model_.weights,
+                      adapter_specs(model_.config, {"all-linear"}, 12, 32.0));
+  adapter.initialise(7);
+  for (LoraModule& module : adapter.modules()) {
+    if (module.num_experts == 0) module.spec.scale = 0.0;
+    std::fill_n(module.b.f32(), module.b.shape.num_elements(), 0.01f);
+  }
+  export_adapter(adapter, dir_.file("stacked"), "base");
+  EXPECT_EQ(deltas_of(*load_adapter(backend_, model_, dir_.file("stacked"))), deltas_of(adapter));
+}
+
 // An adapter that does nothing stays one: its B are numbers.
 TEST_F(AdapterExport, AnAlphaOfZeroLeavesNumbers) {
   LoraAdapter adapter(backend_, *model_.weights,

@@ -47,7 +47,9 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
     return;
   }
   const auto plain = std::find_if_not(all.begin(), all.end(), of_experts);
-  const LoraModuleSpec& common = plain == all.end() ? all.front().spec : plain->spec;
+  const LoraModuleSpec& first = plain == all.end() ? all.front().spec : plain->spec;
+  double common = first.scale;  // that of the others, where those have none: nothing divides by 0
+  for (const LoraModule& module : all) common = common == 0.0 ? module.spec.scale : common;
   std::deque<std::vector<float>> scaled;
   std::vector<PeftWriteModule> modules;
   for (const LoraModule& module : all) {
@@ -65,14 +67,13 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
     const std::vector<std::string> names = stacked_names(module);
     const int64_t out = module.b.shape[1] / module.num_halves;
     for (size_t half = 0; half < names.size(); ++half) {
-      // Also where both are 0.
-      const auto factor =
-          spec.scale == common.scale ? 1.0f : static_cast<float>(spec.scale / common.scale);
+      // Also where all are 0.
+      const auto factor = spec.scale == common ? 1.0f : static_cast<float>(spec.scale / common);
       std::vector<float>& b =
           scaled.emplace_back(scaled_half(module, static_cast<int64_t>(half), factor));
       modules.push_back(
           {.module_path = experts + names[half],
-           .alpha = common.scale * static_cast<double>(spec.rank),
+           .alpha = common * static_cast<double>(spec.rank),
            .a = module.a,
            .b = TensorView(b.data(), DType::kF32, {module.num_experts, out, spec.rank}),
            .rank = spec.rank});
@@ -80,7 +81,7 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
   }
   write_peft(dir,
              {.base_model_name_or_path = base_model_name,
-              .lora_alpha = common.scale * static_cast<double>(common.rank),
+              .lora_alpha = common * static_cast<double>(first.rank),
               .metadata = std::move(metadata)},
              modules);
 }
