@@ -125,6 +125,8 @@ TEST(DeepseekV4, MultiTokenPredictionIsTheNextLayer) {
   EXPECT_EQ(with("[0, 4, 0]").num_layers(), 2);
   EXPECT_FALSE(with("[0, 4, 0]", R"(, "num_nextn_predict_layers": 0)").mtp_layer);
   EXPECT_FALSE(with("[0, 4, 0]", R"(, "num_nextn_predict_layers": 2)").mtp_layer);
+  EXPECT_THAT(message_of(v4(with_rope(R"("num_nextn_predict_layers": -1)"))),
+              HasSubstr("num_nextn_predict_layers: got -1, want 0 or more"));
 }
 
 // DeepSeek-V4-Flash by hand: of a token 4-token entries of 512 and keys of 128, and 128-token

@@ -367,8 +367,11 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
     config.layers.push_back(
         layer(types[i], tables[i] ? RouterKind::kTable : RouterKind::kSqrtSoftplus));
   }
-  // Chains of several are not known.
-  if (object.integer("num_nextn_predict_layers", 1) != 1) return;
+  const int64_t num_mtp_layers = object.integer("num_nextn_predict_layers", 1);
+  if (num_mtp_layers < 0) {
+    object.fail(fmt::format("num_nextn_predict_layers: got {}, want 0 or more", num_mtp_layers));
+  }
+  if (num_mtp_layers != 1) return;  // chains of several are not known
   config.mtp_layer = layer(types.back(), RouterKind::kSqrtSoftplus);
   config.mtp_layer->insert(config.mtp_layer->begin(),
                            {Connector(kReplace, ReplaceConfig()),
