@@ -126,14 +126,12 @@ bool wants_merged(const Request& request) {
 Response merge_fault(const std::exception& fault, std::span<const std::string> folders) {
   const auto* error = dynamic_cast<const Error*>(&fault);
   const std::string text = fault.what();
-  if (error == nullptr || names_folder(text, folders)) {
-    return busy_response(503, "the merged model could not be written", 5);
+  if (error != nullptr && !names_folder(text, folders)) {
+    const std::string message = fmt::format("archive: merged: {}", text);
+    if (error->code == ErrorCode::kResourceExhausted) return busy_response(503, message, 60);
+    if (error->code == ErrorCode::kInvalidArgument || error->code == ErrorCode::kUnsupported)
+      return error_response(400, message);
   }
-  const std::string message = fmt::format("archive: merged: {}", text);
-  if (error->code == ErrorCode::kResourceExhausted) return busy_response(503, message, 60);
-  const bool cannot =
-      error->code == ErrorCode::kInvalidArgument || error->code == ErrorCode::kUnsupported;
-  if (cannot) return error_response(400, message);
   return busy_response(503, "the merged model could not be written", 5);
 }
 
