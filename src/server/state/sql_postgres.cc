@@ -116,6 +116,14 @@ std::string numbered(std::string_view statement) {
   return out;
 }
 
+// 0 where it is none.
+template <typename Number>
+Number number_of(std::string_view text) {
+  Number number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 class Postgres final : public Sql {
  public:
   enum class Use { kServer, kReader };  // of a database: its one server, or a reader of that one's
@@ -401,10 +409,7 @@ class Postgres final : public Sql {
       }
       result.rows.push_back(std::move(values));
     }
-    const std::string_view changed = libpq().PQcmdTuples(reply.get());
-    if (columns == 0 && !changed.empty()) {
-      std::from_chars(changed.data(), changed.data() + changed.size(), result.changed);
-    }
+    if (columns == 0) result.changed = number_of<int64_t>(libpq().PQcmdTuples(reply.get()));
     return result;
   }
 
@@ -413,16 +418,8 @@ class Postgres final : public Sql {
     const char* data = libpq().PQgetvalue(reply, row, column);
     const std::string_view text(data, static_cast<size_t>(libpq().PQgetlength(reply, row, column)));
     const Oid type = libpq().PQftype(reply, column);
-    if (type == kInt8 || type == kInt4) {
-      int64_t number = 0;
-      std::from_chars(text.data(), text.data() + text.size(), number);
-      return number;
-    }
-    if (type == kFloat8) {
-      double number = 0;
-      std::from_chars(text.data(), text.data() + text.size(), number);
-      return number;
-    }
+    if (type == kInt8 || type == kInt4) return number_of<int64_t>(text);
+    if (type == kFloat8) return number_of<double>(text);
     if (type == kBytea) {
       size_t size = 0;
       unsigned char* bytes =
