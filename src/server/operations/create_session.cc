@@ -78,7 +78,7 @@ std::optional<Response> refuses_session(Service& service, const Request& request
 
 Response create_session(Service& service, const Request& request) {
   const JsonBody json(request.body, "create_session");
-  if (service.is_stopping()) return error_response(503, "the server is shutting down");
+  if (service.is_stopping()) return busy_response(503, "the server is shutting down");
   const SessionRow row = read_session(json.root(), request.tenant);
   if (auto refused = refuses_session(service, request)) return std::move(*refused);
   const std::string id = service.parts().store.add_session(row, idempotency_of(request));

@@ -21,6 +21,14 @@ TEST(CreateSession, WhatNeedsTheStoreIsToldToComeAgain) {
   EXPECT_NE(house.session(), "");
 }
 
+TEST(CreateSession, AServerThatStopsSaysWhenToComeAgain) {
+  House house;
+  house.service().begin_shutdown();
+  const Response refused = house.post("create_session", "{}");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at(0).name, "retry-after");
+}
+
 TEST(CreateSession, LongIdempotencyKeysAreNotCut) {
   House house;
   const auto make = [&](const std::string& key, const std::string& body) {
