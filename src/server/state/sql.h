@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sql: one connection to SQLite or PostgreSQL, the seam under StateStore. Statements are written
 // once, with ? for parameters and types that both know: BIGINT, DOUBLE PRECISION, TEXT, BYTEA. Not
-// for two threads at once: StateStore has the lock. Every fault but NotUnique is a StoreError that
-// names the statement's first words and what the database said.
+// for two threads at once: StateStore has the lock. Outside a transaction a statement may be done
+// twice, where a connection is lost behind it: it is written so that it may. Every fault but
+// NotUnique is a StoreError that names the statement's first words and what the database said.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -187,7 +187,9 @@ int64_t StateStore::tenant_number(const std::string& tenant, double now) {
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});
   if (!found.rows.empty()) return rows::only_number(found);
   const int64_t number = next_number();
-  run("INSERT INTO tenants (name, number, created_at) VALUES (?, ?, ?)", {tenant, number, now});
+  run("INSERT INTO tenants (name, number, created_at) VALUES (?, ?, ?) "
+      "ON CONFLICT (name) DO NOTHING",
+      {tenant, number, now});
   return number;
 }
 

@@ -72,9 +72,9 @@ std::optional<RunRow> StateStore::find_run(const std::string& id) {
 void StateStore::end_run(const std::string& id, RunState state, double now) {
   const StoreLock lock(mutex_);
   note_ended(
-      run("UPDATE runs SET state = ?, ended_at = ? WHERE id = ? AND state = 'live' "
-          "RETURNING tenant",
-          {state_name(state), now, id}));
+      run("UPDATE runs SET state = ?, ended_at = ? "
+          "WHERE id = ? AND (state = 'live' OR ended_at = ?) RETURNING tenant",
+          {state_name(state), now, id, now}));
 }
 
 void StateStore::forget_run(const std::string& id) {

@@ -14,10 +14,11 @@ namespace strata::server {
 
 // Shared with the test; one thread.
 struct SqlFaults {
-  bool away = false;         // everything fails
-  bool lost = false;         // a database elsewhere: the first statement that works finds it
-  std::string statement;     // what begins like this fails; "": nothing
-  bool commit_lost = false;  // COMMIT is done, and its answer is lost
+  bool away = false;          // everything fails
+  bool lost = false;          // a database elsewhere: the first statement that works finds it
+  std::string statement;      // what begins like this fails; "": nothing
+  bool commit_lost = false;   // COMMIT is done, and its answer is lost
+  bool answers_lost = false;  // of statements outside a transaction, which are then sent again
   std::function<void()> slow_sync;
   std::function<void()> before_begin;  // of the next transaction
   std::vector<std::string> ran;        // statements
@@ -32,23 +33,29 @@ class FaultySql final : public Sql {
     check(statement);
     faults_->lost = false;
     faults_->ran.emplace_back(statement);
+    if (faults_->answers_lost && !in_transaction_) sql_->run(statement, parameters);
     return sql_->run(statement, parameters);
   }
   void begin(Durability durability) override {
     check("BEGIN");
     if (const auto first = std::exchange(faults_->before_begin, nullptr)) first();
     sql_->begin(durability);
+    in_transaction_ = true;
   }
   void commit() override {
     check("COMMIT");
     sql_->commit();
+    in_transaction_ = false;
     if (std::exchange(faults_->commit_lost, false)) fail("COMMIT");
   }
   void sync() override {
     if (faults_->slow_sync) faults_->slow_sync();
     sql_->sync();
   }
-  void rollback() noexcept override { sql_->rollback(); }
+  void rollback() noexcept override {
+    sql_->rollback();
+    in_transaction_ = false;
+  }
   [[nodiscard]] bool is_away() const override { return faults_->lost; }
 
  private:
@@ -62,6 +69,7 @@ class FaultySql final : public Sql {
 
   std::unique_ptr<Sql> sql_;
   std::shared_ptr<SqlFaults> faults_;
+  bool in_transaction_ = false;
 };
 
 }  // namespace strata::server

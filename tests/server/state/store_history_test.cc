@@ -147,6 +147,24 @@ TEST_P(Store, AFaultWhileHistoryIsForgottenForgetsNothingElse) {
   EXPECT_EQ(lists().sessions("alice", {}).size(), 10u);
 }
 
+// A connection is lost behind a statement that was done, which is then sent again.
+TEST_P(Store, WhatIsSentTwiceIsDoneOnce) {
+  const auto faults = std::make_shared<SqlFaults>();
+  store_.reset();
+  store_ = std::make_unique<StateStore>(std::make_unique<FaultySql>(connect(), faults), 1000);
+  session("s");
+  add_run("s", 0);
+  while (store_->prune_history(2000, 10)) {
+  }
+  faults->answers_lost = true;
+  const int64_t alice = store_->tenant_number("alice", 2000);
+  EXPECT_EQ(store_->tenant_of(alice), "alice");
+  store_->end_run("s:train:0", RunState::kUnloaded, 2000);
+  while (store_->prune_history(2001, 0)) {
+  }
+  EXPECT_FALSE(store_->find_run("s:train:0").has_value());  // it was known to have ended
+}
+
 // A clock that was years ahead for a while leaves nothing behind that is looked at no more.
 TEST_P(Store, OldHistoryIsForgottenAlsoBehindAClockThatWasAhead) {
   EXPECT_FALSE(store_->prune_history(1e9, 10));
