@@ -10,13 +10,18 @@
 #include <cstdlib>
 #include <new>
 
+#include "tests/base/heap_limit.h"
+
 namespace strata::testing {
 
 inline std::atomic<int64_t> heap_live{0};
 inline std::atomic<int64_t> heap_peak{0};
 
 inline void* counted(void* data) {
-  if (data == nullptr) throw std::bad_alloc();
+  if (data == nullptr || --allocations_left < 0) {
+    std::free(data);
+    throw std::bad_alloc();
+  }
   const auto bytes = static_cast<int64_t>(::malloc_usable_size(data));
   const int64_t live = heap_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   int64_t peak = heap_peak.load(std::memory_order_relaxed);

@@ -202,8 +202,6 @@ void Futures::finish(const api::RequestId& id, Response response, double now, bo
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   Entry& entry = found->second;
-  entry.done = true;
-  entry.completed = now;
   if (!hold(entry, response)) {
     const auto size = static_cast<int64_t>(response.num_bytes());
     if (is_fault && size <= kShort) {
@@ -212,9 +210,12 @@ void Futures::finish(const api::RequestId& id, Response response, double now, bo
       response = over_budget(entry.tenant, size);
     }
   }
+  completed_.emplace(now, id.text);
+  // Where memory lacked for what is above it is pending still, and may fail.
+  entry.done = true;
+  entry.completed = now;
   entry.response = std::move(response);
   --num_pending_;
-  completed_.emplace(now, id.text);
   for (const Poll& poll : take_polls(entry)) deliver(id.text, entry, poll.respond);
   limit_delivered(std::string(entry.tenant));  // a copy: the entry may be the one that goes
 }

@@ -6,13 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/heap_limit.h"
+
 namespace strata::server {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-struct FuturesTest : testing::Test {
+struct FuturesTest : ::testing::Test {
   api::RequestId begin(const std::string& tenant) {
     const api::RequestId id = futures.new_id(tenant, FutureKind::kSample);
     futures.add(id, tenant);
@@ -51,6 +53,25 @@ TEST_F(FuturesTest, PollsOfAResultShareItsBytes) {
   EXPECT_EQ(&answers[0].bytes(), &answers[2].bytes());
 }
 
+TEST_F(FuturesTest, AResultThatMemoryLacksForFailsItsRequest) {
+  if (!strata::testing::lacks_memory(0, [&] { static_cast<void>(begin("a")); }))
+    GTEST_SKIP() << "operator new is the sanitizers'";
+  for (int64_t allocations = 0;; ++allocations) {
+    const api::RequestId id = begin("a");
+    Response response = json_response(200, std::string(1000, 'x'));
+    if (!strata::testing::lacks_memory(
+            allocations, [&] { futures.complete(id, std::move(response), /*now=*/0); })) {
+      EXPECT_GT(allocations, 1);
+      break;
+    }
+    EXPECT_EQ(futures.num_pending(), 1u);
+    futures.fail(id, api::FaultCategory::kServer, "no memory", 0);
+    EXPECT_EQ(futures.num_pending(), 0u);
+    poll("a", id);
+    ASSERT_THAT(answers.back().bytes(), HasSubstr("no memory")) << allocations;
+  }
+}
+
 // However small results are, dropping those that were delivered takes no request long.
 TEST_F(FuturesTest, AFewThousandResultsAreKeptAfterTheirDelivery) {
   SharedLimit much{1LL << 30};
@@ -68,9 +89,10 @@ TEST_F(FuturesTest, AFewThousandResultsAreKeptAfterTheirDelivery) {
     if (i % 2 != 0) poll_kept(id.text);
     ids.push_back(id.text);
   }
-  EXPECT_THAT(told, ElementsAre(testing::Pair(200, 9000)));
+  EXPECT_THAT(told, ElementsAre(::testing::Pair(200, 9000)));
   for (const std::string& id : ids) poll_kept(id);
-  EXPECT_THAT(told, ElementsAre(testing::Pair(200, 9000 + 8192), testing::Pair(410, 9000 - 8192)));
+  EXPECT_THAT(told,
+              ElementsAre(::testing::Pair(200, 9000 + 8192), ::testing::Pair(410, 9000 - 8192)));
 }
 
 // Five honest pollers of one future wait; none is told to come again at once.
@@ -91,7 +113,7 @@ TEST_F(FuturesTest, PollersOfOneFutureDoNotSpin) {
   const api::RequestId id = begin("a");
   for (int i = 0; i < 8; ++i) poll("a", id, 0.0);
   for (int i = 0; i < 90; ++i) poll("a", id, 0.01 * i);
-  EXPECT_THAT(statuses, testing::Each(429));
+  EXPECT_THAT(statuses, ::testing::Each(429));
   EXPECT_EQ(futures.num_parked(), 8);
 }
 
@@ -103,7 +125,7 @@ TEST_F(FuturesTest, APollThatIsLeftGivesItsPlaceBack) {
   };
   std::vector<uint64_t> held;
   for (int i = 0; i < 8; ++i) held.push_back(hold(0));
-  EXPECT_THAT(held, testing::Each(testing::Gt(0u)));
+  EXPECT_THAT(held, ::testing::Each(::testing::Gt(0u)));
   EXPECT_EQ(hold(0), 0u);
   EXPECT_THAT(statuses, ElementsAre(429));
   futures.leave(id.text, held[3]);
