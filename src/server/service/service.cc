@@ -415,7 +415,7 @@ void Service::post(std::vector<api::Event> events) {
 void Service::settle_posted(size_t most) {
   const double now = now_seconds();
   for (; most > 0 && !posted_.empty(); --most) {
-    settle_event(posted_.front(), now);
+    guarded("settle", [&] { settle_event(posted_.front(), now); });
     posted_.pop_front();
   }
   if (posted_.empty()) return;

@@ -265,6 +265,30 @@ struct Broken : Completion {
   [[nodiscard]] bool writes_files() const override { return true; }
 };
 
+// Its fault cannot be told either, and what was told next is.
+struct BrokenHere : Broken {
+  [[nodiscard]] bool writes_files() const override { return false; }
+};
+
+TEST(Service, AFutureThatCannotFailStopsNoOther) {
+  House house;
+  const std::string other = house.step(house.model(house.session()));
+  api::Command command =
+      house.service().new_command("alice", "", api::BaseId{0}, FutureKind::kTraining);
+  command.op = api::OptimStep{};
+  const std::string broken = command.request.text;
+  ASSERT_EQ(house.service()
+                .submit(std::move(command), {.completion = std::make_shared<BrokenHere>()})
+                .status,
+            200);
+  house.poll(broken, [](const Response&) { throw std::bad_alloc(); });
+  std::vector<api::Event> events;
+  events.emplace_back(api::RequestId{broken}, api::Done{});
+  events.emplace_back(api::RequestId{other}, api::Failure{api::FaultCategory::kUser, "told"});
+  EXPECT_NO_THROW(house.service().post(std::move(events)));
+  EXPECT_THAT(house.poll(other).body, HasSubstr("told"));
+}
+
 TEST(Service, EveryFutureEndsAlsoWhereItsAnswerCannotBeMade) {
   House house;
   house.holds_jobs = true;
