@@ -29,7 +29,7 @@ inline std::optional<int64_t> whole_number(std::string_view text) {
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, fault] = std::from_chars(text.data(), end, value);
-  if (fault != std::errc{} || rest != end || value < 0) return std::nullopt;
+  if (fault != std::errc{} || rest != end || text.starts_with('-')) return std::nullopt;
   return value;
 }
 
