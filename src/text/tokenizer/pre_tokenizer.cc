@@ -45,8 +45,8 @@ class PreTokenizer {
   bool split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
              const AlignedText& text, Piece piece, bool first);
   AlignedText start(size_t step, const AlignedText& text, Piece piece) const;
-  // Ends what start() began; whether it is the first of its step.
-  bool finish(size_t step, const AlignedText& out);
+  // Ends what start() began, and goes on with it: in parts, where there is a pattern.
+  bool finish(size_t step, const AlignedText& out, const Regex* pattern, Behavior behavior);
   bool add_prefix_space(size_t step, const AlignedText& text, Piece piece);
   bool metaspace(size_t step, const AlignedText& text, Piece piece, bool first);
 
@@ -108,10 +108,14 @@ AlignedText PreTokenizer::start(size_t step, const AlignedText& text, Piece piec
   return out;
 }
 
-bool PreTokenizer::finish(size_t step, const AlignedText& out) {
+bool PreTokenizer::finish(size_t step, const AlignedText& out, const Regex* pattern,
+                          Behavior behavior) {
   Rebuilt& rebuilt = rebuilt_[step];
   if (out.tracked) rebuilt.boundary = out.map.back();
-  return !std::exchange(rebuilt.begun, true);
+  const bool leads = !std::exchange(rebuilt.begun, true);
+  const Piece whole = {0, out.text.size()};
+  return pattern == nullptr ? run(step + 1, out, whole, leads)
+                            : split(step, *pattern, behavior, false, out, whole, leads);
 }
 
 bool PreTokenizer::add_prefix_space(size_t step, const AlignedText& text, Piece piece) {
@@ -119,10 +123,7 @@ bool PreTokenizer::add_prefix_space(size_t step, const AlignedText& text, Piece 
   AlignedText out = start(step, text, piece);
   if (text.text[piece.begin] != ' ') out.replace(text, piece.begin, piece.begin, " ");
   out.copy(text, piece.begin, piece.end);
-  const bool leads = finish(step, out);
-  const Piece whole = {0, out.text.size()};
-  return one.pattern ? split(step, *one.pattern, Behavior::kIsolated, false, out, whole, leads)
-                     : run(step + 1, out, whole, leads);
+  return finish(step, out, one.pattern.get(), Behavior::kIsolated);
 }
 
 bool PreTokenizer::metaspace(size_t step, const AlignedText& text, Piece piece, bool first) {
@@ -141,10 +142,7 @@ bool PreTokenizer::metaspace(size_t step, const AlignedText& text, Piece piece, 
     if (space < piece.end) out.replace(text, space, space + 1, mark);
     pos = space + 1;
   }
-  const bool leads = finish(step, out);
-  const Piece whole = {0, out.text.size()};
-  return one.split ? split(step, *one.pattern, Behavior::kMergedWithNext, false, out, whole, leads)
-                   : run(step + 1, out, whole, leads);
+  return finish(step, out, one.split ? one.pattern.get() : nullptr, Behavior::kMergedWithNext);
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ namespace strata::text {
 struct NormalizerStep {
   enum class Kind { kNfc, kPrepend, kReplace };
   Kind kind = Kind::kNfc;
-  std::string content;                   // kPrepend, kReplace
-  std::shared_ptr<const Regex> pattern;  // kReplace
+  std::string content = {};                   // kPrepend, kReplace
+  std::shared_ptr<const Regex> pattern = {};  // kReplace
 };
 
 enum class PrependScheme { kFirst, kNever, kAlways };

@@ -34,6 +34,7 @@ std::shared_ptr<const Regex> read_pattern(const JsonField& field) {
 }
 
 void read_normalizer(const JsonField& field, std::vector<NormalizerStep>& out) {
+  using Kind = NormalizerStep::Kind;
   if (field.is_null()) return;
   const std::string type = field.at("type").string();
   if (type == "Sequence") {
@@ -42,17 +43,14 @@ void read_normalizer(const JsonField& field, std::vector<NormalizerStep>& out) {
     for (size_t i = 0; i < list.array().size(); ++i) read_normalizer(list.item(i), out);
   } else if (type == "NFC") {
     field.expect_keys({"type"});
-    out.push_back({.kind = NormalizerStep::Kind::kNfc, .content = {}, .pattern = {}});
+    out.push_back({Kind::kNfc});
   } else if (type == "Prepend") {
     field.expect_keys({"type", "prepend"});
-    out.push_back({.kind = NormalizerStep::Kind::kPrepend,
-                   .content = field.at("prepend").string(),
-                   .pattern = {}});
+    out.push_back({Kind::kPrepend, field.at("prepend").string()});
   } else if (type == "Replace") {
     field.expect_keys({"type", "pattern", "content"});
-    out.push_back({.kind = NormalizerStep::Kind::kReplace,
-                   .content = field.at("content").string(),
-                   .pattern = read_pattern(field.at("pattern"))});
+    out.push_back(
+        {Kind::kReplace, field.at("content").string(), read_pattern(field.at("pattern"))});
   } else {
     field.unsupported("the normalizer '" + type + "'");
   }
