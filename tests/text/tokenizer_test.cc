@@ -107,6 +107,23 @@ TEST(Tokenizer, RefusesFilesThatWouldTakeFarMoreThanTheyHold) {
   EXPECT_THROW(static_cast<void>(growing.encode(std::string(100'000, 'a'))), Error);
 }
 
+// Every byte is a piece, and the second pattern takes 2^14 ways through each.
+TEST(Tokenizer, PatternsTogetherAreBounded) {
+  const auto split = [](const std::string& pattern) {
+    return "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" + pattern +
+           "\"},\"behavior\":\"Isolated\",\"invert\":false},";
+  };
+  const std::string good = tiny_byte_level_json(), begin = "\"pretokenizers\":[";
+  std::string ways, many = begin;
+  for (int i = 0; i < 14; ++i) ways += "(?:b?|c?)";
+  const Tokenizer slow =
+      Tokenizer::parse(replaced(good, begin, begin + split(".") + split(ways + "z")), "some.json");
+  EXPECT_EQ(slow.encode("a").size(), 1u);
+  EXPECT_THROW(static_cast<void>(slow.encode(std::string(100, 'a'))), Error);
+  for (int i = 0; i < 64; ++i) many += split("a");
+  expect_refused(replaced(good, begin, many), ErrorCode::kUnsupported, "more than 64 steps");
+}
+
 TEST(Tokenizer, LoadsADirectoryOrAFile) {
   const auto dir = std::filesystem::temp_directory_path() / "strata_tokenizer_test";
   std::filesystem::create_directories(dir);

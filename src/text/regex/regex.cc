@@ -19,13 +19,12 @@ struct Frame {
 
 class Matcher {
  public:
-  Matcher(const Regex::Program& program, std::string_view text, int64_t max_steps)
-      : program_(program), text_(text), steps_left_(max_steps) {}
+  Matcher(const Regex::Program& program, std::string_view text, int64_t& steps_left)
+      : program_(program), text_(text), steps_left_(steps_left) {}
 
   // The end of the match of the program at `pc` that begins at `pos`, or kNoMatch.
   size_t match(uint32_t pc, size_t pos);
   [[nodiscard]] bool exhausted() const { return steps_left_ < 0; }
-  [[nodiscard]] int64_t steps_left() const { return steps_left_; }
 
  private:
   bool step(uint32_t& pc, size_t& pos);
@@ -37,7 +36,7 @@ class Matcher {
 
   const Regex::Program& program_;
   std::string_view text_;
-  int64_t steps_left_;
+  int64_t& steps_left_;
   std::vector<Frame> frames_;
 };
 
@@ -134,6 +133,7 @@ bool Matcher::step(uint32_t& pc, size_t& pos) {
       if (!repeat(in, pc, pos)) return false;
       break;
     case Regex::Op::kSplit:
+      if (frames_.size() > Regex::kMaxFrames) steps_left_ = 0;
       frames_.push_back({in.other, false, pos, kNoMatch});
       pc = in.arg;
       return true;
@@ -209,22 +209,12 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
 }
 
 bool Regex::matches_start(std::string_view text, int64_t& steps_left) const {
+  return Matcher(program_, text, steps_left).match(0, 0) != kNoMatch;
+}
+
+bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found,
+                       int64_t& steps_left) const {
   Matcher matcher(program_, text, steps_left);
-  const bool found = matcher.match(0, 0) != kNoMatch;
-  steps_left = matcher.steps_left();
-  return found;
-}
-
-void Regex::find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const {
-  find_while(text, [&](size_t begin, size_t end) {
-    found(begin, end);
-    return true;
-  });
-}
-
-bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found) const {
-  Matcher matcher(program_, text,
-                  kStepsPerByte * (static_cast<int64_t>(text.size()) + kStepsPerByte));
   size_t last_end = kNoMatch;
   for (size_t pos = 0; pos < text.size();) {
     const size_t end = matcher.match(0, pos);
@@ -232,7 +222,7 @@ bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> 
       throw Error(ErrorCode::kResourceExhausted,
                   where_ + ": the pattern needs more than " + std::to_string(kStepsPerByte) +
                       " steps a byte on a text of " + std::to_string(text.size()) +
-                      " bytes; a pattern with nested repeats?");
+                      " bytes, or too much memory; a pattern with nested repeats?");
     if (end != kNoMatch && (end > pos || pos != last_end) && !found(pos, end)) return false;
     if (end != kNoMatch && end > pos) {
       pos = last_end = end;

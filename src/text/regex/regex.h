@@ -5,10 +5,10 @@
 // greedy, lazy and possessive repeats, atomic groups, lookahead, one-character lookbehind, ^ $ \A
 // \z \Z \b \B. Anything else is an Error{kUnsupported} that names the construct and its byte in the
 // pattern. Work is bounded: a search that needs more than kStepsPerByte steps a byte is an Error,
-// and who asks for one match says how many steps it may take. Immutable after construction; any
-// thread.
+// as is one with more than kMaxFrames places to go back to, and who looks with several patterns, or
+// for one match, says how many steps all may take. Immutable after construction; any thread.
 //   Regex words("\\p{L}+", "pre_tokenizer");
-//   words.find(text, 0, [&](size_t begin, size_t end) { ... });
+//   words.find_while(text, [&](size_t begin, size_t end) { ... }, steps_left);
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +25,7 @@ namespace strata::text {
 class Regex {
  public:
   static constexpr int64_t kStepsPerByte = 1000;
+  static constexpr size_t kMaxFrames = 1 << 20;
   static constexpr size_t kMaxPatternBytes = 1 << 16;
   static constexpr size_t kMaxProgram = 1 << 16;
 
@@ -35,11 +36,12 @@ class Regex {
   // Of memory, besides the object.
   [[nodiscard]] int64_t num_bytes() const;
 
-  // Calls found(begin, end) for each match, leftmost first, none overlapping. An empty match is
-  // reported too, except right behind another match and at the end of the text.
-  void find_all(std::string_view text, FunctionRef<void(size_t, size_t)> found) const;
-  // The same until `found` is false, which it then is too.
-  bool find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found) const;
+  // Calls found(begin, end) for each match, leftmost first, none overlapping, until it is false,
+  // which this then is too. An empty match is reported too, except right behind another match and
+  // at the end of the text. Takes its steps off `steps_left`.
+  bool find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found,
+                  int64_t& steps_left) const;
+  static int64_t steps_for(int64_t bytes) { return kStepsPerByte * (bytes + kStepsPerByte); }
 
   // Whether a match begins at the start of `text`. Takes its steps off `steps_left`; below zero
   // they were too few, and the answer is none.

@@ -18,15 +18,17 @@ AlignedText replace_all(const Regex& pattern, std::string_view content, const Al
                         size_t most) {
   AlignedText out = in.start();
   size_t done = 0;
-  pattern.find_all(in.text, [&](size_t begin, size_t end) {
+  int64_t steps_left = Regex::steps_for(std::ssize(in.text));
+  const auto replace = [&](size_t begin, size_t end) {
     out.copy(in, done, begin);
     out.replace(in, begin, end, content);
     done = end;
-    if (out.text.size() <= most) return;
+    if (out.text.size() <= most) return true;
     throw Error(ErrorCode::kInvalidArgument,
                 "tokenizer.json: normalizer: a Replace makes more than " + std::to_string(most) +
                     " bytes of a text of " + std::to_string(in.text.size()));
-  });
+  };
+  pattern.find_while(in.text, replace, steps_left);
   out.copy(in, done, in.text.size());
   return out;
 }

@@ -28,9 +28,13 @@ bool joins(Behavior behavior, bool previous, bool delimiter) {
 // A piece goes through all steps before the next is looked for.
 class PreTokenizer {
  public:
-  PreTokenizer(std::span<const PreTokenizerStep> steps, bool at_start, size_t origin,
+  PreTokenizer(std::span<const PreTokenizerStep> steps, bool at_start, size_t origin, int64_t bytes,
                TakePiece take)
-      : steps_(steps), at_start_(at_start), take_(take), rebuilt_(steps.size(), {false, origin}) {}
+      : steps_(steps),
+        at_start_(at_start),
+        take_(take),
+        steps_left_(Regex::steps_for(bytes)),
+        rebuilt_(steps.size(), {false, origin}) {}
 
   // The steps from `step` on. `first`: nothing comes before it in its text.
   bool run(size_t step, const AlignedText& text, Piece piece, bool first);
@@ -53,6 +57,7 @@ class PreTokenizer {
   std::span<const PreTokenizerStep> steps_;
   bool at_start_;
   TakePiece take_;
+  int64_t steps_left_;            // of all patterns on all pieces
   std::vector<Rebuilt> rebuilt_;  // by step
 };
 
@@ -93,11 +98,12 @@ bool PreTokenizer::split(size_t step, const Regex& pattern, Behavior behavior, b
   };
   size_t done = piece.begin;
   const std::string_view part(text.text.data() + piece.begin, piece.end - piece.begin);
-  const bool whole = pattern.find_while(part, [&](size_t begin, size_t end) {
+  const auto found = [&](size_t begin, size_t end) {
     const size_t from = std::exchange(done, piece.begin + end);
     return put(from, piece.begin + begin, invert) && put(piece.begin + begin, done, !invert);
-  });
-  return whole && put(done, piece.end, invert) && give(waiting);
+  };
+  return pattern.find_while(part, found, steps_left_) && put(done, piece.end, invert) &&
+         give(waiting);
 }
 
 AlignedText PreTokenizer::start(size_t step, const AlignedText& text, Piece piece) const {
@@ -151,7 +157,8 @@ bool pre_tokenize(std::span<const PreTokenizerStep> steps, const AlignedText& te
                   bool at_start, TakePiece take) {
   if (part.end == part.begin) return true;
   const size_t origin = text.tracked ? text.map[part.begin] : 0;
-  return PreTokenizer(steps, at_start, origin, take).run(0, text, part, /*first=*/true);
+  return PreTokenizer(steps, at_start, origin, static_cast<int64_t>(part.end - part.begin), take)
+      .run(0, text, part, /*first=*/true);
 }
 
 }  // namespace strata::text

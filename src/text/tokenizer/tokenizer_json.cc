@@ -19,6 +19,7 @@ constexpr int64_t kMaxUnused = 262'144;
 constexpr size_t kMaxReplacement = 64;  // bytes, of what a decoder puts for another text
 constexpr size_t kMaxTemplate = 64;     // ids that are put before or behind each text
 constexpr size_t kMaxAddedTokenBytes = 4096;
+constexpr size_t kMaxSteps = 64;  // that text goes through; each may have a pattern
 // GPT-2's pattern, what ByteLevel splits by unless use_regex is false.
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -358,6 +359,9 @@ TokenizerSpec parse_tokenizer_json(std::string_view json, const std::string& whe
     read_post_processor(root.at("post_processor"), spec.post_processor);
   spec.has_decoder = root.has("decoder");
   if (spec.has_decoder) read_decoder(root.at("decoder"), spec.decoder);
+  if (std::max({spec.normalizer.size(), spec.pre_tokenizer.size(), spec.decoder.size()}) >
+      kMaxSteps)
+    root.unsupported("more than " + std::to_string(kMaxSteps) + " steps of one kind");
   return spec;
 }
 
