@@ -47,10 +47,11 @@ Value read_path(Interpreter& interpreter, Value value, const Value& path, const 
 
 const Value kNoFallback = Value::undefined("no default");
 
+bool is_given(const Value* argument) { return argument != nullptr && !argument->is_none(); }
+
 // What a filter that may be given an attribute works on.
 Value part_of(Interpreter& interpreter, const Value& item, const Value* attribute) {
-  const bool is_whole = attribute == nullptr || attribute->is_none();
-  return is_whole ? item : read_path(interpreter, item, *attribute, kNoFallback);
+  return is_given(attribute) ? read_path(interpreter, item, *attribute, kNoFallback) : item;
 }
 
 Value fold_case(const Value& value) {
@@ -120,9 +121,8 @@ Value sort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const bool case_sensitive = reader.bool_or("case_sensitive", false);
   const Value* attribute = reader.next("attribute");
   reader.done();
-  auto items = attribute == nullptr || attribute->is_none()
-                   ? keyed(interpreter, value, nullptr, case_sensitive)
-                   : keyed_by_list(interpreter, value, *attribute, case_sensitive);
+  auto items = is_given(attribute) ? keyed_by_list(interpreter, value, *attribute, case_sensitive)
+                                   : keyed(interpreter, value, nullptr, case_sensitive);
   return sorted(interpreter, std::move(items), reverse);
 }
 
@@ -260,18 +260,15 @@ Value length(Interpreter&, const Value& value, Arguments& arguments) {
   template_fault("object of type '" + value.type_name() + "' has no len()");
 }
 
-Value first(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("first", arguments);
-  const auto items = interpreter.iterate(value);
-  return items.empty() ? Value::undefined("No first item, sequence was empty.") : items.front();
-}
-
-Value last(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("last", arguments);
-  if (value.is_list() && value.as_list().kind == List::Kind::kGenerator)
+template <bool Last>
+Value end_item(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  const std::string name = Last ? "last" : "first";
+  no_arguments(name.c_str(), arguments);
+  if (Last && value.is_list() && value.as_list().kind == List::Kind::kGenerator)
     template_fault("'generator' object is not reversible");
   const auto items = interpreter.iterate(value);
-  return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
+  if (items.empty()) return Value::undefined("No " + name + " item, sequence was empty.");
+  return Last ? items.back() : items.front();
 }
 
 Value list(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -360,10 +357,10 @@ constexpr FilterEntry kFilters[] = {
     {"d", fallback},
     {"default", fallback},
     {"dictsort", dictsort},
-    {"first", first},
+    {"first", end_item<false>},
     {"items", items},
     {"join", join},
-    {"last", last},
+    {"last", end_item<true>},
     {"length", length},
     {"list", list},
     {"map", map},

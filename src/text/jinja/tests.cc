@@ -16,7 +16,7 @@ struct Entry {
 
 template <bool (Value::*Is)() const>
 bool is_type(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("this test", arguments).done();
+  no_arguments("this test", arguments);
   return (value.*Is)();
 }
 
@@ -33,41 +33,35 @@ bool leaves(Interpreter& interpreter, const Value& value, const Value& by, doubl
   return left.is_number() && left.as_float() == rest;
 }
 
-bool is_even(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  ArgumentReader("even", arguments).done();
-  return leaves(interpreter, value, int64_t{2}, 0);
-}
-bool is_odd(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  ArgumentReader("odd", arguments).done();
-  return leaves(interpreter, value, int64_t{2}, 1);
+template <int Rest>
+bool is_parity(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  no_arguments(Rest == 0 ? "even" : "odd", arguments);
+  return leaves(interpreter, value, int64_t{2}, Rest);
 }
 bool is_divisible(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   return leaves(interpreter, value, other(arguments), 0);
 }
 
 bool is_defined(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("defined", arguments).done();
+  no_arguments("defined", arguments);
   return !value.is_undefined();
 }
-bool is_true(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("true", arguments).done();
-  return value.is_bool() && value.as_bool();
-}
-bool is_false(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("false", arguments).done();
-  return value.is_bool() && !value.as_bool();
+template <bool Wanted>
+bool is_exactly(Interpreter&, const Value& value, Arguments& arguments) {
+  no_arguments(Wanted ? "true" : "false", arguments);
+  return value.is_bool() && value.as_bool() == Wanted;
 }
 bool is_sequence(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("sequence", arguments).done();
+  no_arguments("sequence", arguments);
   return value.is_string() || value.is_dict() || value.is_sequence() || value.is_undefined();
 }
 bool is_iterable(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("iterable", arguments).done();
+  no_arguments("iterable", arguments);
   return value.is_string() || value.is_dict() || value.is_list() || value.is_undefined() ||
          value.is_loop();
 }
 bool is_callable(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("callable", arguments).done();
+  no_arguments("callable", arguments);
   return value.is_function() || value.is_loop() || value.is_undefined();
 }
 bool is_same(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -84,18 +78,14 @@ bool holds(Interpreter& interpreter, const Value& value, Arguments& arguments) {
 
 template <CharTest Case>
 bool is_case(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  ArgumentReader("lower", arguments).done();
+  no_arguments("lower", arguments);
   return py_is(text_of(interpreter, value), Case);
 }
-bool is_filter(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("filter", arguments).done();
+template <bool (*Has)(const std::string&)>
+bool is_known(Interpreter&, const Value& value, Arguments& arguments) {
+  no_arguments(Has == has_filter ? "filter" : "test", arguments);
   expect_hashable(value);
-  return value.is_string() && has_filter(value.text());
-}
-bool is_test(Interpreter&, const Value& value, Arguments& arguments) {
-  ArgumentReader("test", arguments).done();
-  expect_hashable(value);
-  return value.is_string() && has_test(value.text());
+  return value.is_string() && Has(value.text());
 }
 
 constexpr Entry kTests[] = {
@@ -106,9 +96,9 @@ constexpr Entry kTests[] = {
     {"==", holds<kEqual>},
     {"eq", holds<kEqual>},
     {"equalto", holds<kEqual>},
-    {"even", is_even},
-    {"false", is_false},
-    {"filter", is_filter},
+    {"even", is_parity<0>},
+    {"false", is_exactly<false>},
+    {"filter", is_known<has_filter>},
     {"float", is_type<&Value::is_float>},
     {">", holds<kGreater>},
     {"gt", holds<kGreater>},
@@ -129,12 +119,12 @@ constexpr Entry kTests[] = {
     {"ne", holds<kNotEqual>},
     {"none", is_type<&Value::is_none>},
     {"number", is_type<&Value::is_number>},
-    {"odd", is_odd},
+    {"odd", is_parity<1>},
     {"sameas", is_same},
     {"sequence", is_sequence},
     {"string", is_type<&Value::is_string>},
-    {"test", is_test},
-    {"true", is_true},
+    {"test", is_known<has_test>},
+    {"true", is_exactly<true>},
     {"undefined", is_type<&Value::is_undefined>},
     {"upper", is_case<CharTest::kUpper>},
 };
