@@ -34,14 +34,21 @@ std::shared_ptr<const Regex> read_pattern(const JsonField& field) {
   return std::make_shared<const Regex>(Regex::literal(text, field.path()));
 }
 
+// Several of what `read` reads, one behind the other.
+template <typename Out>
+void read_sequence(const JsonField& field, const char* key,
+                   void (*read)(const JsonField& item, Out& out), Out& out) {
+  field.expect_keys({"type", key});
+  const JsonField list = field.at(key);
+  for (size_t i = 0; i < list.array().size(); ++i) read(list.item(i), out);
+}
+
 void read_normalizer(const JsonField& field, std::vector<NormalizerStep>& out) {
   using Kind = NormalizerStep::Kind;
   if (field.is_null()) return;
   const std::string type = field.at("type").string();
   if (type == "Sequence") {
-    field.expect_keys({"type", "normalizers"});
-    const JsonField list = field.at("normalizers");
-    for (size_t i = 0; i < list.array().size(); ++i) read_normalizer(list.item(i), out);
+    read_sequence(field, "normalizers", read_normalizer, out);
   } else if (type == "NFC") {
     field.expect_keys({"type"});
     out.push_back({Kind::kNfc});
@@ -92,12 +99,7 @@ void read_pre_tokenizer(const JsonField& field, std::vector<PreTokenizerStep>& o
     field.unsupported("a pre-tokenizer behind ByteLevel");
   const std::string type = field.at("type").string();
   PreTokenizerStep step;
-  if (type == "Sequence") {
-    field.expect_keys({"type", "pretokenizers"});
-    const JsonField list = field.at("pretokenizers");
-    for (size_t i = 0; i < list.array().size(); ++i) read_pre_tokenizer(list.item(i), out);
-    return;
-  }
+  if (type == "Sequence") return read_sequence(field, "pretokenizers", read_pre_tokenizer, out);
   if (type == "Split") {
     field.expect_keys({"type", "pattern", "behavior", "invert"});
     step.pattern = read_pattern(field.at("pattern"));
@@ -140,12 +142,7 @@ void read_decoder(const JsonField& field, std::vector<DecoderStep>& out) {
   const std::string type = field.at("type").string();
   DecoderStep step;
   bool by_part = false;
-  if (type == "Sequence") {
-    field.expect_keys({"type", "decoders"});
-    const JsonField list = field.at("decoders");
-    for (size_t i = 0; i < list.array().size(); ++i) read_decoder(list.item(i), out);
-    return;
-  }
+  if (type == "Sequence") return read_sequence(field, "decoders", read_decoder, out);
   if (type == "ByteLevel") {
     field.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     step.kind = DecoderStep::Kind::kByteLevel;
@@ -218,9 +215,7 @@ void read_post_processor(const JsonField& field, Template& out) {
   if (field.is_null()) return;
   const std::string type = field.at("type").string();
   if (type == "Sequence") {
-    field.expect_keys({"type", "processors"});
-    const JsonField list = field.at("processors");
-    for (size_t i = 0; i < list.array().size(); ++i) read_post_processor(list.item(i), out);
+    read_sequence(field, "processors", read_post_processor, out);
   } else if (type == "ByteLevel") {
     // Concerns offsets only.
     field.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
