@@ -135,6 +135,7 @@ Value dictsort(Interpreter& interpreter, const Value& value, Arguments& argument
   if (by != "key" && by != "value")
     template_fault("You can only sort by either \"key\" or \"value\"");
   if (!value.is_dict()) template_fault("dictsort needs a mapping, not " + value.type_name());
+  interpreter.charge(std::ssize(value.as_dict().items) * 8);  // as items() is for the same pairs
   std::vector<Keyed> items;
   for (const auto& [key, item] : value.as_dict().items) {
     const Value& order = by == "key" ? key : item;
