@@ -114,9 +114,9 @@ struct PeftPatterns::State {
     if (!key.regex) compile(key);
     const bool found = key.regex->matches_start(module, steps_left);
     if (steps_left >= 0) return found;
-    fail(key.text, fmt::format("more than {} steps to match the adapter's modules; wanted a "
-                               "simpler expression",
-                               kMaxSteps));
+    fail(key.text, fmt::format("more than {} steps, or {} places to go back to, to match the "
+                               "adapter's modules; wanted a simpler expression",
+                               kMaxSteps, text::Regex::kMaxFrames));
   }
 };
 

@@ -25,7 +25,7 @@ namespace strata::text {
 class Regex {
  public:
   static constexpr int64_t kStepsPerByte = 1000;
-  static constexpr size_t kMaxFrames = 1 << 20;
+  static constexpr size_t kMaxFrames = 1 << 22;  // of 24 bytes
   static constexpr size_t kMaxPatternBytes = 1 << 16;
   static constexpr size_t kMaxProgram = 1 << 16;
 
@@ -44,7 +44,7 @@ class Regex {
   static int64_t steps_for(int64_t bytes) { return kStepsPerByte * (bytes + kStepsPerByte); }
 
   // Whether a match begins at the start of `text`. Takes its steps off `steps_left`; below zero
-  // they were too few, and the answer is none.
+  // they, or kMaxFrames, were too few, and the answer is none.
   [[nodiscard]] bool matches_start(std::string_view text, int64_t& steps_left) const;
 
   struct Set {
