@@ -204,32 +204,24 @@ ExpressionPtr Parser::primary() {
     expect_op(")");
     return node;
   }
-  if (at_op("[")) return list();
-  if (at_op("{")) return dict();
+  if (at_op("[") || at_op("{")) return list_or_dict();
   fail("expected an expression");
 }
 
-ExpressionPtr Parser::list() {
-  auto node = make(Kind::kList, next().line);
-  while (!at_op("]")) {
+ExpressionPtr Parser::list_or_dict() {
+  const bool is_dict = at_op("{");
+  const char* close = is_dict ? "}" : "]";
+  auto node = make(is_dict ? Kind::kDict : Kind::kList, next().line);
+  while (!at_op(close)) {
     if (!node->parts.empty()) expect_op(",");
-    if (at_op("]")) break;
+    if (at_op(close)) break;
     node->parts.push_back(expression());
+    if (is_dict) {
+      expect_op(":");
+      node->parts.push_back(expression());
+    }
   }
-  expect_op("]");
-  return node;
-}
-
-ExpressionPtr Parser::dict() {
-  auto node = make(Kind::kDict, next().line);
-  while (!at_op("}")) {
-    if (!node->parts.empty()) expect_op(",");
-    if (at_op("}")) break;
-    node->parts.push_back(expression());
-    expect_op(":");
-    node->parts.push_back(expression());
-  }
-  expect_op("}");
+  expect_op(close);
   return node;
 }
 

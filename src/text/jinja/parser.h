@@ -131,8 +131,7 @@ class Parser {
     return node;
   }
   ExpressionPtr number();
-  ExpressionPtr dict();
-  ExpressionPtr list();
+  ExpressionPtr list_or_dict();
   ExpressionPtr postfix(ExpressionPtr node);
   ExpressionPtr filters(ExpressionPtr node);
   ExpressionPtr subscript(ExpressionPtr node);
