@@ -35,43 +35,10 @@ bool match_simple(std::string_view key, std::string_view module) {
   return true;
 }
 
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
-// Whether the repeat that ends here without its brace, "a{2" or "a{2,2", is of one number.
-bool is_exact(std::string_view key) {
-  const std::string_view bounds = key.substr(key.rfind('{') + 1);  // without one all of it
-  const size_t comma = bounds.find(',');
-  return comma == std::string_view::npos || bounds.substr(0, comma) == bounds.substr(comma + 1);
-}
-
-// What text::Regex reads, and Python's re reads as something else, or not at all; empty: nothing.
-std::string_view not_as_python(std::string_view key) {
-  bool in_class = false;
-  for (size_t i = 0; i < key.size(); ++i) {
-    const std::string_view rest = key.substr(i);
-    if (rest[0] == '\\' && rest.size() > 1) {
-      if (std::string_view("pPzZexu").find(rest[1]) != std::string_view::npos)
-        return rest.substr(0, 2);
-      ++i;
-    } else if (in_class) {
-      if (rest[0] == ']') in_class = false;
-      if (rest[0] == '[' || rest.starts_with("&&")) return "a class in a class";
-    } else if (rest[0] == '[') {
-      in_class = true;
-    } else if (rest.starts_with("}+")) {
-      return "}+";
-    } else if (rest.starts_with("{,}")) {
-      return "{,}";
-    } else if (rest.starts_with("}?") && is_exact(key.substr(0, i))) {
-      return "{n}?";
-    } else if (rest.starts_with("(?i)")) {
-      return "(?i)";
-    }
-  }
-  return {};
+// Beyond it a digit, a blank, a letter of a word or of either case is one thing to Python and
+// another to text::Regex.
+bool is_printable_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
 }  // namespace
@@ -93,12 +60,9 @@ struct PeftPatterns::State {
 
   void compile(Key& key) {
     if (!text::is_valid_utf8(key.text)) fail(key.text, "not UTF-8");
-    const std::string_view other = not_as_python(key.text);
-    if (!other.empty())
-      fail(key.text, fmt::format("{} is not supported in a regular expression here", other));
     try {
-      key.regex.emplace("(.*\\.)?(" + key.text + ")$",
-                        "not a regular expression that is supported");
+      key.regex.emplace("(.*\\.)?(" + key.text + ")$", "not a regular expression that is supported",
+                        text::Regex::Syntax::kPython);
     } catch (const Error& error) {
       fail(key.text, error.what());
     }
@@ -110,7 +74,12 @@ struct PeftPatterns::State {
   }
 
   bool match(Key& key, std::string_view module) {
-    if (simple(key.text) && is_ascii(module)) return match_simple(key.text, module);
+    const bool is_plain = is_printable_ascii(module);
+    if (simple(key.text) && is_plain) return match_simple(key.text, module);
+    if (!simple(key.text) && !is_plain)
+      fail(key.text, fmt::format("the module {} has more than printable ASCII, to which alone a "
+                                 "regular expression is applied",
+                                 json_quote(module.substr(0, 200))));
     if (!key.regex) compile(key);
     const bool found = key.regex->matches_start(module, steps_left);
     if (steps_left >= 0) return found;

@@ -3,8 +3,9 @@
 // the first key K, in the order of the file, for which Python's re.match(rf"(.*\.)?({K})$", module)
 // succeeds, so a key matches a module whose path equals it or ends in "." + key. A key is a regular
 // expression from a file that is not trusted: what text/regex/regex.h does not know, or Python
-// reads otherwise, is an Error that names it; all keys of one object together may take kMaxBytes as
-// expressions, and all its matches kMaxSteps steps, then an Error names the key.
+// reads otherwise, is an Error that names it, and so is a module beyond printable ASCII that one is
+// to match; all keys of one object together may take kMaxBytes as expressions, and all its matches
+// kMaxSteps steps, then an Error names the key.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -17,24 +17,68 @@ using testing::data_path;
 using testing::error_of;
 using ::testing::HasSubstr;
 
-// patterns.tsv holds the answers of PEFT's get_pattern_key: module, index of the key or -1, keys.
-TEST(PeftPatterns, MatchAsPeftDoes) {
-  std::ifstream table(data_path("patterns.tsv"));
-  int rows = 0;
-  for (std::string line; std::getline(table, line); ++rows) {
-    std::vector<std::string> cells;
+using Row = std::vector<std::string>;
+
+// The rows of a table, whose cells are between tabs.
+std::vector<Row> rows_of(const std::string& name) {
+  std::ifstream table(data_path(name));
+  std::vector<Row> rows;
+  for (std::string line; std::getline(table, line);) {
+    Row& cells = rows.emplace_back();
     size_t begin = 0;
     for (size_t tab = line.find('\t'); tab != std::string::npos; tab = line.find('\t', begin)) {
       cells.push_back(line.substr(begin, tab - begin));
       begin = tab + 1;
     }
     cells.push_back(line.substr(begin));
+  }
+  return rows;
+}
+
+// patterns.tsv holds the answers of PEFT's get_pattern_key: module, index of the key or -1, keys.
+TEST(PeftPatterns, MatchAsPeftDoes) {
+  const std::vector<Row> rows = rows_of("patterns.tsv");
+  for (const Row& cells : rows) {
     const std::span<const std::string> keys(cells.begin() + 2, cells.end());
     PeftPatterns patterns(keys, "file");
     const std::optional<size_t> match = patterns.match(cells[0]);
-    EXPECT_EQ(match ? static_cast<int>(*match) : -1, std::stoi(cells[1])) << line;
+    EXPECT_EQ(match ? static_cast<int>(*match) : -1, std::stoi(cells[1]))
+        << ::testing::PrintToString(cells);
   }
-  EXPECT_EQ(rows, 220);
+  EXPECT_EQ(rows.size(), 220u);
+}
+
+// python_re.tsv (tools/golden/make_python_re.py) has what CPython's re makes of keys: the modules,
+// then for each key "error" or a 1 for each module that it decides for.
+TEST(PeftPatterns, MeanWhatPythonMakesOfThem) {
+  const std::vector<Row> rows = rows_of("python_re.tsv");
+  size_t num_refused = 0;  // by us alone
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const std::string& key = rows[i][0];
+    std::string answers;
+    const std::string fault = error_of([&] {
+      PeftPatterns patterns({&key, 1}, "file");
+      for (size_t k = 1; k < rows[0].size(); ++k) answers += patterns.match(rows[0][k]) ? '1' : '0';
+    });
+    if (!fault.empty() && rows[i][1] != "error") {
+      ++num_refused;
+    } else {
+      EXPECT_EQ(fault.empty() ? answers : "error", rows[i][1]) << key;
+    }
+  }
+  EXPECT_EQ(rows.size(), 874u);
+  EXPECT_LT(num_refused, 100u);
+}
+
+// Beyond ASCII Python's classes and cases are others.
+TEST(PeftPatterns, ExpressionsAreHeldToPrintableAsciiAlone) {
+  const std::vector<std::string> simple = {"q.proj"}, expression = {"q_proj", "\\w+_proj"};
+  EXPECT_EQ(PeftPatterns(simple, "file").match("caf\xc3\xa9.q\xc3\xa9proj"), 0u);
+  EXPECT_EQ(PeftPatterns(expression, "file").match("caf\xc3\xa9.q_proj"), 0u);
+  EXPECT_THAT(error_of([&] {
+                static_cast<void>(PeftPatterns(expression, "file").match("caf\xc3\xa9.k_proj"));
+              }),
+              HasSubstr("key \"\\\\w+_proj\": the module"));
 }
 
 TEST(PeftPatterns, HostileExpressionsEndSoon) {
@@ -56,9 +100,11 @@ TEST(PeftPatterns, HostileExpressionsEndSoon) {
     EXPECT_THAT(fault_of(key), HasSubstr("file: rank_pattern: key")) << key.substr(0, 50);
   }
   // What Python knows and we do not, or reads otherwise, is refused by name.
-  for (const char* key : {"(a)\\1", "(?P<n>a)", "\\p{L}+", "[a[bc]]", "a{1,2}+", "q(?i)_proj",
-                          "1[0-9]{1}?.q_proj", "1[0-9]{1,1}?.q_proj", "a{,}"})
+  for (const char* key : {"(a)\\1", "(?P<n>a)", "\\p{L}+", "[a[bc]]", "q(?i)_proj", "a+*",
+                          "a{2}{3}", "{2}a", "[\\d-a]"})
     EXPECT_THAT(fault_of(key), HasSubstr("not supported")) << key;
+  for (const char* key : {"1[0-9]{1}?.q_proj", "1[0-9]{01,1}?.q_proj", "a{1,2}+", "a{,}"})
+    EXPECT_EQ(fault_of(key), "") << key;
   EXPECT_THAT(fault_of("(?=?!x)y"), HasSubstr("file: rank_pattern: key"));
   EXPECT_THAT(fault_of("model(?=[.])[.]a{2,3}?.*q_proj"), ::testing::Not(HasSubstr("key")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));

@@ -36,7 +36,8 @@ bool can_be_empty(const Node& node) {
 
 class Parser {
  public:
-  Parser(std::string_view pattern, const std::string& where) : text_(pattern), where_(where) {}
+  Parser(std::string_view pattern, const std::string& where, Regex::Syntax syntax)
+      : text_(pattern), where_(where), is_python_(syntax == Regex::Syntax::kPython) {}
 
   Node parse() {
     Node node = alternatives();
@@ -70,6 +71,7 @@ class Parser {
   Node atom();
   Node group();
   Node escape_atom();
+  void check_escape(size_t letter) const;
   Ranges char_class();
   Ranges class_item();
   // \s, \d, \w, \p{..}, and what they are not by their capitals; false of other letters.
@@ -84,6 +86,7 @@ class Parser {
 
   std::string_view text_;
   const std::string& where_;
+  const bool is_python_;
   size_t pos_ = 0;
   int depth_ = 0;
   bool ignore_case_ = false;
@@ -110,12 +113,12 @@ Node Parser::sequence() {
 
 Node Parser::quantified() {
   Node node = atom();
-  while (quantifier(node)) {
-  }
+  for (bool is_repeat = false; quantifier(node); is_repeat = true)
+    if (is_python_ && is_repeat) fail("a repeat of a repeat");
   return node;
 }
 
-// {n} {n,} {n,m} {,m}; anything else in braces is a literal.
+// {n} {n,} {n,m} {,m}, Python's {,}; anything else in braces is a literal.
 bool Parser::bounds(uint32_t& min, uint32_t& max) {
   size_t p = pos_ + 1;
   const auto number = [&](uint32_t fallback) {
@@ -131,7 +134,7 @@ bool Parser::bounds(uint32_t& min, uint32_t& max) {
   if (p < text_.size() && text_[p] == ',') {
     ++p;
     max = number(kUnbounded);
-    if (min == kUnbounded && max == kUnbounded) return false;
+    if (min == kUnbounded && max == kUnbounded && !is_python_) return false;
     if (min == kUnbounded) min = 0;
   } else {
     max = min;
@@ -156,13 +159,16 @@ bool Parser::quantifier(Node& atom) {
     return false;
   }
   // Oniguruma: {n}? is an optional {n}, and a + after an interval repeats the interval.
-  const bool exact = interval && repeat.min == repeat.max;
-  if (!exact && take("?")) {
+  const bool is_plain = is_python_ || !interval;
+  if ((is_plain || repeat.min != repeat.max) && take("?")) {
     repeat.greed = Greed::kLazy;
-  } else if (!interval && take("+")) {
+  } else if (is_plain && take("+")) {
     repeat.greed = Greed::kPossessive;
   }
   if (can_be_empty(atom)) fail("a repeat of something that may be empty");
+  // Python takes each turn as it first matches; Oniguruma all of them together.
+  if (is_python_ && repeat.greed == Greed::kPossessive)
+    atom = {.kind = Node::Kind::kAtomic, .children = {std::move(atom)}};
   repeat.children.push_back(std::move(atom));
   atom = std::move(repeat);
   return true;
@@ -175,7 +181,9 @@ Node Parser::atom() {
   if (take("^")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineBegin};
   if (take("$")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineEnd};
   if (take(".")) return set_node(complement({{'\n', '\n'}}));
-  if (at("*") || at("+") || at("?")) fail("a repeat of nothing");
+  uint32_t min = 0, max = 0;
+  if (at("*") || at("+") || at("?") || (is_python_ && at("{") && bounds(min, max)))
+    fail("a repeat of nothing");
   const uint32_t c = next();
   return set_node(literal(c, c));
 }
@@ -196,7 +204,7 @@ Node Parser::group() {
     ignore_case_ = true;
   } else if (take("?-i:")) {
     ignore_case_ = false;
-  } else if (take("?i)")) {
+  } else if (!is_python_ && take("?i)")) {
     // For the rest of the enclosing group.
     ignore_case_ = true;
     return node;
@@ -226,6 +234,7 @@ Node Parser::escape_atom() {
       {"\\Z", Regex::Assertion::kEndOrNewline, false}, {"\\b", Regex::Assertion::kWord, false},
       {"\\B", Regex::Assertion::kWord, true},
   };
+  check_escape(pos_ + 1);
   for (const Named& named : kNamed) {
     if (!take(named.token)) continue;
     node.assertion = named.assertion;
@@ -238,6 +247,14 @@ Node Parser::escape_atom() {
   if (shorthand(c, ranges)) return set_node(std::move(ranges));
   const uint32_t code_point = escape_code_point(c);
   return set_node(literal(code_point, code_point));
+}
+
+// Python has none of these, or another.
+void Parser::check_escape(size_t letter) const {
+  if (!is_python_ || letter == text_.size()) return;
+  const char c = text_[letter];
+  if (std::string_view("pPzZexu").find(c) != std::string_view::npos)
+    fail("the escape \\" + std::string(1, c));
 }
 
 bool Parser::shorthand(uint32_t c, Ranges& out) {
@@ -339,12 +356,15 @@ Ranges Parser::class_item() {
   const auto code_point = [&](Ranges& ranges) {
     const uint32_t c = next();
     if (c != '\\') return c;
+    check_escape(pos_);
     const uint32_t escaped = next();
     if (escaped == 'b') return uint32_t{8};
     return shorthand(escaped, ranges) ? kUnbounded : escape_code_point(escaped);
   };
   Ranges ranges;
   const uint32_t first = code_point(ranges);
+  if (first == kUnbounded && is_python_ && at("-") && !at("-]"))
+    fail("a class as the start of a range");
   if (first == kUnbounded) return ranges;
   uint32_t last = first;
   if (at("-") && !at("-]") && !at("-&&")) {
@@ -367,6 +387,7 @@ Ranges Parser::char_class() {
   if (at("]")) fail("an empty class");
   while (!take("]")) {
     if (pos_ >= text_.size()) fail("a class without ']'");
+    if (is_python_ && (at("[") || at("&&"))) fail("a class in a class");
     if (take("&&")) {
       result = intersected ? intersect(result, current) : current;
       intersected = true;
@@ -389,9 +410,9 @@ void check_pattern_size(std::string_view pattern, const std::string& where) {
                     std::to_string(Regex::kMaxPatternBytes) + " are read");
 }
 
-RegexNode parse_regex(std::string_view pattern, const std::string& where) {
+RegexNode parse_regex(std::string_view pattern, const std::string& where, Regex::Syntax syntax) {
   check_pattern_size(pattern, where);
-  return Parser(pattern, where).parse();
+  return Parser(pattern, where, syntax).parse();
 }
 
 }  // namespace strata::text

@@ -195,8 +195,8 @@ int64_t Regex::num_bytes() const {
   return bytes;
 }
 
-Regex::Regex(std::string_view pattern, const std::string& where)
-    : Regex(compile_regex_tree(parse_regex(pattern, where), where), where) {}
+Regex::Regex(std::string_view pattern, const std::string& where, Syntax syntax)
+    : Regex(compile_regex_tree(parse_regex(pattern, where, syntax), where), where) {}
 
 Regex Regex::literal(std::string_view text, const std::string& where) {
   check_pattern_size(text, where);

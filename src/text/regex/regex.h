@@ -29,7 +29,10 @@ class Regex {
   static constexpr size_t kMaxPatternBytes = 1 << 16;
   static constexpr size_t kMaxProgram = 1 << 16;
 
-  Regex(std::string_view pattern, const std::string& where);
+  // kPython: Python's re (3.11). What is taken means what it does there, of a line of printable
+  // ASCII; what Python refuses, or we do not read as it does, is an Error.
+  enum class Syntax { kOniguruma, kPython };
+  Regex(std::string_view pattern, const std::string& where, Syntax syntax = Syntax::kOniguruma);
   // Matches `text` itself, character by character.
   static Regex literal(std::string_view text, const std::string& where);
 

@@ -32,7 +32,7 @@ inline const RegexNode& unwrapped(const RegexNode& node) {
 
 // An Error where more than Regex::kMaxPatternBytes are to be made a program.
 void check_pattern_size(std::string_view pattern, const std::string& where);
-RegexNode parse_regex(std::string_view pattern, const std::string& where);
+RegexNode parse_regex(std::string_view pattern, const std::string& where, Regex::Syntax syntax);
 Regex::Program compile_regex_tree(const RegexNode& node, const std::string& where);
 
 }  // namespace strata::text
