@@ -135,6 +135,11 @@ Response merge_fault(const std::exception& fault, std::span<const std::string> f
   return busy_response(503, "the merged model could not be written", 5);
 }
 
+void log_fault(const CheckpointRow& row, bool is_merged, const std::exception& fault) {
+  log(LogLevel::kError, fmt::format("{}archive of {}: {}", is_merged ? "merged " : "",
+                                    path_of(row).text(), fault.what()));
+}
+
 }  // namespace
 
 void Rest::external_urls(const Request& request, const Respond& respond) {
@@ -165,7 +170,11 @@ void Rest::archive(const Request& request, const Respond& respond) {
                                   "archive: external weights are fetched file by file "
                                   "(external_weights_urls)"));
   }
-  const bool is_merged = wants_merged(request);
+  const Archive of = wants_merged(request) ? Archive::kMerged : Archive::kCheckpoint;
+  const bool is_merged = of == Archive::kMerged;
+  if (const std::string why = is_merged ? why_not_merged(row) : ""; !why.empty()) {
+    return respond(error_response(400, why));
+  }
   if (!is_merged && !parts_.registry.fits_archive(row)) {
     return respond(error_response(
         413, fmt::format("archive: the checkpoint has {} bytes, more than this tenant's archives "
@@ -178,24 +187,18 @@ void Rest::archive(const Request& request, const Respond& respond) {
       request.base_url, row, is_merged ? kMergedArchive : kArchive, request.tenant, expires, now);
   const std::string reply =
       JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text();
-  if (is_merged) return merged_archive(request.tenant, row, reply, respond);
   const auto answer = std::make_shared<Answer>(respond);
-  // Leased here: between now and the job a sweep may come.
-  const bool is_taken = parts_.archives.try_post(
-      request.tenant,
-      [this, row, reply, answer, tenant = request.tenant, held = parts_.registry.lease(row.id)] {
-        try {
-          parts_.registry.archive(row, tenant, now_seconds());
-        } catch (const std::exception& error) {
-          if (dynamic_cast<const Busy*>(&error) != nullptr)
-            return answer->give(busy_response(429, error.what(), 5));
-          log(LogLevel::kError,
-              fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
-          return answer->give(busy_response(503, "the archive could not be written", 5));
-        }
-        answer->give(json_response(200, reply));
-      });
-  if (!is_taken) answer->give(busy_response(429, kManyArchives, 5));
+  const auto packed = [this, row, is_merged, reply, answer](bool is_made,
+                                                            const std::exception* fault) {
+    if (is_made) return answer->give(json_response(200, reply));
+    if (fault == nullptr) return;
+    if (dynamic_cast<const Busy*>(fault) != nullptr)
+      return answer->give(busy_response(429, fault->what(), 5));
+    log_fault(row, is_merged, *fault);
+    answer->give(is_merged ? merge_fault(*fault, parts_.folders)
+                           : busy_response(503, "the archive could not be written", 5));
+  };
+  if (!pack(row, of, request.tenant, packed)) answer->give(busy_response(429, kManyArchives, 5));
 }
 
 std::optional<size_t> Rest::model_of(const CheckpointRow& row) const {
@@ -204,45 +207,41 @@ std::optional<size_t> Rest::model_of(const CheckpointRow& row) const {
   return static_cast<size_t>(name->model);
 }
 
-void Rest::merged_archive(const std::string& tenant, const CheckpointRow& row,
-                          const std::string& reply, const Respond& respond) {
+std::string Rest::why_not_merged(const CheckpointRow& row) const {
   if (!parts_.merger) {
-    return respond(error_response(400,
-                                  "archive: merged: this server hands out no merged models (serve "
-                                  "--merged); download the adapter's archive and merge it: strata "
-                                  "merge --adapter FILE.tar"));
+    return "archive: merged: this server hands out no merged models (serve --merged); download the "
+           "adapter's archive and merge it: strata merge --adapter FILE.tar";
   }
-  const std::optional<size_t> model = model_of(row);
-  if (!model) {
-    return respond(error_response(
-        400, fmt::format("archive: merged: the model that this checkpoint was trained on, '{}', is "
-                         "not served",
-                         row.base_model)));
-  }
-  const auto answer = std::make_shared<Answer>(respond);
-  const bool is_taken = parts_.merges.try_post(
-      tenant,
-      [this, row, reply, answer, tenant, model = *model, held = parts_.registry.lease(row.id)] {
+  if (model_of(row)) return "";
+  return fmt::format(
+      "archive: merged: the model that this checkpoint was trained on, '{}', is not served",
+      row.base_model);
+}
+
+bool Rest::pack(const CheckpointRow& row, Archive of, const std::string& tenant,
+                const Packed& packed) {
+  const bool is_merged = of == Archive::kMerged;
+  Worker& worker = is_merged ? parts_.merges : parts_.archives;
+  // Leased here: between now and the job a sweep may come.
+  return worker.try_post(
+      tenant, [this, row, is_merged, tenant, packed, held = parts_.registry.lease(row.id)] {
+        bool is_made = true;
         try {
-          const bool is_made =
-              parts_.registry.archive_merged(row, parts_.merger, model, tenant, now_seconds());
-          if (is_made) answer->give(json_response(200, reply));
+          if (is_merged) {
+            is_made = parts_.registry.archive_merged(row, parts_.merger, model_of(row).value(),
+                                                     tenant, now_seconds());
+          } else {
+            parts_.registry.archive(row, tenant, now_seconds());
+          }
         } catch (const std::exception& error) {
-          if (dynamic_cast<const Busy*>(&error) != nullptr)
-            return answer->give(busy_response(429, error.what(), 5));
-          log(LogLevel::kError,
-              fmt::format("merged archive of {}: {}", path_of(row).text(), error.what()));
-          answer->give(merge_fault(error, parts_.folders));
+          return packed(false, &error);
         }
+        packed(is_made, nullptr);
       });
-  if (!is_taken) answer->give(busy_response(429, kManyArchives, 5));
 }
 
 // For a URL that is older than the archive: a restart empties tmp, and old archives go.
-void Rest::pack_again(const CheckpointRow& row, const std::string& tenant,
-                      CheckpointRegistry::Archive of) {
-  const std::optional<size_t> model = model_of(row);
-  const bool is_merged = of == CheckpointRegistry::Archive::kMerged;
+void Rest::pack_again(const CheckpointRow& row, const std::string& tenant, Archive of) {
   const std::pair key(row.id, of);
   {
     const MutexLock lock(packing_->mutex);
@@ -253,30 +252,19 @@ void Rest::pack_again(const CheckpointRow& row, const std::string& tenant,
     const MutexLock lock(packing->mutex);
     packing->ids.erase(key);
   };
-  Worker& worker = is_merged ? parts_.merges : parts_.archives;
-  const bool is_taken = worker.try_post(tenant, [this, forget, row, is_merged, model, tenant,
-                                                 held = parts_.registry.lease(row.id)] {
-    try {
-      if (is_merged) {
-        parts_.registry.archive_merged(row, parts_.merger, model.value(), tenant, now_seconds());
-      } else {
-        parts_.registry.archive(row, tenant, now_seconds());
-      }
-    } catch (const std::exception& error) {
-      log(LogLevel::kError, fmt::format("archive of {}: {}", path_of(row).text(), error.what()));
-    }
+  const auto packed = [forget, row, of](bool, const std::exception* fault) {
+    if (fault != nullptr) log_fault(row, of == Archive::kMerged, *fault);
     forget();
-  });
-  if (!is_taken) forget();
+  };
+  if (!pack(row, of, tenant, packed)) forget();
 }
 
 Response Rest::archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
                             const std::string& tenant, std::string_view range) {
-  using Archive = CheckpointRegistry::Archive;
   const Archive of = claim.file == kMergedArchive ? Archive::kMerged : Archive::kCheckpoint;
   const std::optional<std::string> made = parts_.registry.made_archive(row, now_seconds(), of);
   if (made) return file_response(*made, claim.file, range, claim.tenant_number);
-  if (of == Archive::kMerged && (!parts_.merger || !model_of(row))) {
+  if (of == Archive::kMerged && !why_not_merged(row).empty()) {
     return error_response(410, "this server makes no such merged model any more");
   }
   pack_again(row, tenant, of);

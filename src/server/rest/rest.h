@@ -54,6 +54,7 @@ class Rest {
   void add_routes(Router& router);
 
  private:
+  using Archive = CheckpointRegistry::Archive;
   // Lists (lists.cc), on their thread.
   struct Asked;  // a request, and whether its client has gone
   using List = Response (Rest::*)(const Asked& asked);
@@ -75,13 +76,17 @@ class Rest {
   // Downloads (downloads.cc)
   void external_urls(const Request& request, const Respond& respond);
   void archive(const Request& request, const Respond& respond);
-  void merged_archive(const std::string& tenant, const CheckpointRow& row, const std::string& reply,
-                      const Respond& respond);
+  // Why no merged model can be made of it; empty: one can.
+  [[nodiscard]] std::string why_not_merged(const CheckpointRow& row) const;
+  // Told on the worker's thread; neither made nor a fault: the server ends.
+  using Packed = std::function<void(bool is_made, const std::exception* fault)>;
+  // False where too many of the tenant's wait.
+  [[nodiscard]] bool pack(const CheckpointRow& row, Archive of, const std::string& tenant,
+                          const Packed& packed);
   void file(const Request& request, const Respond& respond);
   Response archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
                         const std::string& tenant, std::string_view range);
-  void pack_again(const CheckpointRow& row, const std::string& tenant,
-                  CheckpointRegistry::Archive of);
+  void pack_again(const CheckpointRow& row, const std::string& tenant, Archive of);
   std::optional<size_t> model_of(const CheckpointRow& row) const;
 
   void answer_aside(const Request& request, const Respond& respond, std::function<Response()> work);
@@ -92,7 +97,7 @@ class Rest {
   RestParts parts_;
   struct Packing {  // checkpoints whose archives the worker was told to pack anew
     Mutex mutex;
-    std::set<std::pair<std::string, CheckpointRegistry::Archive>> ids GUARDED_BY(mutex);
+    std::set<std::pair<std::string, Archive>> ids GUARDED_BY(mutex);
   };
   std::shared_ptr<Packing> packing_ = std::make_shared<Packing>();
 };
