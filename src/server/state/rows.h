@@ -55,24 +55,16 @@ class Reader {
   }
   bool flag() { return integer() != 0; }
   void skip() { ++next_; }
-  std::optional<std::string> maybe_text() {
-    if (is_null()) return std::nullopt;
-    return text();
-  }
-  std::optional<double> maybe_real() {
-    if (is_null()) return std::nullopt;
-    return real();
-  }
-  std::optional<int64_t> maybe_integer() {
-    if (is_null()) return std::nullopt;
-    return integer();
-  }
+  std::optional<std::string> maybe_text() { return maybe(&Reader::text); }
+  std::optional<double> maybe_real() { return maybe(&Reader::real); }
+  std::optional<int64_t> maybe_integer() { return maybe(&Reader::integer); }
 
  private:
-  bool is_null() {
-    if (row_[next_].index() != 0) return false;
+  template <typename Value>
+  std::optional<Value> maybe(Value (Reader::*read)()) {
+    if (row_[next_].index() != 0) return (this->*read)();
     ++next_;
-    return true;
+    return std::nullopt;
   }
   const SqlRow& row_;
   size_t next_ = 0;
