@@ -56,10 +56,15 @@ TEST_F(RestTest, WhatCannotBeMergedIsSaid) {
   const Response cannot = faulty(Error(ErrorCode::kInvalidArgument, "tensor 'x' is too large"));
   EXPECT_EQ(cannot.status, 400);
   EXPECT_THAT(cannot.body, HasSubstr("archive: merged: tensor 'x' is too large"));
-  // Where this machine's files lie is nobody's business, and what its disk does no client's fault.
-  for (const ErrorCode code : {ErrorCode::kInvalidArgument, ErrorCode::kIo}) {
+  // Where this machine's files lie is nobody's business, and what its disk does no client's fault;
+  // but who asks for what can never be is not told to ask again.
+  const std::pair<ErrorCode, int> codes[] = {{ErrorCode::kInvalidArgument, 400},
+                                             {ErrorCode::kUnsupported, 400},
+                                             {ErrorCode::kResourceExhausted, 503},
+                                             {ErrorCode::kIo, 503}};
+  for (const auto& [code, status] : codes) {
     const Response fault = faulty(Error(code, data_.path() + "/x: damaged"));
-    EXPECT_EQ(fault.status, 503);
+    EXPECT_EQ(fault.status, status);
     EXPECT_THAT(fault.body, ::testing::Not(HasSubstr(data_.path())));
   }
   EXPECT_EQ(faulty(Error(ErrorCode::kIo, "disk full")).status, 503);
