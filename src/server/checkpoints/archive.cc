@@ -54,7 +54,7 @@ std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::str
   if (const auto made = made_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
-  BookedArchive booked = book_archive(path, tenant, row.size_bytes, steady);
+  const BookedArchive booked = book_archive(path, tenant, row.size_bytes, steady);
   TarWriter out(path);
   const auto time = static_cast<int64_t>(row.created_at);
   for (const CheckpointFile& file : files(row)) {
@@ -62,7 +62,6 @@ std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::str
   }
   out.add("checkpoint_complete", ReadOnlyFile(folder(row) + "/checkpoint_complete"), time);
   out.commit();
-  booked.is_there = true;
   return path;
 }
 
@@ -105,7 +104,7 @@ bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMer
     refuse_size(ErrorCode::kInvalidArgument, bytes,
                 fmt::format("a tenant may have {} (--max-archive-bytes)", archive_budget_.most()));
   }
-  BookedArchive booked = book_archive(path, tenant, bytes, steady);
+  const BookedArchive booked = book_archive(path, tenant, bytes, steady);
   std::error_code fault;
   const std::filesystem::space_info disk = std::filesystem::space(data_.temporary(), fault);
   if (!fault && std::cmp_less(disk.available, bytes)) {
@@ -120,7 +119,6 @@ bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMer
   const Folder to{*this, begin()};
   if (!merger.write(model, folder(row), to.path)) return false;
   move_into_tar(to.path, path, static_cast<int64_t>(row.created_at));
-  booked.is_there = true;
   return true;
 }
 

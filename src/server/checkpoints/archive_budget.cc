@@ -27,7 +27,7 @@ bool ArchiveBudget::take(const std::string& path, const std::string& tenant, int
 ArchiveBudget::Archives::iterator ArchiveBudget::oldest_of(const std::string& tenant) {
   auto oldest = archives_.end();
   for (auto at = archives_.begin(); at != archives_.end(); ++at) {
-    if (at->second.tenant != tenant) continue;
+    if (at->second.tenant != tenant || !at->second.is_packed) continue;
     if (oldest == archives_.end() || at->second.read < oldest->second.read) oldest = at;
   }
   return oldest;
@@ -47,7 +47,16 @@ ArchiveBudget::Archives::iterator ArchiveBudget::next_to_go(const std::string& t
   }
   if (holder == nullptr) return archives_.end();
   const auto other = oldest_of(*holder);
-  return now - other->second.read >= kIdle ? other : archives_.end();
+  const bool may_go = other != archives_.end() && now - other->second.read >= kIdle;
+  return may_go ? other : archives_.end();
+}
+
+void ArchiveBudget::settle(const std::string& path) {
+  const MutexLock lock(mutex_);
+  const auto found = archives_.find(path);
+  if (found == archives_.end()) return;
+  found->second.is_packed = file_exists(path);
+  if (!found->second.is_packed) archives_.erase(found);
 }
 
 void ArchiveBudget::touch(const std::string& path, double now) {
@@ -64,7 +73,7 @@ void ArchiveBudget::drop(const std::string& path) {
 void ArchiveBudget::remove_idle(double now, double seconds) {
   const MutexLock lock(mutex_);
   std::erase_if(archives_, [&](const auto& item) {
-    if (now - item.second.read <= seconds) return false;
+    if (!item.second.is_packed || now - item.second.read <= seconds) return false;
     remove_file(item.first);
     return true;
   });

@@ -2,7 +2,7 @@
 // ArchiveBudget: the archives that are below tmp, and whose space they take. For space the tenant's
 // own go first, those first that nobody read for longest; then those of the tenant that has the
 // most, if that is more than this one asks for, and if nobody read them for a while: who downloads
-// in pieces keeps what it downloads. Any thread.
+// in pieces keeps what it downloads. What is still being packed keeps its space. Any thread.
 #pragma once
 #include <map>
 #include <string>
@@ -18,9 +18,11 @@ class ArchiveBudget {
 
   explicit ArchiveBudget(SharedLimit limit) : limit_(std::move(limit)) {}
 
-  // Space for a file that is about to be written; files that had to go are removed. False: none.
+  // Space for a file that is about to be packed; files that had to go are removed. False: none.
   [[nodiscard]] bool take(const std::string& path, const std::string& tenant, int64_t bytes,
                           double now);
+  // Its packing is over: a file that is there may go from now on, one that is not takes no space.
+  void settle(const std::string& path);
   // Somebody reads it.
   void touch(const std::string& path, double now);
   // The file is gone.
@@ -37,6 +39,7 @@ class ArchiveBudget {
     std::string tenant;
     SharedLimit::Share share;
     double read = 0;  // when, last
+    bool is_packed = false;
   };
   using Archives = std::map<std::string, Archive>;
   Archives::iterator next_to_go(const std::string& tenant, int64_t bytes, double now)

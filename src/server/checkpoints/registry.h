@@ -140,14 +140,10 @@ class CheckpointRegistry {
   bool is_leased(const std::string& id);
   void collect(const CheckpointRow& row);
   [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
-  // Gives the space of an archive back that was not finished.
-  struct BookedArchive {
+  struct BookedArchive {  // for as long as it is being packed
     ArchiveBudget& budget;
     std::string path;
-    bool is_there = false;
-    ~BookedArchive() {
-      if (!is_there) budget.drop(path);
-    }
+    ~BookedArchive() { budget.settle(path); }
   };
   BookedArchive book_archive(const std::string& path, const std::string& tenant, int64_t bytes,
                              double steady);

@@ -18,6 +18,7 @@ struct ArchiveRoomTest : ::testing::Test {
   bool take(const std::string& name, const std::string& tenant, double now, int64_t bytes = 100) {
     const bool is_taken = budget.take(dir.file(name), tenant, bytes, now);
     if (is_taken) write_bytes(dir.file(name), "x");
+    if (is_taken) budget.settle(dir.file(name));
     return is_taken;
   }
   [[nodiscard]] bool is_there(const std::string& name) const { return file_exists(dir.file(name)); }
@@ -57,6 +58,25 @@ TEST_F(ArchiveRoomTest, WhoHasMoreTakesNothingFromWhoHasLess) {
   ASSERT_FALSE(take("a1", "alice", 1000, 650));
   EXPECT_TRUE(is_there("b1"));
   ASSERT_TRUE(take("a1", "alice", 1000, 350));
+}
+
+// Its file would appear in space that another has by then.
+TEST_F(ArchiveRoomTest, WhatIsBeingPackedKeepsItsSpace) {
+  ASSERT_TRUE(budget.take(dir.file("big"), "alice", 700, 0));
+  EXPECT_FALSE(take("a", "alice", 1000, 400));
+  EXPECT_FALSE(take("b", "bob", 1000, 400));
+  EXPECT_TRUE(take("a", "alice", 1000, 50)) << "it fits";
+  EXPECT_TRUE(take("a2", "alice", 1000, 40)) << "what is packed goes";
+  EXPECT_FALSE(is_there("a"));
+  budget.remove_idle(9000, 7200);
+  EXPECT_EQ(limit.used(), 700);
+  write_bytes(dir.file("big"), "x");
+  budget.settle(dir.file("big"));
+  EXPECT_TRUE(take("b", "bob", 9000, 400));
+  EXPECT_FALSE(is_there("big"));
+  ASSERT_TRUE(budget.take(dir.file("failed"), "alice", 100, 9000));
+  budget.settle(dir.file("failed"));
+  EXPECT_EQ(limit.used(), 400);
 }
 
 TEST_F(ArchiveRoomTest, WhatNobodyReadsIsRemoved) {

@@ -349,7 +349,8 @@ TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
   const CheckpointRow small = finish(save("a"), 1000, std::string(1000, 'x'));
   const std::string tar = registry_->archive(small, "alice", 0);
   ModelMerger merger{.bytes = {30'000, 6000},
-                     .write = [](size_t, const std::string&, const std::string& to) {
+                     .write = [&](size_t, const std::string&, const std::string& to) {
+                       EXPECT_THROW(registry_->archive(small, "alice", 1), Busy) << "it has it all";
                        write_bytes(to + "/config.json", "{}");
                        write_bytes(to + "/model.safetensors", std::string(5000, 'w'));
                        return true;
