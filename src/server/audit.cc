@@ -210,7 +210,9 @@ void AuditLog::Writer::add(Job job) {
     }
     ++counts.dropped;
   }
-  if (job.done) job.done(0);
+  if (!job.done) return;
+  const MutexLock lock(telling);
+  if (!is_forgotten) job.done(0);
 }
 
 AuditLog::Counts AuditLog::counts() const {

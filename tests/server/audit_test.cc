@@ -217,6 +217,14 @@ TEST(AuditLog, AFloodIsBounded) {
     const AuditLine long_line = line(std::string(500, 'x'));
     for (int i = 0; i < 20'000; ++i) audit.add(long_line);
     EXPECT_GT(audit.counts().dropped, 0);
+    int64_t told = -1;
+    const auto write = [&] { audit.write(long_line, [&](int64_t number) { told = number; }); };
+    write();
+    EXPECT_EQ(told, 0) << "nobody waits for a queue that is full";
+    told = -1;
+    audit.forget();
+    write();
+    EXPECT_EQ(told, -1) << "who is gone is told nothing";
     ::close(reader);  // and what is queued fails at once
   }
   ::signal(SIGPIPE, handler);
