@@ -171,7 +171,10 @@ void OpenAiEndpoint::answer(bool is_chat, Request&& request, const Respond& resp
         if (share != nullptr && *share) call->made.emplace(*share, where);
         call->request.free_body();
       },
-      [this, call] { find_weights(call); });
+      [this, call] {
+        resolve(*call);
+        read_order(call);
+      });
 }
 
 // What is no fault of the name's, as a database that is away, is thrown on.
@@ -185,25 +188,28 @@ LiveSampler OpenAiEndpoint::weights_of(const std::string& tenant, const std::str
   }
 }
 
-void OpenAiEndpoint::find_weights(const std::shared_ptr<Call>& call) {
-  const Fields body = call->json->root();
+void OpenAiEndpoint::resolve(Call& call) const {
+  const Fields body = call.json->root();
   const std::string name = body.string("model");
   if (name.empty() || name.size() > kMostName) fail_model(name, "");
-  call->request.note(name);
-  call->weights = weights_of(call->request.tenant, name);
-  const auto index = static_cast<size_t>(call->weights.base);
-  call->base = &parts_.bases.at(index);
+  call.request.note(name);
+  call.weights = weights_of(call.request.tenant, name);
+  const auto index = static_cast<size_t>(call.weights.base);
+  call.base = &parts_.bases.at(index);
   if (!parts_.texts.at(index)) {
     throw OpenAiFault(ErrorCode::kInvalidArgument,
                       "model: it has no tokenizer.json, so it is sampled by token ids alone, over "
                       "the Tinker protocol",
                       "model", "unsupported_model");
   }
-  call->text = &*parts_.texts.at(index);
-  call->head = {.id = (call->is_chat ? "chatcmpl-" : "cmpl-") + random_id(),
-                .created = static_cast<int64_t>(wall_seconds()),
-                .model = name,
-                .fingerprint = fingerprint_of(call->text->build, call->weights, *call->base)};
+  call.text = &*parts_.texts.at(index);
+  call.head = {.id = (call.is_chat ? "chatcmpl-" : "cmpl-") + random_id(),
+               .created = static_cast<int64_t>(wall_seconds()),
+               .model = name,
+               .fingerprint = fingerprint_of(call.text->build, call.weights, *call.base)};
+}
+
+void OpenAiEndpoint::read_order(const std::shared_ptr<Call>& call) {
   in_parts(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {

@@ -47,7 +47,10 @@ class OpenAiEndpoint {
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
   void answer(bool is_chat, Request&& request, const Respond& respond);
   [[nodiscard]] LiveSampler weights_of(const std::string& tenant, const std::string& name) const;
-  void find_weights(const std::shared_ptr<Call>& call);
+  // What the body asks for: its model, the weights and texts of that, and the answer's head.
+  void resolve(Call& call) const;
+  // Makes samples of the body, which it frees, and submits them.
+  void read_order(const std::shared_ptr<Call>& call);
   void submit(const std::shared_ptr<Call>& call);
   using Hear = std::function<void(size_t sample, const api::Event& event)>;
   // Submits every sample of the order, in turns; then runs `then`. It has been answered instead
