@@ -139,8 +139,9 @@ std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_v
     if (!stored.empty()) return layer + std::string(stored);
   }
   const auto [base, ending] = split_ending(rest);
+  if (base.empty()) return {};
   for (const Rows& rows : rows_of(architecture)) {
-    const std::string_view stored = base.empty() ? base : find_stored(rows, base);
+    const std::string_view stored = find_stored(rows, base);
     // The names of other tables may be another tensor's here.
     if (stored.empty() ||
         gguf_layer_name(architecture, fmt::format("{}{}", stored, ending)) != rest) {
