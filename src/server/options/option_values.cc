@@ -2,6 +2,7 @@
 // How the text of an option becomes a value: sizes, durations, addresses.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
