@@ -39,9 +39,8 @@ class AuditLog {
 
   // Any thread.
   void add(AuditLine line);
-  // Any thread. `done` learns the line's number once it is on the disk; 0: it is not, and will not
-  // be. It is called on the log's thread, or before this returns where the queue is full, and calls
-  // nothing of the log.
+  // Any thread. `done` learns, on the log's thread or before this returns, the line's number once
+  // it is on the disk; 0: it is not, and will not be. It calls nothing of the log.
   using Done = std::function<void(int64_t number)>;
   void write(AuditLine line, Done done);
   // No `done` is called from when this returns on: whom they call goes.

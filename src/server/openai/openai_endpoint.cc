@@ -171,10 +171,7 @@ void OpenAiEndpoint::answer(bool is_chat, Request&& request, const Respond& resp
         if (share != nullptr && *share) call->made.emplace(*share, where);
         call->request.free_body();
       },
-      [this, call] {
-        resolve(*call);
-        read_order(call);
-      });
+      [this, call] { read_order(call); });
 }
 
 // What is no fault of the name's, as a database that is away, is thrown on.
@@ -210,6 +207,7 @@ void OpenAiEndpoint::resolve(Call& call) const {
 }
 
 void OpenAiEndpoint::read_order(const std::shared_ptr<Call>& call) {
+  resolve(*call);
   in_parts(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {

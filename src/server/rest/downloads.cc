@@ -122,15 +122,13 @@ bool wants_merged(const Request& request) {
               fmt::format("merged: got '{}', want true or false", shown_text(text, 40)));
 }
 
-// Why there is no merged model. Where things lie on this machine is nobody's business: that changes
-// what is told, and not the status, by which a client knows whether to ask again.
+// Why there is no merged model; where things lie on this machine changes what is told alone.
 Response merge_fault(const std::exception& fault, std::span<const std::string> folders) {
   const auto* error = dynamic_cast<const Error*>(&fault);
   const ErrorCode code = error != nullptr ? error->code : ErrorCode::kIo;
   const bool is_hidden = names_folder(fault.what(), folders);
-  const std::string told =
-      fmt::format("archive: merged: {}",
-                  is_hidden ? "it cannot be made; the server's log says why" : fault.what());
+  const std::string told = std::string("archive: merged: ") +
+                           (is_hidden ? "the server's log says why not" : fault.what());
   if (code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported)
     return error_response(400, told);
   if (code == ErrorCode::kResourceExhausted) return busy_response(503, told, 60);
