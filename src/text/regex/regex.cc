@@ -19,12 +19,12 @@ struct Frame {
 
 class Matcher {
  public:
-  Matcher(const Regex::Program& program, std::string_view text, int64_t& steps_left)
+  Matcher(const Regex::Program& program, std::string_view text, int64_t steps_left)
       : program_(program), text_(text), steps_left_(steps_left) {}
 
   // The end of the match of the program at `pc` that begins at `pos`, or kNoMatch.
   size_t match(uint32_t pc, size_t pos);
-  [[nodiscard]] bool exhausted() const { return steps_left_ < 0; }
+  int64_t& steps_left() { return steps_left_; }  // below 0: they were too few
 
  private:
   bool step(uint32_t& pc, size_t& pos);
@@ -36,7 +36,7 @@ class Matcher {
 
   const Regex::Program& program_;
   std::string_view text_;
-  int64_t& steps_left_;
+  int64_t steps_left_;
   std::vector<Frame> frames_;
 };
 
@@ -209,7 +209,10 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
 }
 
 bool Regex::matches_start(std::string_view text, int64_t& steps_left) const {
-  return Matcher(program_, text, steps_left).match(0, 0) != kNoMatch;
+  Matcher matcher(program_, text, steps_left);
+  const bool found = matcher.match(0, 0) != kNoMatch;
+  steps_left = matcher.steps_left();
+  return found;
 }
 
 bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found,
@@ -218,12 +221,14 @@ bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> 
   size_t last_end = kNoMatch;
   for (size_t pos = 0; pos < text.size();) {
     const size_t end = matcher.match(0, pos);
-    if (matcher.exhausted())
+    steps_left = matcher.steps_left();
+    if (steps_left < 0)
       throw Error(ErrorCode::kResourceExhausted,
                   where_ + ": the pattern needs more than " + std::to_string(kStepsPerByte) +
                       " steps a byte on a text of " + std::to_string(text.size()) +
                       " bytes, or too much memory; a pattern with nested repeats?");
     if (end != kNoMatch && (end > pos || pos != last_end) && !found(pos, end)) return false;
+    matcher.steps_left() = steps_left;  // others may have looked meanwhile
     if (end != kNoMatch && end > pos) {
       pos = last_end = end;
     } else {

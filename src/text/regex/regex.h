@@ -4,9 +4,8 @@
 // categories, a few scripts and Alphabetic, \s \S \d \D \w \W, groups, (?i:..), alternation,
 // greedy, lazy and possessive repeats, atomic groups, lookahead, one-character lookbehind, ^ $ \A
 // \z \Z \b \B. Anything else is an Error{kUnsupported} that names the construct and its byte in the
-// pattern. Work is bounded: a search that needs more than kStepsPerByte steps a byte is an Error,
-// as is one with more than kMaxFrames places to go back to, and who looks with several patterns, or
-// for one match, says how many steps all may take. Immutable after construction; any thread.
+// pattern. Work is bounded by the steps that a caller gives, and memory by kMaxFrames places to go
+// back to; beyond them is an Error. Immutable after construction; any thread.
 //   Regex words("\\p{L}+", "pre_tokenizer");
 //   words.find_while(text, [&](size_t begin, size_t end) { ... }, steps_left);
 #pragma once
@@ -39,9 +38,8 @@ class Regex {
   // Of memory, besides the object.
   [[nodiscard]] int64_t num_bytes() const;
 
-  // Calls found(begin, end) for each match, leftmost first, none overlapping, until it is false,
-  // which this then is too. An empty match is reported too, except right behind another match and
-  // at the end of the text. Takes its steps off `steps_left`.
+  // Calls found(begin, end) for each match, leftmost first, until it is false, as this then is; for
+  // empty ones too, but behind another and at the text's end. Takes its steps off `steps_left`.
   bool find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found,
                   int64_t& steps_left) const;
   static int64_t steps_for(int64_t bytes) { return kStepsPerByte * (bytes + kStepsPerByte); }

@@ -28,13 +28,13 @@ bool joins(Behavior behavior, bool previous, bool delimiter) {
 // A piece goes through all steps before the next is looked for.
 class PreTokenizer {
  public:
-  PreTokenizer(std::span<const PreTokenizerStep> steps, bool at_start, size_t origin, int64_t bytes,
-               TakePiece take)
+  PreTokenizer(std::span<const PreTokenizerStep> steps, bool at_start, const AlignedText& text,
+               Piece part, TakePiece take)
       : steps_(steps),
         at_start_(at_start),
         take_(take),
-        steps_left_(Regex::steps_for(bytes)),
-        rebuilt_(steps.size(), {false, origin}) {}
+        steps_left_(Regex::steps_for(static_cast<int64_t>(part.end - part.begin))),
+        rebuilt_(steps.size(), {false, text.tracked ? text.map[part.begin] : 0}) {}
 
   // The steps from `step` on. `first`: nothing comes before it in its text.
   bool run(size_t step, const AlignedText& text, Piece piece, bool first);
@@ -156,9 +156,7 @@ bool PreTokenizer::metaspace(size_t step, const AlignedText& text, Piece piece, 
 bool pre_tokenize(std::span<const PreTokenizerStep> steps, const AlignedText& text, Piece part,
                   bool at_start, TakePiece take) {
   if (part.end == part.begin) return true;
-  const size_t origin = text.tracked ? text.map[part.begin] : 0;
-  return PreTokenizer(steps, at_start, origin, static_cast<int64_t>(part.end - part.begin), take)
-      .run(0, text, part, /*first=*/true);
+  return PreTokenizer(steps, at_start, text, part, take).run(0, text, part, /*first=*/true);
 }
 
 }  // namespace strata::text

@@ -354,9 +354,8 @@ TokenizerSpec parse_tokenizer_json(std::string_view json, const std::string& whe
     read_post_processor(root.at("post_processor"), spec.post_processor);
   spec.has_decoder = root.has("decoder");
   if (spec.has_decoder) read_decoder(root.at("decoder"), spec.decoder);
-  if (std::max({spec.normalizer.size(), spec.pre_tokenizer.size(), spec.decoder.size()}) >
-      kMaxSteps)
-    root.unsupported("more than " + std::to_string(kMaxSteps) + " steps of one kind");
+  for (const size_t size : {spec.normalizer.size(), spec.pre_tokenizer.size(), spec.decoder.size()})
+    if (size > kMaxSteps) root.unsupported("more than " + std::to_string(kMaxSteps) + " steps");
   return spec;
 }
 
