@@ -15,6 +15,7 @@
 
 #include "base/files.h"
 #include "tests/apps/program.h"
+#include "tests/base/temp_dir.h"
 
 namespace strata::apps {
 namespace {
@@ -25,16 +26,15 @@ using ::testing::Not;
 class Manual : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = ::testing::TempDir() + "strata_manual";
-    std::filesystem::remove_all(dir_);
+    dir_ = folder_.file("manual");
     const Ran ran = run_program({"manual", "--out", dir_});
     ASSERT_EQ(ran.code, 0) << ran.err;
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
   [[nodiscard]] std::string file(const std::string& name) const {
     return read_file(dir_ + "/" + name, 1 << 24);
   }
 
+  const testing::TempDir folder_;
   std::string dir_;
 };
 
