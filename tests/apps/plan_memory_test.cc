@@ -113,7 +113,7 @@ TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
   const int64_t least = plan(options).at("planned_bytes").as_int64();
   options.recompute = "none";
   int64_t most_in_files = 0;
-  for (int64_t bytes = least; bytes < most; bytes += (most - least) / 6) {
+  for (int64_t bytes = least; bytes < most; bytes += (most - least) / 3) {
     options.memory = std::to_string(bytes);
     options.offload.clear();
     const boost::json::object unnamed = plan(options);
