@@ -215,12 +215,13 @@ class TrainTest : public ::testing::Test {
     other.out = root_ + "/" + out;
     return other;
   }
-  // A model of three layers.
-  [[nodiscard]] std::string deep_model() const {
+  // A model of so many layers.
+  [[nodiscard]] std::string deep_model(int num_layers = 3) const {
     std::string config = content(root_ + "/config/config.json");
     const std::string one = "\"num_hidden_layers\": 1";
     if (config.find(one) == std::string::npos) return root_ + "/deep";
-    config.replace(config.find(one), one.size(), "\"num_hidden_layers\": 3");
+    config.replace(config.find(one), one.size(),
+                   "\"num_hidden_layers\": " + std::to_string(num_layers));
     std::ofstream(root_ + "/config/config.json") << config;
     EXPECT_EQ(
         run_init({.config = root_ + "/config", .out = root_ + "/deep", .seed = 1, .threads = 2}),

@@ -23,7 +23,7 @@ struct Division {
 
 TEST_F(RanksTest, ChangeNoBitOfAdapters) {
   TrainOptions one = options("one");
-  one.model = deep_model();
+  one.model = deep_model(4);
   one.targets = "all-linear,embed_tokens,lm_head";
   one.steps = 5;
   one.dtype = "bf16";
@@ -131,7 +131,7 @@ TEST_F(RanksTest, OfDataChangeNoBit) {
   for (const std::string method : {"lora", "full", "muon"}) {
     if (method == "muon" && !runs_all()) continue;
     TrainOptions one = options("one-" + method);
-    one.model = deep_model();
+    one.model = deep_model(4);
     one.method = method == "muon" ? "full" : method;
     if (method == "muon") one.optimizer = method;
     if (method == "lora") one.targets = "all-linear,embed_tokens,lm_head";
