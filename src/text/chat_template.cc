@@ -16,8 +16,7 @@ namespace {
 using Variables = std::vector<std::pair<std::string, Value>>;
 
 std::string checked_utf8(std::string_view text, const std::string& what) {
-  if (!is_valid_utf8(text))
-    throw Error(ErrorCode::kInvalidArgument, what + ": the text is not UTF-8");
+  if (!is_valid_utf8(text)) template_fault(what + ": the text is not UTF-8");
   return std::string(text);
 }
 
@@ -118,7 +117,7 @@ const BuiltIn* find_built_in(const ModelTexts& texts) {
 Value read_messages(const std::string& json) {
   const Value messages = Value::from_json(json, "messages");
   if (!messages.is_list() || messages.as_list().items.empty())
-    throw Error(ErrorCode::kInvalidArgument, "messages: wanted a list with at least one message");
+    template_fault("messages: wanted a list with at least one message");
   std::vector<Value> prepared;
   for (const Value& message : messages.as_list().items)
     prepared.push_back(prepare_message(message, prepared.size()));
@@ -129,25 +128,21 @@ Value read_messages(const std::string& json) {
 Value read_tools(const std::string& json) {
   const Value tools = json.empty() ? Value() : Value::from_json(json, "tools");
   if (!tools.is_none() && !tools.is_list())
-    throw Error(ErrorCode::kInvalidArgument, "tools: got " + tools.type_name() + ", wanted a list");
+    template_fault("tools: got " + tools.type_name() + ", wanted a list");
   for (size_t i = 0; tools.is_list() && i < tools.as_list().items.size(); ++i)
     if (!tools.as_list().items[i].is_dict())
-      throw Error(ErrorCode::kInvalidArgument,
-                  "tools[" + std::to_string(i) + "]: wanted an object, the tool's JSON schema");
+      template_fault("tools[" + std::to_string(i) + "]: wanted an object, the tool's JSON schema");
   return tools;
 }
 
 void add_vars(const std::string& json, Variables& variables) {
   if (json.empty()) return;
   const Value vars = Value::from_json(json, "vars");
-  if (!vars.is_dict())
-    throw Error(ErrorCode::kInvalidArgument,
-                "vars: got " + vars.type_name() + ", wanted an object");
+  if (!vars.is_dict()) template_fault("vars: got " + vars.type_name() + ", wanted an object");
   for (const auto& [key, value] : vars.as_dict().items) {
     for (const char* name : {"messages", "tools", "add_generation_prompt"}) {
       if (key.text() == name)
-        throw Error(ErrorCode::kInvalidArgument,
-                    "vars: '" + key.text() + "' has its own place in a request");
+        template_fault("vars: '" + key.text() + "' has its own place in a request");
     }
     variables.emplace_back(key.text(), value);
   }

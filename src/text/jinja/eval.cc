@@ -89,7 +89,7 @@ bool needs_escape(std::string_view text) {
 // A |safe string escapes what is added to it; only additions that need no escape are done.
 Value join_strings(const Str& a, const Str& b) {
   if (a.safe != b.safe && needs_escape(a.safe ? b.text : a.text))
-    throw Error(ErrorCode::kUnsupported, "adding to a |safe string is not supported");
+    unsupported("adding to a |safe string");
   return Value(a.text + b.text, a.safe || b.safe);
 }
 
@@ -243,10 +243,8 @@ bool Interpreter::compares(const std::string& op, const Value& a, const Value& b
   charge(std::min(a.weight(), b.weight()) / kBytesRead + 1);
   if (op == "==") return a == b;
   if (op == "!=") return !(a == b);
-  if (a.is_float() || b.is_float()) {
-    if (a.is_number() && b.is_number() && (std::isnan(a.as_float()) || std::isnan(b.as_float())))
-      return false;
-  }
+  if (a.is_number() && b.is_number() && (std::isnan(a.as_float()) || std::isnan(b.as_float())))
+    return false;
   const int order = compare(a, b);
   if (op == "<") return order < 0;
   if (op == "<=") return order <= 0;
@@ -281,7 +279,7 @@ Value Interpreter::binary(const std::string& op, const Value& a, const Value& b)
     return Value::list(std::move(items), a.as_list().kind);
   }
   if (op == "%" && a.is_string()) {
-    if (a.str().safe) throw Error(ErrorCode::kUnsupported, "% of a |safe string is not supported");
+    if (a.str().safe) unsupported("% of a |safe string");
     charge_value(a);
     charge_value(b);
     return format_percent(*this, a.text(), b);
@@ -346,18 +344,16 @@ Value Interpreter::item(const Value& object, const Value& index) {
   if (object.is_dict()) {
     if (const Value* found = object.as_dict().find(index)) return *found;
   }
-  const bool by_number = index.is_int() || index.is_bool();
-  if (by_number && object.is_string()) {
-    charge_value(object);
-    const int64_t size = count_code_points(object.text());
+  const bool is_text = object.is_string();
+  if ((index.is_int() || index.is_bool()) && (is_text || object.is_sequence())) {
+    if (is_text) charge_value(object);
+    const int64_t size =
+        is_text ? count_code_points(object.text()) : std::ssize(object.as_list().items);
     const int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
-    if (at >= 0 && at < size) return py_slice_text(object.text(), {at, 1, 1});
-  }
-  if (by_number && object.is_sequence()) {
-    const auto& items = object.as_list().items;
-    const auto size = static_cast<int64_t>(items.size());
-    const int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
-    if (at >= 0 && at < size) return items[static_cast<size_t>(at)];
+    if (at >= 0 && at < size) {
+      if (is_text) return py_slice_text(object.text(), {at, 1, 1});
+      return object.as_list().items[static_cast<size_t>(at)];
+    }
   }
   if (index.is_string() && (!object.is_dict() || has_method(object, index.text())))
     return attribute(object, index.text());

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 
-#include "base/error.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/py_string.h"
 #include "text/unicode/unicode.h"
@@ -24,7 +23,7 @@ Value generator(std::vector<Value> items, Interpreter& interpreter) {
 Value path_step(std::string step) {
   if (!py_is(step, CharTest::kDigit) || step.size() >= 10) return step;
   if (step.find_first_not_of("0123456789") != std::string::npos)
-    throw Error(ErrorCode::kUnsupported, "a path with other digits than 0-9 is not supported");
+    unsupported("a path with other digits than 0-9");
   return int64_t{std::stoi(step)};
 }
 
@@ -351,7 +350,7 @@ Value attr(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   return interpreter.attribute(value, name);
 }
 
-constexpr FilterEntry kFilters[] = {
+constexpr NamedCall kFilters[] = {
     {"attr", attr},
     {"batch", batch},
     {"count", length},
@@ -377,8 +376,8 @@ constexpr FilterEntry kFilters[] = {
     {"unique", unique},
 };
 
-const FilterEntry* find_filter(std::string_view name) {
-  const FilterEntry* found = find_entry<FilterEntry>(kFilters, name);
+const NamedCall* find_filter(std::string_view name) {
+  const NamedCall* found = find_entry<NamedCall>(kFilters, name);
   return found != nullptr ? found : find_entry(text_filters(), name);
 }
 
@@ -387,13 +386,12 @@ const FilterEntry* find_filter(std::string_view name) {
 bool has_filter(const std::string& name) { return find_filter(name) != nullptr; }
 
 Value Interpreter::filter(const std::string& name, const Value& value, Arguments& arguments) {
-  const FilterEntry* entry = find_filter(name);
-  if (entry == nullptr)
-    throw Error(ErrorCode::kUnsupported, "the filter '" + name + "' is not supported");
+  const NamedCall* entry = find_filter(name);
+  if (entry == nullptr) unsupported("the filter '" + name + "'");
   charge(1);
   if (value.is_string()) charge_value(value);  // those of lists charge for what they do with them
   charge_arguments(arguments);
-  return entry->filter(*this, value, arguments);
+  return entry->call(*this, value, arguments);
 }
 
 }  // namespace strata::text

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters of two files in one form.
+// Filters and methods in one form.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -10,9 +10,9 @@
 
 namespace strata::text {
 
-struct FilterEntry {
+struct NamedCall {
   std::string_view name;
-  Value (*filter)(Interpreter&, const Value&, Arguments&);
+  Value (*call)(Interpreter&, const Value&, Arguments&);  // of the value on the left
 };
 
 // The row of that name of a table, or null.
@@ -23,7 +23,7 @@ const Entry* find_entry(std::span<const Entry> entries, std::string_view name) {
 }
 
 // text_filters.cc: those of text and numbers.
-std::span<const FilterEntry> text_filters();
+std::span<const NamedCall> text_filters();
 
 inline std::string text_of(Interpreter& interpreter, const Value& value) {
   interpreter.charge_value(value);

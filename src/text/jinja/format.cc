@@ -4,7 +4,6 @@
 // {} {0} {name} without a format of their own.
 #include <unordered_map>
 
-#include "base/error.h"
 #include "text/jinja/interpreter.h"
 #include "text/unicode/unicode.h"
 
@@ -12,10 +11,6 @@ namespace strata::text {
 namespace {
 
 constexpr int64_t kMaxWidth = 10'000;
-
-[[noreturn]] void unsupported(const std::string& what) {
-  throw Error(ErrorCode::kUnsupported, what + " is not supported");
-}
 
 struct Spec {
   bool minus = false, zero = false, plus = false, blank = false;

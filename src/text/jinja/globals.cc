@@ -2,7 +2,6 @@
 // The functions that a template finds: range, dict, namespace, raise_exception, strftime_now.
 #include <ctime>
 
-#include "base/error.h"
 #include "text/jinja/interpreter.h"
 
 namespace strata::text {
@@ -95,8 +94,7 @@ std::tm parse_now(const std::string& now) {
     rest = seconds != nullptr ? seconds : strptime(rest + 1, "%H:%M", &time);
   }
   if (rest == nullptr || *rest != '\0')
-    throw Error(ErrorCode::kInvalidArgument,
-                "now: got '" + now + "', wanted a date like 2026-01-31");
+    template_fault("now: got '" + now + "', wanted a date like 2026-01-31");
   time.tm_isdst = -1;
   mktime(&time);  // fills in the day of the week and of the year
   return time;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/py_string.h"
@@ -64,12 +63,6 @@ Value strip_text(const std::string& text, const Value* chars, bool left, bool ri
 }
 
 namespace {
-
-using Method = Value (*)(Interpreter&, const Value&, Arguments&);
-struct Entry {
-  std::string_view name;
-  Method method;
-};
 
 Value strings(std::vector<std::string> parts, List::Kind kind = List::Kind::kList) {
   std::vector<Value> items;
@@ -284,7 +277,7 @@ Value format(Interpreter& interpreter, const Value& self, Arguments& arguments) 
   return format_braces(interpreter, self.text(), arguments);
 }
 
-constexpr Entry kStringMethods[] = {
+constexpr NamedCall kStringMethods[] = {
     {"strip", strip<true, true>},
     {"lstrip", strip<true, false>},
     {"rstrip", strip<false, true>},
@@ -357,11 +350,11 @@ Value copy(Interpreter&, const Value& self, Arguments& arguments) {
   return self;
 }
 
-constexpr Entry kDictMethods[] = {{"items", dict_items},
-                                  {"keys", dict_part<true>},
-                                  {"values", dict_part<false>},
-                                  {"get", dict_get},
-                                  {"copy", copy}};
+constexpr NamedCall kDictMethods[] = {{"items", dict_items},
+                                      {"keys", dict_part<true>},
+                                      {"values", dict_part<false>},
+                                      {"get", dict_get},
+                                      {"copy", copy}};
 
 template <bool Count>
 Value list_search(Interpreter& interpreter, const Value& self, Arguments& arguments) {
@@ -376,7 +369,7 @@ Value list_search(Interpreter& interpreter, const Value& self, Arguments& argume
   return static_cast<int64_t>(found - items.begin());
 }
 
-constexpr Entry kListMethods[] = {
+constexpr NamedCall kListMethods[] = {
     {"index", list_search<false>}, {"count", list_search<true>}, {"copy", copy}};
 
 Value cycle(Interpreter&, const Value& self, Arguments& arguments) {
@@ -398,19 +391,14 @@ Value changed(Interpreter& interpreter, const Value& self, Arguments& arguments)
   return !same;
 }
 
-constexpr Entry kLoopMethods[] = {{"cycle", cycle}, {"changed", changed}};
+constexpr NamedCall kLoopMethods[] = {{"cycle", cycle}, {"changed", changed}};
 
-Method lookup(std::span<const Entry> entries, std::string_view name) {
-  const Entry* found = find_entry(entries, name);
-  return found == nullptr ? nullptr : found->method;
-}
-
-Method find_method(const Value& object, std::string_view name) {
-  if (object.is_string()) return lookup(kStringMethods, name);
-  if (object.is_dict()) return lookup(kDictMethods, name);
-  if (object.is_loop()) return lookup(kLoopMethods, name);
-  if (object.is_sequence()) return lookup(kListMethods, name);
-  return nullptr;
+// Null where it has none of that name.
+const NamedCall* find_method(const Value& object, std::string_view name) {
+  if (object.is_string()) return find_entry<NamedCall>(kStringMethods, name);
+  if (object.is_dict()) return find_entry<NamedCall>(kDictMethods, name);
+  if (object.is_loop()) return find_entry<NamedCall>(kLoopMethods, name);
+  return object.is_sequence() ? find_entry<NamedCall>(kListMethods, name) : nullptr;
 }
 
 // A |safe string makes |safe strings, and escapes what it takes in: only what needs no escape is
@@ -421,9 +409,8 @@ Value call_on_safe(Interpreter& interpreter, const Value& object, const std::str
   for (const Value& value : arguments.positional)
     escapes = escapes || (name == "replace" && value.is_string() && !value.str().safe &&
                           value.text().find_first_of("<>&'\"") != std::string::npos);
-  if (escapes)
-    throw Error(ErrorCode::kUnsupported, "'" + name + "' of a |safe string is not supported");
-  const Value result = find_method(object, name)(interpreter, object, arguments);
+  if (escapes) unsupported("'" + name + "' of a |safe string");
+  const Value result = find_method(object, name)->call(interpreter, object, arguments);
   if (result.is_string()) return Value(result.text(), true);
   if (!result.is_list()) return result;
   std::vector<Value> items;
@@ -448,7 +435,7 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
     template_fault(object.type_name() + "." + name + "() takes no keyword arguments");
   if (object.is_string() && object.str().safe)
     return call_on_safe(interpreter, object, name, arguments);
-  return find_method(object, name)(interpreter, object, arguments);
+  return find_method(object, name)->call(interpreter, object, arguments);
 }
 
 // What Python has and the sandbox forbids or this interpreter lacks: silence would print nothing
@@ -469,8 +456,7 @@ void refuse_attribute(const Value& object, const std::string& name) {
                    "' object is unsafe.");
   if ((object.is_string() || (object.is_dict() && name == "fromkeys")) &&
       std::find(std::begin(kMissing), std::end(kMissing), name) != std::end(kMissing))
-    throw Error(ErrorCode::kUnsupported,
-                "the method '" + name + "' of " + object.type_name() + " is not supported");
+    unsupported("the method '" + name + "' of " + object.type_name());
 }
 
 Value bound_method(const Value& object, const std::string& name) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests: what stands behind `is`.
-#include "base/error.h"
 #include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/py_string.h"
@@ -135,8 +134,7 @@ bool has_test(const std::string& name) { return find_entry<Entry>(kTests, name) 
 
 bool Interpreter::test(const std::string& name, const Value& value, Arguments& arguments) {
   const Entry* entry = find_entry<Entry>(kTests, name);
-  if (entry == nullptr)
-    throw Error(ErrorCode::kUnsupported, "the test '" + name + "' is not supported");
+  if (entry == nullptr) unsupported("the test '" + name + "'");
   // What reads a value charges for it; `select` copies the arguments for each item.
   charge(1 + static_cast<int64_t>(arguments.positional.size() + arguments.named.size()));
   return entry->test(*this, value, arguments);

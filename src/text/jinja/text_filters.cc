@@ -139,7 +139,7 @@ void refuse_foreign_digits(std::string_view text) {
     const size_t begin = pos;
     if (next_code_point(text, pos) < 0x80) continue;
     if (py_is(text.substr(begin, pos - begin), CharTest::kDecimal))
-      throw Error(ErrorCode::kUnsupported, "a number with other digits than 0-9 is not supported");
+      unsupported("a number with other digits than 0-9");
   }
 }
 
@@ -166,7 +166,7 @@ bool parse_int(std::string_view text, int64_t base, int64_t& out) {
     const int digit = digit_value(c);
     if (digit >= base) return false;
     if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value))
-      throw Error(ErrorCode::kUnsupported, "an integer that does not fit 64 bits is not supported");
+      unsupported("an integer that does not fit 64 bits");
   }
   out = negative ? -value : value;
   return true;
@@ -195,8 +195,7 @@ bool parse_float(std::string_view text, double& out) {
 
 Value to_int(double value, const Value& other) {
   if (!std::isfinite(value)) return other;
-  if (std::fabs(value) >= 9.2e18)
-    throw Error(ErrorCode::kUnsupported, "an integer that does not fit 64 bits is not supported");
+  if (std::fabs(value) >= 9.2e18) unsupported("an integer that does not fit 64 bits");
   return static_cast<int64_t>(value);
 }
 
@@ -206,8 +205,7 @@ Value integer(Interpreter&, const Value& value, Arguments& arguments) {
   const int64_t base = reader.int_or("base", 10);
   reader.done();
   if (base != 10 && base != 16 && base != 8 && base != 2)
-    throw Error(ErrorCode::kUnsupported,
-                "int: the base " + std::to_string(base) + " is not supported");
+    unsupported("int: the base " + std::to_string(base));
   if (value.is_undefined()) template_fault(value.undefined_message());
   if (value.is_float() && std::isinf(value.as_float()))
     template_fault("cannot convert float infinity to integer");
@@ -239,8 +237,7 @@ Value round_number(Interpreter&, const Value& value, Arguments& arguments) {
     template_fault("method must be common, ceil or floor");
   if (!value.is_number()) template_fault("round needs a number, not " + value.type_name());
   if (precision < 0 || precision > 300)
-    throw Error(ErrorCode::kUnsupported,
-                "round: the precision " + std::to_string(precision) + " is not supported");
+    unsupported("round: the precision " + std::to_string(precision));
   if (method == "common") {
     if (!value.is_float()) return value.as_int();
     // Correctly rounded decimal digits, ties to even of the exact value: what Python's round does.
@@ -275,8 +272,7 @@ Value format(Interpreter& interpreter, const Value& value, Arguments& arguments)
     template_fault("can't handle positional and keyword arguments at the same time");
   std::vector<std::pair<Value, Value>> named;
   for (auto& [key, argument] : arguments.named) named.emplace_back(key, argument);
-  if (value.is_string() && value.str().safe)
-    throw Error(ErrorCode::kUnsupported, "format: a |safe string is not supported");
+  if (value.is_string() && value.str().safe) unsupported("format: a |safe string");
   const Value values = named.empty() ? Value::list(arguments.positional, List::Kind::kTuple)
                                      : Value::dict(std::move(named));
   return format_percent(interpreter, text_of(interpreter, value), values);
@@ -300,8 +296,7 @@ Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments)
     } else {
       template_fault("tojson: indent must be int or str, not " + indent.type_name());
     }
-    if (style.indent.size() > 100)
-      throw Error(ErrorCode::kUnsupported, "tojson: an indent of more than 100 is not supported");
+    if (style.indent.size() > 100) unsupported("tojson: an indent of more than 100");
   }
   if (!separators.is_none()) {
     const auto parts = interpreter.iterate(separators);
@@ -319,7 +314,7 @@ Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments)
   return to_json(value, style);
 }
 
-constexpr FilterEntry kFilters[] = {
+constexpr NamedCall kFilters[] = {
     {"abs", absolute},
     {"capitalize", change<py_capitalize>},
     {"center", center},
@@ -342,6 +337,6 @@ constexpr FilterEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const FilterEntry> text_filters() { return kFilters; }
+std::span<const NamedCall> text_filters() { return kFilters; }
 
 }  // namespace strata::text

@@ -12,6 +12,9 @@ namespace strata::text {
 void template_fault(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
+void unsupported(const std::string& what) {
+  throw Error(ErrorCode::kUnsupported, what + " is not supported");
+}
 
 namespace {
 

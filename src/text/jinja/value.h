@@ -173,6 +173,7 @@ std::string to_json(const Value& value, const JsonStyle& style);
 
 // A fault of the template or of its values; the interpreter adds the line.
 [[noreturn]] void template_fault(const std::string& message);
+[[noreturn]] void unsupported(const std::string& what);  // "what is not supported"
 // Lists and dicts cannot be keys, nor can a tuple that holds one.
 void expect_hashable(const Value& value);
 

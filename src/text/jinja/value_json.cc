@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "base/error.h"
 #include "text/jinja/value.h"
 #include "text/unicode/unicode.h"
 
@@ -24,8 +23,7 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorCode::kInvalidArgument,
-                where_ + ": byte " + std::to_string(pos_) + ": not JSON: " + what);
+    template_fault(where_ + ": byte " + std::to_string(pos_) + ": not JSON: " + what);
   }
   void space() {
     while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\t' ||
@@ -167,7 +165,7 @@ class Reader {
 }  // namespace
 
 Value Value::from_json(std::string_view json, const std::string& where) {
-  if (!is_valid_utf8(json)) throw Error(ErrorCode::kInvalidArgument, where + ": not UTF-8");
+  if (!is_valid_utf8(json)) template_fault(where + ": not UTF-8");
   return Reader(json, where).read();
 }
 
