@@ -97,7 +97,7 @@ TEST(ChatTemplate, LongValuesAreChargedFor) {
   expect_bounded("{% macro m(" + names +
                  ") %}{% endmacro %}{% for i in range(9999) %}{{ m() }}{% endfor %}");
   const std::string pairs = "{% set d = dict(range(2000)|batch(2)) %}{% for i in range(4000) %}";
-  for (const char* made : {"d.items()", "d|dictsort"})
+  for (const char* made : {"d.items()", "d|items", "d|dictsort"})
     EXPECT_EQ(fault_of(pairs + "{% set y = " + made + " %}{% endfor %}").code,
               ErrorCode::kResourceExhausted);
   EXPECT_EQ(fault_of("\n{{ " + std::string(256, 'a') + " }}").message,

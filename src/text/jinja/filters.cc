@@ -134,12 +134,10 @@ Value dictsort(Interpreter& interpreter, const Value& value, Arguments& argument
   if (by != "key" && by != "value")
     template_fault("You can only sort by either \"key\" or \"value\"");
   if (!value.is_dict()) template_fault("dictsort needs a mapping, not " + value.type_name());
-  interpreter.charge(std::ssize(value.as_dict().items) * 8);  // as items() is for the same pairs
   std::vector<Keyed> items;
-  for (const auto& [key, item] : value.as_dict().items) {
-    const Value& order = by == "key" ? key : item;
-    items.push_back({case_sensitive ? order : fold_case(order),
-                     Value::list({key, item}, List::Kind::kTuple), 0});
+  for (Value& pair : pairs_of(interpreter, value)) {
+    const Value order = pair.as_list().items[by == "key" ? 0 : 1];
+    items.push_back({case_sensitive ? order : fold_case(order), std::move(pair), 0});
   }
   return sorted(interpreter, std::move(items), reverse);
 }
@@ -280,10 +278,7 @@ Value items(Interpreter& interpreter, const Value& value, Arguments& arguments) 
   no_arguments("items", arguments);
   if (value.is_undefined()) return generator({}, interpreter);
   if (!value.is_dict()) template_fault("Can only get item pairs from a mapping.");
-  std::vector<Value> out;
-  for (const auto& [key, item] : value.as_dict().items)
-    out.push_back(Value::list({key, item}, List::Kind::kTuple));
-  return generator(std::move(out), interpreter);
+  return generator(pairs_of(interpreter, value), interpreter);
 }
 
 Value reverse(Interpreter& interpreter, const Value& value, Arguments& arguments) {

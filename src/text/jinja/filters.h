@@ -33,6 +33,9 @@ inline std::string text_of(Interpreter& interpreter, const Value& value) {
 // methods.cc: str.strip of the characters of `chars`, which may be null or None: of whitespace.
 Value strip_text(const std::string& text, const Value* chars, bool left, bool right);
 
+// methods.cc: the pairs of a dict. Each is a tuple, which takes more than an item of a list.
+std::vector<Value> pairs_of(Interpreter& interpreter, const Value& dict);
+
 inline void no_arguments(const char* name, Arguments& arguments) {
   ArgumentReader(name, arguments).done();
 }

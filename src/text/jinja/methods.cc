@@ -62,6 +62,14 @@ Value strip_text(const std::string& text, const Value* chars, bool left, bool ri
   return chars->text().empty() ? text : py_strip(text, chars->text(), left, right);
 }
 
+std::vector<Value> pairs_of(Interpreter& interpreter, const Value& dict) {
+  interpreter.charge(std::ssize(dict.as_dict().items) * 8);
+  std::vector<Value> out;
+  for (const auto& [key, value] : dict.as_dict().items)
+    out.push_back(Value::list({key, value}, List::Kind::kTuple));
+  return out;
+}
+
 namespace {
 
 Value strings(std::vector<std::string> parts, List::Kind kind = List::Kind::kList) {
@@ -318,12 +326,7 @@ constexpr NamedCall kStringMethods[] = {
 
 Value dict_items(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader("items()", arguments).done();
-  const auto& items = self.as_dict().items;
-  interpreter.charge(static_cast<int64_t>(items.size()) * 8);
-  std::vector<Value> out;
-  for (const auto& [key, value] : items)
-    out.push_back(Value::list({key, value}, List::Kind::kTuple));
-  return Value::list(std::move(out), List::Kind::kView, "dict_items");
+  return Value::list(pairs_of(interpreter, self), List::Kind::kView, "dict_items");
 }
 
 template <bool Keys>
