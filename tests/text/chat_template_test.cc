@@ -138,6 +138,19 @@ TEST(ChatTemplate, CornersOfPythonsMeaning) {
       {"{{ 'xyx\u00e4x'.strip('\u00e4x') }}{{ 'abcab'.rfind('ab') }}{{ 'ab'.rfind('') }}", "y32"},
       {"{{ 3 is odd }}{{ -3 is odd }}{{ 4 is even }}{{ 6 is divisibleby(3) }}", "TrueTrueTrueTrue"},
       {"{{ [1, none] < [1, none, 2] }}{{ ([1, [2]], [3]) < ([1, [2]], [4]) }}", "TrueTrue"},
+      {"{{ {'a': 1, 'b': 2}.keys() == {'b': 1, 'a': 2}.keys() }}", "True"},
+      {"{{ {'a': 1, 'b': 2}.items() == {'b': 2, 'a': 1}.items() }}", "True"},
+      {"{{ {'a': 1, 'b': 2}.items() == {'b': 1, 'a': 2}.items() }}", "False"},
+      {"{{ {('a', 1): 2}.keys() == {'a': 1}.items() }}{{ {}.keys() == {}.items() }}", "TrueTrue"},
+      {"{% set d = {'a': 1}.values() %}{{ d == d }}{{ d == {'a': 1}.values() }}", "TrueFalse"},
+      {"{{ {'a': 'a'}.keys() == {'a': 'a'}.values() }}", "False"},
+      {"{{ 9007199254740993 == 9007199254740992.0 }}{{ 9007199254740992 == 9007199254740992.0 }}",
+       "FalseTrue"},
+      {"{{ 9007199254740993 in {9007199254740992.0: 1} }}", "False"},
+      {"{{ 9007199254740993 > 9007199254740992.0 }}{{ 9007199254740992.0 < 9007199254740993 }}",
+       "TrueTrue"},
+      {"{{ 9223372036854775807 < 9223372036854775808.0 }}{{ 1e300 > 9223372036854775807 }}",
+       "TrueTrue"},
   };
   for (const auto& [source, wanted] : cases) EXPECT_EQ(render(source), wanted) << source;
   EXPECT_EQ(fault_of("{{ [1]|batch(9223372036854775807, 0)|list }}").code,
@@ -147,6 +160,8 @@ TEST(ChatTemplate, CornersOfPythonsMeaning) {
   EXPECT_EQ(fault_of("{{ 0 ** -1 }}").code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(fault_of("{{ {(1, [2]): 1} }}").message,
             "chat template: line 1: unhashable type: 'list'");
+  EXPECT_EQ(fault_of("{{ {({}.keys(),): 1} }}").message,
+            "chat template: line 1: unhashable type: 'dict_keys'");
   EXPECT_EQ(fault_of("{{ 1 \u20ac }}").message,
             "chat template: line 1: unexpected character '\u20ac'");
 }

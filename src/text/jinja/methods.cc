@@ -326,7 +326,7 @@ constexpr NamedCall kStringMethods[] = {
 
 Value dict_items(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader("items()", arguments).done();
-  return Value::list(pairs_of(interpreter, self), List::Kind::kView, "dict_items");
+  return Value::set_view(self, pairs_of(interpreter, self), "dict_items");
 }
 
 template <bool Keys>
@@ -335,7 +335,8 @@ Value dict_part(Interpreter& interpreter, const Value& self, Arguments& argument
   interpreter.charge_items(static_cast<int64_t>(self.as_dict().items.size()));
   std::vector<Value> out;
   for (const auto& [key, value] : self.as_dict().items) out.push_back(Keys ? key : value);
-  return Value::list(std::move(out), List::Kind::kView, Keys ? "dict_keys" : "dict_values");
+  if (Keys) return Value::set_view(self, std::move(out), "dict_keys");
+  return Value::list(std::move(out), List::Kind::kView, "dict_values");
 }
 
 Value dict_get(Interpreter&, const Value& self, Arguments& arguments) {

@@ -2,7 +2,7 @@
 #include "text/jinja/value.h"
 
 #include <algorithm>
-#include <cmath>
+#include <compare>
 
 #include "base/error.h"
 #include "text/jinja/interpreter.h"
@@ -38,6 +38,35 @@ size_t hash_pair(size_t first, size_t second) { return (first ^ second) * 0x9E37
 bool has_order(const Value& a, const Value& b) {
   return (a.is_number() && b.is_number()) || (a.is_string() && b.is_string()) ||
          (a.is_sequence() && b.is_sequence() && a.as_list().kind == b.as_list().kind);
+}
+
+// Of numbers, without rounding: 2^53 + 1 is more than 2.0^53.
+std::partial_ordering order_of(const Value& a, const Value& b) {
+  if (a.is_float() && b.is_float()) return a.as_float() <=> b.as_float();
+  if (!a.is_float() && !b.is_float()) return a.as_int() <=> b.as_int();
+  if (a.is_float()) return 0 <=> order_of(b, a);
+  const double x = a.as_float(), y = b.as_float();
+  if (x != y) return x <=> y;  // rounding a number changes no order but to equal
+  if (y == 0x1p63) return std::partial_ordering::less;
+  return a.as_int() <=> static_cast<int64_t>(y);
+}
+
+bool has_pair(const Dict& dict, const Value& key, const Value& value) {
+  const Value* found = dict.find(key);
+  return found != nullptr && *found == value;
+}
+
+bool set_has(const List& view, const Value& value) {
+  if (view.printed == "dict_keys") return view.set_of->find(value) != nullptr;
+  if (!value.is_list() || value.as_list().kind != List::Kind::kTuple) return false;
+  const std::vector<Value>& pair = value.as_list().items;
+  return pair.size() == 2 && has_pair(*view.set_of, pair[0], pair[1]);
+}
+
+// Sets have no order; values() is itself alone.
+bool views_equal(const List& a, const List& b) {
+  return a.set_of != nullptr && b.set_of != nullptr && a.items.size() == b.items.size() &&
+         std::ranges::all_of(a.items, [&](const Value& item) { return set_has(b, item); });
 }
 
 }  // namespace
@@ -91,6 +120,13 @@ Value Value::list(std::vector<Value> items, List::Kind kind, std::string printed
   list->kind = kind;
   list->printed = std::move(printed);
   return list;
+}
+
+Value Value::set_view(const Value& dict, std::vector<Value> items, std::string printed) {
+  Value out = list(std::move(items), List::Kind::kView, std::move(printed));
+  out.as_list().set_of = std::get<std::shared_ptr<Dict>>(dict.data_);
+  out.as_list().depth = std::max(out.depth(), depth_around(dict.depth()));
+  return out;
 }
 
 Value Value::dict(std::vector<std::pair<Value, Value>> items) {
@@ -164,10 +200,12 @@ std::string Value::type_name() const {
 }
 
 void expect_hashable(const Value& value) {
-  if ((value.is_list() && value.as_list().kind == List::Kind::kList) || value.is_dict())
+  const List* list = value.is_list() ? &value.as_list() : nullptr;
+  const bool is_set = list != nullptr && list->set_of != nullptr;
+  if ((list != nullptr && list->kind == List::Kind::kList) || is_set || value.is_dict())
     template_fault("unhashable type: '" + value.type_name() + "'");
-  if (value.is_list() && value.as_list().kind == List::Kind::kTuple)
-    for (const Value& item : value.as_list().items) expect_hashable(item);
+  if (list != nullptr && list->kind == List::Kind::kTuple)
+    for (const Value& item : list->items) expect_hashable(item);
 }
 
 size_t Value::hash() const {
@@ -196,40 +234,31 @@ bool Value::same(const Value& other) const {
 }
 
 bool Value::operator==(const Value& other) const {
-  if (is_number() && other.is_number()) {
-    if (is_float() || other.is_float()) return as_float() == other.as_float();
-    return as_int() == other.as_int();
-  }
+  if (is_number() && other.is_number()) return order_of(*this, other) == 0;
   if (data_.index() != other.data_.index()) return false;
   if (is_none() || is_undefined()) return true;
   if (is_string()) return text() == other.text();
   if (is_dict()) {
     const Dict& a = as_dict();
     const Dict& b = other.as_dict();
-    if (a.items.size() != b.items.size()) return false;
-    return std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
-      const Value* found = b.find(item.first);
-      return found != nullptr && *found == item.second;
-    });
+    const auto is_in_b = [&](const auto& item) { return has_pair(b, item.first, item.second); };
+    return a.items.size() == b.items.size() && std::ranges::all_of(a.items, is_in_b);
   }
   if (is_list()) {
     const List& a = as_list();
     const List& b = other.as_list();
-    if (a.kind == List::Kind::kGenerator) return &a == &b;
-    return a.kind == b.kind && a.items == b.items;
+    if (&a == &b || a.kind != b.kind || a.kind == List::Kind::kGenerator) return &a == &b;
+    return a.kind == List::Kind::kView ? views_equal(a, b) : a.items == b.items;
   }
   return same(other);
 }
 
 int compare(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
-    if (a.is_float() || b.is_float()) {
-      const double x = a.as_float(), y = b.as_float();
-      // Sorting needs an order that is total.
-      if (std::isnan(x) || std::isnan(y)) template_fault("no order for nan");
-      return x < y ? -1 : x > y ? 1 : 0;
-    }
-    return a.as_int() < b.as_int() ? -1 : a.as_int() > b.as_int() ? 1 : 0;
+    const std::partial_ordering order = order_of(a, b);
+    // Sorting needs an order that is total.
+    if (order == std::partial_ordering::unordered) template_fault("no order for nan");
+    return order < 0 ? -1 : order > 0 ? 1 : 0;
   }
   if (a.is_string() && b.is_string()) {
     // UTF-8 bytes are in the order of code points.

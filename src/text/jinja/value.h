@@ -18,6 +18,7 @@ namespace strata::text {
 
 class Interpreter;
 class Value;
+struct Dict;
 struct LoopState;
 
 struct Undefined {
@@ -36,8 +37,9 @@ struct List {
   enum class Kind { kList, kTuple, kGenerator, kView, kRange };
   std::vector<Value> items;
   Kind kind = Kind::kList;
-  std::string printed;    // kGenerator, kRange: how it prints; kView: dict_items, ...
-  bool consumed = false;  // kGenerator
+  std::string printed;           // kGenerator, kRange: how it prints; kView: dict_items, ...
+  std::shared_ptr<Dict> set_of;  // kView of keys() or items(), which Python has as sets
+  bool consumed = false;         // kGenerator
   int depth = 1;
   int64_t weight = 1;
 };
@@ -93,6 +95,8 @@ class Value {
   static Value undefined(std::string message);
   static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList,
                     std::string printed = {});
+  // Of a dict's keys() or items(), which are these.
+  static Value set_view(const Value& dict, std::vector<Value> items, std::string printed);
   static Value dict(std::vector<std::pair<Value, Value>> items);
   // From JSON text; `where` names it in messages.
   static Value from_json(std::string_view json, const std::string& where);
@@ -136,7 +140,8 @@ class Value {
   [[nodiscard]] int64_t weight() const;
   // Two names of one thing: `is sameas`.
   [[nodiscard]] bool same(const Value& other) const;
-  bool operator==(const Value& other) const;  // Python's ==
+  // Python's ==, but for one nan in two lists: it has no place by which it would be known.
+  bool operator==(const Value& other) const;
   // The same of values that are equal, of texts that of their bytes.
   [[nodiscard]] size_t hash() const;
 
