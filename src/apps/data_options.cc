@@ -51,10 +51,14 @@ void threads_row(OptionTable& t, int& field) {
   t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
 }
 
-void device_row(OptionTable& t, std::string& field) { t.text("device", field, "cpu"); }
-
 void strict_row(OptionTable& t, bool& field) {
   t.flag("strict-config", field, "unknown keys of config.json are errors");
+}
+
+void run_rows(OptionTable& t, int& threads, std::string& device, bool& strict_config) {
+  threads_row(t, threads);
+  t.text("device", device, "cpu");
+  strict_row(t, strict_config);
 }
 
 void micro_tokens_row(OptionTable& t, int64_t& field) {
@@ -161,9 +165,7 @@ OptionTable options_of(EvalOptions& o) {
   micro_tokens_row(t, o.micro_tokens);
   dtype_row(t, o.dtype);
   weights_row(t, o.weights);
-  threads_row(t, o.threads);
-  device_row(t, o.device);
-  strict_row(t, o.strict_config);
+  run_rows(t, o.threads, o.device, o.strict_config);
   t.flag("json", o.json, "one line of JSON");
   return t;
 }

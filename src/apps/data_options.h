@@ -14,8 +14,9 @@ OptionRow& dtype_row(OptionTable& t, std::string& field,
                      const std::vector<std::string>& choices = {"auto", "bf16", "f32"},
                      const std::string& help = "auto, bf16 or f32");
 void threads_row(OptionTable& t, int& field);
-void device_row(OptionTable& t, std::string& field);
 void strict_row(OptionTable& t, bool& field);
+// Both, and --device.
+void run_rows(OptionTable& t, int& threads, std::string& device, bool& strict_config);
 void micro_tokens_row(OptionTable& t, int64_t& field);
 OptionRow& train_on_row(OptionTable& t, std::string& field);
 // --data, which is required.

@@ -234,9 +234,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   draft_row(t, o.draft_tokens);
   dtype_row(t, o.dtype);
   weights_row(t, o.weights);
-  threads_row(t, o.threads);
-  device_row(t, o.device);
-  strict_row(t, o.strict_config);
+  run_rows(t, o.threads, o.device, o.strict_config);
 }
 
 }  // namespace
@@ -274,9 +272,7 @@ OptionTable options_of(TrainOptions& o) {
   stage_rows(t, o.stages);
   ranks_rows(t, o.stages);
   t.group(kMachineGroup);
-  threads_row(t, o.threads);
-  device_row(t, o.device);
-  strict_row(t, o.strict_config);
+  run_rows(t, o.threads, o.device, o.strict_config);
   machine_row(t, o.machine);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   trace_row(t, o.trace);
@@ -319,9 +315,7 @@ OptionTable options_of(PlanOptions& o) {
   dtype_row(t, o.dtype);
   weights_row(t, o.weights);
   t.group(kMachineGroup);
-  threads_row(t, o.threads);
-  device_row(t, o.device);
-  strict_row(t, o.strict_config);
+  run_rows(t, o.threads, o.device, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
   machine_row(t, o.machine);
   t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine");
@@ -409,9 +403,7 @@ OptionTable options_of(ProbeOptions& o) {
   stage_rows(t, o.stages).also("schedule");
   ranks_rows(t, o.stages);
   t.group(kMachineGroup);
-  threads_row(t, o.threads);
-  device_row(t, o.device);
-  strict_row(t, o.strict_config);
+  run_rows(t, o.threads, o.device, o.strict_config);
   t.common({"model", "adapter", "request", "out", "dtype", "recompute", "stages", "threads"});
   return t;
 }
