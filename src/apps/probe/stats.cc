@@ -115,13 +115,11 @@ std::string ProbeStats::records_text() const {
   for (size_t at = 0; at < stages_.size(); ++at) {
     const Stage& stage = stages_[at];
     if (stage.rank < 0) continue;
-    stages.push_back({{"at", at},
-                      {"numbers",
-                       {stage.rank, stage.layers, stage.weight_bytes, stage.planned_bytes,
-                        stage.peak_bytes, stage.peak_live, stage.shared_bytes}},
-                      {"saved", object_of(stage.saved)},
-                      {"offloaded", object_of(stage.offloaded)},
-                      {"recomputed", object_of(stage.recomputed)}});
+    json::object record = {{"at", at}};
+    json::array& numbers = record["numbers"].emplace_array();
+    for (const auto number : kNumbers) numbers.push_back(stage.*number);
+    for (const auto& [name, tags] : kTags) record[name] = object_of(stage.*tags);
+    stages.push_back(std::move(record));
   }
   return json::serialize(json::object{{"peak", peak_bytes_}, {"stages", std::move(stages)}});
 }
@@ -132,20 +130,13 @@ void ProbeStats::add_records(const std::string& text) {
   for (const json::value& value : records.at("stages").as_array()) {
     const json::object& record = value.as_object();
     Stage& stage = stages_[static_cast<size_t>(record.at("at").as_int64())];
-    const auto number = [&](size_t i) { return record.at("numbers").at(i).as_int64(); };
-    stage = {.rank = static_cast<int>(number(0)),
-             .layers = number(1),
-             .weight_bytes = number(2),
-             .planned_bytes = number(3),
-             .peak_bytes = number(4),
-             .peak_live = number(5),
-             .shared_bytes = number(6)};
-    for (const auto& [tag, bytes] : record.at("saved").as_object())
-      stage.saved[std::string(tag)] = bytes.as_int64();
-    for (const auto& [tag, bytes] : record.at("offloaded").as_object())
-      stage.offloaded[std::string(tag)] = bytes.as_int64();
-    for (const auto& [tag, bytes] : record.at("recomputed").as_object())
-      stage.recomputed[std::string(tag)] = bytes.as_int64();
+    stage = {};
+    for (size_t i = 0; i < std::size(kNumbers); ++i)
+      stage.*kNumbers[i] = record.at("numbers").at(i).as_int64();
+    for (const auto& [name, tags] : kTags) {
+      for (const auto& [tag, bytes] : record.at(name).as_object())
+        (stage.*tags)[std::string(tag)] = bytes.as_int64();
+    }
   }
 }
 

@@ -40,14 +40,22 @@ class ProbeStats {
   [[nodiscard]] std::string json() const;
 
  private:
+  using Tags = std::map<std::string, int64_t>;
   struct Stage {
-    int rank = -1;
-    int64_t layers = 0;
+    int64_t rank = -1, layers = 0;
     int64_t weight_bytes = 0, planned_bytes = 0, peak_bytes = 0;
     int64_t peak_live = 0;
     int64_t shared_bytes = 0;  // of weights, this process's part in those of several
-    std::map<std::string, int64_t> saved = {}, offloaded = {}, recomputed = {};
+    Tags saved = {}, offloaded = {}, recomputed = {};
   };
+  // What a record has of it, in this order.
+  static constexpr int64_t Stage::* kNumbers[] = {
+      &Stage::rank,       &Stage::layers,    &Stage::weight_bytes, &Stage::planned_bytes,
+      &Stage::peak_bytes, &Stage::peak_live, &Stage::shared_bytes};
+  static constexpr std::pair<const char*, Tags Stage::*> kTags[] = {
+      {"saved", &Stage::saved},
+      {"offloaded", &Stage::offloaded},
+      {"recomputed", &Stage::recomputed}};
   struct Heaviest;
   [[nodiscard]] Heaviest heaviest_pass(int stage, engine::Engine& engine,
                                        const api::Batch& batch) const;
