@@ -138,11 +138,7 @@ int run_eval(const EvalOptions& o) {
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .overlong = o.overlong});
   const std::vector<Scored> scored = score_all(o, spec, dataset);
-  if (o.json) {
-    print_json(o, dataset, scored);
-  } else {
-    print_table(dataset, scored);
-  }
+  o.json ? print_json(o, dataset, scored) : print_table(dataset, scored);
   return 0;
 }
 

@@ -225,11 +225,7 @@ int run_inspect(const InspectOptions& options) {
   });
   look(findings.faults, [&] { look_at_weights(options, findings); });
   if (texts) look(findings.faults, [&] { look_at_text(*texts, findings); });
-  if (options.json) {
-    print_json(options, findings);
-  } else {
-    print_table(options, findings);
-  }
+  options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }
 

@@ -184,11 +184,7 @@ int inspect_adapter(const InspectOptions& options) {
   look(findings.faults, [&] { findings.base = find_base_of_adapter(options.model); });
   look(findings.faults, [&] { findings.adapter.emplace(options.model); });
   if (findings.adapter) look(findings.faults, [&] { look_at_fit(options, findings); });
-  if (options.json) {
-    print_json(options, findings);
-  } else {
-    print_table(options, findings);
-  }
+  options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }
 

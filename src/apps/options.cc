@@ -100,17 +100,6 @@ OptionRow& division_rows(OptionTable& t, StageOptions& o) {
   return schedule;
 }
 
-// Returns the row of the schedule.
-OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
-  OptionRow& schedule = division_rows(t, o);
-  t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
-            "stages of a rank [1; of a file: as many as it has]");
-  t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
-            "that stages divide a batch into; with --memory at least");
-  forwarding_delay_row(t, o.forwarding_delay);
-  return schedule;
-}
-
 // In the group of the stages.
 void ranks_row(OptionTable& t, StageOptions& o) {
   t.text("ranks", o.ranks,
@@ -120,11 +109,20 @@ void ranks_row(OptionTable& t, StageOptions& o) {
          "of data ranks: each keeps its part of the weights, and has the rest of a layer come from "
          "the others just before it runs");
 }
-void ranks_rows(OptionTable& t, StageOptions& o) {
+
+// Of ranks that are threads or processes. Returns the row of the schedule.
+OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
+  OptionRow& schedule = division_rows(t, o);
+  t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
+            "stages of a rank [1; of a file: as many as it has]");
+  t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
+            "that stages divide a batch into; with --memory at least");
+  forwarding_delay_row(t, o.forwarding_delay);
   ranks_row(t, o);
   t.choice("bind", o.bind, {"auto", "none"},
            "of ranks that share cores, which mpirun then has not bound: auto gives each its part, "
            "by NUMA node; none leaves them");
+  return schedule;
 }
 
 OptionRow& optimizer_row(OptionTable& t, std::string& field) {
@@ -270,7 +268,6 @@ OptionTable options_of(TrainOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
   stage_rows(t, o.stages);
-  ranks_rows(t, o.stages);
   t.group(kMachineGroup);
   run_rows(t, o.threads, o.device, o.strict_config);
   machine_row(t, o.machine);
@@ -401,7 +398,6 @@ OptionTable options_of(ProbeOptions& o) {
   recompute_row(t, o.recompute);
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
-  ranks_rows(t, o.stages);
   t.group(kMachineGroup);
   run_rows(t, o.threads, o.device, o.strict_config);
   t.common({"model", "adapter", "request", "out", "dtype", "recompute", "stages", "threads"});
@@ -448,7 +444,6 @@ OptionTable options_of(BenchOptions& o) {
              "probes of limits take 256 MiB besides it");
   t.text("offload", o.offload, kOffloadHelp);
   stage_rows(t, o.stages).also("schedule");
-  ranks_rows(t, o.stages);
   t.group(kMachineGroup);
   threads_row(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1000, "1 to 1000"}, "timed repetitions; the median counts");

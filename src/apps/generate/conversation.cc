@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cstdio>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -21,11 +20,6 @@ constexpr int64_t kAnswerShare = 4;  // of the context, what is kept free for an
 
 [[noreturn]] void fail(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
-}
-
-void print_piece(std::string_view piece) {
-  std::fwrite(piece.data(), 1, piece.size(), stdout);
-  std::fflush(stdout);
 }
 
 bool begins_with_system(const json::array& messages) {

@@ -18,11 +18,6 @@ namespace {
 
 constexpr size_t kMostPrompt = size_t{64} << 20;  // bytes of stdin
 
-void print_piece(std::string_view piece) {
-  std::fwrite(piece.data(), 1, piece.size(), stdout);
-  std::fflush(stdout);
-}
-
 std::string as_json(const GenerateOptions& options, const Generated& answer,
                     std::optional<uint64_t> seed) {
   boost::json::object out;

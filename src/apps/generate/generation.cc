@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <random>
 
 #include "api/sampling_options.h"
@@ -34,6 +35,11 @@ LoadSpec spec_of(const GenerationOptions& options) {
 }
 
 }  // namespace
+
+void print_piece(std::string_view piece) {
+  std::fwrite(piece.data(), 1, piece.size(), stdout);
+  std::fflush(stdout);
+}
 
 uint64_t draw_seed() {
   std::random_device device;

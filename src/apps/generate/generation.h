@@ -42,6 +42,8 @@ struct Generated {
 };
 
 uint64_t draw_seed();
+// Of an answer, at once.
+void print_piece(std::string_view piece);
 
 class Generator {
  public:
