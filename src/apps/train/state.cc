@@ -198,9 +198,7 @@ namespace {
 // Where a run is that goes on.
 struct SavedAt {
   int64_t step = 0;
-  bool has_lowest = false;
-  double lowest = 0;
-  int64_t lowest_step = 0, since_lowest = 0;
+  Evaluations evaluations;
 };
 
 // Which values of the state a rank wants; of no block: it has all.
@@ -227,8 +225,7 @@ SavedAt check_record(TrainJob& job, const RunRecord& record, const std::string& 
   if (record.step > job.num_steps()) {
     fail(out, fmt::format("step {} of {}", record.step, job.num_steps()));
   }
-  const Evaluations& e = record.evaluations;
-  return {record.step, e.lowest.has_value(), e.lowest.value_or(0), e.lowest_step, e.since_lowest};
+  return {record.step, record.evaluations};
 }
 
 // Gives a rank the parts that it asks for.
@@ -284,8 +281,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
     share(comm, at);
     ask_for_parts(comm, job.parts_of_state());
   }
-  const std::optional<double> lowest = at.has_lowest ? std::optional(at.lowest) : std::nullopt;
-  job.restore(at.step, {lowest, at.lowest_step, at.since_lowest});
+  job.restore(at.step, at.evaluations);
 }
 
 }  // namespace strata::apps
