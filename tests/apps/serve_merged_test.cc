@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/serve/merger.h"
 #include "server/checkpoints/tar.h"
 #include "tests/apps/serve_run.h"
 
@@ -120,6 +121,28 @@ TEST_F(ServeMergedTest, TheServersMergedArchiveIsWhatMergeMakesOfItsArchive) {
   EXPECT_NE(read_bytes(root_ + "/own/model.safetensors"),
             read_bytes(model() + "/model.safetensors"));
   run_command({"convert", "--to", "gguf", "--out", root_ + "/a.gguf"});
+}
+
+// Of a tied model whose adapter changes the head: the largest that there is.
+TEST_F(ServeMergedTest, AMergedModelTakesWhatIsBookedForIt) {
+  constexpr int64_t kHeaders = 64 << 10;
+  TrainOptions o = options("adapter");
+  o.model = root_ + "/bf16";
+  o.targets = "q_proj,lm_head";
+  o.steps = 2;
+  ASSERT_EQ(run_init({.config = root_ + "/config", .out = o.model, .dtype = "bf16", .threads = 2}),
+            0);
+  ASSERT_EQ(run_train(o), 0);
+  const Merging merging = make_merging({o.model}, o.rank, model::ExpertRank::kDivided);
+  const std::string to = root_ + "/merged";
+  fs::create_directories(to);
+  // On a thread of its own: it yields to others.
+  std::thread([&] { EXPECT_TRUE(merging.merger.write(0, o.out, to)); }).join();
+  int64_t written = 0;
+  for (const auto& file : fs::directory_iterator(to))
+    written += static_cast<int64_t>(file.file_size());
+  EXPECT_GE(merging.merger.bytes.at(0), written);
+  EXPECT_LE(merging.merger.bytes.at(0), written + kHeaders);
 }
 
 TEST_F(ServeMergedTest, IsAskedForByTheOperator) {

@@ -100,6 +100,15 @@ std::string ExportModel::config_text(std::string_view dtype) const {
   return members.empty() ? text : with_members(text, where, members);
 }
 
+int64_t ExportModel::small_file_bytes() const {
+  int64_t bytes = model_file_bytes(texts_);
+  for (const std::string_view name : kOtherFiles) {
+    const std::string file = fmt::format("{}/{}", names_.dir, name);
+    if (file_exists(file)) bytes += static_cast<int64_t>(std::filesystem::file_size(file));
+  }
+  return bytes;
+}
+
 void ExportModel::write_small_files(const std::string& dir, std::string_view dtype) const {
   copy_model_files(texts_, dir);
   write_file_atomic(fmt::format("{}/{}", dir, kConfig), config_text(dtype));

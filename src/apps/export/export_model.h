@@ -41,6 +41,7 @@ class ExportModel {
   [[nodiscard]] const model::MergedSource* merged() const { return merged_.get(); }
   // config.json as the model is now: tied no more, in another type, without a quantization.
   [[nodiscard]] std::string config_text(std::string_view dtype) const;
+  [[nodiscard]] int64_t small_file_bytes() const;  // as they are
   // The model's small files, config.json as above; `dtype` empty: as it was.
   void write_small_files(const std::string& dir, std::string_view dtype) const;
 

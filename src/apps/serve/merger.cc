@@ -8,11 +8,13 @@
 
 #include "apps/export/export_model.h"
 #include "model/export/write_checkpoint.h"
+#include "model/weights/tensor_names.h"
 
 namespace strata::apps {
 namespace {
 
 constexpr int64_t kShardBytes = 4LL << 30;  // a file of a tar has less than 8 GiB
+constexpr int64_t kLineBytes = 256;         // of a tensor's name in a header and in the index
 constexpr int kYielding = 19;               // the nicest
 
 bool write_merged(const std::string& model, const std::string& adapter, const std::string& to) {
@@ -25,16 +27,22 @@ bool write_merged(const std::string& model, const std::string& adapter, const st
   return true;
 }
 
-// A tied model may become one whose embedding and head are apart.
-int64_t merged_bytes(const model::LoadedModel& names) {
-  int64_t bytes = 0;
-  for (const auto& [tensor, shard] : names.checkpoint->layout().entries) {
-    bytes += tensor.shape.num_elements() * tensor.element_bytes();
+// What write_merged() writes, at most: of a tied model, embedding and head apart.
+int64_t merged_bytes(const ExportModel& model) {
+  const CheckpointSource& source = *model.names().checkpoint;
+  const model::ModelConfig& config = model.names().config;
+  const model::NameForm& form = model::form_of(source, config);
+  const std::string embedding = model::in_form(form, model::kEmbeddingName);
+  const std::string head = model::in_form(form, model::kHeadName);
+  const bool unties = config.tie_word_embeddings &&
+                      (source.find(embedding) == nullptr || source.find(head) == nullptr);
+  int64_t bytes = model.small_file_bytes();
+  for (const auto& [tensor, shard] : source.layout().entries) {
+    const bool doubles = unties && (tensor.name == embedding || tensor.name == head);
+    const int64_t own = tensor.shape.num_elements() * tensor.element_bytes();
+    bytes += (doubles ? 2 : 1) * (own + 2 * std::ssize(tensor.name) + kLineBytes);
   }
-  const model::ModelWeights& weights = *names.weights;
-  if (!names.config.tie_word_embeddings) return bytes;
-  const model::Parameter& embedding = weights.table()[weights.embedding_index()];
-  return bytes + embedding.shape.num_elements() * dtype_bytes(DType::kF32);
+  return bytes;
 }
 
 // What MergedSource holds of an adapter that has every module: those of one layer, and one of them
@@ -65,7 +73,7 @@ Merging make_merging(const std::vector<std::string>& directories, int64_t max_ra
   Merging merging;
   for (const std::string& dir : directories) {
     const ExportModel model(open_texts(dir), {}, /*threads=*/1);
-    merging.merger.bytes.push_back(merged_bytes(model.names()));
+    merging.merger.bytes.push_back(merged_bytes(model));
     merging.bytes = std::max(merging.bytes, factor_bytes(model.names(), max_rank, expert_rank));
   }
   merging.bytes += model::kWriteBytes;

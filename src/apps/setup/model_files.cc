@@ -87,6 +87,13 @@ void add_weights_row(const model::ModelWeights& weights, const CheckpointSource*
 
 std::span<const std::string_view> model_file_names() { return kNames; }
 
+int64_t model_file_bytes(const ModelTexts& texts) {
+  int64_t bytes = 0;
+  for (const std::string_view name : kNames)
+    bytes += std::ssize(texts.find(name, kMaxBytes).value_or(""));
+  return bytes;
+}
+
 void copy_model_files(const ModelTexts& from, const std::string& to_dir) {
   std::error_code fault;
   if (std::filesystem::equivalent(from.where(), to_dir, fault)) return;

@@ -23,6 +23,8 @@ std::span<const std::string_view> model_file_names();
 // The weights of a model's directory or file; null where there are none, as next to a config alone.
 std::unique_ptr<CheckpointSource> find_weights(const std::string& path);
 
+// Of those that the model has.
+int64_t model_file_bytes(const ModelTexts& texts);
 // Copies those that the model has, config.json without `quantization_config`; the target
 // folder exists. Nothing happens where both are the same folder.
 void copy_model_files(const ModelTexts& from, const std::string& to_dir);
