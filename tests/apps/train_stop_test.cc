@@ -54,6 +54,19 @@ class TrainStopTest : public TrainTest {
     }
     return names;
   }
+  // Of the evaluations behind the first step.
+  struct Lowest {
+    double loss = INFINITY;
+    int64_t step = 0;
+  };
+  [[nodiscard]] static Lowest lowest_of(const TrainOptions& o) {
+    Lowest lowest;
+    for (const auto& record : report::read_metrics(o.out + "/metrics.jsonl")) {
+      const double loss = record.number("eval_loss");
+      if (record.step > 0 && loss < lowest.loss) lowest = {loss, record.step};
+    }
+    return lowest;
+  }
   // Rates so high that the loss goes up and down.
   [[nodiscard]] TrainOptions unsteady(const std::string& out) const {
     TrainOptions o = options(out);
@@ -176,14 +189,7 @@ TEST_F(TrainStopTest, KeepsTheBest) {
   testing::internal::CaptureStderr();
   ASSERT_EQ(run_train(o), 0);
   const std::string text = testing::internal::GetCapturedStderr();
-  double lowest = INFINITY;
-  int64_t best = 0;
-  for (const auto& record : report::read_metrics(o.out + "/metrics.jsonl")) {
-    const double loss = record.number("eval_loss");
-    if (record.step == 0 || !(loss < lowest)) continue;
-    lowest = loss;
-    best = record.step;
-  }
+  const auto [lowest, best] = lowest_of(o);
   ASSERT_GT(best, 0);
   ASSERT_LT(best, kUnsteadySteps - 10);
   EXPECT_EQ(content(o.out + "/best/" + kAdapter),
@@ -201,6 +207,25 @@ TEST_F(TrainStopTest, KeepsTheBest) {
   ASSERT_EQ(run_train(stopped), 0);
   expect_same_files("out", "stopped",
                     {"best/adapter_model.safetensors", kAdapter, "trainer/state.json"});
+}
+
+// Of a run that kept none until its lowest evaluation had gone by.
+TEST_F(TrainStopTest, NamesNoBestThatItDoesNotHave) {
+  TrainOptions o = unsteady("out");
+  ASSERT_EQ(run_train(o), 0);
+  const int64_t best = lowest_of(o).step;
+  ASSERT_GT(best, 0);
+  ASSERT_LT(best, kUnsteadySteps - 10);
+  TrainOptions stopped = unsteady("stopped");
+  EXPECT_EQ(stop_after(stopped, 2 * best + 3, SIGINT), 130);
+  stopped.resume = true;
+  stopped.keep_best = true;
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(run_train(stopped), 0);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(fs::exists(stopped.out + "/best"));
+  EXPECT_NE(text.find(fmt::format(", at step {}", best)), std::string::npos) << text;
+  EXPECT_EQ(text.find("best/"), std::string::npos) << text;
 }
 
 TEST_F(TrainStopTest, EndsEarlyAndGoesOn) {

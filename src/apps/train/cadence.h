@@ -25,6 +25,7 @@ struct Evaluations {
   std::optional<double> lowest;
   int64_t lowest_step = 0;
   int64_t since_lowest = 0;  // evaluations without a new lowest loss
+  int64_t kept_step = 0;     // whose model is in best/; 0: none
 
   // True where it is a new lowest loss.
   bool add(int64_t step, double loss);

@@ -199,6 +199,7 @@ void TrainLoop::evaluate(int64_t step) {
   const std::string dir = job_.settings().out + "/best";
   job_.export_to(dir);
   write_card(dir);
+  job_.evaluations().kept_step = step;
 }
 
 void TrainLoop::sample(int64_t step) {
@@ -337,11 +338,11 @@ void TrainLoop::add_losses(report::Table& table) const {
                                            perplexity_text(*last_eval_))});
   const Evaluations& evaluations = job_.evaluations();
   const bool is_last = evaluations.lowest_step == job_.steps_done();
-  if (!evaluations.lowest || (is_last && !job_.options().keep_best)) return;
-  table.add_row(
-      {"best", fmt::format("{:.4f} nats per token, perplexity {}, at step {}{}",
-                           *evaluations.lowest, perplexity_text(*evaluations.lowest),
-                           evaluations.lowest_step, job_.options().keep_best ? ": best/" : "")});
+  const bool is_kept = job_.options().keep_best && evaluations.kept_step == evaluations.lowest_step;
+  if (!evaluations.lowest || (is_last && !is_kept)) return;
+  table.add_row({"best", fmt::format("{:.4f} nats per token, perplexity {}, at step {}{}",
+                                     *evaluations.lowest, perplexity_text(*evaluations.lowest),
+                                     evaluations.lowest_step, is_kept ? ": best/" : "")});
 }
 
 void TrainLoop::add_costs(report::Table& table) const {

@@ -90,8 +90,8 @@ struct RunRecord {
 
 std::string evaluations_text(const Evaluations& e) {
   if (!e.lowest) return "null";
-  return fmt::format("{{\"lowest\":{},\"lowest_step\":{},\"since_lowest\":{}}}", *e.lowest,
-                     e.lowest_step, e.since_lowest);
+  return fmt::format("{{\"lowest\":{},\"lowest_step\":{},\"since_lowest\":{},\"kept_step\":{}}}",
+                     *e.lowest, e.lowest_step, e.since_lowest, e.kept_step);
 }
 
 Evaluations parse_evaluations(const boost::json::object& state) {
@@ -102,9 +102,12 @@ Evaluations parse_evaluations(const boost::json::object& state) {
     const boost::json::value* found = object->if_contains(name);
     return found != nullptr && found->is_number() ? found->to_number<double>() : 0.0;
   };
+  // States of before had none, and what they say was lowest was kept where anything was.
+  const char* kept = object->contains("kept_step") ? "kept_step" : "lowest_step";
   return {.lowest = number("lowest"),
           .lowest_step = static_cast<int64_t>(number("lowest_step")),
-          .since_lowest = static_cast<int64_t>(number("since_lowest"))};
+          .since_lowest = static_cast<int64_t>(number("since_lowest")),
+          .kept_step = static_cast<int64_t>(number(kept))};
 }
 
 RunRecord parse_record(const std::string& out, const std::string& json) {
