@@ -133,6 +133,11 @@ std::string command_help(const CommandText& command, const OptionTable& table, b
   return out + (command.examples.empty() ? "" : "\n" + command.examples + "\n");
 }
 
+std::vector<CommandText> plain_commands() {
+  return {{"help", "Say what a command does, with its options and examples", ""},
+          {"version", "Say which build this is, and which CPU path it takes", ""}};
+}
+
 std::string overview(std::span<const CommandText> commands) {
   std::string out =
       "Strata trains and serves decoder-only language models.\n\n"

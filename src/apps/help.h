@@ -23,6 +23,8 @@ std::string row_text(const OptionRow& row);
 // All rows, those of one heading together, in the order in which headings come first.
 std::vector<const OptionRow*> grouped_rows(const OptionTable& table);
 
+// The commands that have no options.
+std::vector<CommandText> plain_commands();
 // The commands, a line each, and what to start with.
 std::string overview(std::span<const CommandText> commands);
 

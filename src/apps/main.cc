@@ -192,12 +192,6 @@ std::vector<Command> commands_of_servers() {
   };
 }
 
-// Those that have no options.
-std::vector<CommandText> plain_commands() {
-  return {{"help", "Say what a command does, with its options and examples", ""},
-          {"version", "Say which build this is, and which CPU path it takes", ""}};
-}
-
 std::vector<CommandText> texts_of(const std::vector<Command>& commands) {
   std::vector<CommandText> texts;
   for (const Command& command : commands) texts.push_back(command.text);

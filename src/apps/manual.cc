@@ -49,11 +49,16 @@ std::vector<const OptionRow*> options_of(const DocumentedCommand& command) {
   return rows;
 }
 
-std::string names_of(std::span<const DocumentedCommand> commands) {
-  std::string names;
-  for (const DocumentedCommand& command : commands) names += command.text.name + " ";
-  return names + "help version";
+// With those that have no options.
+std::vector<CommandText> texts_of(std::span<const DocumentedCommand> commands) {
+  std::vector<CommandText> texts;
+  for (const DocumentedCommand& command : commands) texts.push_back(command.text);
+  for (CommandText& text : plain_commands()) texts.push_back(std::move(text));
+  return texts;
 }
+
+constexpr std::string_view kHelp = "what it does, and its common options";
+constexpr std::string_view kHelpAll = "what it does, and all of its options";
 
 }  // namespace
 
@@ -101,8 +106,9 @@ std::string bash_completion(std::span<const DocumentedCommand> commands) {
       "_strata() {\n"
       "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n";
-  out += fmt::format("    COMPREPLY=($(compgen -W '{}' -- \"$word\"))\n    return\n  fi\n",
-                     names_of(commands));
+  out += "    COMPREPLY=($(compgen -W '";
+  for (const CommandText& text : texts_of(commands)) out += text.name + " ";
+  out += "' -- \"$word\"))\n    return\n  fi\n";
   out += "  case ${COMP_WORDS[1]} in\n";
   for (const DocumentedCommand& command : commands) {
     out += fmt::format("    {}) options='", command.text.name);
@@ -122,9 +128,8 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
   std::string out =
       "#compdef strata\n# made by `strata manual`\n_strata() {\n  local -a commands\n  "
       "commands=(\n";
-  for (const DocumentedCommand& command : commands) {
-    out += fmt::format("    {}\n",
-                       shell_quoted(command.text.name + ":" + without(command.text.help, ":")));
+  for (const CommandText& text : texts_of(commands)) {
+    out += fmt::format("    {}\n", shell_quoted(text.name + ":" + without(text.help, ":")));
   }
   out +=
       "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
@@ -140,6 +145,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
                                                         is_flag ? "" : ":value:_files"));
       }
     }
+    out += fmt::format(" \\\n      '--help[{}]' '--help-all[{}]'", kHelp, kHelpAll);
     out += " \\\n      '*:file:_files' ;;\n";
   }
   return out + "  esac\n}\n_strata \"$@\"\n";
@@ -147,9 +153,9 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
 
 std::string fish_completion(std::span<const DocumentedCommand> commands) {
   std::string out = "# fish completion of strata; made by `strata manual`\n";
-  for (const DocumentedCommand& command : commands) {
-    out += fmt::format("complete -c strata -f -n __fish_use_subcommand -a {} -d {}\n",
-                       command.text.name, shell_quoted(without(command.text.help, "\\\n")));
+  for (const CommandText& text : texts_of(commands)) {
+    out += fmt::format("complete -c strata -f -n __fish_use_subcommand -a {} -d {}\n", text.name,
+                       shell_quoted(without(text.help, "\\\n")));
   }
   for (const DocumentedCommand& command : commands) {
     for (const OptionRow* row : options_of(command)) {
@@ -159,7 +165,10 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
                          row->kind == OptionKind::kFlag ? "" : " -r");
     }
   }
-  return out;
+  return out + fmt::format(
+                   "complete -c strata -n 'not __fish_use_subcommand' -l help -d '{}'\n"
+                   "complete -c strata -n 'not __fish_use_subcommand' -l help-all -d '{}'\n",
+                   kHelp, kHelpAll);
 }
 
 std::string example_config(const OptionTable& serve) {

@@ -101,6 +101,22 @@ TEST_F(Manual, BashOffersCommandsAndOptions) {
   EXPECT_THAT(offered(dir_, "strata chat --ada"), Not(HasSubstr("--model")));
 }
 
+// As bash does.
+TEST_F(Manual, OtherShellsOfferWhatEveryCommandTakes) {
+  const std::string zsh = file("strata.zsh"), fish = file("strata.fish");
+  EXPECT_EQ(offered(dir_, "strata hel"), "help\n");
+  EXPECT_EQ(offered(dir_, "strata vers"), "version\n");
+  for (const std::string command : {"help", "version"}) {
+    EXPECT_THAT(zsh, HasSubstr("\n    '" + command + ":"));
+    EXPECT_THAT(fish, HasSubstr(" -a " + command + " -d "));
+  }
+  for (const std::string option : {"help", "help-all"}) {
+    EXPECT_EQ(offered(dir_, "strata train --" + option).substr(0, 6), "--help");
+    EXPECT_THAT(zsh, HasSubstr("'--" + option + "["));
+    EXPECT_THAT(fish, HasSubstr(" -l " + option + " -d "));
+  }
+}
+
 TEST_F(Manual, TheExampleConfigurationIsOneThatServeReads) {
   std::string config = file("strata.toml");
   EXPECT_THAT(config, HasSubstr("\n#listen = \""));
