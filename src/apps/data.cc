@@ -11,6 +11,7 @@
 #include "apps/setup/example_files.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "report/text_width.h"
 
 namespace strata::apps {
 namespace {
@@ -134,7 +135,7 @@ void print_examples(const DataOptions& o, const data::Dataset& dataset, const Te
     const data::Example example = dataset.examples[i];
     fmt::print("\nexample {}, {} tokens, {} trained (in {}{}):\n{}\n", i + 1,
                example.tokens.size() + 1, example.num_trained, kOpen, kClose,
-               shortened(marked(example, text.tokenizer())));
+               report::printable_lines(shortened(marked(example, text.tokenizer()))));
   }
 }
 

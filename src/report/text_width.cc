@@ -35,13 +35,13 @@ bool is_control(int32_t value) {
          (category == UTF8PROC_CATEGORY_CF && value != 0x200C && value != 0x200D);
 }
 
-}  // namespace
-
-std::string printable(std::string_view text) {
+// Of what a terminal obeys only `kept` stays.
+std::string harmless(std::string_view text, std::string_view kept) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     const CodePoint point = code_point_at(text, i);
-    if (point.value < 0 || is_control(point.value)) {
+    const bool is_kept = kept.find(text[i]) != std::string_view::npos;
+    if (point.value < 0 || (is_control(point.value) && !is_kept)) {
       out.append(kReplacement);
     } else {
       out.append(text.substr(i, point.size));
@@ -50,6 +50,11 @@ std::string printable(std::string_view text) {
   }
   return out;
 }
+
+}  // namespace
+
+std::string printable(std::string_view text) { return harmless(text, ""); }
+std::string printable_lines(std::string_view text) { return harmless(text, "\n\t"); }
 
 int text_width(std::string_view text) {
   int width = 0;

@@ -121,6 +121,15 @@ TEST_F(DataCommands, DataSaysWhatAFileHolds) {
   EXPECT_EQ(binned, 40);
 }
 
+// A file that somebody else wrote cannot clear the screen.
+TEST_F(DataCommands, TextsOfExamplesGiveATerminalNoOrders) {
+  const std::string path = write("hostile.jsonl", "{\"text\": \"one\\n\\ttwo \\u001b[2Jthree\"}\n");
+  const Ran ran = run({"data", path, "--model", "model"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(ran.out, HasSubstr("\n\ttwo \uFFFD[2Jthree"));
+}
+
 // Of eval's JSON: the result of an adapter (0: the base) on a part of the data.
 double figure(const Ran& ran, size_t part, size_t adapter, const char* name) {
   const boost::json::value line = boost::json::parse(ran.out);
