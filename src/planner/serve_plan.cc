@@ -78,21 +78,16 @@ int64_t step_bytes(engine::Engine& engine, bool in_stages, int64_t tokens, int64
   const int64_t step = tokens + std::max(rows, std::min(drafts * rows, tokens));
   engine::PlanShape shape = pass_shape(engine, step, rank, expert_rank);
   shape.backward = false;
-  int64_t states = 0;
-  if (in_stages) {
-    // What the stage before sends, and what it sends itself, here and in a message.
-    shape.in_stages = true;
-    states = 3 * Arena::aligned(step * engine.config().state_width() *
-                                dtype_bytes(engine.model().weights->compute_dtype()));
-  }
+  shape.in_stages = in_stages;
+  const int64_t state = Arena::aligned(step * engine.config().state_width() *
+                                       dtype_bytes(engine.model().weights->compute_dtype()));
+  // What the stage before sends, and what it sends itself, here and in a message.
+  int64_t states = in_stages ? 3 * state : 0;
   if (drafts > 0) {
     // Drafts come behind every token of the step, those of a training pass behind all but one.
     shape.mtp = true;
     ++shape.pass_tokens;
-    // The states that further drafts are made from.
-    if (drafts > 1)
-      states = Arena::aligned(step * engine.config().state_width() *
-                              dtype_bytes(engine.model().weights->compute_dtype()));
+    if (drafts > 1) states = state;  // that further drafts are made from
   }
   // A choice is made behind each draft too.
   const int64_t scaled = std::min(rows * (1 + drafts), model::kHeadChunk);
