@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMostPassTokens = 2048;
 constexpr int64_t kLeastPassTokens = 64;
 constexpr int64_t kSamplePositions = 2048;
-constexpr int64_t kUsualRank = 32;           // of an adapter, at the Tinker SDK
-constexpr int64_t kAdaptersPercent = 40;     // of what passes leave
+constexpr int64_t kUsualRank = 32;  // of an adapter, at the Tinker SDK
+constexpr int64_t kAdaptersPercent = 40, kSamplerWeightsPercent = 15;  // of what passes leave
 constexpr int64_t kLongDataPercent = 10;     // of what no adapter and no sample needs at least
 constexpr int64_t kProcessBytes = 96 << 20;  // program, sockets, queues, the state store
 
@@ -145,10 +145,12 @@ int64_t state_bytes(const ServedModel& model) {
   return std::ssize(model.stages) * model.stages[0]->cache_layout().state_bytes();
 }
 
-// What one sample keeps.
+// What one sample keeps; and what a model can work with at least: a request of several samples
+// keeps its prompt's state too.
 int64_t sample_bytes(const ServedModel& model) {
   return sample_pages(*model.stages[0]) * page_bytes(model) + state_bytes(model);
 }
+int64_t least_of(const ServedModel& model) { return sample_bytes(model) + state_bytes(model); }
 
 // Divides what a server may have: first what is there whatever is asked of it, then passes that
 // leave enough for the rest, then longer data, then shares of what is left.
@@ -174,6 +176,7 @@ class ServePlanner {
         {"weights", weights_}, {"process", kProcessBytes}, {"requests", requests_},
         {"passes", passes_},   {"sampling_steps", steps_}, {"kv_cache", kv_},
         {"states", states_},   {"adapters", adapters_},    {"sampler_weights", snapshots_}};
+    CHECK(plan_.memory.total() <= run_.memory, plan_.memory.total(), run_.memory);
     return std::move(plan_);
   }
 
@@ -188,8 +191,7 @@ class ServePlanner {
       plan_.server.keeps = plan_.server.keeps || !dequantises;
       if (loaded.checkpoint != nullptr && dequantises)
         plan_.server.narrow += narrow_bytes(*loaded.checkpoint).stored;
-      // A request of several samples keeps its prompt's state too.
-      least_ += sample_bytes(model) + state_bytes(model) + slot_bytes(model, 8, expert_rank_);
+      least_ += least_of(model) + slot_bytes(model, 8, expert_rank_);
     }
     for (const engine::PlanRow& row : run_.requests) requests_ += row.bytes;
     fixed_ = weights_ + kProcessBytes + requests_;
@@ -241,14 +243,14 @@ class ServePlanner {
   // Returns what they leave.
   [[nodiscard]] int64_t give_long_data(int64_t rest) {
     const int64_t spare = std::max<int64_t>(0, rest - comfortable_);
-    const int64_t share = spare * kLongDataPercent / 100 / std::ssize(models_);
+    const int64_t each = spare * kLongDataPercent / 100 / std::ssize(models_);
     for (const ServedModel& model : models_) {
       LongestDatum of_model = {.tokens = INT64_MAX};
       for (size_t i = 0; i < model.stages.size(); ++i) {
         // As many passes may be there as a stage has in flight, and each may be a longer one.
         const int64_t count =
             model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(i));
-        const int64_t own_share = share / std::ssize(model.stages) / count;
+        const int64_t own_share = each / std::ssize(model.stages) / count;
         const int64_t bytes =
             stage_passes(model, i, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
         const LongestDatum longest =
@@ -267,20 +269,21 @@ class ServePlanner {
     return rest;
   }
 
-  // Sampler weights, adapters, and for the models alike pages and states.
+  // Sampler weights, adapters, and pages and states: of each model its least, and of what is left
+  // then as much as of any other.
   void share(int64_t rest) {
-    snapshots_ = rest * 15 / 100;
-    adapters_ = rest * kAdaptersPercent / 100;
-    const int64_t kv_share = (rest - snapshots_ - adapters_) / std::ssize(models_);
+    int64_t least = 0;
+    for (const ServedModel& model : models_) least += least_of(model);
+    snapshots_ = rest * kSamplerWeightsPercent / 100;
+    adapters_ = std::min(rest * kAdaptersPercent / 100, rest - snapshots_ - least);
+    const int64_t more = (rest - snapshots_ - adapters_ - least) / std::ssize(models_);
     for (const ServedModel& model : models_) {
-      const int64_t state = state_bytes(model);
-      const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, kv_share / sample_bytes(model));
+      const int64_t own = least_of(model) + more, state = state_bytes(model);
+      const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, own / sample_bytes(model));
       plan_.server.max_states.push_back(states);
       states_ += states * state;
-      const int64_t pages =
-          std::max((kv_share - states * state) / page_bytes(model), sample_pages(*model.stages[0]));
-      plan_.server.max_pages.push_back(pages);
-      kv_ += pages * page_bytes(model);
+      plan_.server.max_pages.push_back((own - states * state) / page_bytes(model));
+      kv_ += plan_.server.max_pages.back() * page_bytes(model);
     }
   }
 

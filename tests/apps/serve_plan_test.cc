@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a server divides its memory: the longest datum is the longest that fits a pass.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 
+#include "base/error.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/work_runner.h"
@@ -68,6 +71,55 @@ TEST(ServePlan, TheLongestDatumIsTheLongestThatFits) {
           << name << ' ' << budget;
     }
   }
+}
+
+std::unique_ptr<engine::Engine> random_engine(const model::ModelConfig& config) {
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
+  auto model = model::init_model(*backend, config, DType::kBF16, /*seed=*/1);
+  return std::make_unique<engine::Engine>(std::move(backend), std::move(model),
+                                          engine::EngineOptions());
+}
+
+model::ModelConfig config_of(int layers, int heads) {
+  const std::string text =
+      fmt::format(R"({{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+                  "vocab_size": 512, "hidden_size": 64, "intermediate_size": 64, "head_dim": 32,
+                  "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {},
+                  "max_position_embeddings": 2048, "rope_theta": 10000, "rms_norm_eps": 1e-06,
+                  "tie_word_embeddings": true}})",
+                  layers, heads, heads);
+  return model::parse_config(text, "config.json", false).config;
+}
+
+// Where one takes more at least than an equal share is, the others have less.
+TEST(ServePlan, ModelsOfUnlikeSizesFitTogether) {
+  constexpr int64_t kMiB = 1 << 20;
+  const std::unique_ptr<engine::Engine> engines[] = {
+      random_engine(config_of(4, 16)), random_engine(config_of(1, 1)),
+      random_engine(
+          model::load_config(std::string(STRATA_SOURCE_DIR) + "/tests/golden/qwen3_5/model", false)
+              .config)};
+  planner::ServeRun run = {.models = {}, .max_rank = 8, .max_sample_rows = 16};
+  for (const auto& engine : engines) run.models.push_back({.stages = {engine.get()}});
+  int64_t num_plans = 0;
+  for (run.memory = 100 * kMiB; run.memory < 260 * kMiB; run.memory += 4 * kMiB) {
+    engine::RunPlan plan;
+    try {
+      plan = planner::plan_run(run);
+    } catch (const Error&) {
+      continue;  // too little for any
+    }
+    ++num_plans;
+    EXPECT_LE(plan.memory.total(), run.memory);
+    for (size_t i = 0; i < std::size(engines); ++i) {
+      const engine::Engine& engine = *engines[i];
+      const int64_t positions = std::min<int64_t>(2048, engine.config().max_position_embeddings);
+      EXPECT_GE(plan.server.max_pages[i], engine.kv_pool().pages_for(positions)) << run.memory;
+      const bool has_states = engine.cache_layout().state_bytes() > 0;
+      EXPECT_GE(plan.server.max_states[i], has_states ? 2 : 0) << run.memory;
+    }
+  }
+  EXPECT_GT(num_plans, 10);
 }
 
 // Rows of one token and prompts as long as a step, one of which joins while others read drafts:
