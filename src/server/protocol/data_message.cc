@@ -31,21 +31,17 @@ bool read_string(const WireField& field, std::string_view& out) {
 
 bool read_chunk(std::string_view bytes, ChunkMessage& out) {
   using Kind = ChunkMessage::Kind;
-  const auto become = [&](Kind kind) {
-    if (out.kind != kind) out = {.kind = kind};
-  };
+  const auto is_whole = [](const WireField&) { return true; };
   return each_field(bytes, [&](const WireField& field) {
-    const auto skip = [](const WireField&) { return true; };
-    if (field.is_bytes(1)) {
-      become(Kind::kText);
-      return each_field(field.bytes, [&](const WireField& text) {
-        if (text.is_bytes(1)) out.tokens = text.bytes;
-        return true;
-      });
-    }
-    if (!field.is_bytes(2) && !field.is_bytes(3)) return true;
-    become(field.number == 2 ? Kind::kImage : Kind::kDmel);
-    return each_field(field.bytes, skip);
+    if (!field.is_bytes(1) && !field.is_bytes(2) && !field.is_bytes(3)) return true;
+    const auto kind = static_cast<Kind>(field.number);
+    if (out.kind != kind) out = {.kind = kind};
+    return each_field(field.bytes, [&](const WireField& part) {
+      if (kind == Kind::kText && part.is_bytes(1)) out.tokens = part.bytes;
+      if (kind != Kind::kImage) return true;
+      if (part.is_bytes(2)) return text::is_valid_utf8(part.bytes);  // its format
+      return !part.is_bytes(4) || each_field(part.bytes, is_whole);  // its dimensions
+    });
   });
 }
 

@@ -40,7 +40,7 @@ struct TensorMessage {
 };
 
 struct ChunkMessage {
-  enum class Kind : uint8_t { kNone, kText, kImage, kDmel };
+  enum class Kind : uint8_t { kNone, kText, kImage, kDmel };  // by the number of the field
   Kind kind = Kind::kNone;
   std::string_view tokens = {};  // int32; of a text
 };

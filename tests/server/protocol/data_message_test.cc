@@ -197,6 +197,14 @@ TEST_F(DataMessages, WhatNoClientSends) {
            "0a0161"
            "11000000000000f03f",  // an entry that is whole
            "30ff01",              // a truth that is 255
+           "1a09"
+           "0a07"
+           "12031201ff"
+           "0a00",  // an image whose format is no text, then a text
+           "1a0a"
+           "0a08"
+           "12042202ff01"
+           "0a00",  // one whose dimensions are no message
        }) {
     EXPECT_TRUE(agrees_with_protobuf(hex(digits))) << digits;
   }
