@@ -110,14 +110,14 @@ std::string text_of(const AuditLine& line) {
 
 struct AuditLog::Writer {
   explicit Writer(std::string name) : path(std::move(name)), file(open_log(path)) {
-    if (file < 0) {  // before anything else opens a file
+    if (file < 0) {  // at once: errno is of this open
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--audit {}: {}", path, std::strerror(errno)));
     }
     const Tail tail = read_tail(path);
     is_whole = tail.is_whole;
     chain = tail.chain;
-    number = tail.number;
+    number = tail.number + (is_whole ? 0 : 1);  // a line that was cut had one too: it is missed
     warn_of_readers();
   }
   ~Writer() { ::close(file); }

@@ -5,8 +5,8 @@
 // cannot be written, since the disk is full or too slow, is dropped and counted; nobody waits for
 // it. Lines are numbered ("seq"; what was dropped has a number too), and each ends with "chain",
 // the SHA-256 in hex of the chain before it and its own text up to there: a line that was taken
-// out, changed or put in shows. Both go on over rotations and restarts. write() is for who does
-// wait: its lines are synced to the disk, those of a moment at once.
+// out, changed or put in shows. Both go on over rotations and restarts; an empty file begins anew.
+// write() is for who does wait: its lines are synced to the disk, those of a moment at once.
 //   AuditLog audit("audit.jsonl");  audit.add({...});  audit.reopen();  // after a rotation
 #pragma once
 #include <cstdint>
