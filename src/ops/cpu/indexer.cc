@@ -55,9 +55,8 @@ void select_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t 
     const int64_t end = std::min(range.end, count);
     for (int64_t begin = range.begin; begin < end; begin += kScoreBlock) {
       const int64_t num_scores = std::min(kScoreBlock, end - begin);
-      const auto* keys = static_cast<const char*>(range.keys) + (begin - range.begin) *
-                                                                    segment.keys.position_stride *
-                                                                    dtype_bytes(args.q.dtype);
+      const int64_t offset = (begin - range.begin) * segment.keys.position_stride;
+      const auto* keys = static_cast<const char*>(range.keys) + offset * dtype_bytes(args.q.dtype);
       index_scores<V>(kernel, keys, segment.keys.position_stride, num_scores, work.scores);
       for (int64_t i = 0; i < num_scores; ++i) {
         const float score =

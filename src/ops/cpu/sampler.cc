@@ -227,27 +227,28 @@ void cut_to_nucleus(const Weights& weights, std::vector<Candidate>& kept, double
   kept.resize(begin + 1);
 }
 
+// Those whose weights are at least exp(-reach), and perhaps a few more: `reach` is rounded.
+std::vector<Candidate> within(const Weights& weights, std::span<const float> logits, double reach) {
+  const double least = -(reach + 1e-3);
+  std::vector<Candidate> kept;
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (weights.scaled(logits[i]) >= least) kept.push_back({logits[i], static_cast<int32_t>(i)});
+  return kept;
+}
+
 // Top-p over the whole vocabulary. Only tokens within ln(V / (1 - p)) of the maximum are looked at:
 // all others together weigh less than (1 - p) times the largest, so they lie beyond the nucleus.
 std::vector<Candidate> nucleus(const Weights& weights, std::span<const float> logits, float top_p) {
   const double total = GroupedSum(weights, logits.size()).total;
-  const double reach = std::log(static_cast<double>(logits.size()) / (1.0 - top_p)) + 1e-3;
-  std::vector<Candidate> kept;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights.scaled(logits[i]) >= -reach) kept.push_back({logits[i], static_cast<int32_t>(i)});
-  }
+  const double reach = std::log(static_cast<double>(logits.size()) / (1.0 - top_p));
+  std::vector<Candidate> kept = within(weights, logits, reach);
   cut_to_nucleus(weights, kept, total, top_p);
   return kept;
 }
 
 // Min-p over the whole vocabulary, and perhaps a few more.
 std::vector<Candidate> likely(const Weights& weights, std::span<const float> logits, float min_p) {
-  const double reach = 1e-3 - std::log(static_cast<double>(min_p));
-  std::vector<Candidate> kept;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (weights.scaled(logits[i]) >= -reach) kept.push_back({logits[i], static_cast<int32_t>(i)});
-  }
-  return kept;
+  return within(weights, logits, -std::log(static_cast<double>(min_p)));
 }
 
 void cut_to_likely(const Weights& weights, std::vector<Candidate>& kept, float min_p) {
