@@ -29,7 +29,8 @@ constexpr const char* kOffloadHelp =
 
 constexpr const char* kMemoryOffloadHelp =
     "folder on a disk for what --memory does not hold (activations wherever that costs less; "
-    "frozen weights where nothing else fits) and --recompute offloads [TMPDIR, else /tmp; there "
+    "frozen weights, and masters and moments of --method full, where nothing else fits) and "
+    "--recompute offloads [TMPDIR, else /tmp; there "
     "activations take up to a fifth of the memory besides --memory, more where nothing else fits]";
 
 constexpr const char* kStepsGroup = "Steps and learning rate";

@@ -23,9 +23,15 @@ class OffloadSpace {
   [[nodiscard]] Scratch& scratch() { return scratch_; }
   [[nodiscard]] const std::string& folder() const { return files_.folder(); }
   // Space for a pass. What moves may still be under way for the last one.
-  void book(int64_t bytes) {
+  void book(int64_t bytes) { book(scratch_, bytes); }
+  // Of a pass that is in flight while others run: a scratch of its own in files of the same folder,
+  // from which this one takes while it holds (Scratch::Hold).
+  [[nodiscard]] std::unique_ptr<Scratch> make_scratch() {
+    return std::make_unique<Scratch>(files_);
+  }
+  void book(Scratch& scratch, int64_t bytes) {
     queue_->wait();
-    scratch_.reserve(bytes);
+    scratch.reserve(bytes);
   }
   [[nodiscard]] PageQueue& queue() { return *queue_; }
 

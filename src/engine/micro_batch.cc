@@ -86,13 +86,18 @@ void MicroBatch::give_losses(const api::Batch& batch, api::BatchResult& result) 
       result.sequences[s].top_logprobs.assign(top_logprobs_.begin() + first_token,
                                               top_logprobs_.begin() + static_cast<int64_t>(row));
     }
-    if (!indexer_losses_.empty()) {
-      result.sequences[s].indexer_losses.assign(
-          indexer_losses_.begin() + first_token,
-          indexer_losses_.begin() + static_cast<int64_t>(row));
-    }
     if (mtp_losses_.empty()) continue;
     result.sequences[s].mtp_losses.assign(mtp_losses_.begin() + begin, mtp_losses_.begin() + end);
+  }
+}
+
+void MicroBatch::give_indexer_losses(const api::Batch& batch, api::BatchResult& result) const {
+  if (indexer_losses_.empty()) return;
+  auto next = indexer_losses_.begin();
+  for (size_t s = first_; s < last_; ++s) {
+    const auto end = next + std::ssize(batch.sequences[s].datum->tokens);
+    result.sequences[s].indexer_losses.assign(next, end);
+    next = end;
   }
 }
 

@@ -4,6 +4,7 @@
 // a warm step allocates nothing. Engine thread only.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "api/batch.h"
@@ -21,8 +22,12 @@ class MicroBatch {
   // Of all targets, sequence by sequence; what a pass wrote.
   [[nodiscard]] std::vector<float>& logprobs() { return logprobs_; }
   [[nodiscard]] std::vector<float>& losses() { return losses_; }
-  // Into the results of the sequences laid out.
+  // Of each token, a sum over the layers that have run; empty where indexers do not train.
+  [[nodiscard]] std::span<float> indexer_losses() { return indexer_losses_; }
+  // Into the results of the sequences laid out: what the model's end gives, and what is a sum over
+  // all its layers.
   void give_losses(const api::Batch& batch, api::BatchResult& result) const;
+  void give_indexer_losses(const api::Batch& batch, api::BatchResult& result) const;
   // Tells the adapters, or the base parameters, that have gradients now.
   void note_gradients(Engine& engine, const api::Batch& batch) const;
 

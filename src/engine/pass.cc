@@ -167,6 +167,7 @@ int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work,
   Scratch borders = Scratch::counting(Scratch::Counted::kBorders);
   Scratch copies = Scratch::counting(Scratch::Counted::kDeferred);
   model::DeferredProducts deferred(copies);
+  const Scratch::Mark files_mark(counter.file_scratch());
   StagePass pass(counter, engine, work, state);
   const bool ends = engine.model().weights->ends();
   const DType dtype = engine.model().weights->compute_dtype();

@@ -179,9 +179,8 @@ api::AdapterSlot Runner::load_adapter(const std::string& dir) {
 }
 
 api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
-  // Its losses stay with their layers, and the likeliest tokens with the last stage: commands
-  // refuse both.
-  CHECK(plan_.num_stages() == 1 || (batch.indexer_weight == 0.0f && !batch.want_top));
+  // The likeliest tokens stay with the last stage: commands refuse it.
+  CHECK(plan_.num_stages() == 1 || !batch.want_top);
   const Ending ending{runners_};
   turn_away_weights();  // of what was run besides batches
   api::BatchResult result;
@@ -204,8 +203,7 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
     for (const auto& chain : chains_) chain->finish();
   }
   turn_away_weights();
-  if (is_dealt && batch.want_loss) exchange_losses(batch, result);
-  if (batch.want_loss) share_losses(batch, result);
+  if (batch.want_loss) spread_losses(batch, result);
   gather_results(batch, sink);
   for (const api::SequenceResult& sequence : result.sequences) {
     for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);

@@ -102,9 +102,16 @@ class Runner {
   // After masters were overwritten: each owner's are what products read, on every rank.
   void refresh_base();
 
+  // Of a batch: what the last stage gives, and the sums over layers that backwards end in the
+  // first.
+  enum class LossLists : uint8_t { kOfEnd, kOfIndexers };
+
  private:
   std::unique_ptr<model::LoraAdapter> make_whole_adapter(const model::LoraAdapter& own);
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
+  [[nodiscard]] int stage_with(LossLists lists) const {
+    return lists == LossLists::kOfIndexers ? 0 : plan_.num_stages() - 1;
+  }
   // Null where it is another rank's.
   [[nodiscard]] StageRunner* stage_here(int stage);
   [[nodiscard]] int stage_of_parameter(size_t index);
@@ -118,16 +125,19 @@ class Runner {
   // Of a batch whose micro-batches are dealt out: which rank has which.
   void deal(const api::Batch& batch);
   template <typename Body>
-  void for_dealt(const api::Batch& batch, int rank, api::BatchResult& result, Body body);
-  void send_losses(Comm& comm, int64_t tag, const api::Batch& batch, api::BatchResult& result,
-                   int dealt_to);
-  void receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch,
+  void for_dealt(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
+                 Body body);
+  void send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossLists lists,
+                   api::BatchResult& result, int dealt_to);
+  void receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch, LossLists lists,
                       api::BatchResult& result, int dealt_to);
-  // From each of the ranks that have the last stage to the others of them.
-  void exchange_losses(const api::Batch& batch, api::BatchResult& result);
+  // From each of the ranks that have the lists' stage to the others of them.
+  void exchange_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result);
   void sum_loads();
-  // From the last stage to every rank of a pipeline.
-  void share_losses(const api::Batch& batch, api::BatchResult& result);
+  // From that stage to every rank of a pipeline.
+  void share_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result);
+  // All lists to all ranks.
+  void spread_losses(const api::Batch& batch, api::BatchResult& result);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
   // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
   // be scratch of this rank's first stage.

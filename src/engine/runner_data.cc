@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Runner does where ranks deal micro-batches out among themselves: who has which, and what
-// each tells the others of its own besides gradients (pipeline/gradient_chain.h). Losses go from a
-// pipeline's last stage to its others in the same way.
+// each tells the others of its own besides gradients (pipeline/gradient_chain.h). Losses go from
+// the stage of a pipeline that has them to its others in the same way.
 #include <algorithm>
 
 #include "base/check.h"
@@ -10,17 +10,23 @@
 namespace strata::engine {
 namespace {
 
+using Lists = Runner::LossLists;
+
 // Each list that a pass gives of a sequence, and how many values it has.
 template <typename Body>
-void for_each_list(const api::Batch& batch, size_t s, api::SequenceResult& of, Body body) {
+void for_each_list(const api::Batch& batch, size_t s, Lists lists, api::SequenceResult& of,
+                   Body body) {
   const api::Sequence& sequence = batch.sequences[s];
   const size_t tokens = sequence.datum->tokens.size();
   const size_t targets = tokens * static_cast<size_t>(sequence.datum->targets_per_token());
   const bool backward = sequence.gradients && batch.gradients != api::Gradients::kNone;
+  if (lists == Lists::kOfIndexers) {
+    if (backward) body(of.indexer_losses, tokens);
+    return;
+  }
   body(of.logprobs, targets);
   body(of.losses, targets);
   if (batch.mtp_weight > 0.0f) body(of.mtp_losses, targets);
-  if (batch.indexer_weight > 0.0f && backward) body(of.indexer_losses, tokens);
   if (batch.want_top) body(of.top_logprobs, tokens);
 }
 
@@ -49,16 +55,18 @@ void Runner::deal(const api::Batch& batch) {
 
 // Of the sequences that a rank was dealt; of all: -1.
 template <typename Body>
-void Runner::for_dealt(const api::Batch& batch, int rank, api::BatchResult& result, Body body) {
+void Runner::for_dealt(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
+                       Body body) {
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    if (rank < 0 || of_sequences_[s] == rank) for_each_list(batch, s, result.sequences[s], body);
+    if (rank < 0 || of_sequences_[s] == rank)
+      for_each_list(batch, s, lists, result.sequences[s], body);
   }
 }
 
-void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, api::BatchResult& result,
-                         int dealt_to) {
+void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossLists lists,
+                         api::BatchResult& result, int dealt_to) {
   shared_.clear();
-  for_dealt(batch, dealt_to, result, [&](const std::vector<float>& values, size_t count) {
+  for_dealt(batch, lists, dealt_to, result, [&](const std::vector<float>& values, size_t count) {
     CHECK(values.size() == count, values.size(), count);
     shared_.insert(shared_.end(), values.begin(), values.end());
   });
@@ -69,32 +77,41 @@ void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, api::
 }
 
 void Runner::receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch,
-                            api::BatchResult& result, int dealt_to) {
+                            LossLists lists, api::BatchResult& result, int dealt_to) {
   size_t total = 0;
-  for_dealt(batch, dealt_to, result, [&](std::vector<float>&, size_t count) { total += count; });
+  for_dealt(batch, lists, dealt_to, result,
+            [&](std::vector<float>&, size_t count) { total += count; });
   shared_.resize(total);
   comm.receive_bytes(from, tag, shared_.data(), static_cast<int64_t>(total * sizeof(float)));
   auto next = shared_.begin();
-  for_dealt(batch, dealt_to, result, [&](std::vector<float>& values, size_t count) {
+  for_dealt(batch, lists, dealt_to, result, [&](std::vector<float>& values, size_t count) {
     values.assign(next, next + static_cast<int64_t>(count));
     next += static_cast<int64_t>(count);
   });
 }
 
-void Runner::exchange_losses(const api::Batch& batch, api::BatchResult& result) {
-  if (stage_here(plan_.num_stages() - 1) == nullptr) return;
-  send_losses(*data_, kLossTag, batch, result, data_->rank());
+void Runner::exchange_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {
+  if (stage_here(stage_with(lists)) == nullptr) return;
+  send_losses(*data_, kLossTag, batch, lists, result, data_->rank());
   for (int rank = 0; rank < data_->size(); ++rank) {
-    if (rank != data_->rank()) receive_losses(*data_, rank, kLossTag, batch, result, rank);
+    if (rank != data_->rank()) receive_losses(*data_, rank, kLossTag, batch, lists, result, rank);
   }
 }
 
-void Runner::share_losses(const api::Batch& batch, api::BatchResult& result) {
-  const int owner = rank_of(plan_.num_stages() - 1);
+void Runner::share_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {
+  const int owner = rank_of(stage_with(lists));
   if (comm_.size() == 1) return;
   if (comm_.rank() != owner)
-    return receive_losses(comm_, owner, plan_.gather_tag(), batch, result, -1);
-  send_losses(comm_, plan_.gather_tag(), batch, result, -1);
+    return receive_losses(comm_, owner, plan_.gather_tag(), batch, lists, result, -1);
+  send_losses(comm_, plan_.gather_tag(), batch, lists, result, -1);
+}
+
+void Runner::spread_losses(const api::Batch& batch, api::BatchResult& result) {
+  for (const LossLists lists : {LossLists::kOfEnd, LossLists::kOfIndexers}) {
+    if (lists == LossLists::kOfIndexers && batch.indexer_weight == 0.0f) continue;
+    if (round_.num_dealt > 1) exchange_losses(batch, lists, result);
+    share_losses(batch, lists, result);
+  }
 }
 
 // What others ask for is sent when all are here, so that it counts for the batch that took it.

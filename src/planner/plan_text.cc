@@ -61,6 +61,10 @@ std::string file_text(const engine::RunPlan& plan, const std::string& folder) {
         plan.pipeline.is_whole() ? fmt::format("of {:.3g} passes a step", plan.num_passes)
                                  : "micro-batch"));
   }
+  if (plan.memory.state_file_bytes > 0) {
+    parts.push_back(fmt::format("masters and moments {}, which a step reads and writes",
+                                report::format_bytes(plan.memory.state_file_bytes)));
+  }
   if (plan.memory.activation_file_bytes > 0) {
     parts.push_back(fmt::format("activations {}, which a pass writes and reads",
                                 report::format_bytes(plan.memory.activation_file_bytes)));

@@ -257,7 +257,7 @@ class ServePlanner {
             longest_datum(*model.stages[i], model.plan != nullptr, plan_.pass.pass_tokens,
                           bytes + own_share, run_.max_rank, expert_rank_);
         of_model.tokens = std::min(of_model.tokens, longest.tokens);
-        of_model.file_bytes = std::max(of_model.file_bytes, longest.file_bytes);
+        of_model.file_bytes += longest.file_bytes;
         const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
         plan_.stages.push_back({.pass_bytes = bytes + more});
         passes_ += more * count;

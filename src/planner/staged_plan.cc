@@ -30,17 +30,13 @@ double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-// What a run in stages cannot do yet.
-void check(const engine::PlanShape& pass) {
-  if (pass.num_sampled > 0) {
-    throw Error(ErrorCode::kUnsupported,
-                "--sample and --stages: a model in stages does not sample yet; give one");
-  }
-  if (pass.indexer_loss) {
-    throw Error(ErrorCode::kUnsupported,
-                "--indexer-loss and --stages: losses of layers in several stages are not added "
-                "up yet; give one");
-  }
+// A sample has pages of one stage on each rank.
+void check(const TrainRun& run) {
+  const engine::PipelinePlan& told = run.division.told;
+  if (run.shape.pass.num_sampled == 0 || told.num_stages() == told.num_ranks()) return;
+  throw Error(ErrorCode::kUnsupported,
+              "--sample and --chunks: ranks that have several stages each do not sample yet; give "
+              "one");
 }
 
 // Plans on engines of the stages and of the whole.
@@ -65,8 +61,24 @@ class StagedPlanner {
     return finish(one, fitter, work, fitter.count(one.stages.regions, run_.recompute));
   }
 
-  // Whatever is tried is tried for any memory, so that more of it never plans more time.
   [[nodiscard]] engine::RunPlan within(const Budget& memory) {
+    for (const bool any_files : {false, true}) {
+      if (std::optional<engine::RunPlan> best = within(memory, any_files)) return *std::move(best);
+    }
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--memory {}: the stages of all ranks take {} at least, with {} micro-batches "
+                    "of up to {} tokens that recompute all they can{}; give that much, drop "
+                    "longer examples with --max-length, or take a smaller --rank or --batch-tokens",
+                    memory.text, report::format_bytes(least_), least_number_, least_tokens_,
+                    shape_.pass.train_base ? ", masters and moments in a file"
+                                           : " and the frozen weights in a file"));
+  }
+
+ private:
+  // Whatever is tried is tried for any memory, so that more of it never plans more time.
+  // `any_files`: also activations in files beyond the space for them.
+  [[nodiscard]] std::optional<engine::RunPlan> within(const Budget& memory, bool any_files) {
     std::optional<engine::RunPlan> best;
     double best_time = std::numeric_limits<double>::max();
     for (const LongestPass& longest : numbers()) {
@@ -74,11 +86,14 @@ class StagedPlanner {
       engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price);
       const int64_t others = besides_stages(one).total();
       for (const bool in_files : {false, true}) {
-        if (in_files && shape_.pass.train_base) break;  // masters are stepped in memory
         const StepWork work = work_of_step(one, fitter, in_files);
         if (one.time_of(fitter.least_cost(work.as_told())) >= best_time) continue;
         std::optional<engine::StagesChoice> choice =
-            fitter.fit(run_.division.regions, work.as_told(), memory.bytes - others);
+            fitter.fit(run_.division.regions, work.as_told(), memory.bytes - others,
+                       [&](const engine::StagesChoice& tried) {
+                         return any_files ||
+                                shape_.file_space.holds(tried.file_bytes(), others + tried.bytes());
+                       });
         if (others + fitter.least() < least_) {
           least_ = others + fitter.least();
           least_tokens_ = one.pass.pass_tokens;
@@ -91,17 +106,9 @@ class StagedPlanner {
         best_time = time;
       }
     }
-    if (best) return *std::move(best);
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--memory {}: the stages of all ranks take {} at least, with {} micro-batches "
-                    "of up to {} tokens that recompute all they can{}; give that much, drop "
-                    "longer examples with --max-length, or take a smaller --rank or --batch-tokens",
-                    memory.text, report::format_bytes(least_), least_number_, least_tokens_,
-                    shape_.pass.train_base ? "" : " and the frozen weights in a file"));
+    return best;
   }
 
- private:
   // A number of micro-batches.
   struct Try {
     engine::PipelinePlan stages;
@@ -192,9 +199,14 @@ class StagedPlanner {
     for (size_t stage = 0; stage < run_.stages.size(); ++stage) {
       const double read =
           number * static_cast<double>(run_.stages[stage]->model().weights->num_bytes());
+      double moved = engine::kFileReads * read;
+      if (shape_.pass.train_base) {
+        moved = engine::kStateMoves *
+                static_cast<double>(run_.stages[stage]->base_trainer().state_bytes());
+      }
       const engine::Work own = {.flops = step.flops * shares_[stage],
                                 .bytes = others * shares_[stage] + engine::kWeightReads * read,
-                                .file_bytes = in_files ? engine::kFileReads * read : 0.0};
+                                .file_bytes = in_files ? moved : 0.0};
       work.of_stages.push_back(1.0 / one.num_passes * own);
     }
     return work;
@@ -229,7 +241,8 @@ class StagedPlanner {
                             .schedule = run_.division.schedule,
                             .micro_tokens = shape_.micro_tokens,
                             .pass = one.pass,
-                            .weights_in_files = work.in_files,
+                            .weights_in_files = work.in_files && !shape_.pass.train_base,
+                            .state_in_files = work.in_files && shape_.pass.train_base,
                             .num_passes = one.num_passes};
     plan.pipeline.regions = choice.regions;
     const auto of_stages = [&](auto bytes_of) {
@@ -249,9 +262,13 @@ class StagedPlanner {
     add("between stages", [](const Stage& s) { return s.waiting_bytes() + s.message_bytes; });
     add("lists", [](const Stage& s) { return s.list_bytes; });
     add("step", [](const Stage& s) { return s.step_bytes; });
+    if (shape_.pass.num_sampled > 0) add("kv cache", [](const Stage& s) { return s.cache_bytes; });
     for (const engine::PlanItem& item : besides_stages(one).items)
       plan.memory.items.push_back(item);
     plan.memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });
+    plan.memory.state_file_bytes = of_stages([](const Stage& s) { return s.state_file_bytes; });
+    plan.memory.activation_file_bytes =
+        of_stages([](const Stage& s) { return s.activation_file_bytes(); });
     const std::vector<engine::Work> again = fitter.again(choice.regions, choice.recompute);
     plan.work.resize(static_cast<size_t>(one.stages.num_ranks()));
     engine::Work even;
@@ -277,7 +294,7 @@ class StagedPlanner {
 }  // namespace
 
 engine::RunPlan plan_staged(const TrainRun& run) {
-  check(run.shape.pass);
+  check(run);
   StagedPlanner planner(run);
   return run.memory ? planner.within(*run.memory) : planner.as_told();
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -43,7 +45,8 @@ int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
 
 // The one stage of a model that nothing divides.
 engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
-  engine::StagePlan stage = {.file_bytes = memory.file_bytes};
+  engine::StagePlan stage = {.file_bytes = memory.file_bytes,
+                             .state_file_bytes = memory.state_file_bytes};
   for (const auto& [name, bytes] : memory.items) {
     if (name == "weights") stage.weight_bytes = bytes;
     if (name == "adapters" || name == "base training") stage.training_bytes += bytes;
@@ -51,6 +54,7 @@ engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
     if (name == "positions") stage.list_bytes = bytes;
     if (name == "gradients on their way") stage.message_bytes = bytes;
     if (name == "step") stage.step_bytes = bytes;
+    if (name == "kv cache" || name == "states") stage.cache_bytes += bytes;
   }
   return stage;
 }
@@ -62,14 +66,32 @@ engine::RunPlan plan_passes(const TrainRun& run, const model::Recompute& recompu
                   engine::describe_recompute(run.whole, pass_of(run.shape, tokens), recompute));
 }
 
+// What passes of each length can keep of their activations, which depends neither on a memory nor
+// on what else is in files: each is counted once.
+class PassChoices {
+ public:
+  engine::RecomputePlanner& of(const TrainRun& run, int64_t limit, bool offloads) {
+    std::unique_ptr<engine::RecomputePlanner>& own = planners_[{limit, offloads}];
+    if (!own) {
+      own = std::make_unique<engine::RecomputePlanner>(run.whole, pass_of(run.shape, limit),
+                                                       offloads, run.shape.price);
+    }
+    return *own;
+  }
+
+ private:
+  std::map<std::pair<int64_t, bool>, std::unique_ptr<engine::RecomputePlanner>> planners_;
+};
+
 // The plan that costs the least of those that a memory holds; or what is missing.
 class Fit {
  public:
   // `any_files`: also activations in files beyond the space for them.
-  Fit(const TrainRun& run, bool any_files)
+  Fit(const TrainRun& run, PassChoices& choices, bool any_files)
       : run_(run),
         engine_(run.whole),
         shape_(run.shape),
+        choices_(choices),
         budget_(run.memory->bytes),
         any_files_(any_files) {
     for (const int64_t limit : pass_limits(shape_)) {
@@ -88,7 +110,7 @@ class Fit {
  private:
   void try_passes(int64_t limit, bool offloads) {
     const engine::PlanShape pass = pass_of(shape_, limit);
-    engine::RecomputePlanner planner(engine_, pass, offloads, shape_.price);
+    engine::RecomputePlanner& planner = choices_.of(run_, limit, offloads);
     const int64_t evaluated = evaluation_bytes(engine_, shape_, limit);
     const auto total = [&](int64_t bytes, int64_t file_bytes) {
       return engine::plan_memory(engine_, pass, std::max(bytes, evaluated), file_bytes).total();
@@ -114,6 +136,7 @@ class Fit {
   const TrainRun& run_;
   engine::Engine& engine_;
   const RunShape& shape_;
+  PassChoices& choices_;
   const int64_t budget_;
   const bool any_files_;
   std::optional<engine::RunPlan> best_;
@@ -121,24 +144,29 @@ class Fit {
   int64_t besides_ = 0, least_tokens_ = 0, least_ = 0;
 };
 
-// Whether the frozen weights had best lie in a file: the memory holds the run only so, or costs
-// less.
-bool needs_files(const TrainRun& run) {
+// With the frozen weights in a file, or where all parameters train masters and moments.
+TrainRun in_files_of(TrainRun run) {
+  (run.shape.pass.train_base ? run.shape.pass.state_in_files : run.shape.pass.weights_in_files) =
+      true;
+  return run;
+}
+
+// Whether they had best be there: the memory holds the run only so, or costs less.
+bool needs_files(const TrainRun& run, PassChoices& choices) {
   const RunShape& shape = run.shape;
-  if (shape.pass.train_base || run.is_loaded) return false;
-  TrainRun in_files = run;
-  in_files.shape.pass.weights_in_files = true;
+  if (run.is_loaded) return false;
+  const TrainRun in_files = in_files_of(run);
   // Of the longest passes that keep all.
   const double least_cost =
       shape.price.of(plan_passes(in_files, model::Recompute::kNone).work.front());
   for (const bool any_files : {false, true}) {
-    const Fit in_memory(run, any_files);
+    const Fit in_memory(run, choices, any_files);
     if (!any_files && shape.file_space.most == 0) {
       if (in_memory.has()) return false;
       continue;  // files are a last resort
     }
     if (in_memory.cost() <= least_cost) return false;
-    const Fit weights(in_files, any_files);
+    const Fit weights(in_files, choices, any_files);
     if (in_memory.has() || weights.has()) return weights.cost() < in_memory.cost();
   }
   return true;
@@ -159,13 +187,14 @@ engine::RunPlan plan_within(TrainRun run) {
   // Of several ranks none has anything in files.
   const bool in_memory = run.division.told.data > 1;
   if (in_memory) run.shape.file_space = {};
-  if (!in_memory && needs_files(run)) run.shape.pass.weights_in_files = true;
-  Fit fit(run, /*any_files=*/false);
+  PassChoices choices;
+  const TrainRun chosen = !in_memory && needs_files(run, choices) ? in_files_of(run) : run;
+  Fit fit(chosen, choices, /*any_files=*/false);
   if (fit.has()) return fit.take();
-  if (in_memory) fail(run, fit);
-  Fit in_files(run, /*any_files=*/true);
+  if (in_memory) fail(chosen, fit);
+  Fit in_files(chosen, choices, /*any_files=*/true);
   if (in_files.has()) return in_files.take();
-  fail(run, in_files);
+  fail(chosen, in_files);
 }
 
 }  // namespace
@@ -183,7 +212,8 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
                           .micro_tokens = micro_tokens,
                           .pass = pass_of(shape, micro_tokens),
                           .recompute = std::move(recompute),
-                          .weights_in_files = weights_in_files(run)};
+                          .weights_in_files = weights_in_files(run),
+                          .state_in_files = shape.pass.state_in_files};
   if (plan.pipeline.layers.empty())
     plan.pipeline = engine::make_whole_plan(run.whole.config().num_layers());
   plan.pass.recompute = plan.recompute.recompute;
@@ -196,15 +226,16 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
       std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
   plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
   plan.stages.push_back(stage_of(plan.memory));
-  const engine::Work work = engine::step_work(*run.whole.model().weights,
-                                              {.lengths = shape.lengths,
-                                               .modules = shape.pass.modules,
-                                               .indexer_loss = shape.pass.indexer_loss},
-                                              {.tokens = static_cast<double>(shape.step_tokens),
-                                               .number = plan.num_passes,
-                                               .pass_tokens = plan.pass.pass_tokens,
-                                               .weights_in_files = plan.weights_in_files},
-                                              plan.recompute);
+  engine::Work work = engine::step_work(*run.whole.model().weights,
+                                        {.lengths = shape.lengths,
+                                         .modules = shape.pass.modules,
+                                         .indexer_loss = shape.pass.indexer_loss},
+                                        {.tokens = static_cast<double>(shape.step_tokens),
+                                         .number = plan.num_passes,
+                                         .pass_tokens = plan.pass.pass_tokens,
+                                         .weights_in_files = plan.weights_in_files},
+                                        plan.recompute);
+  work.file_bytes += engine::kStateMoves * static_cast<double>(plan.memory.state_file_bytes);
   plan.work.push_back(1.0 / plan.pipeline.data * work);
   return plan;
 }

@@ -239,7 +239,9 @@ void BaseTrainer::allocate_steps() {
     if (!is_muons(index)) num_second += ownership_.num_values(share_.owner, index);
   }
   const int64_t bytes = Arena::aligned(num_owned_ * dtype_bytes(DType::kF32));
-  step_memory_ = Memory(allocator_, 2 * bytes + num_second * dtype_bytes(DType::kF32));
+  if (!how_.folder.empty()) files_ = std::make_unique<FileAllocator>(how_.folder);
+  step_memory_ =
+      Memory(files_ ? *files_ : allocator_, 2 * bytes + num_second * dtype_bytes(DType::kF32));
   char* base = static_cast<char*>(step_memory_.data());
   params_ = TensorView(base, DType::kF32, {num_owned_});
   m_ = TensorView(base + bytes, DType::kF32, {num_owned_});
@@ -266,7 +268,7 @@ void BaseTrainer::allocate_loads() {
 }
 
 int64_t BaseTrainer::num_bytes() const {
-  int64_t bytes = (3 * num_owned_ + num_second_moments()) * dtype_bytes(DType::kF32);
+  int64_t bytes = state_bytes() + num_owned_ * dtype_bytes(DType::kF32);
   for (const Memory& memory : second_memory_) bytes += memory.size();
   return bytes + working_memory_.size();
 }
@@ -303,6 +305,11 @@ double BaseTrainer::add_squares(Backend& backend, size_t index, double sum) cons
   return ops::add_squares(backend, owned_gradients_[index], sum);
 }
 
+struct BaseTrainer::StepArgs {
+  ops::AdamWArgs adamw;
+  MuonArgs muon;
+};
+
 api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
                                   const api::AdamW& adamw, double norm) {
   CHECK(steps_enabled_);
@@ -311,14 +318,22 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
     throw_not_finite(norm);
   }
   ++num_steps;
-  if (how_.muon) {
-    step_each(backend, adamw, norm);
+  const ops::AdamWArgs args = adamw_args(adamw, norm, num_steps);
+  const StepArgs each = {.adamw = args,
+                         .muon = {.lr = adamw.lr,
+                                  .momentum = how_.muon_momentum,
+                                  .weight_decay = adamw.weight_decay,
+                                  .grad_scale = args.grad_scale}};
+  if (in_files()) {
+    step_in_files(backend, weights, each);
+  } else if (how_.muon) {
+    for (size_t index = 0; index < masters_.size(); ++index) step_parameter(backend, each, index);
   } else {
-    ops::adamw(backend, adamw_args(adamw, norm, num_steps), grads_, params_, m_, v_);
+    ops::adamw(backend, args, grads_, params_, m_, v_);
   }
   balance_routers(backend);
   zero_gradients(backend);
-  if (weights.shards() == nullptr) refresh(backend, weights);
+  if (weights.shards() == nullptr && !in_files()) refresh(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
 }
 
@@ -344,22 +359,35 @@ void BaseTrainer::balance_routers(Backend& backend) {
   }
 }
 
-void BaseTrainer::step_each(Backend& backend, const api::AdamW& adamw, double norm) {
-  const ops::AdamWArgs args = adamw_args(adamw, norm, num_steps);
-  const MuonArgs muon_args = {.lr = adamw.lr,
-                              .momentum = how_.muon_momentum,
-                              .weight_decay = adamw.weight_decay,
-                              .grad_scale = args.grad_scale};
+void BaseTrainer::step_parameter(Backend& backend, const StepArgs& args, size_t index) {
+  const TensorView& p = masters_[index];
+  if (p.empty()) return;
+  if (is_muons(index)) return step_muon(backend, args.muon, index);
+  const Shape flat = {p.shape.num_elements()};
+  ops::adamw(backend, args.adamw, owned_gradients_[index].reshape(flat), p.reshape(flat),
+             firsts_[index].reshape(flat), seconds_[index].reshape(flat));
+}
+
+std::vector<PageRange> BaseTrainer::pages_of(size_t index) const {
+  std::vector<PageRange> pages;
+  for (const TensorView& state : {masters_[index], firsts_[index], seconds_[index]}) {
+    if (!state.empty()) pages.push_back({state.data, state.num_bytes()});
+  }
+  return pages;
+}
+
+// A parameter's state is read while the one before it is stepped, and is there when products' copy
+// of it is written; then it leaves.
+void BaseTrainer::step_in_files(Backend& backend, model::ModelWeights& weights,
+                                const StepArgs& args) {
+  if (!queue_) queue_ = backend.page_queue("masters' files", *files_);
   for (size_t index = 0; index < masters_.size(); ++index) {
-    const TensorView& p = masters_[index];
-    if (p.empty()) continue;
-    if (is_muons(index)) {
-      step_muon(backend, muon_args, index);
-      continue;
-    }
-    const Shape flat = {p.shape.num_elements()};
-    ops::adamw(backend, args, owned_gradients_[index].reshape(flat), p.reshape(flat),
-               firsts_[index].reshape(flat), seconds_[index].reshape(flat));
+    if (index + 1 < masters_.size()) queue_->read_ahead(pages_of(index + 1));
+    if (masters_[index].empty()) continue;
+    step_parameter(backend, args, index);
+    if (weights.shards() == nullptr)
+      weights.write(backend, index, own_rows(index).first, masters_[index]);
+    queue_->write_behind(pages_of(index));
   }
 }
 

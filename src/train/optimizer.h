@@ -4,11 +4,15 @@
 // back to zero, compute copies refreshed. A step without an accumulated gradient is a no-op:
 // weights, moments and step count stay, and the result says so. Engine thread only.
 #pragma once
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "api/batch.h"
 #include "backend/backend.h"
+#include "backend/file_memory.h"
+#include "backend/page_queue.h"
 #include "base/function_ref.h"
 #include "model/adapter/lora.h"
 #include "model/pass/pass.h"
@@ -38,6 +42,8 @@ struct BaseStep {
   // Not 0: behind the step routers' biases follow the loads of their experts, in all passes since
   // the last step (ops/router.h, balance_bias).
   double router_bias_rate = 0.0;
+  // Of files that masters and moments are in, which a step reads and writes once; empty: memory.
+  std::string folder = {};
 };
 
 // Who owns what of the parameters that `is_held` says, each matrix that Muon steps as a whole.
@@ -119,8 +125,13 @@ class BaseTrainer {
   [[nodiscard]] int64_t num_second_moments() const {
     return steps_enabled_ ? v_.shape.num_elements() : num_owned_;
   }
-  // What it takes, or will once it steps.
+  // What it takes, or will once it steps; and of that masters and moments.
   [[nodiscard]] int64_t num_bytes() const;
+  [[nodiscard]] int64_t state_bytes() const {
+    return (2 * num_owned_ + num_second_moments()) * dtype_bytes(DType::kF32);
+  }
+  // These are in files.
+  [[nodiscard]] bool in_files() const { return files_ != nullptr; }
 
   // Of weights that ranks divide (model/weights/weight_shards.h) masters alone move.
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
@@ -154,7 +165,10 @@ class BaseTrainer {
   [[nodiscard]] bool follows_loads(size_t index) const;
   [[nodiscard]] int64_t muon_rows(size_t index) const;
   void balance_routers(Backend& backend);
-  void step_each(Backend& backend, const api::AdamW& adamw, double norm);
+  struct StepArgs;
+  void step_parameter(Backend& backend, const StepArgs& args, size_t index);
+  void step_in_files(Backend& backend, model::ModelWeights& weights, const StepArgs& args);
+  [[nodiscard]] std::vector<PageRange> pages_of(size_t index) const;
   void step_muon(Backend& backend, const MuonArgs& args, size_t index);
 
   Allocator& allocator_;
@@ -164,6 +178,7 @@ class BaseTrainer {
   int64_t num_owned_ = 0;
   bool steps_enabled_ = false;
   BaseStep how_;
+  std::unique_ptr<FileAllocator> files_;
   Memory grad_memory_, step_memory_;
   std::vector<Memory> second_memory_;  // of second uses' gradients
   Memory working_memory_;              // of several owners
@@ -173,6 +188,7 @@ class BaseTrainer {
   size_t first_second_use_ = 0;           // among them
   std::vector<TensorView*> second_uses_;  // in gradients_
   model::BaseGradients gradients_;
+  std::unique_ptr<PageQueue> queue_;  // of files_; last: it moves what the others own
 };
 
 }  // namespace strata::train

@@ -310,6 +310,28 @@ TEST_F(DataCommands, SamplesAndEventsChangeNoBit) {
   EXPECT_EQ(lines_of(alone.out + "/samples.jsonl"), 3);
 }
 
+TEST_F(DataCommands, StagesSampleTogether) {
+  const auto options_of = [&](const std::string& out, int stages) {
+    TrainOptions o = options(out);
+    o.model = deep_model(4);
+    o.steps = 4;
+    o.eval_every = 2;
+    o.samples = {"What is 3 plus 1?", "Hello"};
+    o.stages.stages = o.stages.microbatches = stages;
+    return o;
+  };
+  for (const int stages : {1, 2, 3}) {
+    const TrainOptions o = options_of(std::to_string(stages), stages);
+    ASSERT_EQ(run_train(o), 0);
+    EXPECT_EQ(lines_of(o.out + "/samples.jsonl"), 6);
+    EXPECT_EQ(content(o.out + "/samples.jsonl"), content(root_ + "/1/samples.jsonl"));
+  }
+  TrainOptions chunks = options_of("chunks", 2);
+  chunks.stages.chunks = 2;
+  chunks.stages.schedule = "circular";
+  EXPECT_THAT(fault(chunks), HasSubstr("--sample and --chunks: ranks that have several stages"));
+}
+
 TEST_F(DataCommands, ARunStartsFromAnAdapter) {
   TrainOptions o = options("first");
   o.steps = 5;

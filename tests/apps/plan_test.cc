@@ -357,12 +357,18 @@ TEST(Plan, ChoosesWhatStagesKeepWithinAMemory) {
               std::string::npos);
   }
   PlanOptions offloading = options_of_plan("qwen3");
-  offloading.stages.stages = 2;
+  offloading.stages = {.stages = 2, .schedule = "1f1b"};
+  offloading.tokens = "8x256";
+  offloading.schedule.microbatches = 2;
   offloading.recompute = "minimal_offloaded";
-  EXPECT_NE(fault(offloading).find("stages keep activations in memory alone"), std::string::npos);
-  offloading.recompute = "none";
   offloading.offload = testing::TempDir();
-  EXPECT_NE(fault(offloading).find("of stages only frozen weights lie in files"),
+  const int64_t most = plan(offloading).at("file_bytes").as_int64();
+  EXPECT_GT(most, 0);
+  offloading.schedule.microbatches = 4;  // a half of the tokens each, as many in flight
+  EXPECT_LT(plan(offloading).at("file_bytes").as_int64(), most);
+  offloading.recompute = "custom:query_proj=offload";
+  offloading.stages.recompute_iterations = "on";
+  EXPECT_NE(fault(offloading).find("keep or offload decoder_layer_input as well"),
             std::string::npos);
 }
 

@@ -52,7 +52,6 @@ TEST_F(ServeStartTest, WhatStagesCannotDoIsRefused) {
   };
   EXPECT_THAT(fault({"--stages", "2", "--speculate", "mtp"}),
               HasSubstr("--stages 2 and --speculate mtp"));
-  EXPECT_THAT(fault({"--stages", "2", "--offload", root_}), HasSubstr("--stages 2 and --offload"));
   EXPECT_THAT(fault({"--stages", "64"}), HasSubstr("--stages 64: 64 stages"));
   EXPECT_THAT(fault({"--stages", "0"}), HasSubstr("--stages"));
 }

@@ -68,6 +68,25 @@ TEST_F(TrainIndexerTest, AnAdapterHasTheIndexersModulesThen) {
   expect_trained(o.out, key);
 }
 
+TEST_F(TrainIndexerTest, StagesTrainThemToTheSameFiles) {
+  for (const char* method : {"lora", "full"}) {
+    const auto run = [&](const std::string& out, int stages) {
+      TrainOptions o = indexer_options(out.c_str(), 2.0);
+      o.method = method;
+      o.steps = 6;
+      o.stages.stages = stages;
+      o.stages.microbatches = stages == 1 ? 1 : 3;
+      EXPECT_EQ(run_train(o), 0);
+      return indexer_losses(out.c_str());
+    };
+    const std::string one = std::string(method) + "-1", two = std::string(method) + "-2";
+    const std::vector<double> losses = run(one, 1);
+    EXPECT_EQ(losses.size(), 6u);
+    EXPECT_EQ(run(two, 2), losses);
+    expect_same_files(one.c_str(), two.c_str(), {"trainer/optimizer.safetensors"});
+  }
+}
+
 TEST_F(TrainIndexerTest, WhatCannotTrainIsRefused) {
   TrainOptions o = options("out");
   o.indexer_loss = 1;
@@ -78,11 +97,6 @@ TEST_F(TrainIndexerTest, WhatCannotTrainIsRefused) {
   EXPECT_EQ(fault(o),
             "--indexer-loss: no module of an indexer trains; --targets: got 'o_a_proj', want "
             "all-linear, or q_b_proj, kv_proj, gate_proj or weights_proj among them");
-  o = indexer_options("out", 1);
-  o.stages.stages = 2;
-  EXPECT_EQ(fault(o),
-            "--indexer-loss and --stages: losses of layers in several stages are not added up yet; "
-            "give one");
   o = indexer_options("out", 0);
   o.targets = "weights_proj";
   EXPECT_NE(fault(o).find("no loss that trains it"), std::string::npos) << fault(o);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // strata train within a memory: plans, recompute, and weights and activations in files.
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cmath>
@@ -155,6 +156,45 @@ TEST_F(TrainTest, WeightsLargerThanTheMemoryLieInAFileAndChangeNoBit) {
   less.offload = testing::TempDir();
   EXPECT_NE(fault(less).find("--offload: the folder of what --memory does not hold"),
             std::string::npos);
+}
+
+// What steps all parameters is most of what a run takes.
+TEST_F(TrainTest, MastersAndMomentsInAFileChangeNoBit) {
+  for (const char* const optimizer : {"adamw", "muon"}) {
+    for (const int stages : {1, 2}) {
+      const std::string name = fmt::format("{}-{}", optimizer, stages);
+      SCOPED_TRACE(name);
+      TrainOptions one = options(name.c_str());
+      one.model = deep_model();
+      one.method = "full";
+      one.optimizer = optimizer;
+      one.steps = 3;
+      if (stages > 1) one.stages = {.stages = stages, .schedule = "1f1b", .microbatches = 2};
+      TrainOptions least = one;
+      least.recompute = "full";
+      TrainOptions less = run_and_move(one, name + "-less");
+      with_job(least, [&](TrainJob& job, const engine::RunPlan& plan) {
+        int64_t state = 0;
+        for (const auto& runner : job.pipeline().stages())
+          state += runner->engine().base_trainer().state_bytes();
+        if (job.is_first_rank()) less.memory = std::to_string(plan.memory.total() - state / 2);
+      });
+      with_job(less, [&](TrainJob& job, const engine::RunPlan& plan) {
+        EXPECT_TRUE(plan.state_in_files);
+        EXPECT_LE(plan.memory.total(), std::stoll(less.memory));
+        for (const auto& runner : job.pipeline().stages()) {
+          const train::BaseTrainer& trainer = runner->engine().base_trainer();
+          EXPECT_TRUE(trainer.in_files());
+          const engine::StagePlan& planned = plan.stages[static_cast<size_t>(runner->stage())];
+          EXPECT_EQ(planned.state_file_bytes, trainer.state_bytes());
+          EXPECT_EQ(planned.training_bytes, trainer.num_bytes() - trainer.state_bytes());
+        }
+      });
+      ASSERT_EQ(run_train(less), 0);
+      expect_same_files(name.c_str(), (name + "-less").c_str(),
+                        {"model.safetensors", "trainer/optimizer.safetensors"});
+    }
+  }
 }
 
 // Of files without names that this process has open: takes what the system keeps of them in memory.

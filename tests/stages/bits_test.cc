@@ -128,6 +128,29 @@ TEST(Stages, WeightGradientsApart) {
   }
 }
 
+// Micro-batches in flight have files of their own.
+TEST(Stages, ActivationsInFiles) {
+  for (const char* model : {"qwen3", "deepseek_v4_mtp", "qwen3_5_moe"}) {
+    for (const Kind kind : {Kind::k1f1b, Kind::kInterleaved, Kind::kZb1p}) {
+      const StagedCase c = {.model = model,
+                            .num_layers = 6,
+                            .parameters = kind == Kind::kZb1p,
+                            .num_ranks = kind == Kind::k1f1b ? 3 : 2,
+                            .num_chunks = kind == Kind::kInterleaved ? 2 : 1,
+                            .kind = kind,
+                            .offloads = true,
+                            .mtp = std::string(model) == "deepseek_v4_mtp"};
+      expect_same_bits(run_staged(c), run_whole(c));
+    }
+  }
+  // One stage whose micro-batches are in flight, and data ranks of two.
+  for (const int data : {1, 2}) {
+    const StagedCase c = {
+        .num_layers = 4, .num_ranks = data, .data = data, .kind = Kind::kGpipe, .offloads = true};
+    expect_same_bits(run_staged(c), run_whole(c));
+  }
+}
+
 // Its layer is the last stage's, with an embedding that the first one has too.
 TEST(Stages, MultiTokenPrediction) {
   for (const bool parameters : {false, true}) {
@@ -149,6 +172,27 @@ TEST(Stages, MultiTokenPrediction) {
         EXPECT_TRUE(whole.contains("trained mtp losses"));
         expect_same_bits(run_staged(c), whole);
       }
+    }
+  }
+}
+
+// Each stage adds its layers' losses to what the one behind it has, token by token.
+TEST(Stages, IndexerLosses) {
+  for (const bool parameters : {false, true}) {
+    for (const Kind kind : {Kind::k1f1b, Kind::kCircular, Kind::kZb1p}) {
+      const StagedCase c = {.model = "deepseek_v4_indexer",
+                            .num_layers = 6,
+                            .parameters = parameters,
+                            .dtype = parameters ? DType::kF32 : DType::kBF16,
+                            .num_ranks = kind == Kind::k1f1b ? 3 : 2,
+                            .num_chunks = kind == Kind::kCircular ? 2 : 1,
+                            .kind = kind,
+                            .num_microbatches = 4,
+                            .again = parameters ? Again::kNothing : Again::kLayers,
+                            .indexer_weight = 0.5f};
+      const Outcome whole = run_whole(c);
+      EXPECT_TRUE(whole.contains("trained indexer losses"));
+      expect_same_bits(run_staged(c), whole);
     }
   }
 }

@@ -99,6 +99,9 @@ TEST(Data, IndexerLosses) {
     const Outcome whole = run_whole(c);
     EXPECT_TRUE(whole.contains("trained indexer losses"));
     expect_same_bits(run_staged(c), whole);
+    c.num_layers = 4;
+    c.num_ranks = 2;
+    expect_same_bits(run_staged(c), run_whole(c));
   }
 }
 

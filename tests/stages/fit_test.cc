@@ -48,6 +48,9 @@ class Fitting {
   std::optional<StageFitter> fitter_;
 };
 
+constexpr auto kNoFiles = [](const StagesChoice&) { return false; };
+constexpr auto kFiles = [](const StagesChoice&) { return true; };
+
 StagedCase case_of(schedule::Kind kind) {
   return {.model = "llama2",
           .num_layers = 7,
@@ -64,18 +67,18 @@ TEST(StageFitter, FitsAndNeverWorksMoreWithMore) {
        {schedule::Kind::kGpipe, schedule::Kind::kCircular, schedule::Kind::k1f1b}) {
     Fitting fitting(case_of(kind), {});
     const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
-    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1));
+    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1, kNoFiles));
     const int64_t least = fitting->least();
     ASSERT_LT(least, most);
-    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), least - 1));
-    const auto leanest = fitting->fit(kAllowed, fitting.work(), least);
+    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), least - 1, kNoFiles));
+    const auto leanest = fitting->fit(kAllowed, fitting.work(), least, kNoFiles);
     ASSERT_TRUE(leanest);
     EXPECT_FALSE(leanest->regions.keeps_layer_inputs);
     double last = fitting->cost(*leanest, fitting.work());
     constexpr int kSteps = 12;
     for (int i = 1; i <= kSteps; ++i) {
       const int64_t bytes = least + (most - least) * i / kSteps;
-      const auto choice = fitting->fit(kAllowed, fitting.work(), bytes);
+      const auto choice = fitting->fit(kAllowed, fitting.work(), bytes, kNoFiles);
       ASSERT_TRUE(choice) << bytes;
       EXPECT_LE(choice->bytes(), bytes);
       const double cost = fitting->cost(*choice, fitting.work());
@@ -91,7 +94,8 @@ TEST(StageFitter, SparesTheBusiestRank) {
   Fitting fitting(case_of(schedule::Kind::kGpipe), {{.flops = 1e12}, {}});
   const int64_t full = fitting->count({}, model::Recompute::kFull).bytes();
   const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
-  const auto choice = fitting->fit(kAllowed, fitting.work(), (full + most) / 2 + (most - full) / 8);
+  const auto choice =
+      fitting->fit(kAllowed, fitting.work(), (full + most) / 2 + (most - full) / 8, kNoFiles);
   ASSERT_TRUE(choice);
   const std::vector<Work> again = fitting->again(choice->regions, choice->recompute);
   EXPECT_EQ(again[0].flops, 0.0);
@@ -108,12 +112,17 @@ TEST(StageFitter, TakesWhatItChose) {
     const StagedCase c = case_of(kind);
     Fitting fitting(c, {});
     const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
-    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1));
+    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1, kNoFiles));
     const int64_t least = fitting->least();
     std::vector<float> logprobs;
-    for (const int64_t bytes : {most, (least + most) / 2, least}) {
-      const auto choice = fitting->fit(kAllowed, fitting.work(), bytes);
+    EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1, kFiles));
+    const int64_t with_files = fitting->least();
+    EXPECT_LT(with_files, least);
+    for (const int64_t bytes : {most, (least + most) / 2, least, with_files}) {
+      const auto choice = bytes < least ? fitting->fit(kAllowed, fitting.work(), bytes, kFiles)
+                                        : fitting->fit(kAllowed, fitting.work(), bytes, kNoFiles);
       ASSERT_TRUE(choice);
+      EXPECT_EQ(choice->file_bytes() > 0, bytes < least);
       run_ranks(fitting.plan().num_ranks(), [&](Comm& comm) {
         Runner pipeline(
             comm, fitting.plan(),

@@ -216,6 +216,7 @@ void expect_taken(const StagePlan& planned, StageRunner& runner) {
   SCOPED_TRACE(runner.stage());
   EXPECT_EQ(planned.pass_bytes, runner.pass_bytes());
   EXPECT_EQ(planned.held_bytes, runner.held_bytes());
+  EXPECT_EQ(planned.offloaded_bytes, runner.offloaded_bytes());
   EXPECT_EQ(planned.border_bytes, runner.border_bytes());
   EXPECT_EQ(planned.peak_deferred, runner.peak_deferred());
   EXPECT_EQ(planned.deferred_bytes, runner.deferred_bytes());
@@ -229,11 +230,13 @@ TEST(StagePlans, AreWhatIsTaken) {
   for (const bool parameters : {false, true}) {
     for (const schedule::Kind kind : {schedule::Kind::kGpipe, schedule::Kind::k1f1b,
                                       schedule::Kind::kInterleaved, schedule::Kind::kZb1p}) {
+      const bool offloads = kind == schedule::Kind::k1f1b;
       const StagedCase c = {.num_layers = 7,
                             .num_ranks = 2,
                             .num_chunks = kind == schedule::Kind::kInterleaved ? 2 : 1,
                             .kind = kind,
-                            .num_microbatches = 4};
+                            .num_microbatches = 4,
+                            .offloads = offloads};
       const PipelinePlan plan = staged_plan(c);
       const auto trains = parameters ? api::Gradients::kParameters : api::Gradients::kAdapters;
       api::Datum datum = {.tokens = std::vector<int32_t>(9, 1),
@@ -270,6 +273,7 @@ TEST(StagePlans, AreWhatIsTaken) {
         for (const auto& runner : pipeline.stages()) {
           const StagePlan& planned = plans[runner->stage()];
           expect_taken(planned, *runner);
+          EXPECT_EQ(planned.offloaded_bytes > 0, offloads);
           EXPECT_EQ(planned.deferred_bytes > 0, parameters && kind == schedule::Kind::kZb1p);
           const int64_t taken = runner->engine().adapter(slot).num_bytes();
           EXPECT_EQ(adapter_bytes.at(runner->stage()), taken);

@@ -46,7 +46,8 @@ TEST_P(SentPlan, IsWhatRanksSend) {
     }
     api::Batch batch = {
         .gradients = c.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters,
-        .mtp_weight = c.mtp ? 0.3f : 0.0f};
+        .mtp_weight = c.mtp ? 0.3f : 0.0f,
+        .indexer_weight = c.indexer_weight};
     for (const api::Datum& datum : data)
       batch.sequences.push_back({.datum = &datum, .slot = slots.front()});
     for (int step = 0; step < 2; ++step) {
@@ -130,6 +131,25 @@ std::vector<StagedCase> divisions() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Divisions, SentPlan, testing::ValuesIn(divisions()));
+
+// Losses of indexers go from the first stage, and with gradients.
+std::vector<StagedCase> with_indexers() {
+  std::vector<StagedCase> cases;
+  for (const bool parameters : {false, true}) {
+    for (const int ranks : {1, 2}) {
+      cases.push_back({.model = "deepseek_v4_indexer",
+                       .num_layers = 4,
+                       .parameters = parameters,
+                       .num_ranks = ranks,
+                       .data = 2,
+                       .num_microbatches = 2,
+                       .indexer_weight = 0.5f});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Indexers, SentPlan, testing::ValuesIn(with_indexers()));
 
 }  // namespace
 }  // namespace strata::engine

@@ -243,8 +243,9 @@ void PrintTo(const StagedCase& c, std::ostream* out) {
        << (c.ranks_each > 1 ? " each=" + std::to_string(c.ranks_each) : "")
        << (c.data > 1 ? " data=" + std::to_string(c.data) : "") << (c.shards ? " shards" : "")
        << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
-       << " again=" << static_cast<int>(c.again) << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "")
-       << (c.muon ? " muon" : "") << (c.router_bias_rate > 0 ? " router biases" : "");
+       << " again=" << static_cast<int>(c.again) << (c.offloads ? " offloads" : "")
+       << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "") << (c.muon ? " muon" : "")
+       << (c.router_bias_rate > 0 ? " router biases" : "");
 }
 
 model::ModelConfig staged_config(const StagedCase& c) {
@@ -262,6 +263,12 @@ model::ModelConfig staged_config(const StagedCase& c) {
 }
 
 EngineOptions staged_options(const StagedCase& c) {
+  if (c.offloads) {
+    return {.pass_tokens = c.pass_tokens,
+            .recompute = model::Recompute::keeping_in(
+                {"query_proj"}, {std::string(model::kLayerInputTag), "context", "mlpwi_0"}),
+            .offload = testing::TempDir()};
+  }
   return {.pass_tokens = c.pass_tokens,
           .recompute = recompute_of(c.again),
           .regions = {.iterations = c.again >= Again::kStage,

@@ -35,6 +35,7 @@ struct StagedCase {
   int num_microbatches = 4;
   int forwarding_delay = 1;
   Again again = Again::kNothing;
+  bool offloads = false;  // in place of it: some activations and all inputs, others again
   int64_t pass_tokens = EngineOptions().pass_tokens;
   std::vector<int64_t> layers = {};  // of each stage; empty: as even as they divide
   // Of the training.
@@ -42,7 +43,7 @@ struct StagedCase {
   bool tied = false;
   bool muon = false;
   double router_bias_rate = 0.0;
-  float indexer_weight = 0.0f;  // of indexers' loss, where the model is not in stages
+  float indexer_weight = 0.0f;  // of indexers' loss
   int64_t vocab_size = 0;       // not 0: in place of the model's
   int times_as_long = 1;        // sequences
 };

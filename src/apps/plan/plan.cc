@@ -141,7 +141,7 @@ boost::json::object json_of_passes(const engine::RunPlan& plan, const engine::En
           {"decisions", decisions},
           {"seconds_per_step", step_seconds(plan, limits)},
           {"bytes", items_of(plan)},
-          {"file_bytes", plan.memory.file_bytes + plan.memory.activation_file_bytes},
+          {"file_bytes", plan.memory.all_file_bytes()},
           {"passes_per_step", plan.num_passes},
           {"flops_per_step", plan.work.front().flops},
           {"moved_bytes_per_step", plan.work.front().bytes},
@@ -181,7 +181,7 @@ boost::json::object json_of_stages(const engine::RunPlan& plan,
           {"keeps_layer_inputs", plan.pipeline.regions.keeps_layer_inputs},
           {"seconds_per_step", step_seconds(plan, limits)},
           {"bytes", items_of(plan)},
-          {"file_bytes", plan.memory.file_bytes},
+          {"file_bytes", plan.memory.all_file_bytes()},
           {"limits", limits.source},
           {"stages", stages}};
 }

@@ -135,6 +135,7 @@ void draw_front(const std::string& path, planner::TrainRun run, const engine::Ma
                 const engine::RunPlan& plan) {
   run.memory.reset();
   run.shape.pass.weights_in_files = plan.weights_in_files;
+  run.shape.pass.state_in_files = plan.state_in_files;
   const auto presets = plans_of_presets(run);
   const report::CurveChart chart = {
       .title = fmt::format("training {} tokens a step", run.shape.step_tokens),

@@ -321,11 +321,6 @@ engine::PipelinePlan plan_request(const LoadSpec& asked, const StageOptions& sta
                 fmt::format("--microbatches: got {}, and the request has {} sequences",
                             num_microbatches, request.sequences.size()));
   }
-  if (request.indexer_weight > 0.0f && !plan.is_whole()) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "indexer_loss and --stages: losses of layers in several stages are not added up yet");
-  }
   const bool parameters = request.param_grads || (request.train && request.train->parameters);
   if (parameters) check_sums(plan, stages);
   return plan;

@@ -161,17 +161,11 @@ std::vector<ServedAdapter> served_adapters(const server::BaseNames& names) {
 // All but what requests may hold.
 HostOptions host_options_of(const server::ServeOptions& options, const server::BaseNames& names,
                             int64_t memory) {
-  if (options.stages > 1 && !options.offload.empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--stages {} and --offload {}: activations of stages stay in memory; "
-                            "leave one of them out",
-                            options.stages, options.offload));
-  }
   return {.dtype = options.dtype,
           .weights = options.weights,
           .threads = static_cast<int>(options.threads),
           .stages = static_cast<int>(options.stages),
-          .offload = options.stages > 1 ? "" : usable_offload_folder(options.offload),
+          .offload = usable_offload_folder(options.offload),
           .memory = memory,
           .requests = {},
           .adapters = {.max_models = options.max_adapters,

@@ -135,11 +135,13 @@ engine::RecomputeChoice parse_recompute(const std::string& text) {
   }
   if (!text.starts_with(kCustom)) refuse_recompute(text);
   CustomTags tags = custom_tags(text);
+  const auto has_inputs = [](const std::vector<std::string>& named) {
+    return std::find(named.begin(), named.end(), model::kLayerInputTag) != named.end();
+  };
   engine::RecomputeChoice choice = {
       .name = text,
       .policy = model::Recompute::keeping_in(tags.memory, tags.files),
-      .keeps_layer_inputs = std::find(tags.memory.begin(), tags.memory.end(),
-                                      model::kLayerInputTag) != tags.memory.end()};
+      .keeps_layer_inputs = has_inputs(tags.memory) || has_inputs(tags.files)};
   for (auto* named : {&tags.memory, &tags.files, &tags.recomputed})
     choice.tags.insert(choice.tags.end(), named->begin(), named->end());
   return choice;

@@ -111,25 +111,13 @@ model::RecomputeRegions regions_of(const StageOptions& options,
   if (regions.iterations && recompute.keeps_all()) {
     refuse("--recompute-iterations on: --recompute none keeps everything; give another policy");
   }
-  return regions;
-}
-
-// A pass in flight would need a file of its own for what it offloads.
-void check_offload(const engine::RecomputeChoice& recompute, const std::string& folder) {
-  if (recompute.policy.offloads_any()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--recompute {} and --stages or --microbatches: stages keep "
-                            "activations in memory alone, since many micro-batches are in flight "
-                            "at once; name what is kept without '=offload', or give train "
-                            "--memory, which lays frozen weights in a file where it must",
-                            recompute.name));
+  if (regions.iterations && !regions.keeps_layer_inputs && recompute.policy.offloads_any()) {
+    refuse(
+        fmt::format("--recompute-iterations on and --recompute {}: what is offloaded is kept "
+                    "layer by layer; keep or offload decoder_layer_input as well",
+                    recompute.name));
   }
-  if (folder.empty()) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("--offload {} and --stages or --microbatches: of stages only frozen "
-                          "weights lie in files, where train's --memory does not hold them; give "
-                          "it, or leave out --offload",
-                          folder));
+  return regions;
 }
 
 // What is recomputed where the options say nothing else: --memory chooses of these.
@@ -196,7 +184,6 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
   division.told.weight_sharers = options.weight_sharers;
   division.told.regions = regions_of(
       options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
-  if (!division.told.is_whole() && !within_memory) check_offload(spec.recompute, spec.offload);
   if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind)) {
     division.spec = {.kind = kind,
                      .num_ranks = options.stages,
@@ -275,6 +262,7 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
     return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
   }
   options.recompute = recompute.policy;
+  options.offload = spec.offload;
   options.threads = threads;
   const int rank = comm.rank() / plan.data;
   for (const int stage : plan.stages_of(rank)) {
@@ -294,6 +282,7 @@ std::vector<std::unique_ptr<engine::Engine>> make_stages(const engine::PipelineP
                                                          const LoadSpec& spec,
                                                          engine::EngineOptions options) {
   options.recompute = spec.recompute.policy;
+  options.offload = spec.offload;
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (int rank = 0; rank < plan.num_ranks(); ++rank) {
     const auto stage = static_cast<size_t>(plan.stages_of(rank).at(0));

@@ -79,7 +79,9 @@ TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
                 .warmup_steps = settings.warmup_steps,
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
-    pipeline_->enable_base_steps(base_step_of(options()));
+    train::BaseStep how = base_step_of(options());
+    if (spec_.state_in_files) how.folder = offload_folder(options().offload);
+    pipeline_->enable_base_steps(how);
     return;
   }
   slot_ = options().adapter.empty()

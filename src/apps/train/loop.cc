@@ -203,9 +203,10 @@ void TrainLoop::evaluate(int64_t step) {
 }
 
 void TrainLoop::sample(int64_t step) {
-  if (sampler_ == nullptr || !samples_) return;
+  if (sampler_ == nullptr) return;
   const TraceSpan span("sample", "step", step);
   for (const Sample& sample : sampler_->run(job_.pipeline(), job_.slot())) {
+    if (!samples_) return;  // every rank has a part in them, and the first one tells
     samples_->append(step, {{"prompt", sample.prompt}, {"text", sample.text}});
     if (!progress_) continue;
     progress_->print(fmt::format("step {}, {} -> {}", step, sample.prompt, sample.text));

@@ -255,9 +255,11 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
                        .memory = budget_of(options.memory)},
                       base_step_of(options));
   check_indexers(settings, engine->model());
-  const bool has_files = run.plan.weights_in_files || run.plan.recompute.file_bytes > 0;
+  const bool has_files = run.plan.weights_in_files || run.plan.state_in_files ||
+                         run.plan.memory.activation_file_bytes > 0;
   if (has_files) check_offload_folder(options.offload);
   run.spec.weights_in_files = run.plan.weights_in_files;
+  run.spec.state_in_files = run.plan.state_in_files;
   return run;
 }
 

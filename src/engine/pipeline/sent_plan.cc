@@ -43,7 +43,8 @@ class SentPlanner {
         for (size_t s = round.firsts[at]; s < round.firsts[at + 1]; ++s) tokens += tokens_of(s);
         add_crossings(data, Sent::kActivations, tokens * state, /*step=*/1);
         if (backward) {
-          add_crossings(data, Sent::kActivationGradients, tokens * width * kF32Bytes, /*step=*/-1);
+          const int64_t values = width + (batch_.indexer_weight > 0.0f ? 1 : 0);
+          add_crossings(data, Sent::kActivationGradients, tokens * values * kF32Bytes, /*step=*/-1);
           backwards.push_back(data);
         }
         of_sequences_.resize(round.firsts[at + 1], data);
@@ -214,25 +215,31 @@ class SentPlanner {
     }
   }
 
-  // Among the ranks of the last stage, and from there to those of its pipeline.
-  void add_losses() {
+  // Among the ranks of the stage that has them, and from there to those of its pipeline.
+  void add_losses(int stage, FunctionRef<int64_t(size_t s)> values_of) {
     std::vector<int64_t> of_data(static_cast<size_t>(plan_.data), 0);
     int64_t all = 0;
-    const int lists = batch_.mtp_weight > 0.0f ? 3 : 2;
     for (size_t s = 0; s < batch_.sequences.size(); ++s) {
-      const bool backward =
-          batch_.sequences[s].gradients && batch_.gradients != api::Gradients::kNone;
-      int64_t values = lists * targets_of(s);
-      all += values;
-      if (batch_.indexer_weight > 0.0f && backward) values += tokens_of(s);
-      if (batch_.want_top) values += tokens_of(s);
-      of_data[static_cast<size_t>(of_sequences_[s])] += values;
+      of_data[static_cast<size_t>(of_sequences_[s])] += values_of(s);
+      all += values_of(s);
     }
     for (int data = 0; data < plan_.data; ++data) {
-      of(rank_of(last_stage()), data)[Sent::kResults] +=
+      of(rank_of(stage), data)[Sent::kResults] +=
           kF32Bytes *
           ((plan_.data - 1) * of_data[static_cast<size_t>(data)] + (plan_.num_ranks() - 1) * all);
     }
+  }
+  void add_losses() {
+    const int lists = batch_.mtp_weight > 0.0f ? 3 : 2;
+    add_losses(last_stage(), [&](size_t s) {
+      return lists * targets_of(s) + (batch_.want_top ? tokens_of(s) : 0);
+    });
+    if (batch_.indexer_weight == 0.0f) return;
+    add_losses(0, [&](size_t s) {
+      const bool backward =
+          batch_.sequences[s].gradients && batch_.gradients != api::Gradients::kNone;
+      return backward ? tokens_of(s) : 0;
+    });
   }
 
   // Of every rank.

@@ -254,6 +254,12 @@ int64_t StagesChoice::bytes() const {
                          [](int64_t sum, const StagePlan& stage) { return sum + stage.total(); });
 }
 
+int64_t StagesChoice::file_bytes() const {
+  return std::accumulate(
+      stages.begin(), stages.end(), int64_t{0},
+      [](int64_t sum, const StagePlan& stage) { return sum + stage.activation_file_bytes(); });
+}
+
 StageFitter::StageFitter(const PipelinePlan& plan, std::span<Engine* const> engines,
                          const PlanShape& shape, const Price& price)
     : plan_(plan), engines_(engines), shape_(shape), price_(price) {
@@ -306,6 +312,8 @@ std::vector<Work> StageFitter::again(const RecomputeRegions& regions,
       const int times = (makes_inputs ? 1 : 0) + (recompute.keeps(cost.layer, cost.tag) ? 0 : 1);
       work.flops += times * cost.flops;
       work.bytes += times * kAgainMoves * static_cast<double>(cost.bytes);
+      if (recompute.offloads(cost.layer, cost.tag))
+        work.file_bytes += kFileMoves * static_cast<double>(cost.bytes);
     }
   }
   return again;
@@ -337,9 +345,11 @@ std::vector<StageFitter::Preset> StageFitter::presets(std::span<const RecomputeR
     if (!region.any()) continue;
     for (const model::RecomputePreset& preset : model::recompute_presets()) {
       const model::Recompute value = preset.value();
-      if (!value.offloads_any()) add(region, value);
+      if (!value.offloads_any() || region.keeps_layer_inputs) add(region, value);
     }
     add(region, model::Recompute::kFull);
+    if (region.keeps_layer_inputs)
+      add(region, model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)}));
   }
   std::stable_sort(presets.begin(), presets.end(),
                    [](const Preset& a, const Preset& b) { return a.cost < b.cost; });
@@ -369,10 +379,12 @@ std::optional<StagesChoice> StageFitter::fit_layers(const RecomputeRegions& regi
 
 // Where all is kept nothing is better; else the cheapest of what layers and presets can do.
 std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegions> regions,
-                                                 const Work& work, int64_t bytes) {
+                                                 const Work& work, int64_t bytes,
+                                                 HasFiles has_files) {
   std::optional<StagesChoice> best;
   const auto take = [&](const Preset& preset) {
     StagesChoice choice = count(preset.regions, preset.recompute);
+    if (preset.recompute.offloads_any() && !has_files(choice)) return false;
     least_ = std::min(least_, choice.bytes());
     const bool fits = choice.bytes() <= bytes;
     if (fits) best = std::move(choice);
@@ -394,17 +406,29 @@ std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegion
   return best;
 }
 
-// Stages are counted with their weights in memory, wherever these will lie.
+int64_t StageFitter::base_bytes(Engine& engine) const {
+  return shape_.train_base ? engine.base_trainer().state_bytes()
+                           : engine.model().weights->num_bytes();
+}
+
+// Stages are counted with all in memory, wherever it will be.
 std::optional<StagesChoice> StageFitter::fit(std::span<const RecomputeRegions> regions,
-                                             const Work& work, int64_t bytes) {
+                                             const Work& work, int64_t bytes, HasFiles has_files) {
   int64_t in_files = 0;
-  for (Engine* engine : engines_)
-    in_files += work.weights_in_files ? engine->model().weights->num_bytes() : 0;
+  for (Engine* engine : engines_) in_files += work.in_files ? base_bytes(*engine) : 0;
   const int64_t least = std::exchange(least_, INT64_MAX);
-  std::optional<StagesChoice> choice = fit_all(regions, work, bytes + in_files);
+  std::optional<StagesChoice> choice = fit_all(regions, work, bytes + in_files, has_files);
   least_ = std::min(least, least_ - in_files);
   if (!choice || in_files == 0) return choice;
-  for (StagePlan& stage : choice->stages) stage.file_bytes = std::exchange(stage.weight_bytes, 0);
+  for (size_t i = 0; i < choice->stages.size(); ++i) {
+    StagePlan& stage = choice->stages[i];
+    if (shape_.train_base) {
+      stage.state_file_bytes = base_bytes(*engines_[i]);
+      stage.training_bytes -= stage.state_file_bytes;
+    } else {
+      stage.file_bytes = std::exchange(stage.weight_bytes, 0);
+    }
+  }
   return choice;
 }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "engine/pipeline/stage_plan.h"
 #include "engine/plan/cost.h"
 
@@ -20,6 +21,8 @@ struct StagesChoice {
   model::Recompute recompute;
   std::vector<StagePlan> stages = {};
   [[nodiscard]] int64_t bytes() const;
+  // Of activations, apart from that.
+  [[nodiscard]] int64_t file_bytes() const;
 };
 
 // Borrows all it is given: an engine for each stage, which may be one that can only plan.
@@ -33,17 +36,21 @@ class StageFitter {
 
   [[nodiscard]] StagesChoice count(const model::RecomputeRegions& regions,
                                    const model::Recompute& recompute);
-  // What stages have to do for a micro-batch besides recomputing, and where their weights lie.
+  // What stages have to do for a micro-batch besides recomputing, and whether their frozen weights
+  // are in files, or where all parameters train masters and moments.
   struct Work {
     std::span<const engine::Work> of_stages;
-    bool weights_in_files = false;
+    bool in_files = false;
   };
+  // Whether there is space for what a choice has in files.
+  using HasFiles = FunctionRef<bool(const StagesChoice& choice)>;
   // The choice whose busiest rank has the least to do, of those that take at most `bytes`: of any
   // number of layers of each activation where layers are regions of their own, and of the presets
   // in all regions. It has no more to do than one for fewer bytes. None where nothing fits.
   [[nodiscard]] std::optional<StagesChoice> fit(std::span<const model::RecomputeRegions> regions,
-                                                const Work& work, int64_t bytes);
-  // What each stage recomputes of a micro-batch.
+                                                const Work& work, int64_t bytes,
+                                                HasFiles has_files);
+  // What each stage recomputes of a micro-batch, and writes and reads of it.
   [[nodiscard]] std::vector<engine::Work> again(const model::RecomputeRegions& regions,
                                                 const model::Recompute& recompute) const;
   // All that the busiest rank has to do for a micro-batch, in floating-point operations.
@@ -67,9 +74,12 @@ class StageFitter {
   [[nodiscard]] std::vector<Preset> presets(std::span<const model::RecomputeRegions> regions,
                                             const Work& work) const;
   [[nodiscard]] std::optional<StagesChoice> fit_all(
-      std::span<const model::RecomputeRegions> regions, const Work& work, int64_t bytes);
+      std::span<const model::RecomputeRegions> regions, const Work& work, int64_t bytes,
+      HasFiles has_files);
   [[nodiscard]] std::optional<StagesChoice> fit_layers(const model::RecomputeRegions& regions,
                                                        const Work& work, int64_t bytes);
+  // That may be in files in place of memory.
+  [[nodiscard]] int64_t base_bytes(Engine& engine) const;
   [[nodiscard]] PlanShape shape_of(int stage, const model::RecomputeRegions& regions) const;
   [[nodiscard]] double cost(const model::RecomputeRegions& regions,
                             const model::Recompute& recompute, const Work& work) const;

@@ -42,13 +42,20 @@ int64_t peak_waiting(const PipelinePlan& plan, int stage, bool forward) {
   return most;
 }
 
-int64_t border_bytes(const PipelinePlan& plan, int stage, const Engine& engine, int64_t tokens) {
-  const int64_t values = tokens * engine.config().state_width();
+// A gradient's, and with it a loss of the indexers for each token.
+int64_t gradient_values(const Engine& engine, const PlanShape& shape) {
+  return engine.config().state_width() + (shape.indexer_loss ? 1 : 0);
+}
+
+int64_t border_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
+                     const PlanShape& shape) {
   const DType dtype = engine.model().weights->compute_dtype();
   const bool ends = stage + 1 == plan.num_stages();
   const int64_t states = ends ? 0 : peak_waiting(plan, stage, /*forward=*/true);
   const int64_t gradients = peak_waiting(plan, stage, /*forward=*/false);
-  return values * (states * dtype_bytes(dtype) + gradients * dtype_bytes(DType::kF32));
+  return shape.pass_tokens *
+         (states * engine.config().state_width() * dtype_bytes(dtype) +
+          gradients * gradient_values(engine, shape) * dtype_bytes(DType::kF32));
 }
 
 // Around a step, of a matrix that both ends read: the last one's gradients and the first one's
@@ -75,18 +82,20 @@ int64_t message_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
                       const PlanShape& shape) {
   const int64_t tokens =
       shape.sent_tokens > 0 ? shape.sent_tokens : plan.table.num_microbatches * shape.pass_tokens;
-  const int64_t values = tokens * engine.config().state_width();
   const bool ends = stage + 1 == plan.num_stages();
-  const int64_t forward = ends ? 0 : dtype_bytes(engine.model().weights->compute_dtype());
-  const int64_t back = stage == 0 ? 0 : dtype_bytes(DType::kF32);
-  return values * (forward + back) + end_bytes(plan, engine, shape);
+  const int64_t state =
+      engine.config().state_width() * dtype_bytes(engine.model().weights->compute_dtype());
+  const int64_t gradient = gradient_values(engine, shape) * dtype_bytes(DType::kF32);
+  return tokens * ((ends ? 0 : state) + (stage == 0 ? 0 : gradient)) +
+         end_bytes(plan, engine, shape);
 }
 
 int64_t training_bytes(Engine& engine, const PlanShape& shape) {
   int64_t bytes = 0;
   for (const auto& [slot, adapter] : engine.adapters()) bytes += adapter->num_bytes();
   if (engine.adapters().empty()) bytes = adapter_bytes(engine, shape.modules, shape.backward);
-  return bytes + (shape.train_base ? engine.base_trainer().num_bytes() : 0);
+  return bytes + (shape.train_base ? engine.base_trainer().num_bytes() : 0) -
+         state_file_bytes(engine, shape);
 }
 
 }  // namespace
@@ -115,8 +124,9 @@ StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const 
   StagePlan own = {
       .weight_bytes = in_files ? 0 : engine.model().weights->memory_bytes(),
       .file_bytes = in_files ? weights : 0,
+      .state_file_bytes = state_file_bytes(engine, shape),
       .training_bytes = training_bytes(engine, shape),
-      .border_bytes = border_bytes(plan, stage, engine, shape.pass_tokens),
+      .border_bytes = border_bytes(plan, stage, engine, shape),
       .peak_live = peak_live(plan, stage),
       .peak_deferred = peak_deferred(plan, stage),
       .message_bytes = message_bytes(plan, stage, engine, shape) + chain_bytes(engine, shape)};
@@ -129,8 +139,10 @@ StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const 
   const PassPlan pass = plan_pass(engine, apart);
   own.pass_bytes = pass.total();
   own.held_bytes = pass.held_bytes;
+  own.offloaded_bytes = pass.file_bytes;
   own.deferred_bytes = pass.deferred_bytes;
   own.step_bytes = step_bytes(engine, shape, own.pass_bytes);
+  own.cache_bytes = cache_bytes(engine, shape);
   return own;
 }
 

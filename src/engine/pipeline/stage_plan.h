@@ -12,28 +12,33 @@
 namespace strata::engine {
 
 struct StagePlan {
-  int64_t weight_bytes = 0;    // in memory
-  int64_t file_bytes = 0;      // of weights that lie in files instead
-  int64_t training_bytes = 0;  // adapters or masters, with gradients and moments
-  int64_t pass_bytes = 0;      // that a pass works with
-  int64_t held_bytes = 0;      // by a micro-batch in flight
-  int64_t border_bytes = 0;    // of states and gradients that wait to be sent
-  int64_t peak_live = 0;       // micro-batches in flight
-  int64_t deferred_bytes = 0;  // by one whose weight gradients wait
-  int64_t peak_deferred = 0;   // such micro-batches
-  int64_t message_bytes = 0;   // in the channels of what it sends (backend/thread_comm.h)
-  int64_t list_bytes = 0;      // tables of positions, and lists of micro-batches in flight
-  int64_t step_bytes = 0;      // of an optimizer step, beyond the pass's
+  int64_t weight_bytes = 0;      // in memory
+  int64_t file_bytes = 0;        // of weights that lie in files instead
+  int64_t state_file_bytes = 0;  // likewise of masters and moments
+  int64_t training_bytes = 0;    // adapters or masters, with gradients and moments
+  int64_t pass_bytes = 0;        // that a pass works with
+  int64_t held_bytes = 0;        // by a micro-batch in flight
+  int64_t offloaded_bytes = 0;   // by one, in files
+  int64_t border_bytes = 0;      // of states and gradients that wait to be sent
+  int64_t peak_live = 0;         // micro-batches in flight
+  int64_t deferred_bytes = 0;    // by one whose weight gradients wait
+  int64_t peak_deferred = 0;     // such micro-batches
+  int64_t message_bytes = 0;     // in the channels of what it sends (backend/thread_comm.h)
+  int64_t list_bytes = 0;        // tables of positions, and lists of micro-batches in flight
+  int64_t step_bytes = 0;        // of an optimizer step, beyond the pass's
+  int64_t cache_bytes = 0;       // of samples that are taken between steps
 
   // For other stages, and for weight gradients' actions.
   [[nodiscard]] int64_t waiting_bytes() const {
     return border_bytes + peak_deferred * deferred_bytes;
   }
+  // Of all micro-batches in flight, in files.
+  [[nodiscard]] int64_t activation_file_bytes() const { return peak_live * offloaded_bytes; }
   // What depends on the activations that are kept.
   [[nodiscard]] int64_t activation_bytes() const { return pass_bytes + peak_live * held_bytes; }
   [[nodiscard]] int64_t total() const {
     return weight_bytes + training_bytes + activation_bytes() + waiting_bytes() + message_bytes +
-           list_bytes + step_bytes;
+           list_bytes + step_bytes + cache_bytes;
   }
 };
 

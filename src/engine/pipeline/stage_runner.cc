@@ -163,6 +163,12 @@ StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine
       defers_(plan.defers(stage)),
       has_flights_(plan.has_flights()) {}
 
+// What moves may still be under way for what flights had in files.
+StageRunner::~StageRunner() {
+  OffloadSpace* const files = engine_.backend().offload();
+  if (files != nullptr) files->queue().wait();
+}
+
 void StageRunner::prepare(const api::Batch& batch, api::BatchResult& result,
                           api::TensorSink* sink) {
   batch_ = &batch;
@@ -182,7 +188,7 @@ void StageRunner::check_memory() {
     Flight& flight = take(0);
     PassWork work = flight.micro_batch.lay_out(engine_, *batch_, s, s + 1);
     fit(flight, work, s);
-    book_files();
+    book_files(flight);
     end(flight);
   }
 }
@@ -221,7 +227,7 @@ void StageRunner::fit(Flight& flight, PassWork& work, size_t first) {
 }
 
 // Space in files for the pass that was counted last.
-void StageRunner::book_files() {
+void StageRunner::book_files(Flight& flight) {
   const int64_t bytes = engine_.last_plan().file_bytes;
   if (bytes == 0) return;
   Backend& backend = engine_.backend();
@@ -229,7 +235,14 @@ void StageRunner::book_files() {
   if (backend.offload() == nullptr) {
     backend.offload_to(folder.empty() ? env_temporary_folder() : folder);
   }
-  backend.offload()->book(bytes);
+  if (!has_flights_) return backend.offload()->book(bytes);
+  if (!flight.files) flight.files = backend.offload()->make_scratch();
+  backend.offload()->book(*flight.files, bytes);
+}
+
+StageRunner::Holds::Holds(Backend& backend, Flight& flight)
+    : memory(backend.scratch(), flight.held) {
+  if (flight.files) files.emplace(backend.file_scratch(), *flight.files);
 }
 
 void StageRunner::run(const Action& action) {
@@ -272,6 +285,7 @@ TensorView StageRunner::take_crossing(Border border, int microbatch, const Shape
     free->memory = Tensor(engine_.backend().allocator(), dtype, shape);
   }
   free->microbatch = microbatch;
+  free->indexer_losses.clear();
   free->tensor = TensorView(free->memory.view().data, dtype, shape);
   return free->tensor;
 }
@@ -297,15 +311,24 @@ void StageRunner::send(Border border, int microbatch) {
   const TraceSpan span("send", "micro-batch", microbatch);
   const int to_stage = border == Border::kForward ? stage_ + 1 : stage_ - 1;
   Crossing& crossing = find_crossing(border, microbatch);
-  comm_.send(plan_.ranks[static_cast<size_t>(to_stage)], tag(border, to_stage, microbatch),
-             crossing.tensor);
+  const int to = plan_.ranks[static_cast<size_t>(to_stage)];
+  const int64_t own_tag = tag(border, to_stage, microbatch);
+  comm_.send(to, own_tag, crossing.tensor);
+  const std::span<const float> losses = crossing.indexer_losses;
+  if (!losses.empty())
+    comm_.send_bytes(to, own_tag, losses.data(), static_cast<int64_t>(losses.size_bytes()));
   crossing.microbatch = -1;
 }
 
-void StageRunner::receive(Border border, int from_stage, int microbatch, TensorView tensor) {
+void StageRunner::receive(Border border, int from_stage, int microbatch, TensorView tensor,
+                          std::span<float> indexer_losses) {
   const TraceSpan span("receive", "micro-batch", microbatch);
-  comm_.receive(plan_.ranks[static_cast<size_t>(from_stage)], tag(border, stage_, microbatch),
-                tensor);
+  const int from = plan_.ranks[static_cast<size_t>(from_stage)];
+  const int64_t own_tag = tag(border, stage_, microbatch);
+  comm_.receive(from, own_tag, tensor);
+  if (indexer_losses.empty()) return;
+  comm_.receive_bytes(from, own_tag, indexer_losses.data(),
+                      static_cast<int64_t>(indexer_losses.size_bytes()));
 }
 
 StageRunner::Flight& StageRunner::take(int microbatch) {
@@ -330,6 +353,7 @@ void StageRunner::finish(Flight& flight) {
   if (batch_->want_loss) {
     flight.micro_batch.note_gradients(engine_, *batch_);
     if (is_last()) flight.micro_batch.give_losses(*batch_, *result_);
+    if (is_first()) flight.micro_batch.give_indexer_losses(*batch_, *result_);
   }
   end(flight);
 }
@@ -358,7 +382,7 @@ void StageRunner::forward(int microbatch) {
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
   fit(flight, work, round_->firsts[m]);
-  book_files();
+  book_files(flight);
   if (chain_ != nullptr && round_->num_dealt > 1 && work.trains()) {
     CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
     flight.link = chain_->link(num_before_ + m);
@@ -371,10 +395,14 @@ void StageRunner::forward(int microbatch) {
   flight.held.reserve(counted.held_bytes);
   flight.deferred_bytes = counted.deferred_bytes;
   flight.mark.emplace(has_flights_ ? flight.held : backend.scratch());
-  if (!has_flights_ && backend.has_files()) flight.files_mark.emplace(backend.file_scratch());
+  if (flight.files) {
+    flight.files_mark.emplace(*flight.files);
+  } else if (!has_flights_ && backend.has_files()) {
+    flight.files_mark.emplace(backend.file_scratch());
+  }
   {
-    std::optional<Scratch::Hold> hold;
-    if (has_flights_) hold.emplace(backend.scratch(), flight.held);
+    std::optional<Holds> holds;
+    if (has_flights_) holds.emplace(backend, flight);
     StagePass& pass = flight.pass.emplace(backend, engine_, work, laid_out.state());
     if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
     pass.forward(is_last() ? TensorView()
@@ -389,6 +417,7 @@ void StageRunner::forward(int microbatch) {
 
 // What was taken, and not what was counted.
 void StageRunner::note_held(const Flight& flight) {
+  if (flight.files) offloaded_bytes_ = std::max(offloaded_bytes_, flight.files->high_water());
   if (flight.held.high_water() <= held_bytes_) return;
   held_bytes_ = flight.held.high_water();
   const std::span<const Scratch::Use> uses = flight.held.peak_uses();
@@ -430,13 +459,18 @@ void StageRunner::backward(const Action& action) {
   const Shape shape = flight.pass->border_shape();
   const TensorView d = has_flights_ ? take_crossing(Border::kBackward, microbatch, shape)
                                     : scratch.take(DType::kF32, shape);
-  if (!is_last()) receive(Border::kBackward, stage_ + 1, microbatch, d);
+  const std::span<float> losses = flight.micro_batch.indexer_losses();  // added to layer by layer
+  if (!is_last()) receive(Border::kBackward, stage_ + 1, microbatch, d, losses);
   {
-    std::optional<Scratch::Hold> hold;
-    if (has_flights_) hold.emplace(scratch, flight.held);
+    std::optional<Holds> holds;
+    if (has_flights_) holds.emplace(engine_.backend(), flight);
     flight.pass->backward(d, defers ? &defer(flight) : nullptr);
   }
   note_held(flight);
+  if (!is_first()) {
+    find_crossing(Border::kBackward, microbatch)
+        .indexer_losses.assign(losses.begin(), losses.end());
+  }
   finish(flight);
   if (is_first()) {
     if (has_flights_) find_crossing(Border::kBackward, microbatch).microbatch = -1;

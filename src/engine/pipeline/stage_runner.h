@@ -59,6 +59,9 @@ class StageRunner {
   // null.
   StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine,
               GradientChain* chain = nullptr);
+  ~StageRunner();
+  StageRunner(const StageRunner&) = delete;
+  StageRunner& operator=(const StageRunner&) = delete;
 
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] int stage() const { return stage_; }
@@ -79,8 +82,10 @@ class StageRunner {
   [[nodiscard]] api::TensorSink& sink() { return own_sink_; }
   // Micro-batches that were in flight at once, at most.
   [[nodiscard]] int64_t peak_live() const { return std::ssize(flights_); }
-  // The most that one of them has held, in bytes and by tag, and that a pass has worked with.
+  // The most that one of them has held, in memory and in files, and by tag; and that a pass has
+  // worked with.
   [[nodiscard]] int64_t held_bytes() const { return held_bytes_; }
+  [[nodiscard]] int64_t offloaded_bytes() const { return offloaded_bytes_; }
   [[nodiscard]] std::span<const Scratch::Use> held_uses() const { return held_uses_; }
   [[nodiscard]] int64_t pass_bytes() const { return pass_bytes_; }
   // Of states and gradients on their way to other stages.
@@ -94,6 +99,7 @@ class StageRunner {
   struct Flight {
     explicit Flight(Engine& engine) : held(engine.backend().allocator()) {}
     Scratch held;
+    std::unique_ptr<Scratch> files = {};  // what it holds in files; null: it never has
     MicroBatch micro_batch;
     GradientChain::Link link;
     std::optional<Scratch::Mark> mark, files_mark;
@@ -110,10 +116,11 @@ class StageRunner {
     int microbatch = -1;  // -1: free
   };
   enum class Border : uint8_t { kForward, kBackward };
-  // What crosses a border: a state, or back a gradient.
+  // What crosses a border: a state, or back a gradient and the losses of the indexers behind it.
   struct Crossing {
     Tensor memory;
     TensorView tensor;
+    std::vector<float> indexer_losses;
     int microbatch = -1;  // -1: free
   };
 
@@ -128,13 +135,20 @@ class StageRunner {
   TensorView take_crossing(Border border, int microbatch, const Shape& shape);
   Crossing& find_crossing(Border border, int microbatch);
   void send(Border border, int microbatch);
-  void receive(Border border, int from_stage, int microbatch, TensorView tensor);
+  void receive(Border border, int from_stage, int microbatch, TensorView tensor,
+               std::span<float> indexer_losses = {});
   Flight& take(int microbatch);
   Flight& find(int microbatch);
   void check_memory();
   const PassPlan& count(Flight& flight, const PassWork& work);
   void fit(Flight& flight, PassWork& work, size_t first);
-  void book_files();
+  void book_files(Flight& flight);
+  // While one lives, what a pass keeps stays with its flight.
+  struct Holds {
+    Holds(Backend& backend, Flight& flight);
+    Scratch::Hold memory;
+    std::optional<Scratch::Hold> files;
+  };
   void note_held(const Flight& flight);
   void finish(Flight& flight);
   void end(Flight& flight);
@@ -158,7 +172,7 @@ class StageRunner {
   api::TensorSink own_sink_;
   api::TensorSink* sink_ = nullptr;
   int64_t pass_bytes_ = 0;
-  int64_t held_bytes_ = 0;
+  int64_t held_bytes_ = 0, offloaded_bytes_ = 0;
   int64_t deferred_bytes_ = 0;
   const bool defers_, has_flights_;
   std::vector<Scratch::Use> held_uses_;

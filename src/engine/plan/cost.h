@@ -51,6 +51,7 @@ Price price_of(const MachineLimits& limits);
 constexpr double kWeightReads = 3.0;  // by a pass with its backward
 constexpr double kFileReads = 2.0;    // of weights in files, likewise: forward and backward
 constexpr double kFileMoves = 2.0;    // of an offloaded activation: written once, read once
+constexpr double kStateMoves = 2.0;   // of masters and moments in files: by a step
 constexpr double kAgainMoves = 2.0;   // of an activation that is recomputed
 
 // Matrices of all layers that one token uses; of experts the chosen ones. With a batch: that so

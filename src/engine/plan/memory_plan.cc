@@ -126,6 +126,18 @@ int64_t position_bytes(const Engine& engine, const PlanShape& shape) {
   return bytes;
 }
 
+int64_t state_file_bytes(Engine& engine, const PlanShape& shape) {
+  if (!shape.train_base) return 0;
+  const train::BaseTrainer& trainer = engine.base_trainer();
+  return shape.state_in_files || trainer.in_files() ? trainer.state_bytes() : 0;
+}
+
+int64_t cache_bytes(const Engine& engine, const PlanShape& shape) {
+  const model::CacheLayout& layout = engine.cache_layout();
+  return static_cast<int64_t>(static_cast<double>(shape.kv_positions) * layout.position_bytes()) +
+         shape.num_sampled * layout.state_bytes();
+}
+
 int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
   if (!shape.train_base) return 0;
   PassMeter meter(engine.backend());
@@ -159,18 +171,18 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   }
   plan.items.push_back({"adapters", adapters});
   if (shape.train_base) {
-    plan.items.push_back({"base training", engine.base_trainer().num_bytes()});
+    plan.state_file_bytes = state_file_bytes(engine, shape);
+    plan.items.push_back(
+        {"base training", engine.base_trainer().num_bytes() - plan.state_file_bytes});
   }
   plan.items.push_back({"pass", pass_bytes});
   if (shape.train_base) plan.items.push_back({"step", step_bytes(engine, shape, pass_bytes)});
   if (const int64_t chain = chain_bytes(engine, shape); chain > 0)
     plan.items.push_back({"gradients on their way", chain});
   plan.items.push_back({"positions", position_bytes(engine, shape)});
-  plan.items.push_back({"kv cache", static_cast<int64_t>(static_cast<double>(shape.kv_positions) *
-                                                         engine.cache_layout().position_bytes())});
-  if (engine.cache_layout().state_bytes() > 0) {
-    plan.items.push_back({"states", shape.num_sampled * engine.cache_layout().state_bytes()});
-  }
+  const int64_t states = shape.num_sampled * engine.cache_layout().state_bytes();
+  plan.items.push_back({"kv cache", cache_bytes(engine, shape) - states});
+  if (engine.cache_layout().state_bytes() > 0) plan.items.push_back({"states", states});
   if (shape.data_bytes > 0) plan.items.push_back({"data", shape.data_bytes});
   plan.items.push_back({"process", kProcessBytes});
   if (engine.base_trainer().share().num_owners > 1) plan.items.push_back({"MPI", kMpiBytes});

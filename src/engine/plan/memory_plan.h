@@ -35,6 +35,7 @@ struct PlanShape {
   bool several_rounds = true;  // of ranks that deal passes out among themselves
   std::optional<model::RecomputeRegions> regions = {};  // the engine's own unless given
   bool weights_in_files = false;  // though the engine at hand may hold them in memory
+  bool state_in_files = false;    // masters and moments, likewise
   int64_t data_bytes = 0;         // that are held besides the passes
   int64_t kv_positions = 0;
   int64_t num_sampled = 0;  // sequences that are sampled, for their states
@@ -47,9 +48,14 @@ struct PlanItem {
 
 struct MemoryPlan {
   std::vector<PlanItem> items;
-  // What is in files, apart from the memory: weights, and activations of the largest pass.
+  // What is in files, apart from the memory: weights, masters and moments, and activations of the
+  // largest pass.
   int64_t file_bytes = 0;
+  int64_t state_file_bytes = 0;
   int64_t activation_file_bytes = 0;
+  [[nodiscard]] int64_t all_file_bytes() const {
+    return file_bytes + state_file_bytes + activation_file_bytes;
+  }
   [[nodiscard]] int64_t total() const {
     int64_t sum = 0;
     for (const PlanItem& item : items) sum += item.bytes;
@@ -76,6 +82,10 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
 int64_t chain_bytes(Engine& engine, const PlanShape& shape);
 // The rope tables of such a pass.
 int64_t position_bytes(const Engine& engine, const PlanShape& shape);
+// Of masters and moments, where they are in files and all parameters train; else 0.
+int64_t state_file_bytes(Engine& engine, const PlanShape& shape);
+// Of sequences that are sampled: their positions' entries, and their states.
+int64_t cache_bytes(const Engine& engine, const PlanShape& shape);
 // What an optimizer step takes beyond the pass's bytes; 0 where the base does not train.
 int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes);
 // What libraries, thread stacks and small lists of a process write to: measured, the same for every

@@ -51,6 +51,7 @@ struct RunPlan {
   PlanShape pass = {};                 // the largest one
   RecomputePlan recompute = {};        // of stages what is kept alone
   bool weights_in_files = false;       // the frozen weights are
+  bool state_in_files = false;         // masters and moments are
   MemoryPlan memory = {};              // of all ranks together
   double num_passes = 0;               // of a step, on average
   std::vector<Work> work = {};         // of a step, on each rank

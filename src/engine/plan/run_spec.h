@@ -31,6 +31,7 @@ struct RunSpec {
   RecomputeChoice recompute = {};
   std::string offload = {};       // folder of what is in files; empty: that of temporary files
   bool weights_in_files = false;  // the frozen weights are
+  bool state_in_files = false;    // masters and moments are
   MemoryShare share = {};         // of ranks that divide the weights
   int weight_sharers = 1;         // processes of the machine that have them together
   int threads = 0;                // 0: all cores
