@@ -56,7 +56,7 @@ class StagedPlanner {
 
   [[nodiscard]] engine::RunPlan as_told() {
     const Try one = at(shape_.longest_passes.front());
-    engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price);
+    engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price, processes_of(one));
     const StepWork work = work_of_step(one, fitter, /*in_files=*/false);
     return finish(one, fitter, work, fitter.count(one.stages.regions, run_.recompute));
   }
@@ -67,15 +67,21 @@ class StagedPlanner {
     }
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("--memory {}: the stages of all ranks take {} at least, with {} micro-batches "
-                    "of up to {} tokens that recompute all they can{}; give that much, drop "
-                    "longer examples with --max-length, or take a smaller --rank or --batch-tokens",
-                    memory.text, report::format_bytes(least_), least_number_, least_tokens_,
-                    shape_.pass.train_base ? ", masters and moments in a file"
-                                           : " and the frozen weights in a file"));
+        fmt::format("--memory {}: the stages of {} take {} at least, with {} micro-batches of up "
+                    "to {} tokens that recompute all they can{}; give that much, drop longer "
+                    "examples with --max-length, or take a smaller --rank or --batch-tokens",
+                    memory.text, is_divided() ? "a process" : "all ranks",
+                    report::format_bytes(least_), least_number_, least_tokens_,
+                    is_divided()             ? ""
+                    : shape_.pass.train_base ? ", masters and moments in a file"
+                                             : " and the frozen weights in a file"));
   }
 
  private:
+  // Into processes, each of which has a memory of its own, and nothing in files.
+  [[nodiscard]] bool is_divided() const {
+    return run_.division.num_processes * run_.division.told.data > 1;
+  }
   // Whatever is tried is tried for any memory, so that more of it never plans more time.
   // `any_files`: also activations in files beyond the space for them.
   [[nodiscard]] std::optional<engine::RunPlan> within(const Budget& memory, bool any_files) {
@@ -83,16 +89,20 @@ class StagedPlanner {
     double best_time = std::numeric_limits<double>::max();
     for (const LongestPass& longest : numbers()) {
       const Try one = at(longest);
-      engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price);
-      const int64_t others = besides_stages(one).total();
+      engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price,
+                                 processes_of(one));
+      const int64_t others = besides_stages_of_a_process(one);
       for (const bool in_files : {false, true}) {
+        if (in_files && is_divided()) break;
         const StepWork work = work_of_step(one, fitter, in_files);
         if (one.time_of(fitter.least_cost(work.as_told())) >= best_time) continue;
         std::optional<engine::StagesChoice> choice =
             fitter.fit(run_.division.regions, work.as_told(), memory.bytes - others,
                        [&](const engine::StagesChoice& tried) {
-                         return any_files ||
-                                shape_.file_space.holds(tried.file_bytes(), others + tried.bytes());
+                         return !is_divided() &&
+                                (any_files || shape_.file_space.holds(
+                                                  tried.file_bytes(),
+                                                  others + gathered_bytes(one) + tried.bytes()));
                        });
         if (others + fitter.least() < least_) {
           least_ = others + fitter.least();
@@ -138,6 +148,8 @@ class StagedPlanner {
         engine::make_pipeline_plan(table, spec.forwarding_delay, told.layers);
     plan.data = told.data;
     plan.regions = told.regions;
+    plan.shard_weights = told.shard_weights;
+    plan.weight_sharers = told.weight_sharers;
     return plan;
   }
 
@@ -212,17 +224,20 @@ class StagedPlanner {
     return work;
   }
 
+  // By the first rank, to save it: of all parameters piece by piece.
+  [[nodiscard]] int64_t gathered_bytes(const Try& one) const {
+    if (one.stages.num_stages() == 1) return 0;
+    const bool is_base = shape_.pass.train_base;
+    const int64_t pieces =
+        one.stages.num_ranks() * train::kPieceBytes * (is_base ? 1 : train::kPiecesAhead);
+    return pieces + (is_base ? 0 : engine::adapter_bytes(run_.whole, shape_.pass.modules, true));
+  }
+
   // What the run takes and no stage does.
   [[nodiscard]] engine::MemoryPlan besides_stages(const Try& one) const {
     const int64_t ranks = one.stages.num_ranks();
     engine::MemoryPlan plan;
-    int64_t gathered = 0;  // by the first rank, to save it: of all parameters piece by piece
-    if (one.stages.num_stages() > 1) {
-      gathered = ranks * train::kPieceBytes * (shape_.pass.train_base ? 1 : train::kPiecesAhead);
-      if (!shape_.pass.train_base)
-        gathered += engine::adapter_bytes(run_.whole, shape_.pass.modules, true);
-    }
-    plan.items.push_back({engine::kGatheredItem, gathered});
+    plan.items.push_back({engine::kGatheredItem, gathered_bytes(one)});
     // Which each process has, and threads share.
     const int64_t processes = run_.division.num_processes;
     plan.items.push_back(
@@ -233,6 +248,17 @@ class StagedPlanner {
     if (processes * one.stages.data > 1)
       plan.items.push_back({"MPI", processes * engine::kMpiBytes});
     return plan;
+  }
+
+  [[nodiscard]] engine::Processes processes_of(const Try& one) const {
+    return {.ranks_each = run_.division.told.num_ranks() / run_.division.num_processes,
+            .of_first = gathered_bytes(one)};
+  }
+  // Of each process, but for what the first one gathers.
+  [[nodiscard]] int64_t besides_stages_of_a_process(const Try& one) const {
+    const int64_t all = besides_stages(one).total() - gathered_bytes(one);
+    const int64_t processes = run_.division.num_processes;
+    return (all + processes - 1) / processes;
   }
 
   [[nodiscard]] engine::RunPlan finish(const Try& one, const engine::StageFitter& fitter,

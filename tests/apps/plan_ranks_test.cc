@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // strata plan train --ranks: what each rank is planned to send for a step, of a config alone, is
 // what ranks that have the model send.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/setup/sent_text.h"
 #include "apps/setup/stages.h"
 #include "backend/thread_comm.h"
+#include "base/files.h"
 #include "engine/plan/cost.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
@@ -125,6 +128,58 @@ TEST(PlanRanks, TakeWhatMemoryHolds) {
   EXPECT_GT(cost(last), cost(all));
 }
 
+// Of each process: what the fullest takes, of one rank or of two.
+TEST(PlanRanks, StagesTakeWhatAProcessHolds) {
+  const std::string machine = ::testing::TempDir() + "/strata_plan_ranks.json";
+  write_file_atomic(
+      machine,
+      R"({"bf16_flops":4e11,"f32_flops":1e11,"read_bytes_per_s":2e10,"file_bytes_per_s":1e9})");
+  struct Case {
+    std::string ranks;
+    int data = 1, each = 1;
+  };
+  for (const Case& c : {Case{"pipeline=2"}, Case{"pipeline=4"}, Case{"pipeline=2", 1, 2},
+                        Case{"pipeline=2,data=2", 2}, Case{"pipeline=2,data=2", 2, 2}}) {
+    SCOPED_TRACE(fmt::format("{} {}", c.ranks, c.each));
+    PlanOptions options = options_of_plan("deepseek_v4");
+    options.machine = machine;
+    options.tokens = "24x200";
+    options.stages.ranks = c.ranks;
+    options.stages.stages = c.each;
+    options.schedule.microbatches = 4;
+    const auto fullest = [&](const boost::json::object& planned) {
+      const boost::json::array& ranks = planned.at("ranks").as_array();
+      int64_t most = 0, bytes = 0;
+      for (size_t rank = 0, own = 0; rank < ranks.size(); rank += static_cast<size_t>(c.data)) {
+        bytes += ranks[rank].at("planned_bytes").as_int64();
+        if (++own % static_cast<size_t>(c.each) > 0) continue;
+        most = std::max(most, std::exchange(bytes, 0));
+      }
+      return most;
+    };
+    const boost::json::object all = plan(options);
+    PlanOptions full = options;
+    full.recompute = "full";
+    const int64_t most = fullest(all), least = fullest(plan(full));
+    ASSERT_LT(least, most);
+    double last = all.at("seconds_per_step").as_double();
+    for (int i = 0; i <= 4; ++i) {
+      const int64_t bytes = most - (most - least) * i / 4;
+      options.memory = std::to_string(bytes);
+      const boost::json::object planned = plan(options);
+      EXPECT_LE(fullest(planned), bytes);
+      EXPECT_EQ(planned.at("file_bytes"), 0);
+      const double seconds = planned.at("seconds_per_step").as_double();
+      if (i > 0) {
+        EXPECT_GE(seconds, last * (1 - 1e-9));
+      }
+      last = seconds;
+    }
+    options.memory = std::to_string(least / 2);
+    EXPECT_THAT(fault(options), HasSubstr("the stages of a process take"));
+  }
+}
+
 TEST(PlanRanks, AreARowEachOfATable) {
   const Ran ran = run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--ranks",
                                "data=2", "--threads", "1"});
@@ -135,12 +190,10 @@ TEST(PlanRanks, AreARowEachOfATable) {
 
 TEST(PlanRanks, RefuseWhatHasNoEffect) {
   PlanOptions options = options_of_plan("qwen3");
-  options.stages.ranks = "pipeline=2";
   options.memory = "1GiB";
-  EXPECT_THAT(fault(options), HasSubstr("is not planned yet"));
   options.stages.ranks = "data=2";
   options.offload = "/tmp";
-  EXPECT_THAT(fault(options), HasSubstr("data ranks have nothing in files"));
+  EXPECT_THAT(fault(options), HasSubstr("nothing that --memory chooses goes to files"));
   options.memory = options.offload = "";
   options.with_indexer_loss = true;
   EXPECT_THAT(fault(options), HasSubstr("--indexer-loss: no layer of "));

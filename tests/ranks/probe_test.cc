@@ -237,6 +237,7 @@ TEST_F(RanksTest, TakeThePlannedMemory) {
       {2, "data=2", {}, "lora"},
       {2, "data=2", {.stages = 2, .schedule = "1f1b", .microbatches = 2}, "lora"},
       {4, "pipeline=2,data=2", {}, "lora"},
+      {4, "pipeline=2,data=2", {}, "lora", true},
       {4, "pipeline=2,data=2", {.schedule = "1f1b", .microbatches = 2}}};
   int64_t planned_before = 0;  // of a rank
   for (const Case& c : cases) {

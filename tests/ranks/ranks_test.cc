@@ -354,7 +354,6 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
        "multiple of 3; no number above 1 divides every row of the model"},
       {2, "expert=2", "--ranks expert=2: the model has no experts"},
       {2, "pipelines=2", "which names no kind"},
-      {2, "pipeline=2", "--ranks and --memory 1GiB: what stages", {}, "1GiB"},
       {2, "pipeline=2", "--shard-weights: data ranks divide the weights", {.shard_weights = true}},
       {2,
        "data=2",

@@ -223,7 +223,7 @@ StageOptions divided_by_ranks(const PlanOptions& options, const model::ModelConf
   check_layout(layout, config);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_of(stages_of(options), layout);
-  check_memory_of_ranks(stages, options.memory, options.offload);
+  check_memory_of_ranks(options.memory, options.offload);
   return stages;
 }
 

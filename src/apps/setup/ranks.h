@@ -42,10 +42,8 @@ ProcessRanks process_ranks(const StageOptions& stages);
 // its backwards on several data ranks.
 void check_sums(const engine::PipelinePlan& plan, const StageOptions& options);
 
-// An Error for a --memory of ranks that have stages, or files: it is of each process, which has a
-// whole model in memory.
-void check_memory_of_ranks(const StageOptions& stages, const std::string& memory,
-                           const std::string& offload);
+// An Error for a --memory of ranks that has files: it is of each process, which has all in memory.
+void check_memory_of_ranks(const std::string& memory, const std::string& offload);
 
 // What ranks must have in common: {what, value} in an order that is the same everywhere.
 using RankFacts = std::vector<std::pair<std::string, std::string>>;

@@ -206,8 +206,8 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
 }
 
 // What ranks that are processes cannot do yet.
-void check_over_ranks(const TrainOptions& o, const StageOptions& stages) {
-  check_memory_of_ranks(stages, o.memory, o.offload);
+void check_over_ranks(const TrainOptions& o) {
+  check_memory_of_ranks(o.memory, o.offload);
   if (o.sweep.empty()) return;
   throw Error(ErrorCode::kUnsupported,
               "--ranks and several values of --lr: give one, or leave out --ranks");
@@ -235,7 +235,7 @@ RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
   StageOptions stages = stages_of(given.stages, layout);
-  check_over_ranks(given, stages);
+  check_over_ranks(given);
   const bool is_first = comm.rank() == 0;
   TrainOptions options = given;
   if (!is_first) options.machine.clear();

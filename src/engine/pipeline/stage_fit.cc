@@ -42,6 +42,18 @@ model::Recompute together(std::span<const model::Recompute> of_stages,
   return model::Recompute::keeping(std::move(tags), std::move(masks));
 }
 
+// Of the fullest process.
+int64_t fullest(std::vector<int64_t> of_ranks, const Processes& processes) {
+  of_ranks.front() += processes.of_first;
+  std::span<const int64_t> rest = of_ranks;
+  int64_t most = 0;
+  for (; !rest.empty(); rest = rest.subspan(static_cast<size_t>(processes.ranks_each))) {
+    const auto own = rest.first(static_cast<size_t>(processes.ranks_each));
+    most = std::max(most, std::accumulate(own.begin(), own.end(), int64_t{0}));
+  }
+  return most;
+}
+
 // Of points by rising bytes and falling cost at most about so many, evenly over their bytes: both
 // ends, and between them the cheapest of each share.
 template <typename P>
@@ -150,8 +162,8 @@ namespace {
 class LayerChoices {
  public:
   LayerChoices(const PipelinePlan& plan, std::span<const std::unique_ptr<StageFront>> fronts,
-               std::vector<double> work_of_ranks)
-      : plan_(plan), fronts_(fronts), work_(std::move(work_of_ranks)) {
+               std::vector<double> work_of_ranks, const Processes& processes)
+      : plan_(plan), fronts_(fronts), work_(std::move(work_of_ranks)), processes_(processes) {
     for (int rank = 0; rank < plan.num_ranks(); ++rank) ranks_.push_back(points_of(rank));
     double lowest = 0.0;  // that no rank has to exceed
     for (size_t rank = 0; rank < ranks_.size(); ++rank)
@@ -217,9 +229,10 @@ class LayerChoices {
     return found == points.end() ? points.back() : *found;
   }
   [[nodiscard]] int64_t about(double level) const {
-    int64_t bytes = 0;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) bytes += at_level(rank, level).bytes;
-    return bytes;
+    std::vector<int64_t> bytes;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank)
+      bytes.push_back(at_level(rank, level).bytes);
+    return fullest(std::move(bytes), processes_);
   }
   [[nodiscard]] std::vector<size_t> choices_at(double level) const {
     std::vector<size_t> choices(fronts_.size());
@@ -232,9 +245,12 @@ class LayerChoices {
     return choices;
   }
   [[nodiscard]] int64_t counted(const std::vector<size_t>& choices) {
-    int64_t bytes = 0;
-    for (size_t stage = 0; stage < fronts_.size(); ++stage)
-      bytes += fronts_[stage]->counted(choices[stage]).total();
+    std::vector<int64_t> of_ranks(ranks_.size());
+    for (size_t stage = 0; stage < fronts_.size(); ++stage) {
+      of_ranks[static_cast<size_t>(plan_.ranks[stage])] +=
+          fronts_[stage]->counted(choices[stage]).total();
+    }
+    const int64_t bytes = fullest(std::move(of_ranks), processes_);
     least_ = std::min(least_, bytes);
     return bytes;
   }
@@ -243,6 +259,7 @@ class LayerChoices {
   std::span<const std::unique_ptr<StageFront>> fronts_;
   const std::vector<double> work_;
   std::vector<std::vector<RankPoint>> ranks_;
+  const Processes processes_;
   std::vector<double> levels_;  // rising
   int64_t least_ = INT64_MAX;
 };
@@ -261,8 +278,13 @@ int64_t StagesChoice::file_bytes() const {
 }
 
 StageFitter::StageFitter(const PipelinePlan& plan, std::span<Engine* const> engines,
-                         const PlanShape& shape, const Price& price)
-    : plan_(plan), engines_(engines), shape_(shape), price_(price) {
+                         const PlanShape& shape, const Price& price, const Processes& processes)
+    : plan_(plan),
+      engines_(engines),
+      shape_(shape),
+      price_(price),
+      processes_{processes.ranks_each > 0 ? processes.ranks_each : plan.num_ranks(),
+                 processes.of_first} {
   for (int stage = 0; stage < plan_.num_stages(); ++stage) {
     PlanShape keeping = shape_of(stage, {});
     keeping.recompute = model::Recompute::kNone;
@@ -362,7 +384,7 @@ std::optional<StagesChoice> StageFitter::fit_layers(const RecomputeRegions& regi
     fronts_.push_back(std::make_unique<StageFront>(
         plan_, stage, *engines_[static_cast<size_t>(stage)], shape_of(stage, regions), price_));
   }
-  LayerChoices by_layer(plan_, fronts_, by_rank(work.of_stages));
+  LayerChoices by_layer(plan_, fronts_, by_rank(work.of_stages), processes_);
   const std::optional<std::vector<size_t>> found = by_layer.fit(bytes);
   least_ = std::min(least_, by_layer.least());
   if (!found) return {};
@@ -385,8 +407,9 @@ std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegion
   const auto take = [&](const Preset& preset) {
     StagesChoice choice = count(preset.regions, preset.recompute);
     if (preset.recompute.offloads_any() && !has_files(choice)) return false;
-    least_ = std::min(least_, choice.bytes());
-    const bool fits = choice.bytes() <= bytes;
+    const int64_t taken = bytes_of(choice.stages);
+    least_ = std::min(least_, taken);
+    const bool fits = taken <= bytes;
     if (fits) best = std::move(choice);
     return fits;
   };
@@ -406,6 +429,13 @@ std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegion
   return best;
 }
 
+int64_t StageFitter::bytes_of(std::span<const StagePlan> stages) const {
+  std::vector<int64_t> of_ranks(static_cast<size_t>(plan_.num_ranks()));
+  for (size_t stage = 0; stage < stages.size(); ++stage)
+    of_ranks[static_cast<size_t>(plan_.ranks[stage])] += stages[stage].total();
+  return fullest(std::move(of_ranks), processes_);
+}
+
 int64_t StageFitter::base_bytes(Engine& engine) const {
   return shape_.train_base ? engine.base_trainer().state_bytes()
                            : engine.model().weights->num_bytes();
@@ -415,6 +445,7 @@ int64_t StageFitter::base_bytes(Engine& engine) const {
 std::optional<StagesChoice> StageFitter::fit(std::span<const RecomputeRegions> regions,
                                              const Work& work, int64_t bytes, HasFiles has_files) {
   int64_t in_files = 0;
+  CHECK(!work.in_files || processes_.ranks_each == plan_.num_ranks(), processes_.ranks_each);
   for (Engine* engine : engines_) in_files += work.in_files ? base_bytes(*engine) : 0;
   const int64_t least = std::exchange(least_, INT64_MAX);
   std::optional<StagesChoice> choice = fit_all(regions, work, bytes + in_files, has_files);

@@ -25,11 +25,18 @@ struct StagesChoice {
   [[nodiscard]] int64_t file_bytes() const;
 };
 
+// Of the ranks, those of a process; 0: all. And bytes that the first process takes besides its
+// stages.
+struct Processes {
+  int ranks_each = 0;
+  int64_t of_first = 0;
+};
+
 // Borrows all it is given: an engine for each stage, which may be one that can only plan.
 class StageFitter {
  public:
   StageFitter(const PipelinePlan& plan, std::span<Engine* const> engines, const PlanShape& shape,
-              const Price& price = {});
+              const Price& price = {}, const Processes& processes = {});
   ~StageFitter();
   StageFitter(const StageFitter&) = delete;
   StageFitter& operator=(const StageFitter&) = delete;
@@ -44,7 +51,8 @@ class StageFitter {
   };
   // Whether there is space for what a choice has in files.
   using HasFiles = FunctionRef<bool(const StagesChoice& choice)>;
-  // The choice whose busiest rank has the least to do, of those that take at most `bytes`: of any
+  // The choice whose busiest rank has the least to do, of those that take at most `bytes` of each
+  // process, and only where there is one of them have anything in files: of any
   // number of layers of each activation where layers are regions of their own, and of the presets
   // in all regions. It has no more to do than one for fewer bytes. None where nothing fits.
   [[nodiscard]] std::optional<StagesChoice> fit(std::span<const model::RecomputeRegions> regions,
@@ -61,7 +69,7 @@ class StageFitter {
   [[nodiscard]] double least_cost(const Work& work) const;
   // Activations of a micro-batch, of each stage.
   [[nodiscard]] std::span<const std::vector<model::SavedCost>> saved() const { return saved_; }
-  // The least that anything fit() has tried takes.
+  // The least that anything fit() has tried takes of a process.
   [[nodiscard]] int64_t least() const { return least_; }
 
  private:
@@ -78,6 +86,7 @@ class StageFitter {
       HasFiles has_files);
   [[nodiscard]] std::optional<StagesChoice> fit_layers(const model::RecomputeRegions& regions,
                                                        const Work& work, int64_t bytes);
+  [[nodiscard]] int64_t bytes_of(std::span<const StagePlan> stages) const;
   // That may be in files in place of memory.
   [[nodiscard]] int64_t base_bytes(Engine& engine) const;
   [[nodiscard]] PlanShape shape_of(int stage, const model::RecomputeRegions& regions) const;
@@ -89,6 +98,7 @@ class StageFitter {
   std::span<Engine* const> engines_;
   const PlanShape& shape_;
   const Price price_;
+  const Processes processes_;
   std::vector<std::vector<model::SavedCost>> saved_;       // of each stage
   std::vector<std::unique_ptr<class StageFront>> fronts_;  // of each stage, made when first needed
   int64_t least_ = INT64_MAX;
