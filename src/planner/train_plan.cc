@@ -151,23 +151,42 @@ TrainRun in_files_of(TrainRun run) {
   return run;
 }
 
-// Whether they had best be there: the memory holds the run only so, or costs less.
-bool needs_files(const TrainRun& run, PassChoices& choices) {
+// What a memory holds with all of that in memory, or in files: each is tried once.
+class Fits {
+ public:
+  explicit Fits(const TrainRun& run) : in_memory_(run), in_files_(in_files_of(run)) {}
+  [[nodiscard]] const TrainRun& run(bool in_files) const {
+    return in_files ? in_files_ : in_memory_;
+  }
+  Fit& of(bool in_files, bool any_files) {
+    std::unique_ptr<Fit>& fit = fits_[{in_files, any_files}];
+    if (!fit) fit = std::make_unique<Fit>(run(in_files), choices_, any_files);
+    return *fit;
+  }
+
+ private:
+  const TrainRun in_memory_, in_files_;
+  PassChoices choices_;
+  std::map<std::pair<bool, bool>, std::unique_ptr<Fit>> fits_;
+};
+
+// Whether it had best be in files: the memory holds the run only so, or costs less.
+bool needs_files(Fits& fits) {
+  const TrainRun& run = fits.run(/*in_files=*/false);
   const RunShape& shape = run.shape;
   if (run.is_loaded) return false;
-  const TrainRun in_files = in_files_of(run);
   // Of the longest passes that keep all.
-  const double least_cost =
-      shape.price.of(plan_passes(in_files, model::Recompute::kNone).work.front());
+  const double least_cost = shape.price.of(
+      plan_passes(fits.run(/*in_files=*/true), model::Recompute::kNone).work.front());
   for (const bool any_files : {false, true}) {
-    const Fit in_memory(run, choices, any_files);
+    const Fit& in_memory = fits.of(/*in_files=*/false, any_files);
     if (!any_files && shape.file_space.most == 0) {
       if (in_memory.has()) return false;
       continue;  // files are a last resort
     }
     if (in_memory.cost() <= least_cost) return false;
-    const Fit weights(in_files, choices, any_files);
-    if (in_memory.has() || weights.has()) return weights.cost() < in_memory.cost();
+    const Fit& in_files = fits.of(/*in_files=*/true, any_files);
+    if (in_memory.has() || in_files.has()) return in_files.cost() < in_memory.cost();
   }
   return true;
 }
@@ -187,14 +206,14 @@ engine::RunPlan plan_within(TrainRun run) {
   // Of several ranks none has anything in files.
   const bool in_memory = run.division.told.data > 1;
   if (in_memory) run.shape.file_space = {};
-  PassChoices choices;
-  const TrainRun chosen = !in_memory && needs_files(run, choices) ? in_files_of(run) : run;
-  Fit fit(chosen, choices, /*any_files=*/false);
-  if (fit.has()) return fit.take();
-  if (in_memory) fail(chosen, fit);
-  Fit in_files(chosen, choices, /*any_files=*/true);
-  if (in_files.has()) return in_files.take();
-  fail(chosen, in_files);
+  Fits fits(run);
+  const bool in_files = !in_memory && needs_files(fits);
+  for (const bool any_files : {false, true}) {
+    if (any_files && in_memory) break;
+    Fit& fit = fits.of(in_files, any_files);
+    if (fit.has()) return fit.take();
+  }
+  fail(fits.run(in_files), fits.of(in_files, /*any_files=*/!in_memory));
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
   return plan;
 }
 
-PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
+PassPlan plan_pass(Engine& engine, const PlanShape& shape, int64_t enough) {
   const model::ModelWeights& weights = *engine.model().weights;
   const int64_t at_once = engine.backend().parallelism();
   Adapters adapters;  // their memory is never touched
@@ -84,6 +84,7 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape) {
     if (plan.total() > most.total()) most = std::move(plan);
     most.held_bytes = held;
     most.deferred_bytes = deferred;
+    if (most.total() > enough) break;
   }
   return most;
 }

@@ -71,8 +71,9 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
                        int64_t pass_file_bytes);
 
 // One pass of this shape: its tokens as one sequence, as one for each worker (each of another
-// adapter), or each a sequence, whichever takes most.
-PassPlan plan_pass(Engine& engine, const PlanShape& shape);
+// adapter), or each a sequence, whichever takes most; or the first that takes more than `enough`,
+// in memory.
+PassPlan plan_pass(Engine& engine, const PlanShape& shape, int64_t enough = INT64_MAX);
 // One that is there: its forward and its backward in a row, or apart.
 PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
                    bool defers);

@@ -25,9 +25,10 @@ struct Choice {
 
 bool is_input(const SavedClass& c) { return c.cost.tag == model::kLayerInputTag; }
 
-PassPlan plan_with(Engine& engine, PlanShape shape, const model::Recompute& recompute) {
+PassPlan plan_with(Engine& engine, PlanShape shape, const model::Recompute& recompute,
+                   int64_t enough = INT64_MAX) {
   shape.recompute = recompute;
-  return plan_pass(engine, shape);
+  return plan_pass(engine, shape, enough);
 }
 
 // With what the other passes in flight hold.
@@ -289,8 +290,9 @@ std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allow
   if (named_.empty()) named_ = named_plans(engine_, shape_, choices_->classes(), offloads_);
   for (const RecomputePlan& plan : named_) consider(plan);
   const std::vector<SavedClass>& classes = choices_->classes();
+  // Where a pass takes too much it does not matter how much.
   const auto described = [&](const model::Recompute& recompute) {
-    return describe(shape_, classes, recompute, plan_with(engine_, shape_, recompute));
+    return describe(shape_, classes, recompute, plan_with(engine_, shape_, recompute, bytes));
   };
   const std::vector<Choice>& all = choices_->all();
   const auto beyond =
