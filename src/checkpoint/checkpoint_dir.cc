@@ -68,7 +68,7 @@ std::string index_text(const CheckpointLayout& layout) {
   int64_t total_size = 0;
   std::map<std::string, std::string> weight_map;
   for (const auto& [tensor, shard] : layout.entries) {
-    total_size += tensor.shape.num_elements() * tensor.element_bytes();
+    total_size += tensor.bytes();
     weight_map[tensor.name] = shard;
   }
   std::map<std::string, std::string> metadata(layout.index_metadata.begin(),

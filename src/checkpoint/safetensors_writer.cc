@@ -15,10 +15,6 @@
 namespace strata {
 namespace {
 
-int64_t bytes_of(const TensorDecl& tensor) {
-  return tensor.shape.num_elements() * tensor.element_bytes();
-}
-
 std::string_view name_of_type(const TensorDecl& tensor) {
   if (tensor.integer_bytes == 0) return dtype_name(tensor.dtype);
   if (tensor.integer_bytes == 1) return "U8";
@@ -42,7 +38,7 @@ std::string header_of(std::span<const TensorDecl> tensors,
     for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
       dims += fmt::format("{}{}", axis == 0 ? "" : ",", tensor.shape[axis]);
     }
-    const int64_t end = offset + bytes_of(tensor);
+    const int64_t end = offset + tensor.bytes();
     json += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                         json.size() > 1 ? "," : "", json_quote(tensor.name), name_of_type(tensor),
                         dims, offset, end);
@@ -94,7 +90,7 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDecl> t
 
 // Tensors without elements have no turn.
 void SafetensorsWriter::skip_finished() {
-  while (current_ < tensors_.size() && current_bytes_ == bytes_of(tensors_[current_])) {
+  while (current_ < tensors_.size() && current_bytes_ == tensors_[current_].bytes()) {
     ++current_;
     current_bytes_ = 0;
   }
@@ -105,7 +101,7 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
   CHECK(current_ < tensors_.size() && tensors_[current_].name == name, name,
         "is not the tensor whose turn it is");
   current_bytes_ += static_cast<int64_t>(bytes.size());
-  CHECK(current_bytes_ <= bytes_of(tensors_[current_]), name, current_bytes_);
+  CHECK(current_bytes_ <= tensors_[current_].bytes(), name, current_bytes_);
   file_.append(bytes);
   skip_finished();
 }

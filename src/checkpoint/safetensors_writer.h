@@ -28,6 +28,7 @@ struct TensorDecl {
   [[nodiscard]] int64_t element_bytes() const {
     return integer_bytes > 0 ? integer_bytes : dtype_bytes(dtype);
   }
+  [[nodiscard]] int64_t bytes() const { return shape.num_elements() * element_bytes(); }
 };
 
 class SafetensorsWriter {

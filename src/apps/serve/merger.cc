@@ -39,8 +39,7 @@ int64_t merged_bytes(const ExportModel& model) {
   int64_t bytes = model.small_file_bytes();
   for (const auto& [tensor, shard] : source.layout().entries) {
     const bool doubles = unties && (tensor.name == embedding || tensor.name == head);
-    const int64_t own = tensor.shape.num_elements() * tensor.element_bytes();
-    bytes += (doubles ? 2 : 1) * (own + 2 * std::ssize(tensor.name) + kLineBytes);
+    bytes += (doubles ? 2 : 1) * (tensor.bytes() + 2 * std::ssize(tensor.name) + kLineBytes);
   }
   return bytes;
 }

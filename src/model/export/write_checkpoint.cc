@@ -110,20 +110,16 @@ void sort_tensors(std::vector<OutTensor>& tensors, const std::vector<StoredTenso
                    [&](const OutTensor& a, const OutTensor& b) { return key(a) < key(b); });
 }
 
-int64_t bytes_of(const OutTensor& tensor) {
-  return tensor.decl.shape.num_elements() * tensor.decl.element_bytes();
-}
-
 // One file, or several of at most so many bytes.
 void divide(std::vector<OutTensor>& tensors, int64_t shard_bytes, CheckpointLayout& layout) {
   std::vector<size_t> begins = {0};
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (bytes > 0 && bytes + bytes_of(tensors[i]) > shard_bytes) {
+    if (bytes > 0 && bytes + tensors[i].decl.bytes() > shard_bytes) {
       begins.push_back(i);
       bytes = 0;
     }
-    bytes += bytes_of(tensors[i]);
+    bytes += tensors[i].decl.bytes();
   }
   layout.indexed = begins.size() > 1;
   size_t shard = 0;
