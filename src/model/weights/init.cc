@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <tuple>
 
 #include "base/rng.h"
@@ -60,6 +61,33 @@ void draw_integers(Backend& backend, const Counter& random, ModelWeights& weight
   weights.write(backend, index, 0, rows);
 }
 
+// Elements from `first` on, which threads share.
+void draw_slice(Backend& backend, const Parameter& parameter, const ModelConfig& config,
+                const Counter& random, int64_t first, std::span<float> values) {
+  constexpr int64_t kEach = 1 << 16;
+  const int64_t count = std::ssize(values);
+  backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
+    for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
+      const auto element = static_cast<uint64_t>(first + i);
+      values[static_cast<size_t>(i)] = static_cast<float>(draw(parameter, config, random, element));
+    }
+  });
+}
+
+void draw_numbers(Backend& backend, const ModelConfig& config, const Counter& random,
+                  ModelWeights& weights, size_t index) {
+  const Parameter& parameter = weights.table()[index];
+  std::vector<float> values;
+  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
+    values.resize(static_cast<size_t>((end - begin) * cols));
+    draw_slice(backend, parameter, config, random, begin * cols, values);
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
+    ops::from_host(backend, values, rows);
+    weights.write(backend, index, begin, rows);
+  });
+}
+
 }  // namespace
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
@@ -68,7 +96,6 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
   model.config = config;
   model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype, nullptr, part,
                                                  WeightForms(), share);
-  std::vector<float> values;  // of a slice
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];
     if (!parameter.held) continue;
@@ -76,26 +103,11 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
                          .stream = hash_name(parameter.name.data(), parameter.name.size())};
     if (parameter.is_integers()) {
       draw_integers(backend, random, *model.weights, index);
-      continue;
+    } else {
+      draw_numbers(backend, config, random, *model.weights, index);
     }
-    for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
-      const Scratch::Mark mark(backend.scratch());
-      const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
-      values.resize(static_cast<size_t>((end - begin) * cols));
-      constexpr int64_t kEach = 1 << 16;
-      const int64_t count = (end - begin) * cols;
-      backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
-        for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
-          const auto element = static_cast<uint64_t>(begin * cols + i);
-          values[static_cast<size_t>(i)] =
-              static_cast<float>(draw(parameter, config, random, element));
-        }
-      });
-      ops::from_host(backend, values, rows);
-      model.weights->write(backend, index, begin, rows);
-    });
   }
-  backend.scratch().reserve(0, 0);
+  backend.scratch().reserve(0, 0);  // what was drawn through is no pass's
   return model;
 }
 
