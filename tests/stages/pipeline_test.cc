@@ -292,6 +292,48 @@ TEST(StagePlans, AreWhatIsTaken) {
   }
 }
 
+// A sequence that is longer than a pass, in a memory that holds less than its layers' inputs.
+TEST(Pipeline, ALongSequenceHasItsLayersInputsInFiles) {
+  const StagedCase c = {.num_layers = 6, .num_ranks = 2, .pass_tokens = 16};
+  PipelinePlan plan = staged_plan(c);
+  plan.any_length = true;
+  EngineOptions options = staged_options(c);
+  options.offload = ::testing::TempDir();
+  constexpr int64_t kLength = 200;
+  const api::Datum datum = {.tokens = std::vector<int32_t>(kLength, 1),
+                            .targets = std::vector<int32_t>(kLength, 2)};
+  std::vector<float> want;
+  for (const bool limited : {false, true}) {
+    run_ranks(plan.num_ranks(), [&](Comm& comm) {
+      Runner pipeline(comm, plan, staged_engines(c, comm, plan, options));
+      StageRunner& stage = *pipeline.stages().front();
+      Engine& engine = stage.engine();
+      const api::AdapterSlot slot =
+          pipeline.create_adapter(model::adapter_specs(engine.config(), {"all-linear"}, 2, 4.0), 1);
+      pipeline.for_adapter(slot, stir);
+      if (limited) {
+        const PassPlan full = plan_pass(engine, {.pass_tokens = kLength,
+                                                 .backward = true,
+                                                 .recompute = model::Recompute::kFull,
+                                                 .alone = true,
+                                                 .in_stages = true});
+        engine.set_limits(c.pass_tokens, 1 << 20, 0, full.total() + full.kept() - 1);
+      }
+      pipeline.run(
+          {.sequences = {{.datum = &datum, .slot = slot}}, .gradients = api::Gradients::kAdapters});
+      EXPECT_EQ(stage.offloaded_bytes() > 0, limited) << comm.rank();
+      const model::LoraAdapter* adapter = pipeline.whole_adapter(slot);
+      if (adapter == nullptr) return;
+      const HostAccess access(engine.backend().allocator());
+      const TensorView gradients = adapter->gradients();
+      const std::vector<float> got(gradients.f32(),
+                                   gradients.f32() + gradients.shape.num_elements());
+      if (!limited) want = got;
+      EXPECT_EQ(got, want);
+    });
+  }
+}
+
 // Keeps what each rank sends.
 class RecordingComm : public Comm {
  public:
