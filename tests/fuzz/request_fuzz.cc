@@ -12,8 +12,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto request = strata::apps::parse_probe_request(
         {reinterpret_cast<const char*>(data), size}, "request", 2);
     for (const auto& sequence : request.sequences) {
-      CHECK(!sequence.tokens.empty());
-      CHECK(sequence.targets.empty() || sequence.targets.size() == sequence.tokens.size());
+      const strata::api::Datum& datum = *sequence.datum;
+      CHECK(!datum.tokens.empty());
+      CHECK(datum.targets.empty() || datum.targets.size() == datum.tokens.size());
       CHECK(static_cast<int>(sequence.slot) >= 0 && static_cast<int>(sequence.slot) <= 2);
     }
   } catch (const strata::Error&) {
