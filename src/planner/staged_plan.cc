@@ -63,6 +63,7 @@ class StagedPlanner {
 
   [[nodiscard]] engine::RunPlan within(const Budget& memory) {
     for (const bool any_files : {false, true}) {
+      if (any_files && is_divided()) break;
       if (std::optional<engine::RunPlan> best = within(memory, any_files)) return *std::move(best);
     }
     throw Error(
