@@ -69,6 +69,10 @@ TEST(BenchMemory, RefusesWhatItCannotHold) {
   BenchOptions staged = options("train_s512", "1GiB");
   staged.stages.stages = 2;
   EXPECT_NE(fault_of(staged).find("--memory and --stages"), std::string::npos);
+  staged.memory = "";
+  staged.offload = testing::TempDir();
+  EXPECT_NE(fault_of(staged).find("--offload: the folder of what --memory does not hold"),
+            std::string::npos);
 }
 
 }  // namespace

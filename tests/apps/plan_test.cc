@@ -366,6 +366,9 @@ TEST(Plan, ChoosesWhatStagesKeepWithinAMemory) {
   EXPECT_GT(most, 0);
   offloading.schedule.microbatches = 4;  // a half of the tokens each, as many in flight
   EXPECT_LT(plan(offloading).at("file_bytes").as_int64(), most);
+  offloading.recompute = "none";
+  EXPECT_NE(fault(offloading).find("--offload: the folder of what --memory does not hold"),
+            std::string::npos);
   offloading.recompute = "custom:query_proj=offload";
   offloading.stages.recompute_iterations = "on";
   EXPECT_NE(fault(offloading).find("keep or offload decoder_layer_input as well"),

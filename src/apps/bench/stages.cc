@@ -13,6 +13,7 @@
 #include "apps/bench/inputs.h"
 #include "apps/options.h"
 #include "apps/setup/backend.h"
+#include "apps/setup/engine_setup.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/weight_group.h"
 #include "backend/thread_comm.h"
@@ -31,6 +32,7 @@ namespace {
 
 // Without a model of a shape of its own, whose weights are no file's.
 LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
+  check_kept(options.memory, work.recompute, options.offload);
   if (!options.model.empty()) {
     LoadSpec spec = read_spec({.model = options.model,
                                .dtype = options.dtype,

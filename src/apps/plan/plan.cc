@@ -14,6 +14,7 @@
 #include "apps/plan/plan_front.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
+#include "apps/setup/engine_setup.h"
 #include "apps/setup/machine_file.h"
 #include "apps/setup/model_files.h"
 #include "apps/setup/ranks.h"
@@ -231,6 +232,7 @@ StageOptions divided_by_ranks(const PlanOptions& options, const model::ModelConf
 int plan_over_ranks(const PlanOptions& options) {
   LoadSpec spec = checked_spec(options);
   const StageOptions stages = divided_by_ranks(options, spec.parsed.config);
+  check_kept(options.memory, options.recompute, options.offload);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexers(options, *engine);
@@ -293,6 +295,7 @@ int plan_training(const PlanOptions& options, bool in_stages) {
         "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
         "strata plan stages");
   }
+  if (in_stages) check_kept(options.memory, options.recompute, options.offload);
   const LoadSpec spec = checked_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexers(options, *engine);

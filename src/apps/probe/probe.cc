@@ -9,6 +9,7 @@
 #include "apps/options.h"
 #include "apps/probe/probe_request.h"
 #include "apps/probe/stats.h"
+#include "apps/setup/engine_setup.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
 #include "apps/setup/weight_group.h"
@@ -321,6 +322,7 @@ engine::PipelinePlan plan_request(const LoadSpec& asked, const StageOptions& sta
                 fmt::format("--microbatches: got {}, and the request has {} sequences",
                             num_microbatches, request.sequences.size()));
   }
+  if (!plan.is_whole()) check_kept(/*memory=*/"", asked.recompute.name, asked.offload);
   const bool parameters = request.param_grads || (request.train && request.train->parameters);
   if (parameters) check_sums(plan, stages);
   return plan;
