@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engine/pipeline/stage_runner.h"
+#include "engine/pipeline/round.h"
 
 namespace strata::planner {
 namespace {

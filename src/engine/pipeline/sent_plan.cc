@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "engine/pipeline/owners.h"
-#include "engine/pipeline/stage_runner.h"
+#include "engine/pipeline/round.h"
 #include "model/weights/weight_shards.h"
 
 namespace strata::engine {

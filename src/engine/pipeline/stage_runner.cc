@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "api/context.h"
@@ -18,140 +17,6 @@ namespace strata::engine {
 
 using schedule::Action;
 using schedule::Op;
-
-std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches) {
-  const auto num_sequences = std::ssize(lengths);
-  const auto count = std::min<int64_t>(num_microbatches, num_sequences);
-  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  std::vector<size_t> firsts;
-  int64_t rows = 0;
-  int64_t s = 0;
-  for (int64_t m = 0; m < count; ++m) {
-    firsts.push_back(static_cast<size_t>(s));
-    const int64_t others = count - m - 1;  // each of which wants one, at least
-    const int64_t end = total * (m + 1) / count;
-    for (bool is_first = true; s < num_sequences - others; is_first = false, ++s) {
-      const int64_t tokens = lengths[static_cast<size_t>(s)];
-      if (!is_first && others > 0 && rows + tokens / 2 > end) break;
-      rows += tokens;
-    }
-  }
-  firsts.push_back(lengths.size());
-  return firsts;
-}
-
-namespace {
-
-int64_t num_tokens(const api::Batch& batch, size_t sequence) {
-  return std::ssize(batch.sequences[sequence].datum->tokens);
-}
-
-// Of sequences [first, end).
-std::vector<int64_t> lengths_of(const api::Batch& batch, size_t first, size_t end) {
-  std::vector<int64_t> lengths;
-  for (size_t s = first; s < end; ++s) lengths.push_back(num_tokens(batch, s));
-  return lengths;
-}
-
-// Where the micro-batches of sequences of these lengths begin, of which `first` is the first, and
-// the last one's end.
-void cut_by_number(std::span<const int64_t> lengths, int num_microbatches, size_t first,
-                   std::vector<size_t>& firsts) {
-  firsts = cut_lengths(lengths, num_microbatches);
-  for (size_t& begin : firsts) begin += first;
-}
-
-// Likewise, but of no more sequences than so many micro-batches hold.
-void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
-                   size_t end, std::vector<size_t>& firsts) {
-  firsts.assign(1, first);
-  while (firsts.back() < end && std::ssize(firsts) <= num_microbatches) {
-    size_t last = firsts.back();
-    int64_t tokens = 0;
-    for (; last < end; ++last) {
-      tokens += num_tokens(batch, last);
-      if (tokens > pass_tokens && last > firsts.back()) break;
-    }
-    firsts.push_back(last);
-  }
-}
-
-// Micro-batches of fewer tokens would not pay for reading the weights.
-constexpr int64_t kLeastTokens = 64;
-
-// Whether all but those of one sequence are no longer than a pass. `firsts` count from `first` on.
-bool fits(std::span<const int64_t> lengths, int64_t pass_tokens, const std::vector<size_t>& firsts,
-          size_t first = 0) {
-  for (size_t m = 0; m + 1 < firsts.size(); ++m) {
-    int64_t tokens = 0;
-    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += lengths[s - first];
-    if (tokens > pass_tokens && firsts[m + 1] > firsts[m] + 1) return false;
-  }
-  return true;
-}
-
-// As many micro-batches as pay, of about as many tokens. False where one would be too long.
-bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
-                size_t end, std::vector<size_t>& firsts) {
-  const std::vector<int64_t> lengths = lengths_of(batch, first, end);
-  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  if (total > num_microbatches * pass_tokens) return false;
-  const int64_t count = std::clamp<int64_t>(total / kLeastTokens, 1, num_microbatches);
-  cut_by_number(lengths, static_cast<int>(count), first, firsts);
-  return fits(lengths, pass_tokens, firsts, first);
-}
-
-}  // namespace
-
-std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks,
-                              int64_t pass_tokens) {
-  // Fewer passes hold them in no case: what is longer than one is alone.
-  int64_t least = 0, rest = 0;
-  for (const int64_t length : lengths) {
-    if (length > pass_tokens) {
-      ++least;
-    } else {
-      rest += length;
-    }
-  }
-  least += rest / pass_tokens + (rest % pass_tokens == 0 ? 0 : 1);
-  std::vector<size_t> firsts;
-  const int64_t rounds = std::max<int64_t>(1, (least + num_ranks - 1) / num_ranks);
-  for (int64_t count = rounds * num_ranks;; count += num_ranks) {
-    firsts = cut_lengths(lengths, static_cast<int>(count));
-    if (count >= std::ssize(lengths) || fits(lengths, pass_tokens, firsts)) break;
-  }
-  if (std::ssize(firsts) > num_ranks + 1) firsts.resize(static_cast<size_t>(num_ranks) + 1);
-  return firsts;
-}
-
-bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
-                Round& round) {
-  const std::vector<api::Sequence>& all = batch.sequences;
-  const size_t first = round.firsts.empty() ? 0 : round.firsts.back();
-  int64_t rows = round.firsts.empty() ? 0 : round.first_rows.back();
-  if (first == all.size()) return false;
-  const bool takes = all[first].gradients;
-  size_t end = first + 1;
-  while (end < all.size() && all[end].gradients == takes) ++end;
-  round.clear();
-  round.backward = takes && batch.gradients != api::Gradients::kNone;
-  const int count = plan.table.num_microbatches;
-  if (round.num_dealt > 1 && plan.is_whole()) {
-    round.firsts = cut_round(lengths_of(batch, first, end), round.num_dealt, pass_tokens);
-    for (size_t& begin : round.firsts) begin += first;
-  } else if (plan.cuts_by_tokens()) {
-    if (count == 1 || !cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
-      cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
-  } else {
-    cut_by_number(lengths_of(batch, first, end), count * round.num_dealt, first, round.firsts);
-  }
-  for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
-    for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);
-    round.first_rows.push_back(rows);
-  }
-  return true;
-}
 
 StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine& engine,
                          GradientChain* chain)
@@ -184,7 +49,8 @@ void StageRunner::prepare(const api::Batch& batch, api::BatchResult& result,
 void StageRunner::check_memory() {
   if (engine_.options().pass_bytes == 0) return;
   for (size_t s = 0; s < batch_->sequences.size(); ++s) {
-    if (num_tokens(*batch_, s) <= engine_.options().pass_tokens) continue;
+    const int64_t tokens = std::ssize(batch_->sequences[s].datum->tokens);
+    if (tokens <= engine_.options().pass_tokens) continue;
     Flight& flight = take(0);
     PassWork work = flight.micro_batch.lay_out(engine_, *batch_, s, s + 1);
     fit(flight, work, s);

@@ -19,39 +19,9 @@
 #include "engine/micro_batch.h"
 #include "engine/pipeline/gradient_chain.h"
 #include "engine/pipeline/plan.h"
+#include "engine/pipeline/round.h"
 
 namespace strata::engine {
-
-// Neighbours of a batch that take gradients, or all do not, as the table runs them at once:
-// sequences [firsts[m], firsts[m + 1]) are micro-batch m. Those of a rank are each `num_dealt`-th
-// from `dealt` on, which its table numbers from 0.
-struct Round {
-  std::vector<size_t> firsts;
-  std::vector<int64_t> first_rows;  // of the flat batch, likewise
-  bool backward = false;
-  int dealt = 0, num_dealt = 1;
-  void clear() {
-    firsts.clear();
-    first_rows.clear();
-  }
-  [[nodiscard]] int num_microbatches() const { return static_cast<int>(firsts.size()) - 1; }
-  [[nodiscard]] size_t place_of(int own) const {
-    return static_cast<size_t>(dealt + own * num_dealt);
-  }
-  [[nodiscard]] bool has(int own) const { return dealt + own * num_dealt < num_microbatches(); }
-};
-
-// Whole sequences in their order, at least one each, of about as many tokens; as many micro-batches
-// as asked for, or as there are sequences. Of their lengths alone: `firsts`.
-std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches);
-// Likewise the passes of a round that ranks deal out, one each, of a whole model: there are as few
-// rounds, of which this is the first, as passes of so many tokens allow.
-std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks, int64_t pass_tokens);
-// The round behind this one, or from a fresh one the first; false where there is none. Passes have
-// at most so many tokens, or one longer sequence, where the plan cuts by tokens. Where
-// micro-batches are dealt out, each rank has as many as the table, if there are so many.
-bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
-                Round& round);
 
 class StageRunner {
  public:
