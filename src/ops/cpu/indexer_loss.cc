@@ -59,10 +59,9 @@ struct Loss {
   template <typename V>
   void dots_of(const QueryHeads& query, const TensorView& keys, const EntrySegment& segment,
                int64_t count, float* dots) const {
-    for (int64_t i = 0; i < count; i += kKeys) {
+    for (int64_t i = 0; i < count; i += kKeys)
       query_dots<V>(query, keys.row(segment.first_entry + i), std::min(kKeys, count - i),
                     dots + i * query.num_heads);
-    }
   }
 
   void mark_listed(int64_t row, int64_t count, char* listed) const {
@@ -73,42 +72,43 @@ struct Loss {
       listed[a.selected.numbers()[static_cast<size_t>(row * a.top_k + k)]] = 1;
   }
 
-  // a_n(i) = exp(s_ni - log_sum_n), where log_sum adds to what was attended what was not listed.
+  [[nodiscard]] double score(const Work& work, int64_t i, int64_t n) const {
+    const auto dot = static_cast<double>(work.dots[i * args.attention.q.shape[1] + n]);
+    return static_cast<double>(args.attention.scale) * dot;
+  }
+
+  // Of head n over all that it sees: to what it attended (lse) comes what was not listed.
+  [[nodiscard]] double log_sum_of(int64_t row, int64_t n, int64_t count, const Work& work) const {
+    const ListedAttention& a = args.attention;
+    const auto lse = static_cast<double>(a.lse.f32()[row * a.q.shape[1] + n]);
+    double top = lse;
+    for (int64_t i = 0; i < count; ++i)
+      if (work.listed[i] == 0) top = std::max(top, score(work, i, n));
+    double sum = std::exp(lse - top);
+    for (int64_t i = 0; i < count; ++i)
+      if (work.listed[i] == 0) sum += std::exp(score(work, i, n) - top);
+    return top + std::log(sum);
+  }
+
+  // target(i) = sum_n a_n(i) / sum_j sum_n a_n(j), where a_n(i) = exp(s_ni - log_sum_n): all of it
+  // times e^-top, against underflow, where the window has nearly all.
   template <typename V>
   void make_target(const EntrySegment& segment, int64_t row, int64_t count,
                    const Work& work) const {
-    const ListedAttention& a = args.attention;
-    const QueryHeads query = heads_of(a.q, row);
-    dots_of<V>(query, a.entries, segment, count, work.dots);
+    const QueryHeads query = heads_of(args.attention.q, row);
+    dots_of<V>(query, args.attention.entries, segment, count, work.dots);
     mark_listed(row, count, work.listed);
-    const auto scale = static_cast<double>(a.scale);
     double top = -std::numeric_limits<double>::infinity();
     for (int64_t n = 0; n < query.num_heads; ++n) {
-      const auto score = [&](int64_t i) {
-        return scale * static_cast<double>(work.dots[i * query.num_heads + n]);
-      };
-      const auto lse = static_cast<double>(a.lse.f32()[row * query.num_heads + n]);
-      double most_of_head = lse;
-      for (int64_t i = 0; i < count; ++i) {
-        if (work.listed[i] == 0) most_of_head = std::max(most_of_head, score(i));
-      }
-      double sum = std::exp(lse - most_of_head);
-      for (int64_t i = 0; i < count; ++i) {
-        if (work.listed[i] == 0) sum += std::exp(score(i) - most_of_head);
-      }
-      work.log_sums[n] = most_of_head + std::log(sum);
-      for (int64_t i = 0; i < count; ++i) top = std::max(top, score(i) - work.log_sums[n]);
+      work.log_sums[n] = log_sum_of(row, n, count, work);
+      for (int64_t i = 0; i < count; ++i) top = std::max(top, score(work, i, n) - work.log_sums[n]);
     }
-    // Against underflow, where the window has nearly all.
     double total = 0.0;
     for (int64_t i = 0; i < count; ++i) {
-      double sum = 0.0;
-      for (int64_t n = 0; n < query.num_heads; ++n) {
-        const auto dot = static_cast<double>(work.dots[i * query.num_heads + n]);
-        sum += std::exp(scale * dot - work.log_sums[n] - top);
-      }
-      work.target[i] = sum;
-      total += sum;
+      work.target[i] = 0.0;
+      for (int64_t n = 0; n < query.num_heads; ++n)
+        work.target[i] += std::exp(score(work, i, n) - work.log_sums[n] - top);
+      total += work.target[i];
     }
     for (int64_t i = 0; i < count; ++i) work.target[i] /= total;
   }
