@@ -50,7 +50,8 @@ void StoreMutex::unlock() {
   if (is_hurried()) {
     const double now = now_seconds();
     const double usual = kUsual + sql_.usual_seconds() - usual_at_;
-    left_ -= std::max(0.0, now - begun_at_ - usual);
+    // Not below 0: a standstill of this process is no fault of the database.
+    left_ = std::max(0.0, left_ - std::max(0.0, now - begun_at_ - usual));
     counted_at_ = now;
   }
   mutex_.unlock();

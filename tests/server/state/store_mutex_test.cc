@@ -21,6 +21,7 @@ using strata::testing::TempDir;
 struct Delays {
   std::atomic<double> seconds = 0;  // of each statement
   std::atomic<double> way = 0;      // of them there and back
+  std::atomic<double> still = 0;    // of this process, in the next one, whatever its deadline
   std::atomic<int> cut = 0;         // statements that were cut off at their deadline
   std::atomic<bool> lost = false;
 };
@@ -33,6 +34,7 @@ class SlowSql final : public Sql {
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
     usual_ += delays_->way;
     const double left = deadline_ - now_seconds();
+    std::this_thread::sleep_for(std::chrono::duration<double>(delays_->still.exchange(0)));
     std::this_thread::sleep_for(
         std::chrono::duration<double>(std::clamp(left, 0.0, delays_->seconds.load())));
     if (left < delays_->seconds) {
@@ -87,6 +89,17 @@ TEST_F(StoreMutexTest, AStatementThatHangsIsCutOff) {
   std::this_thread::sleep_for(std::chrono::milliseconds(900));
   calls(10);
   EXPECT_EQ(failed, 1000);
+}
+
+// As of a process that is stopped for seconds, or moved.
+TEST_F(StoreMutexTest, AStandstillIsNoWait) {
+  store.hurry_this_thread();
+  delays->still = 3;
+  calls(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  failed = 0;
+  calls(10);
+  EXPECT_EQ(failed, 0);
 }
 
 // Many that are slow and not cut off: what stands behind them waits no longer either.
