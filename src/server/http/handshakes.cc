@@ -67,7 +67,7 @@ bool is_part_of_hello(std::string_view bytes) {
 }
 
 Handshakes::Place::Place(Handshakes& of, Stream& with, std::string from)
-    : all(of), stream(with), address(std::move(from)) {
+    : all(of), stream(with), address(std::move(from)), number(++of.last_number_) {
   if (all.open_ >= all.most_) all.end_oldest();
   std::list<Place*>& line = all.of_address_[address];
   at = line.insert(line.end(), this);
@@ -83,9 +83,10 @@ Handshakes::Place::~Place() {
 }
 
 void Handshakes::end_oldest() {
-  const auto line = std::max_element(
-      of_address_.begin(), of_address_.end(),
-      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  const auto rank = [](const auto& line) {
+    return std::pair(std::ssize(line.second), -line.second.front()->number);
+  };
+  const auto line = std::ranges::max_element(of_address_, {}, rank);
   Place* oldest = line->second.front();
   line->second.pop_front();
   if (line->second.empty()) of_address_.erase(line);

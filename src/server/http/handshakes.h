@@ -36,13 +36,15 @@ class Handshakes {
     Handshakes& all;
     Stream& stream;
     std::string address;
+    const int64_t number;  // ascending
     std::list<Place*>::iterator at;
     bool is_ended = false;
   };
-  void end_oldest();
+  void end_oldest();  // of the address that has the most; of several, where the oldest is
 
   int64_t most_;
   int64_t open_ = 0;
+  int64_t last_number_ = 0;
   std::map<std::string, std::list<Place*>> of_address_;  // oldest first; none is empty
   Turns turns_;
 };

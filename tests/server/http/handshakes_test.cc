@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "server/http/server.h"
@@ -40,6 +43,22 @@ class MemoryClient {
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_;
   BIO *in_, *out_;  // ssl_'s
+};
+
+// Two ends of a connection.
+struct Pair {
+  explicit Pair(boost::asio::io_context& io) {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    stream = std::make_unique<Stream>(
+        Stream::Protocol::socket(io, Stream::Protocol(AF_UNIX, 0), ends[0]), nullptr);
+    peer = ends[1];
+  }
+  ~Pair() { ::close(peer); }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+  std::unique_ptr<Stream> stream;
+  int peer;
 };
 
 struct HandshakesTest : ::testing::Test {
@@ -136,6 +155,35 @@ TEST_F(HandshakesTest, TheUnfinishedMakeRoomForThoseThatCome) {
   }
   EXPECT_TRUE(flood.front()->closes(1));
   EXPECT_FALSE(flood.back()->closes(0.1));
+}
+
+using Fault = std::optional<boost::system::error_code>;
+
+// Begins a handshake from that address; `fault` is what it ends with.
+void begin(boost::asio::io_context& io, Handshakes& handshakes, Stream& stream,
+           const std::string& address, Fault& fault) {
+  boost::asio::co_spawn(
+      io, handshakes.shake(stream, io, address),
+      [&fault](std::exception_ptr, boost::system::error_code got) { fault = got; });
+}
+
+// Of addresses with as many it is the oldest that ends, wherever it comes from.
+TEST(Handshakes, AmongManyAddressesTheOldestEnds) {
+  boost::asio::io_context io;
+  Handshakes handshakes(2);
+  const Pair pairs[] = {Pair(io), Pair(io), Pair(io)};
+  const std::string addresses[] = {"10.0.0.3", "10.0.0.2", "10.0.0.4"};
+  Fault faults[3];
+  for (int i = 0; i < 3; ++i) {
+    begin(io, handshakes, *pairs[i].stream, addresses[i], faults[i]);
+    io.poll();
+    io.restart();
+  }
+  EXPECT_TRUE(faults[0] && *faults[0]);
+  EXPECT_FALSE(faults[1]);
+  EXPECT_FALSE(faults[2]);
+  for (const Pair& pair : pairs) pair.stream->close();
+  io.poll();
 }
 
 }  // namespace
