@@ -97,7 +97,7 @@ void Handshakes::end_oldest() {
 
 asio::awaitable<error_code> Handshakes::shake(Stream& stream, asio::io_context& io,
                                               const std::string& address) {
-  const Place place(*this, stream, address);
+  Place place(*this, stream, address);
   std::string hello;
   if (const error_code fault = co_await read_hello(stream, hello)) co_return fault;
   asio::steady_timer done(io, asio::steady_timer::time_point::max());
