@@ -109,7 +109,11 @@ AddressRules::AddressRules(std::string listen_host, int port, const std::string&
                 "--public-url: got '" + public_url + "', wanted http://... or https://...");
   }
   const size_t slash = public_url.find('/', scheme + 3);
-  public_authority_ = lower(public_url.substr(scheme + 3, slash - scheme - 3));
+  const Authority named = split(public_url.substr(scheme + 3, slash - scheme - 3));
+  public_host_ = named.host;
+  public_port_ = named.port;
+  is_default_port_ =
+      public_port_ == (lower(public_url.substr(0, scheme)) == "https" ? "443" : "80");
   if (slash != std::string::npos) public_path_ = public_url.substr(slash);
   while (!public_path_.empty() && public_path_.back() == '/') public_path_.pop_back();
   while (!public_url_.empty() && public_url_.back() == '/') public_url_.pop_back();
@@ -119,10 +123,9 @@ bool AddressRules::knows_host(std::string_view host) const {
   if (host.empty() || host.size() > 300) return false;
   const Authority got = split(host);
   if (!is_digits(got.port)) return false;
-  if (!public_authority_.empty() &&
-      (lower(host) == public_authority_ || got.host == public_authority_)) {
-    return true;
-  }
+  const bool fits =
+      public_port_.empty() || got.port == public_port_ || (got.port.empty() && is_default_port_);
+  if (!public_host_.empty() && got.host == public_host_ && fits) return true;
   if (is_loopback(got.host)) return true;
   return !got.host.empty() && got.host == listen_host_ &&
          (got.port.empty() || got.port == std::to_string(port_));

@@ -39,7 +39,8 @@ class AddressRules {
   int port_;
   bool is_secured_;
   std::string public_url_;
-  std::string public_authority_;
+  std::string public_host_, public_port_;  // no port: any
+  bool is_default_port_ = false;           // of its scheme, which clients leave out
   std::string public_path_;
 };
 
