@@ -9,6 +9,7 @@
 namespace strata::apps {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -160,6 +161,19 @@ TEST_F(ServedAdapterTest, IsSampledByItsNameAndNotTrained) {
   EXPECT_EQ(refused.status, 400);
   EXPECT_THAT(refused.body, HasSubstr("'my-one' is an adapter that this server samples and does "
                                       "not train; train its base model 'tiny'"));
+  EXPECT_EQ(end(*server), 0);
+}
+
+TEST_F(ServedAdapterTest, ItsRecurrentStatesAreInTheMetrics) {
+  const std::string hybrid = STRATA_SOURCE_DIR "/tests/golden/qwen3_5/model";
+  const auto server = serve({"--model", "hybrid=" + hybrid, "--no-keys", "--data", root_ + "/data",
+                             "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"},
+                            "samples of ");
+  sample(port_of(server->out()), "hybrid");
+  const std::string metrics =
+      ask(port_of(server->out(), "metrics on http://127.0.0.1:"), "/metrics").body;
+  EXPECT_THAT(metrics, ContainsRegex("\nstrata_memory_bytes.use=\"states\". [1-9]"));
+  EXPECT_THAT(metrics, ContainsRegex("\nstrata_memory_plan_bytes.use=\"states\". [1-9]"));
   EXPECT_EQ(end(*server), 0);
 }
 

@@ -334,16 +334,20 @@ void EngineHost::count_adapters() {
 }
 
 void EngineHost::count_cache() {
-  int64_t kv_bytes = 0, prefix_bytes = 0;
+  int64_t kv_bytes = 0, state_bytes = 0, prefix_bytes = 0;
   for (const Base& base : engines_) {
     const engine::Stages& stages = *base.stages;
-    for (size_t i = 0; i < stages.size(); ++i) kv_bytes += stages.engine(i).kv_pool().num_bytes();
+    for (size_t i = 0; i < stages.size(); ++i) {
+      kv_bytes += stages.engine(i).kv_pool().num_bytes();
+      state_bytes += stages.engine(i).state_pool().num_bytes();
+    }
     const engine::PrefixCache* prefixes = base.runner->prefixes();
     if (prefixes == nullptr) continue;
     prefix_bytes += prefixes->num_pages() * stages.engine().kv_pool().page_bytes() *
                     static_cast<int64_t>(stages.size());
   }
   kv_bytes_ = kv_bytes;
+  state_bytes_ = state_bytes;
   prefix_bytes_ = prefix_bytes;
 }
 
@@ -362,6 +366,7 @@ EngineHost::Counts EngineHost::counts() const {
           .adapter_bytes = adapter_bytes_,
           .snapshot_bytes = snapshot_bytes_,
           .kv_bytes = kv_bytes_,
+          .state_bytes = state_bytes_,
           .prefix_bytes = prefix_bytes_,
           .turn_seconds = began > 0 ? now_seconds() - began : 0.0};
 }

@@ -94,6 +94,7 @@ class EngineHost {
     int64_t adapter_bytes = 0;
     int64_t snapshot_bytes = 0;
     int64_t kv_bytes = 0;       // allocated
+    int64_t state_bytes = 0;    // likewise
     int64_t prefix_bytes = 0;   // of the pages that no row holds, and of those that some do
     double turn_seconds = 0.0;  // of the turn that is running; 0: none is
   };
@@ -134,7 +135,7 @@ class EngineHost {
   std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,
                        batch_tokens_ = 0, running_samples_ = 0, adapters_ = 0, adapter_bytes_ = 0,
                        snapshot_bytes_ = 0, kv_bytes_ = 0, drafts_read_ = 0, drafts_accepted_ = 0,
-                       prompt_tokens_ = 0, cached_tokens_ = 0, prefix_bytes_ = 0;
+                       prompt_tokens_ = 0, cached_tokens_ = 0, prefix_bytes_ = 0, state_bytes_ = 0;
   std::jthread thread_;
   std::vector<std::jthread> file_threads_;  // that may wait for a disk
 };

@@ -71,6 +71,8 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .snapshot_limit = plan.bytes_of("sampler_weights"),
           .kv_bytes = counts.kv_bytes,
           .kv_limit = plan.bytes_of("kv_cache"),
+          .state_bytes = counts.state_bytes,
+          .state_limit = plan.bytes_of("states"),
           .prefix_bytes = counts.prefix_bytes,
           .budget = plan.server.budget};
 }

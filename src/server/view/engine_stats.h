@@ -30,6 +30,7 @@ struct EngineStats {
   int64_t adapter_bytes = 0, adapter_limit = 0;
   int64_t snapshot_bytes = 0, snapshot_limit = 0;
   int64_t kv_bytes = 0, kv_limit = 0;
+  int64_t state_bytes = 0, state_limit = 0;  // recurrent states of sequences
   int64_t prefix_bytes = 0;  // of the pages, those that samples which ended have left
   int64_t budget = 0;
 };

@@ -41,12 +41,14 @@ void print_memory(std::string& out, const EngineStats& engine,
                                 {"passes", d(engine.passes)},
                                 {"adapters", d(engine.adapter_bytes)},
                                 {"snapshots", d(engine.snapshot_bytes)},
-                                {"kv", d(engine.kv_bytes)}};
+                                {"kv", d(engine.kv_bytes)},
+                                {"states", d(engine.state_bytes)}};
   std::vector<Labelled> plan = {{"weights", d(engine.weights)},
                                 {"passes", d(engine.passes)},
                                 {"adapters", d(engine.adapter_limit)},
                                 {"snapshots", d(engine.snapshot_limit)},
-                                {"kv", d(engine.kv_limit)}};
+                                {"kv", d(engine.kv_limit)},
+                                {"states", d(engine.state_limit)}};
   for (const Budget::Row& row : budget) {
     used.push_back({row.name, d(row.held)});
     plan.push_back({row.name, d(row.limit)});

@@ -34,6 +34,7 @@ JsonArray memory_json(const EngineStats& s, const Budget& budget) {
   add("adapters", s.adapter_bytes, s.adapter_limit);
   add("sampler weights", s.snapshot_bytes, s.snapshot_limit);
   add("KV cache", s.kv_bytes, s.kv_limit);
+  if (s.state_limit > 0) add("recurrent states", s.state_bytes, s.state_limit);
   const int64_t hits = s.prompt_tokens == 0 ? 0 : 100 * s.cached_tokens / s.prompt_tokens;
   const std::string prefixes = fmt::format("of it prefix cache, {} % hits", hits);
   add(prefixes.c_str(), s.prefix_bytes, s.kv_limit);

@@ -20,6 +20,7 @@ TEST(LivePage, OnlyAdministratorsSeeWhatAllTenantsDo) {
   const BaseNames names({"tiny=/tmp"}, {}, {});
   EngineStats stats;
   stats.queued_samples = 7;
+  stats.state_limit = 5;
   LivePage page(
       {house.service(), house.watch(), house.usage(), budget, names, {{.id = api::BaseId{0}}}, [&] {
          return stats;
@@ -43,6 +44,8 @@ TEST(LivePage, OnlyAdministratorsSeeWhatAllTenantsDo) {
   EXPECT_EQ(own.at("adapters").as_array().size(), 1u);
   EXPECT_EQ(all.at("server").at("queues").at("samples").as_int64(), 7);
   EXPECT_EQ(all.at("adapters").as_array().size(), 2u);
+  const std::string memory = json::serialize(all.at("server").at("memory"));
+  EXPECT_NE(memory.find(R"({"use":"recurrent states","bytes":0,"limit":5})"), std::string::npos);
 }
 
 }  // namespace
