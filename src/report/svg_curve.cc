@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/check.h"
@@ -19,7 +21,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kColors = {"#0072B2", "#D55E00", "#009E73",
                                                      "#CC79A7", "#E69F00", "#56B4E9"};
 constexpr int kLeft = 72, kRight = 20, kTop = 44, kBottom = 52;
-constexpr int kMaxDrawn = 4000;  // points a series; more than twice the pixels shows nothing
+constexpr size_t kMaxDrawn = 4000;  // points a series, about: three for each half of a pixel
 
 struct Axis {
   double low = 0, high = 1;   // data range
@@ -147,30 +149,61 @@ void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const A
       (y.begin + y.end) / 2, escaped(chart.log_y ? chart.y_label + ", log scale" : chart.y_label));
 }
 
+bool is_shown(const CurveSeries& series, size_t i, const Axis& x, const Axis& y) {
+  return x.shows(series.x[i]) && y.shows(series.y[i]);
+}
+
+// In their order: of many points the ends, and of each stretch its lowest, its highest and a hole.
+std::vector<size_t> drawn_points(const CurveSeries& series, const Axis& x, const Axis& y) {
+  const size_t count = series.x.size();
+  const size_t stride = count <= kMaxDrawn ? 1 : (3 * count + kMaxDrawn - 1) / kMaxDrawn;
+  std::vector<size_t> out;
+  for (size_t begin = 0; begin < count; begin += stride) {
+    const size_t end = std::min(count, begin + stride);
+    std::set<size_t> of_stretch;
+    std::optional<size_t> low, high, hole;
+    for (size_t i = begin; i < end; ++i) {
+      if (!is_shown(series, i, x, y)) {
+        hole = i;
+        continue;
+      }
+      if (!low || series.y[i] < series.y[*low]) low = i;
+      if (!high || series.y[i] > series.y[*high]) high = i;
+    }
+    for (const std::optional<size_t> at : {low, high, hole})
+      if (at) of_stretch.insert(*at);
+    if (begin == 0) of_stretch.insert(begin);
+    if (end == count) of_stretch.insert(end - 1);
+    out.insert(out.end(), of_stretch.begin(), of_stretch.end());
+  }
+  return out;
+}
+
 void draw_series(std::string& out, const CurveSeries& series, std::string_view color, const Axis& x,
                  const Axis& y) {
-  const size_t stride = std::max<size_t>(1, (series.x.size() + kMaxDrawn - 1) / kMaxDrawn);
   std::string path, dots;
-  bool pen_down = false;
-  for (size_t i = 0; i < series.x.size(); i += stride) {
-    const size_t at =
-        i + stride < series.x.size() ? i : series.x.size() - 1;  // the end is always drawn
-    if (!x.shows(series.x[at]) || !y.shows(series.y[at])) {
-      pen_down = false;
+  size_t length = 0;  // points of the line since the last hole
+  const auto end_line = [&] {
+    if (length == 1) path += "h0";  // a dot
+    length = 0;
+  };
+  for (const size_t at : drawn_points(series, x, y)) {
+    if (!is_shown(series, at, x, y)) {
+      end_line();
       continue;
     }
     const double px = x.pixel(series.x[at]), py = y.pixel(series.y[at]);
-    path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", px, py);
-    pen_down = true;
+    path += fmt::format("{}{:.1f} {:.1f}", length++ > 0 ? "L" : "M", px, py);
     if (series.markers) {
       dots +=
           fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", px, py, color);
     }
   }
+  end_line();
   if (path.empty()) return;
   out += fmt::format(
       "<path fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" "
-      "stroke-linejoin=\"round\" d=\"{}\"/>\n",
+      "stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"{}\"/>\n",
       color, series.faint ? "1" : "1.8", series.faint ? "0.35" : "1", path);
   out += dots;
 }

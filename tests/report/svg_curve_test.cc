@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string>
 
 namespace strata::report {
 namespace {
@@ -112,6 +114,39 @@ TEST(SvgChart, HolesBreakTheLine) {
   const std::string drawn = svg.substr(path, svg.find("/>", path) - path);
   EXPECT_EQ(count(drawn, "M"), 2) << drawn;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+// Where the only line of a chart goes.
+std::string line_of(const CurveSeries& series) {
+  const std::string svg = svg_chart({.series = {series}});
+  const size_t path = svg.find(" d=\"", svg.find("stroke-linejoin"));
+  return path == std::string::npos ? "" : svg.substr(path, svg.find("/>", path) - path);
+}
+
+TEST(SvgChart, APointAloneIsADot) {
+  EXPECT_EQ(count(line_of({.x = {1}, .y = {1}}), "h0"), 1);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(count(line_of({.x = {0, 1, 2, 3, 4, 5}, .y = {1, 2, nan, 2, nan, 1}}), "h0"), 2);
+  EXPECT_EQ(count(line_of({.x = {0, 1}, .y = {1, 2}}), "h0"), 0);
+}
+
+// Of more points than are drawn.
+TEST(SvgChart, OneStepOfManyIsSeen) {
+  CurveSeries many;
+  for (int i = 0; i < 8001; ++i) {
+    many.x.push_back(i);
+    many.y.push_back(1);
+  }
+  const std::string flat = line_of(many);
+  many.y[4001] = 99;
+  const std::string spike = line_of(many);
+  EXPECT_EQ(count(flat, "M"), 1);
+  std::set<std::string> heights;
+  for (size_t at = 0; (at = spike.find(' ', at + 1)) != std::string::npos;)
+    heights.insert(spike.substr(at + 1, spike.find_first_of("L\"", at) - at - 1));
+  EXPECT_EQ(heights.size(), 2u);
+  many.y[4001] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(count(line_of(many), "M"), 2);
 }
 
 TEST(SvgChart, EmptyAndSinglePointsAndHugeSeriesAreLegal) {
