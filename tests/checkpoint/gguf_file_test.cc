@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
@@ -137,6 +138,21 @@ TEST_F(GgufFileTest, CountsAreHeldAgainstTheFile) {
   std::string whole = small().bytes();
   whole.replace(8, 8, raw(~uint64_t{0}));
   EXPECT_NE(fault(whole).find("tensors and 7 keys, at most"), std::string::npos);
+}
+
+// A file that is whole, whose header is longer than any that is read.
+TEST_F(GgufFileTest, ItIsSaidThatAHeaderIsTooLong) {
+  constexpr uint64_t kMiB = 1 << 20;
+  for (const std::string& value : {testing::gguf_key("general.x", 8, raw(300 * kMiB)),
+                                   testing::key_list("general.x", 0, 300 * kMiB, "")}) {
+    GgufBytes bytes = small();
+    bytes.keys.push_back(value);
+    const std::string path = write(bytes.bytes());
+    std::filesystem::resize_file(path, 400 * kMiB);
+    const std::string got = strata::testing::error_of([&] { const GgufFile file(path); });
+    EXPECT_NE(got.find("bytes are left of the largest header"), std::string::npos) << got;
+    EXPECT_EQ(got.find("truncated"), std::string::npos) << got;
+  }
 }
 
 TEST_F(GgufFileTest, KeysAreChecked) {

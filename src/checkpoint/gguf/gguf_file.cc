@@ -51,6 +51,12 @@ class HeaderReader {
   [[nodiscard]] int64_t position() const { return begin_ + static_cast<int64_t>(at_); }
   [[nodiscard]] int64_t left() const { return limit() - position(); }
 
+  // For messages: of what is too long.
+  [[nodiscard]] std::string left_text() const {
+    return fmt::format("{} bytes are left{}", left(),
+                       file_.size() > limit() ? " of the largest header" : "; truncated?");
+  }
+
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: byte {}: {}", file_.path(), position(), what));
@@ -58,10 +64,8 @@ class HeaderReader {
 
   // `what` is being read, for messages.
   void bytes(std::span<std::byte> out, std::string_view what) {
-    if (std::ssize(out) > left()) {
-      fail(fmt::format("{} needs {} bytes, {} are left{}; truncated?", what, out.size(), left(),
-                       file_.size() > GgufFile::kMaxHeader ? " of the largest header" : ""));
-    }
+    if (std::ssize(out) > left())
+      fail(fmt::format("{} needs {} bytes, {}", what, out.size(), left_text()));
     for (size_t done = 0; done < out.size();) {
       if (at_ == buffer_.size()) fill();
       const size_t part = std::min(out.size() - done, buffer_.size() - at_);
@@ -80,9 +84,8 @@ class HeaderReader {
 
   std::string text(std::string_view what) {
     const auto size = value<uint64_t>(what);
-    if (size > static_cast<uint64_t>(left())) {
-      fail(fmt::format("{} has {} bytes, {} are left; truncated?", what, size, left()));
-    }
+    if (size > static_cast<uint64_t>(left()))
+      fail(fmt::format("{} has {} bytes, {}", what, size, left_text()));
     std::string out(size, '\0');
     bytes(std::as_writable_bytes(std::span(out)), what);
     return out;
@@ -166,8 +169,7 @@ GgufValue read_value(HeaderReader& in, const std::string& key) {
   }
   const auto count = in.value<uint64_t>(key);
   if (count > static_cast<uint64_t>(in.left()) / static_cast<uint64_t>(kBytes[item])) {
-    in.fail(fmt::format("key '{}': a list of {} items in the {} bytes that are left; truncated?",
-                        key, count, in.left()));
+    in.fail(fmt::format("key '{}': a list of {} items, {}", key, count, in.left_text()));
   }
   GgufValue out = read_items(in, item, count, key);
   out.is_array = true;
