@@ -244,6 +244,8 @@ TEST_F(GgufSourceTest, ModelsThatAreNotSupportedAreNamed) {
   expect(with("llama", testing::key_list("llama.attention.key_length", 4, 2,
                                          raw<uint32_t>(4) + raw<uint32_t>(8))),
          "differs by layer");
+  expect(with("llama", testing::key_list("llama.attention.key_length", 4, 0, "")),
+         "got an empty list, want a whole number");
   EXPECT_EQ(config_fault(model("llama")), "");
 }
 

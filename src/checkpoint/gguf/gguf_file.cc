@@ -305,8 +305,10 @@ auto only(const GgufKeys& keys, std::string_view key, const GgufValue* value,
   using Item = typename List::value_type;
   const List* list = value == nullptr ? nullptr : std::get_if<List>(&value->list);
   if (list == nullptr || list->empty()) {
-    keys.fail(
-        key, fmt::format("got {}, want {}", value == nullptr ? "nothing" : "another type", wanted));
+    const char* got = value == nullptr     ? "nothing"
+                      : value->size() == 0 ? "an empty list"
+                                           : "another type";
+    keys.fail(key, fmt::format("got {}, want {}", got, wanted));
   }
   const Item first = list->front();
   for (const auto& item : *list) {
