@@ -281,23 +281,6 @@ void place_tensors(const ReadOnlyFile& file, int64_t header_end, int64_t alignme
   }
 }
 
-}  // namespace
-
-const GgufValue* GgufKeys::find(std::string_view key) const {
-  const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
-}
-
-void GgufKeys::add(std::string key, GgufValue value) {
-  values_.emplace(std::move(key), std::move(value));
-}
-
-void GgufKeys::fail(std::string_view key, const std::string& what) const {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: key '{}': {}", where_, key, what));
-}
-
-namespace {
-
 // The one value of a list of equal ones.
 template <typename List>
 auto only(const GgufKeys& keys, std::string_view key, const GgufValue* value,
@@ -312,14 +295,28 @@ auto only(const GgufKeys& keys, std::string_view key, const GgufValue* value,
   }
   const Item first = list->front();
   for (const auto& item : *list) {
-    if constexpr (std::is_floating_point_v<Item>)
+    if constexpr (std::is_floating_point_v<Item>) {
       if (!std::isfinite(item)) keys.fail(key, fmt::format("got {}, want a finite number", item));
+    }
     if (item != first) keys.fail(key, "differs by layer, which is not supported");
   }
   return first;
 }
 
 }  // namespace
+
+const GgufValue* GgufKeys::find(std::string_view key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+void GgufKeys::add(std::string key, GgufValue value) {
+  values_.emplace(std::move(key), std::move(value));
+}
+
+void GgufKeys::fail(std::string_view key, const std::string& what) const {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: key '{}': {}", where_, key, what));
+}
 
 int64_t GgufKeys::integer(std::string_view key, std::optional<int64_t> fallback) const {
   const GgufValue* value = find(key);
