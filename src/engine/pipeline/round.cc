@@ -11,7 +11,7 @@ std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microb
   const auto count = std::min<int64_t>(num_microbatches, num_sequences);
   const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   std::vector<size_t> firsts;
-  int64_t rows = 0;
+  int64_t taken = 0;
   int64_t s = 0;
   for (int64_t m = 0; m < count; ++m) {
     firsts.push_back(static_cast<size_t>(s));
@@ -19,8 +19,8 @@ std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microb
     const int64_t end = total * (m + 1) / count;
     for (bool is_first = true; s < num_sequences - others; is_first = false, ++s) {
       const int64_t tokens = lengths[static_cast<size_t>(s)];
-      if (!is_first && others > 0 && rows + tokens / 2 > end) break;
-      rows += tokens;
+      if (!is_first && others > 0 && taken + tokens / 2 > end) break;
+      taken += tokens;
     }
   }
   firsts.push_back(lengths.size());

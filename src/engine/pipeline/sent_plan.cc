@@ -216,7 +216,7 @@ class SentPlanner {
   }
 
   // Among the ranks of the stage that has them, and from there to those of its pipeline.
-  void add_losses(int stage, FunctionRef<int64_t(size_t s)> values_of) {
+  void add_lists(int stage, FunctionRef<int64_t(size_t s)> values_of) {
     std::vector<int64_t> of_data(static_cast<size_t>(plan_.data), 0);
     int64_t all = 0;
     for (size_t s = 0; s < batch_.sequences.size(); ++s) {
@@ -231,11 +231,11 @@ class SentPlanner {
   }
   void add_losses() {
     const int lists = batch_.mtp_weight > 0.0f ? 3 : 2;
-    add_losses(last_stage(), [&](size_t s) {
+    add_lists(last_stage(), [&](size_t s) {
       return lists * targets_of(s) + (batch_.want_top ? tokens_of(s) : 0);
     });
     if (batch_.indexer_weight == 0.0f) return;
-    add_losses(0, [&](size_t s) {
+    add_lists(0, [&](size_t s) {
       const bool backward =
           batch_.sequences[s].gradients && batch_.gradients != api::Gradients::kNone;
       return backward ? tokens_of(s) : 0;
