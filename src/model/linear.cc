@@ -76,7 +76,7 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
 
 namespace {
 
-// What a backward step of a linear reads and writes of one adapter's rows.
+// What a backward step of a linear reads and writes of the rows of adapters.
 struct LowRankBackward {
   const Pass& pass;
   const RowGroups& rows;
@@ -94,6 +94,7 @@ struct LowRankBackward {
     pass.lists.low_rank_d_h.push_back(d_h_of(run, module));
   }
 
+  // y += h B^T  =>  d_B += dy^T h;  h = scale * x A^T  =>  d_A += d(x A^T)^T x
   void list_gradients(const AdapterSegment& run, const LoraModule& module) const {
     if (!pass.trains(run)) return;
     const std::span<const int64_t> ends = rows.ends_of(run);
