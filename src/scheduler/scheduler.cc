@@ -17,7 +17,7 @@ constexpr int64_t kPartOfOne = 4;       // of all queued bytes, for one command
 constexpr int64_t kBookkeeping = 1024;  // its places in queues and maps, its future and number
 
 // Bytes of a command until it is answered, nearly.
-int64_t queued_bytes(const api::Command& command) {
+int64_t bytes_of(const api::Command& command) {
   auto bytes = static_cast<int64_t>(sizeof(api::Command)) + kBookkeeping;
   if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
     for (const api::Datum& d : pass->data) {
@@ -56,7 +56,7 @@ void Scheduler::note_change() {
 }
 
 api::Admission Scheduler::submit(api::Command command, double now) {
-  const int64_t bytes = queued_bytes(command);
+  const int64_t bytes = bytes_of(command);
   const auto held = std::make_shared<Held>(Held{std::move(command), bytes});
   const CommandPtr shared(held, &held->command);
   const MutexLock lock(mutex_);
