@@ -100,7 +100,7 @@ const MpiTable& load_table(const std::string& plugin) {
 class MpiRanks::Link : public Comm {
  public:
   Link(const MpiTable& table, const MpiOptions& options)
-      : table_(table), options_(options), thread_([this] { work(); }) {
+      : table_(table), options_(options), thread_([this] { run_thread(); }) {
     const MutexLock lock(mutex_);
     while (!started_) changed_.wait(mutex_);
     if (!start_fault_.empty()) throw Error(ErrorCode::kIo, "MPI does not start: " + start_fault_);
@@ -302,7 +302,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // The thread that computes nothing.
-  void work() {
+  void run_thread() {
     name_thread("mpi");
     const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
     if (fault == nullptr) highest_tag_ = table_.highest_tag();
