@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "ops/limits.h"
-
 namespace strata::planner {
 namespace {
 
@@ -13,14 +11,18 @@ constexpr double kProbeSeconds = 0.01;
 
 }  // namespace
 
-engine::MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes) {
-  ops::LimitProbe probe(backend, std::min(most_bytes, ops::LimitProbe::kReadBytes));
+engine::MachineLimits probe_limits(ops::LimitProbe& probe, DType dtype) {
   engine::MachineLimits limits = {.flops = 0.0, .bytes = 0.0, .source = "probed now"};
   for (int i = 0; i < kProbes; ++i) {
     limits.flops = std::max(limits.flops, probe.matrix_flops(dtype, kProbeSeconds));
     limits.bytes = std::max(limits.bytes, probe.read_bandwidth());
   }
   return limits;
+}
+
+engine::MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes) {
+  ops::LimitProbe probe(backend, std::min(most_bytes, ops::LimitProbe::kReadBytes));
+  return probe_limits(probe, dtype);
 }
 
 }  // namespace strata::planner

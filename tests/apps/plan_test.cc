@@ -162,6 +162,14 @@ TEST(Plan, CountsDeepSeekV4AsItsFormula) {
   EXPECT_NEAR(engine::prefill_work(config, 4096).flops, wanted, 1e-9 * wanted);
 }
 
+// Reading and computing hide half of the shorter one, reads at 0.9 and products at 0.85 of the
+// limit.
+TEST(Plan, DecodingComputesWhileItReads) {
+  const engine::MachineLimits limits = {.flops = 100, .bytes = 10};
+  EXPECT_DOUBLE_EQ(engine::decode_seconds({.flops = 170, .bytes = 9}, limits), 2.5);
+  EXPECT_DOUBLE_EQ(engine::decode_seconds({.flops = 85, .bytes = 36}, limits), 4.5);
+}
+
 // What is made again takes time, and so does every pass.
 TEST(Plan, PredictsMoreTimeForMoreWork) {
   const Loaded loaded("qwen3", true);

@@ -2,13 +2,9 @@
 #include "apps/bench/bench.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -29,6 +25,7 @@
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/mla.h"
 #include "ops/limits.h"
+#include "planner/limits.h"
 #include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/trace_file.h"
@@ -75,23 +72,6 @@ constexpr int64_t kTimedTokens = 32;
 constexpr int64_t kNearContext = 1024;
 
 double gib(int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
-
-std::string read_pseudo_file(const char* path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// Seconds since this process started, from the kernel's own clock.
-double process_age() {
-  const std::string stat = read_pseudo_file("/proc/self/stat");
-  const std::string uptime = read_pseudo_file("/proc/uptime");
-  size_t at = stat.rfind(')');
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
-  if (at == std::string::npos) return 0.0;
-  const double started =
-      std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return std::strtod(uptime.c_str(), nullptr) - started;
-}
 
 class Bench {
  public:
@@ -236,18 +216,34 @@ class Bench {
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
 
-  void add_compute_sample(ops::LimitProbe& probe, double before, double flops, double seconds) {
-    const double peak = (before + probe.matrix_flops(dtype())) / 2.0;
-    runs_.push_back({.tokens_per_s = static_cast<double>(work_.batch * work_.length) / seconds,
-                     .share = flops / seconds / peak,
-                     .peak = peak,
-                     .bandwidth = probe.read_bandwidth()});
+  void add_compute_sample(ops::LimitProbe& probe, const engine::MachineLimits& before, double flops,
+                          double seconds) {
+    const engine::MachineLimits after = planner::probe_limits(probe, dtype());
+    const engine::MachineLimits limits = mean(before, after);
+    const auto tokens = static_cast<double>(work_.batch * work_.length);
+    runs_.push_back({.tokens_per_s = tokens / seconds,
+                     .predicted = tokens / predicted_seconds(limits),
+                     .share = flops / seconds / limits.flops,
+                     .peak = limits.flops,
+                     .bandwidth = limits.bytes,
+                     .drift = apart(predicted_seconds(before), predicted_seconds(after))});
+  }
+
+  // Of a step or a prompt.
+  double predicted_seconds(const engine::MachineLimits& limits) {
+    if (work_.kind == Kind::kPrefill) return engine::seconds_of(prefill_work(), limits);
+    if (!predicts_) predicts_ = plan_ ? *plan_ : plan_of_work();
+    return engine::step_seconds(*predicts_, limits);
+  }
+
+  [[nodiscard]] engine::Work prefill_work() const {
+    return engine::prefill_work(engine_->config(), work_.length);
   }
 
   void measure_train(ops::LimitProbe& probe) {
     const TrainingBatch trained =
         random_batch(work_.batch, work_.length, engine_->config().vocab_size, slots_[0]);
-    const double before = probe.matrix_flops(dtype());
+    const engine::MachineLimits before = planner::probe_limits(probe, dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
     runner_->run(trained.batch);
@@ -269,13 +265,12 @@ class Bench {
   }
 
   void measure_prefill(ops::LimitProbe& probe) {
-    const double before = probe.matrix_flops(dtype());
+    const engine::MachineLimits before = planner::probe_limits(probe, dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
     engine::sample(*runner_, {request(0, 1, false)});
     const double seconds = now_seconds() - start;
-    add_compute_sample(probe, before, engine::prefill_work(engine_->config(), work_.length).flops,
-                       seconds);
+    add_compute_sample(probe, before, prefill_work().flops, seconds);
   }
 
   // kTimedTokens steps in four stretches with probes between them.
@@ -286,15 +281,13 @@ class Bench {
     while (running < static_cast<size_t>(work_.batch)) running = loop.step().size();
     constexpr int64_t kStretch = 8;
     double seconds = 0.0;
-    std::vector<double> bandwidths = {probe.read_bandwidth()};
-    std::vector<double> peaks = {probe.matrix_flops(dtype())};
+    std::vector<engine::MachineLimits> seen = {planner::probe_limits(probe, dtype())};
     for (int64_t token = 0; token < kTimedTokens; token += kStretch) {
       const TraceSpan span("measure");
       const double start = now_seconds();
       for (int64_t i = 0; i < kStretch; ++i) loop.step();
       seconds += now_seconds() - start;
-      bandwidths.push_back(probe.read_bandwidth());
-      peaks.push_back(probe.matrix_flops(dtype()));
+      seen.push_back(planner::probe_limits(probe, dtype()));
     }
     const std::vector<model::LoraModuleSpec> of_adapter =
         adapters ? modules() : std::vector<model::LoraModuleSpec>();
@@ -305,13 +298,15 @@ class Bench {
                             .num_adapters = adapters ? work_.batch : 0,
                             .modules = of_adapter,
                             .weight_bytes = narrow_bytes(*engine_->model().weights)});
-    const double bandwidth = median(bandwidths);
-    const double peak = median(peaks);
-    const double limit = std::max(count.bytes / bandwidth, count.flops / peak);
+    const engine::MachineLimits limits = median(seen);
+    const double limit = std::max(count.bytes / limits.bytes, count.flops / limits.flops);
     return {.tokens_per_s = static_cast<double>(work_.batch * kTimedTokens) / seconds,
+            .predicted = static_cast<double>(work_.batch) / engine::decode_seconds(count, limits),
             .share = limit * static_cast<double>(kTimedTokens) / seconds,
-            .peak = peak,
-            .bandwidth = bandwidth};
+            .peak = limits.flops,
+            .bandwidth = limits.bytes,
+            .drift = apart(engine::decode_seconds(count, seen.front()),
+                           engine::decode_seconds(count, seen.back()))};
   }
 
   // lora8: pairs of the base alone and the mixed batch.
@@ -373,6 +368,7 @@ class Bench {
     line["work"] = std::string(work_.name);
     if (work_.kind == Kind::kTrain) line["method"] = options_.method;
     put_speed(line, figures);
+    put_runs(line, runs_);
     line["read_gb_per_s"] = figures.bandwidth / 1e9;
     put_machine(line, engine_->backend().arithmetic(), engine_->backend().parallelism());
     line["planned_gib"] = gib(plan.total());
@@ -443,7 +439,8 @@ class Bench {
   std::unique_ptr<engine::Runner> runner_;
   std::vector<api::AdapterSlot> slots_;
   std::vector<Figures> runs_;
-  std::optional<engine::RunPlan> plan_;  // where --memory chose
+  std::optional<engine::RunPlan> plan_;      // where --memory chose
+  std::optional<engine::RunPlan> predicts_;  // of training
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
   std::optional<double> context_ratio_;

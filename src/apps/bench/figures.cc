@@ -3,17 +3,32 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 namespace strata::apps {
+namespace {
+
+std::string read_pseudo_file(const char* path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
+
+double apart(double before, double after) { return std::abs(after / before - 1.0); }
 
 Figures median(const std::vector<Figures>& runs) {
   const auto of = [&](double Figures::* member) {
@@ -22,15 +37,40 @@ Figures median(const std::vector<Figures>& runs) {
     return median(std::move(values));
   };
   return {.tokens_per_s = of(&Figures::tokens_per_s),
+          .predicted = of(&Figures::predicted),
           .share = of(&Figures::share),
           .peak = of(&Figures::peak),
           .bandwidth = of(&Figures::bandwidth)};
+}
+
+engine::MachineLimits median(const std::vector<engine::MachineLimits>& seen) {
+  std::vector<double> flops, bytes;
+  for (const engine::MachineLimits& limits : seen) {
+    flops.push_back(limits.flops);
+    bytes.push_back(limits.bytes);
+  }
+  return {.flops = median(std::move(flops)), .bytes = median(std::move(bytes))};
+}
+
+engine::MachineLimits mean(const engine::MachineLimits& a, const engine::MachineLimits& b) {
+  return {.flops = (a.flops + b.flops) / 2.0, .bytes = (a.bytes + b.bytes) / 2.0};
 }
 
 double peak_rss_gib() {
   struct rusage usage;
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
+}
+
+double process_age() {
+  const std::string stat = read_pseudo_file("/proc/self/stat");
+  const std::string uptime = read_pseudo_file("/proc/uptime");
+  size_t at = stat.rfind(')');
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  if (at == std::string::npos) return 0.0;
+  const double started =
+      std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::strtod(uptime.c_str(), nullptr) - started;
 }
 
 double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_t length,
@@ -45,16 +85,28 @@ std::string words_of(const Figures& figures, std::string_view of, std::string_vi
                      int threads) {
   const std::string reads =
       figures.bandwidth > 0 ? fmt::format(", {:.1f} GB/s", figures.bandwidth / 1e9) : "";
+  const std::string predicted =
+      figures.predicted > 0 ? fmt::format(" ({:.1f} predicted)", figures.predicted) : "";
   return fmt::format(
-      "{:.1f} tokens/s{}, {:.1f} % of the limit ({:.0f} GFLOP/s{} probed, {}, {} threads)",
-      figures.tokens_per_s, of, 100.0 * figures.share, figures.peak / 1e9, reads, arithmetic,
-      threads);
+      "{:.1f} tokens/s{}{}, {:.1f} % of the limit ({:.0f} GFLOP/s{} probed, {}, {} threads)",
+      figures.tokens_per_s, of, predicted, 100.0 * figures.share, figures.peak / 1e9, reads,
+      arithmetic, threads);
 }
 
 void put_speed(boost::json::object& line, const Figures& figures) {
   line["tokens_per_s"] = figures.tokens_per_s;
+  if (figures.predicted > 0) line["predicted_tokens_per_s"] = figures.predicted;
   line["share_of_limit"] = figures.share;
   line["matrix_peak_gflops"] = figures.peak / 1e9;
+}
+
+void put_runs(boost::json::object& line, const std::vector<Figures>& runs) {
+  boost::json::array& list = line["runs"].emplace_array();
+  for (const Figures& run : runs) {
+    list.push_back({{"tokens_per_s", run.tokens_per_s},
+                    {"predicted_tokens_per_s", run.predicted},
+                    {"predicted_drift", run.drift}});
+  }
 }
 
 void put_machine(boost::json::object& line, std::string_view arithmetic, int threads) {

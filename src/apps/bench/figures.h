@@ -17,15 +17,23 @@ namespace strata::apps {
 // One timed run with the limits seen around it.
 struct Figures {
   double tokens_per_s = 0.0;
+  double predicted = 0.0;  // the same by engine/plan/cost.h at these limits; 0: not predicted
   double share = 0.0;      // of the limit
   double peak = 0.0;       // of matrix products, flop/s
   double bandwidth = 0.0;  // of reads, bytes/s; 0: not probed
+  double drift = 0.0;      // of the predicted time, from limits before the run to those behind it
 };
 
 double median(std::vector<double> values);
+// How far two times are apart, as a share.
+double apart(double before, double after);
 Figures median(const std::vector<Figures>& runs);
 
+engine::MachineLimits median(const std::vector<engine::MachineLimits>& seen);
+engine::MachineLimits mean(const engine::MachineLimits& a, const engine::MachineLimits& b);
 double peak_rss_gib();
+// Seconds since this process started, from the kernel's own clock.
+double process_age();
 
 // What a step of so many sequences asks for that trains an adapter of these modules, or without any
 // all parameters; with `full` recompute.
@@ -36,6 +44,8 @@ double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_
 std::string words_of(const Figures& figures, std::string_view of, std::string_view arithmetic,
                      int threads);
 void put_speed(boost::json::object& line, const Figures& figures);
+// The runs that those are medians of.
+void put_runs(boost::json::object& line, const std::vector<Figures>& runs);
 void put_machine(boost::json::object& line, std::string_view arithmetic, int threads);
 
 }  // namespace strata::apps

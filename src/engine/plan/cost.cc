@@ -11,6 +11,10 @@ namespace {
 
 // What products and attention reach of the limit, which is probed in registers (docs/log.md).
 constexpr double kProductShare = 0.85;
+// Of products with few rows: what reads of weights reach of the limit, and how much of the shorter
+// one of reading and computing the longer one does not hide (docs/log.md).
+constexpr double kReadShare = 0.9;
+constexpr double kNotHidden = 0.5;
 // How often a value is written or read between products: an activation once each in forward, and in
 // backward with its gradient; a logit; and what AdamW goes through for a parameter.
 constexpr double kActivationMoves = 5.0;
@@ -149,6 +153,12 @@ double activation_bytes(const RecomputePlan& kept) {
 double seconds_of(const Work& work, const MachineLimits& limits) {
   const double seconds = work.flops / (kProductShare * limits.flops) + work.bytes / limits.bytes;
   return seconds + work.file_bytes / limits.file_bytes;
+}
+
+double decode_seconds(const Work& work, const MachineLimits& limits) {
+  const double computes = work.flops / (kProductShare * limits.flops);
+  const double reads = work.bytes / (kReadShare * limits.bytes);
+  return std::max(computes, reads) + kNotHidden * std::min(computes, reads);
 }
 
 Price price_of(const MachineLimits& limits) {

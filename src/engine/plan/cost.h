@@ -35,7 +35,10 @@ struct MachineLimits {
   std::string source = "assumed";
 };
 
+// Of passes of many rows, whose products and what goes through memory between them take turns.
 double seconds_of(const Work& work, const MachineLimits& limits);
+// Of decoding, whose products compute while they read weights.
+double decode_seconds(const Work& work, const MachineLimits& limits);
 
 // What a byte costs besides a floating-point operation: of a machine as above, in whole numbers.
 struct Price {
