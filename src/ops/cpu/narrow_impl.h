@@ -128,6 +128,7 @@ void unpack(const NarrowArgs& args) {
   GroupScales scales;
   const bool halves = a.scale == NarrowScale::kSuper16;
   const int64_t part_elements = kNarrowGroup / 2 * a.width;  // of 16 columns
+  const int64_t part_bytes = kCodes == NarrowCodes::kNibbles ? part_elements / 2 : part_elements;
   auto* dst = static_cast<uint16_t*>(a.dst);
   const typename P::Values values(a.values);
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
@@ -135,12 +136,13 @@ void unpack(const NarrowArgs& args) {
     const uint8_t* codes = group_of(a, g) + a.header_bytes;
     for (int part = 0; part < 2; ++part) {
       const float* const s = scales.s[halves ? part : 0];
+      fetch_ahead(codes, part_bytes);
       if constexpr (kCodes == NarrowCodes::kNibbles) {
         P::template nibbles<kMin>(codes, part_elements, a.width, values, s, scales.m, dst);
       } else {
         P::template bytes<kCodes, kMin>(codes, part_elements, a.width, s, scales.m, dst);
       }
-      codes += kCodes == NarrowCodes::kNibbles ? part_elements / 2 : part_elements;
+      codes += part_bytes;
       dst += part_elements;
     }
   }
