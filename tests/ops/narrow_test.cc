@@ -176,7 +176,7 @@ TEST(Narrow, ProductsAreThoseOfTheBf16Copy) {
     CpuBackend backend(path, 2);
     const int64_t width = ops::panel_width(backend);
     for (const NarrowForm form : narrow_form_list()) {
-      for (const int64_t tokens : {1, 2, 3, 4, 7, 33, 100}) {
+      for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 33, 100}) {
         for (const auto& [outputs, cols] : {std::pair{200, 96}, {130, 1312}, {16, 2400}}) {
           if (path == CpuPath::kReference && tokens > 33) continue;
           SCOPED_TRACE(name(path, form) + " " + std::to_string(tokens) + " rows, K " +
