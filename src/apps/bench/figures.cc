@@ -9,20 +9,12 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
 namespace strata::apps {
-namespace {
-
-std::string read_pseudo_file(const char* path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-}  // namespace
-
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -63,14 +55,16 @@ double peak_rss_gib() {
 }
 
 double process_age() {
-  const std::string stat = read_pseudo_file("/proc/self/stat");
-  const std::string uptime = read_pseudo_file("/proc/uptime");
+  std::ifstream in("/proc/self/stat");
+  const std::string stat{std::istreambuf_iterator<char>(in), {}};
   size_t at = stat.rfind(')');
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
   if (at == std::string::npos) return 0.0;
   const double started =
       std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return std::strtod(uptime.c_str(), nullptr) - started;
+  timespec now = {};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);  // what the start counts from, in every container
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started;
 }
 
 double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_t length,
