@@ -6,27 +6,6 @@
 
 namespace strata::engine {
 
-std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches) {
-  const auto num_sequences = std::ssize(lengths);
-  const auto count = std::min<int64_t>(num_microbatches, num_sequences);
-  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  std::vector<size_t> firsts;
-  int64_t taken = 0;
-  int64_t s = 0;
-  for (int64_t m = 0; m < count; ++m) {
-    firsts.push_back(static_cast<size_t>(s));
-    const int64_t others = count - m - 1;  // each of which wants one, at least
-    const int64_t end = total * (m + 1) / count;
-    for (bool is_first = true; s < num_sequences - others; is_first = false, ++s) {
-      const int64_t tokens = lengths[static_cast<size_t>(s)];
-      if (!is_first && others > 0 && taken + tokens / 2 > end) break;
-      taken += tokens;
-    }
-  }
-  firsts.push_back(lengths.size());
-  return firsts;
-}
-
 namespace {
 
 int64_t num_tokens(const api::Batch& batch, size_t sequence) {
@@ -89,6 +68,27 @@ bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_toke
 }
 
 }  // namespace
+
+std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches) {
+  const auto num_sequences = std::ssize(lengths);
+  const auto count = std::min<int64_t>(num_microbatches, num_sequences);
+  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  std::vector<size_t> firsts;
+  int64_t taken = 0;
+  int64_t s = 0;
+  for (int64_t m = 0; m < count; ++m) {
+    firsts.push_back(static_cast<size_t>(s));
+    const int64_t others = count - m - 1;  // each of which wants one, at least
+    const int64_t end = total * (m + 1) / count;
+    for (bool is_first = true; s < num_sequences - others; is_first = false, ++s) {
+      const int64_t tokens = lengths[static_cast<size_t>(s)];
+      if (!is_first && others > 0 && taken + tokens / 2 > end) break;
+      taken += tokens;
+    }
+  }
+  firsts.push_back(lengths.size());
+  return firsts;
+}
 
 std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks,
                               int64_t pass_tokens) {
