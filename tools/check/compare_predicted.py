@@ -42,6 +42,8 @@ def main():
             count = min(args.runs - len(ratios), args.tries - tries)
             tries += count
             for run in runs_of(args.strata, work, count):
+                if "predicted_drift" not in run:
+                    sys.exit(f"{work}: decoding with weights in few bits is not predicted")
                 if run["predicted_drift"] <= MOST_DRIFT:
                     speeds.append(run["tokens_per_s"])
                     ratios.append(run["tokens_per_s"] / run["predicted_tokens_per_s"])

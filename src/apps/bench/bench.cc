@@ -232,8 +232,12 @@ class Bench {
   // Of a step or a prompt.
   double predicted_seconds(const engine::MachineLimits& limits) {
     if (work_.kind == Kind::kPrefill) return engine::seconds_of(prefill_work(), limits);
-    if (!predicts_) predicts_ = plan_ ? *plan_ : plan_of_work();
-    return engine::step_seconds(*predicts_, limits);
+    return engine::step_seconds(plan(), limits);
+  }
+
+  const engine::RunPlan& plan() {
+    if (!planned_) planned_ = plan_ ? *plan_ : plan_of_work();
+    return *planned_;
   }
 
   [[nodiscard]] engine::Work prefill_work() const {
@@ -291,22 +295,25 @@ class Bench {
     }
     const std::vector<model::LoraModuleSpec> of_adapter =
         adapters ? modules() : std::vector<model::LoraModuleSpec>();
-    const engine::Work count = engine::decode_work(
-        engine_->config(), {.batch = work_.batch,
-                            .context = work_.length + kTimedTokens / 2,
-                            .dtype = dtype(),
-                            .num_adapters = adapters ? work_.batch : 0,
-                            .modules = of_adapter,
-                            .weight_bytes = narrow_bytes(*engine_->model().weights)});
+    const double narrow = narrow_bytes(*engine_->model().weights);
+    const engine::Work count =
+        engine::decode_work(engine_->config(), {.batch = work_.batch,
+                                                .context = work_.length + kTimedTokens / 2,
+                                                .dtype = dtype(),
+                                                .num_adapters = adapters ? work_.batch : 0,
+                                                .modules = of_adapter,
+                                                .weight_bytes = narrow});
     const engine::MachineLimits limits = median(seen);
     const double limit = std::max(count.bytes / limits.bytes, count.flops / limits.flops);
-    return {.tokens_per_s = static_cast<double>(work_.batch * kTimedTokens) / seconds,
-            .predicted = static_cast<double>(work_.batch) / engine::decode_seconds(count, limits),
-            .share = limit * static_cast<double>(kTimedTokens) / seconds,
-            .peak = limits.flops,
-            .bandwidth = limits.bytes,
-            .drift = apart(engine::decode_seconds(count, seen.front()),
-                           engine::decode_seconds(count, seen.back()))};
+    Figures out = {.tokens_per_s = static_cast<double>(work_.batch * kTimedTokens) / seconds,
+                   .share = limit * static_cast<double>(kTimedTokens) / seconds,
+                   .peak = limits.flops,
+                   .bandwidth = limits.bytes};
+    if (narrow > 0) return out;  // the count has no unpacking
+    out.predicted = static_cast<double>(work_.batch) / engine::decode_seconds(count, limits);
+    out.drift = apart(engine::decode_seconds(count, seen.front()),
+                      engine::decode_seconds(count, seen.back()));
+    return out;
   }
 
   // lora8: pairs of the base alone and the mixed batch.
@@ -344,10 +351,6 @@ class Bench {
     context_seconds_ = median(seconds);
   }
 
-  [[nodiscard]] engine::MemoryPlan planned() const {
-    return plan_ ? plan_->memory : plan_of_work().memory;
-  }
-
   // Of a token in a layer, measured: the pool's memory over what it holds; 0 without one.
   [[nodiscard]] double row_bytes() const {
     const engine::KvPool& pool = engine_->kv_pool();
@@ -361,8 +364,8 @@ class Bench {
     return mla == nullptr ? 0 : mla->cache_width() * dtype_bytes(dtype());
   }
 
-  void print_json() const {
-    const engine::MemoryPlan plan = planned();
+  void print_json() {
+    const engine::MemoryPlan& memory = plan().memory;
     const Figures figures = median(runs_);
     boost::json::object line;
     line["work"] = std::string(work_.name);
@@ -371,8 +374,8 @@ class Bench {
     put_runs(line, runs_);
     line["read_gb_per_s"] = figures.bandwidth / 1e9;
     put_machine(line, engine_->backend().arithmetic(), engine_->backend().parallelism());
-    line["planned_gib"] = gib(plan.total());
-    if (plan.activation_file_bytes > 0) line["file_gib"] = gib(plan.activation_file_bytes);
+    line["planned_gib"] = gib(memory.total());
+    if (memory.activation_file_bytes > 0) line["file_gib"] = gib(memory.activation_file_bytes);
     if (plan_) {
       line["pass_tokens"] = plan_->pass.pass_tokens;
       line["recompute_gflop"] = plan_->recompute.flops / 1e9;
@@ -399,15 +402,15 @@ class Bench {
     fmt::print("{}\n", boost::json::serialize(line));
   }
 
-  void print_words() const {
-    const engine::MemoryPlan plan = planned();
+  void print_words() {
+    const engine::MemoryPlan& memory = plan().memory;
     const Backend& by = engine_->backend();
     fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {}\n", work_.name,
                words_of(median(runs_), "", by.arithmetic(), by.parallelism()), peak_rss_gib(),
-               gib(plan.total()), report::format_seconds(startup_s_));
-    if (plan.activation_file_bytes > 0) {
+               gib(memory.total()), report::format_seconds(startup_s_));
+    if (memory.activation_file_bytes > 0) {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
-                 gib(plan.activation_file_bytes));
+                 gib(memory.activation_file_bytes));
     }
     if (plan_) fmt::print("{}", planner::parts_text(*plan_));
     if (share_of_base_)
@@ -439,8 +442,8 @@ class Bench {
   std::unique_ptr<engine::Runner> runner_;
   std::vector<api::AdapterSlot> slots_;
   std::vector<Figures> runs_;
-  std::optional<engine::RunPlan> plan_;      // where --memory chose
-  std::optional<engine::RunPlan> predicts_;  // of training
+  std::optional<engine::RunPlan> plan_;     // where --memory chose
+  std::optional<engine::RunPlan> planned_;  // that, or of the work without
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
   std::optional<double> context_ratio_;

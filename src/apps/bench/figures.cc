@@ -15,6 +15,7 @@
 #include <utility>
 
 namespace strata::apps {
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -97,9 +98,11 @@ void put_speed(boost::json::object& line, const Figures& figures) {
 void put_runs(boost::json::object& line, const std::vector<Figures>& runs) {
   boost::json::array& list = line["runs"].emplace_array();
   for (const Figures& run : runs) {
-    list.push_back({{"tokens_per_s", run.tokens_per_s},
-                    {"predicted_tokens_per_s", run.predicted},
-                    {"predicted_drift", run.drift}});
+    boost::json::object& one = list.emplace_back(boost::json::object{}).as_object();
+    one["tokens_per_s"] = run.tokens_per_s;
+    if (run.predicted == 0) continue;
+    one["predicted_tokens_per_s"] = run.predicted;
+    one["predicted_drift"] = run.drift;
   }
 }
 
