@@ -218,6 +218,7 @@ class StagedPlanner {
                 static_cast<double>(run_.stages[stage]->base_trainer().state_bytes());
       }
       const engine::Work own = {.flops = step.flops * shares_[stage],
+                                .f32_flops = step.f32_flops * shares_[stage],
                                 .bytes = others * shares_[stage] + engine::kWeightReads * read,
                                 .file_bytes = in_files ? moved : 0.0};
       work.of_stages.push_back(1.0 / one.num_passes * own);

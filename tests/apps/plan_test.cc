@@ -170,6 +170,31 @@ TEST(Plan, DecodingComputesWhileItReads) {
   EXPECT_DOUBLE_EQ(engine::decode_seconds({.flops = 85, .bytes = 36}, limits), 4.5);
 }
 
+// A rule in f32 goes by what the machine does of that, whatever its products do.
+TEST(Plan, RulesInF32HaveTheSpeedOfF32) {
+  const engine::MachineLimits limits = {.flops = 100, .f32_flops = 25, .bytes = 10};
+  EXPECT_DOUBLE_EQ(engine::seconds_of({.flops = 850, .f32_flops = 85}, limits), 9.0 + 4.0);
+  EXPECT_DOUBLE_EQ(engine::decode_seconds({.flops = 170, .f32_flops = 85}, limits), 1.0 + 4.0);
+}
+
+// What a gated delta rule computes of a step is in f32, and nothing of other blocks is.
+TEST(Plan, CountsTheDeltaRuleInF32) {
+  const Loaded other("qwen3", true);
+  EXPECT_EQ(other.plan(80, model::Recompute::kNone).work.front().f32_flops, 0.0);
+  const Loaded hybrid("qwen3_5_moe", true);
+  double rules = 0.0;
+  for (const model::LayerConfig& layer : hybrid.engine->config().layers) {
+    for (const model::Sublayer& sublayer : layer) {
+      const model::BlockWork work = sublayer.block.ops().work(sublayer.block.config());
+      rules += work.token_flops + work.token_backward_flops;
+    }
+  }
+  EXPECT_GT(rules, 0.0);
+  const engine::RunPlan plan = hybrid.plan(80, model::Recompute::kNone);
+  EXPECT_DOUBLE_EQ(plan.work.front().f32_flops,
+                   rules * static_cast<double>(hybrid.shape.step_tokens));
+}
+
 // What is made again takes time, and so does every pass.
 TEST(Plan, PredictsMoreTimeForMoreWork) {
   const Loaded loaded("qwen3", true);

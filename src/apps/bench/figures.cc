@@ -37,16 +37,20 @@ Figures median(const std::vector<Figures>& runs) {
 }
 
 engine::MachineLimits median(const std::vector<engine::MachineLimits>& seen) {
-  std::vector<double> flops, bytes;
-  for (const engine::MachineLimits& limits : seen) {
-    flops.push_back(limits.flops);
-    bytes.push_back(limits.bytes);
-  }
-  return {.flops = median(std::move(flops)), .bytes = median(std::move(bytes))};
+  const auto of = [&](double engine::MachineLimits::* limit) {
+    std::vector<double> values;
+    for (const engine::MachineLimits& limits : seen) values.push_back(limits.*limit);
+    return median(std::move(values));
+  };
+  return {.flops = of(&engine::MachineLimits::flops),
+          .f32_flops = of(&engine::MachineLimits::f32_flops),
+          .bytes = of(&engine::MachineLimits::bytes)};
 }
 
 engine::MachineLimits mean(const engine::MachineLimits& a, const engine::MachineLimits& b) {
-  return {.flops = (a.flops + b.flops) / 2.0, .bytes = (a.bytes + b.bytes) / 2.0};
+  return {.flops = (a.flops + b.flops) / 2.0,
+          .f32_flops = (a.f32_flops + b.f32_flops) / 2.0,
+          .bytes = (a.bytes + b.bytes) / 2.0};
 }
 
 double peak_rss_gib() {

@@ -60,6 +60,7 @@ engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
   const auto field = [&](size_t i) { return field_of(path, value.as_object(), kFields[i]); };
   const double bf16 = field(0), f32 = field(1);
   return {.flops = dtype == DType::kF32 ? f32 : bf16,
+          .f32_flops = f32,
           .bytes = field(2),
           .file_bytes = field(3),
           .source = path};

@@ -75,6 +75,7 @@ engine::MachineLimits limits_of(TrainJob& job, int64_t most_bytes) {
   engine::MachineLimits limits =
       planner::probe_limits(engine.backend(), engine.model().weights->compute_dtype(), most_bytes);
   limits.flops *= job.stages().num_ranks();
+  limits.f32_flops *= job.stages().num_ranks();
   return limits;
 }
 
@@ -219,7 +220,8 @@ void share_limits(Comm& comm, std::optional<engine::MachineLimits>& limits) {
   share(comm, is_known);
   if (!is_known) return;
   if (!limits) limits.emplace();
-  for (double* limit : {&limits->flops, &limits->bytes, &limits->file_bytes}) share(comm, *limit);
+  for (double* limit : {&limits->flops, &limits->f32_flops, &limits->bytes, &limits->file_bytes})
+    share(comm, *limit);
   share(comm, limits->source);
 }
 

@@ -148,15 +148,20 @@ double activation_bytes(const RecomputePlan& kept) {
   return bytes;
 }
 
+double compute_seconds(const Work& work, const MachineLimits& limits) {
+  const double products = work.flops - work.f32_flops;
+  return (products / limits.flops + work.f32_flops / limits.f32_flops) / kProductShare;
+}
+
 }  // namespace
 
 double seconds_of(const Work& work, const MachineLimits& limits) {
-  const double seconds = work.flops / (kProductShare * limits.flops) + work.bytes / limits.bytes;
-  return seconds + work.file_bytes / limits.file_bytes;
+  return compute_seconds(work, limits) + work.bytes / limits.bytes +
+         work.file_bytes / limits.file_bytes;
 }
 
 double decode_seconds(const Work& work, const MachineLimits& limits) {
-  const double computes = work.flops / (kProductShare * limits.flops);
+  const double computes = compute_seconds(work, limits);
   const double reads = work.bytes / (kReadShare * limits.bytes);
   return std::max(computes, reads) + kNotHidden * std::min(computes, reads);
 }
@@ -224,12 +229,14 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
                const RecomputePlan& kept) {
   const model::ModelConfig& config = weights.config();
   const double full_passes = passes.tokens / static_cast<double>(passes.pass_tokens);
+  const double rules = token_flops(config) + token_backward_flops(config);
   const auto weight_bytes = static_cast<double>(weights.num_bytes());
   constexpr auto kFloat = static_cast<double>(dtype_bytes(DType::kF32));
   const double trained = trained_values(weights, shape.modules);
   Work work;
   work.flops = step_flops(config, shape) * passes.tokens / num_tokens(shape);
   work.flops += kept.flops * full_passes;
+  work.f32_flops = passes.tokens * rules;
   work.bytes = activation_bytes(kept) * full_passes;
   work.bytes += kWeightReads * weight_bytes * passes.number;
   work.bytes += kLogitMoves * kFloat * passes.tokens * shape.scored * num_heads(config) *
@@ -243,7 +250,8 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
 
 Work prefill_work(const model::ModelConfig& c, int64_t length) {
   const int64_t lengths[] = {length};
-  return {.flops = forward_flops(c, {.lengths = lengths}) + 2.0 * head_weights(c)};
+  return {.flops = forward_flops(c, {.lengths = lengths}) + 2.0 * head_weights(c),
+          .f32_flops = static_cast<double>(length) * token_flops(c)};
 }
 
 Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
@@ -251,7 +259,7 @@ Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
   const double used = static_cast<double>(layer_weights(c)) + head_weights(c);
   const auto of_adapter = static_cast<double>(lora_weights(c, shape.modules));
   const double adapters = of_adapter * static_cast<double>(shape.num_adapters);
-  double cache = 0.0, attention = 0.0;
+  double cache = 0.0, attention = 0.0, rules = 0.0;
   for_each_sublayer(c, [&](const model::Sublayer& sublayer) {
     const model::CacheSpec spec = sublayer.block.ops().cache(sublayer.block.config(), shape.dtype);
     const model::BlockWork work = sublayer.block.ops().work(sublayer.block.config());
@@ -259,14 +267,16 @@ Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
                                                            : std::min(work.window, shape.context));
     cache += static_cast<double>(spec.entry_bytes) / static_cast<double>(spec.ratio) * seen;
     cache += static_cast<double>(spec.sequence_bytes);
-    attention += work.pair_flops * seen + work.token_flops;
+    attention += work.pair_flops * seen;
+    rules += work.token_flops;
     for (const model::WindowWork& keys : work.windows)
       attention += keys.pair_flops * static_cast<double>(std::min(keys.window, shape.context));
   });
   const auto sequences = static_cast<double>(shape.batch);
   const auto element = static_cast<double>(dtype_bytes(shape.dtype));
   const double adapter_flops = shape.num_adapters > 0 ? 2.0 * of_adapter * sequences : 0.0;
-  return {.flops = 2.0 * used * sequences + attention * sequences + adapter_flops,
+  return {.flops = (2.0 * used + attention + rules) * sequences + adapter_flops,
+          .f32_flops = rules * sequences,
           .bytes = (shape.weight_bytes > 0 ? shape.weight_bytes : element) * read +
                    element * adapters + cache * sequences};
 }

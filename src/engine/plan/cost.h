@@ -15,20 +15,28 @@ struct RecomputePlan;
 
 struct Work {
   double flops = 0.0;
+  double f32_flops = 0.0;   // of them, what is in f32 whatever the dtype: rules, streams
   double bytes = 0.0;       // of memory, read or written
   double file_bytes = 0.0;  // written to files and read from them
 };
 inline Work operator+(const Work& a, const Work& b) {
-  return {a.flops + b.flops, a.bytes + b.bytes, a.file_bytes + b.file_bytes};
+  return {.flops = a.flops + b.flops,
+          .f32_flops = a.f32_flops + b.f32_flops,
+          .bytes = a.bytes + b.bytes,
+          .file_bytes = a.file_bytes + b.file_bytes};
 }
 inline Work operator*(double times, const Work& work) {
-  return {times * work.flops, times * work.bytes, times * work.file_bytes};
+  return {.flops = times * work.flops,
+          .f32_flops = times * work.f32_flops,
+          .bytes = times * work.bytes,
+          .file_bytes = times * work.file_bytes};
 }
 
 // What a machine does in a second. The numbers here are those of an ordinary one, which plans weigh
 // work by, so that a plan does not depend on the minute it was made in (docs/log.md).
 struct MachineLimits {
-  double flops = 400e9;
+  double flops = 400e9;  // of the dtype's products
+  double f32_flops = 200e9;
   double bytes = 20e9;
   // Of a disk, as if nothing were computed meanwhile.
   double file_bytes = 1e9;
