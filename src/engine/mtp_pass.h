@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/pass_builder.h"
+#include "engine/pass_workspace.h"
 #include "model/mtp.h"
 #include "train/loss_pass.h"
 

@@ -20,10 +20,9 @@
 #include "engine/adapter_book.h"
 #include "engine/file_jobs.h"
 #include "engine/held_copies.h"
-#include "engine/sampling/preemption.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/sampling/snapshots.h"
-#include "engine/sampling/step_tokens.h"
+#include "engine/sampling/step_planner.h"
 #include "engine/stages.h"
 
 namespace strata::engine {

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/peft_config.h"
-#include "server/ascii.h"
+#include "base/ascii.h"
 
 namespace strata::server {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "server/crypto.h"
 #include "server/state/store.h"
 

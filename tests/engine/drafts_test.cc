@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "engine/sampling/preemption.h"
 #include "engine/sampling/sampling_loop.h"
 #include "ops/cpu/sampler.h"
 #include "tests/engine/tiny_engine.h"

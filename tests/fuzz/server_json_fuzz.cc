@@ -10,10 +10,10 @@
 
 #include "api/work.h"
 #include "base/error.h"
-#include "server/json.h"
+#include "server/http/message.h"
+#include "server/operations/asample.h"
 #include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
-#include "server/protocol/sample_request.h"
 #include "tests/fuzz/pass_check.h"
 
 namespace {

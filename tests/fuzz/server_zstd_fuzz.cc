@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/http/body/zstd_body.h"
+#include "server/http/zstd_body.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/pass_builder.h"
+#include "engine/pass_workspace.h"
 #include "model/decoder.h"
 
 namespace strata::apps {

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/env.h"
 #include "base/files.h"
 
@@ -42,12 +43,6 @@ bool is_revision(std::string_view text) {
   return !text.empty() && text.size() <= kMostNameBytes;
 }
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
-}
-
 bool is_folder(const fs::path& path) {
   std::error_code fault;
   return fs::is_directory(path, fault);
@@ -70,7 +65,7 @@ std::optional<std::string> snapshot_in(const fs::path& model) {
   std::error_code fault;
   if (!fs::exists(ref, fault)) return only_snapshot(snapshots);
   if (!fs::is_regular_file(ref, fault) || fs::file_size(ref, fault) > kMaxRefBytes) return {};
-  const std::string revision = trimmed(read_file(ref.string(), kMaxRefBytes));
+  const std::string revision(trimmed(read_file(ref.string(), kMaxRefBytes)));
   const fs::path snapshot = snapshots / revision;
   return is_revision(revision) && is_folder(snapshot) ? std::optional(snapshot.string())
                                                       : std::nullopt;

@@ -10,9 +10,9 @@
 
 #include "apps/manual.h"
 #include "apps/train/job.h"
+#include "base/ascii.h"
 #include "checkpoint/json.h"
 #include "model/adapter/base_numbers.h"
-#include "server/ascii.h"
 #include "server/crypto.h"
 #include "text/chat_template.h"
 
@@ -46,7 +46,7 @@ std::string file_row(const data::DataFile& file, const data::Dataset& dataset) {
 }
 
 // Whether neither YAML nor a shell takes a character of it for its own.
-bool is_plain(std::string_view text) { return server::is_plain(text, "/"); }
+bool is_plain(std::string_view text) { return strata::is_plain(text, "/"); }
 
 // A plain scalar of YAML, or a quoted one.
 std::string yaml(const std::string& text) {

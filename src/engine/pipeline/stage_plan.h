@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StagePlan: what a stage will take of the memory, before the first step: its weights, what trains,
-// and its passes, counted like any other (engine/plan/pass_plan.h): what one works with, what each
+// and its passes, counted like any other (engine/pass_workspace.h): what one works with, what each
 // in flight holds, as many as its rank's queue has at once, and what is on its way to other stages.
 // Engine thread of its rank only.
 #pragma once

@@ -16,7 +16,7 @@
 #include "api/tensor_sink.h"
 #include "backend/comm.h"
 #include "engine/engine.h"
-#include "engine/micro_batch.h"
+#include "engine/pass.h"
 #include "engine/pipeline/gradient_chain.h"
 #include "engine/pipeline/plan.h"
 #include "engine/pipeline/round.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // MemoryPlan: what a run will take, in bytes, before it starts: weights and adapters as they are,
-// and passes as they are counted (engine/plan/pass_plan.h).
+// and passes as they are counted (engine/pass_workspace.h).
 #pragma once
 #include <cstdint>
 #include <optional>

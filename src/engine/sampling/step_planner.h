@@ -1,16 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepPlanner: what each row reads in a step, as slices of one flat batch: the tokens of a step are
-// shared by owner (step_tokens.h), rows that decode before prompts. Engine thread only.
+// What a sampling step reads: how many tokens, whose they are, and as slices of one flat batch
+// which row's. Engine thread only; StepBudget and share_step() are plain arithmetic.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/pass_builder.h"
+#include "engine/pass_workspace.h"
 #include "engine/sampling/row_book.h"
-#include "engine/sampling/step_tokens.h"
 
 namespace strata::engine {
+
+// StepBudget: how many tokens a step may hold so that it lasts no longer than another tenant's
+// sample should wait for the next one. Learns from the steps that ran.
+class StepBudget {
+ public:
+  static constexpr double kSeconds = 0.4;  // that a step should last at most
+  static constexpr int64_t kLeast = 32;    // fewer would not pay for reading the weights
+  static constexpr int64_t kMost = 4096;
+
+  [[nodiscard]] int64_t tokens() const { return tokens_; }
+  void note(int64_t tokens, double seconds) {
+    if (seconds > kSeconds) {
+      const auto fit = static_cast<int64_t>(static_cast<double>(tokens) * kSeconds / seconds);
+      tokens_ = std::clamp(fit, kLeast, tokens_);
+    } else if (tokens >= tokens_ && seconds < kSeconds / 2) {
+      tokens_ = std::min(2 * tokens_, kMost);
+    }
+  }
+
+ private:
+  int64_t tokens_ = 128;
+};
+
+// What one of those whose rows run claims of a step. With one owner all rows that decode go, and
+// prompts get what is left. With several each gets as much as another (max-min): who asks for less
+// than the share gets all of it.
+struct StepClaim {
+  uint64_t owner = 0;
+  int64_t decoding = 0;  // rows that would give a token
+  int64_t prompt = 0;    // tokens that would be read
+  // What it gets.
+  int64_t granted_decoding = 0;
+  int64_t granted_prompt = 0;
+};
+
+// `budget` >= 1 tokens; `turn` says with whom the first share begins, so that none is always last
+// when there are more owners than tokens.
+void share_step(std::span<StepClaim> claims, int64_t budget, uint64_t turn);
 
 struct StepSlice {  // a row's part of the pass
   size_t id = 0;
@@ -21,6 +59,7 @@ struct StepSlice {  // a row's part of the pass
   bool ends_prompt = false;    // its group's prompt has been read
 };
 
+// StepPlanner: what each row reads, rows that decode before prompts.
 class StepPlanner {
  public:
   StepPlanner(const Engine& engine, RowBook& book) : engine_(engine), book_(book) {}

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <span>
 
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "server/checkpoints/tinker_path.h"
 #include "server/http/message.h"
 #include "server/keys.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "server/crypto.h"
 
 namespace strata::server {

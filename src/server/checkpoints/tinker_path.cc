@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "server/shown_text.h"
 
 namespace strata::server {

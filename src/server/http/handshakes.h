@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/http/body/turns.h"
+#include "server/http/read_request.h"
 #include "server/http/stream.h"
 
 namespace strata::server {

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/status.hpp>
+#include <boost/json.hpp>
 #include <charconv>
+#include <cmath>
+#include <utility>
 
+#include "base/ascii.h"
 #include "base/check.h"
-#include "server/ascii.h"
-#include "server/json.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 namespace {
@@ -43,6 +46,33 @@ bool is_safe(std::string_view text) {
 }
 
 }  // namespace
+
+std::string json_quoted(std::string_view text) {
+  if (!text::is_valid_utf8(text)) return json_quoted(text::sanitize_utf8(text));
+  return boost::json::serialize(boost::json::string_view(text.data(), text.size()));
+}
+
+Json::Json(double value) : text_(std::isfinite(value) ? fmt::format("{}", value) : "null") {}
+
+Json Json::written(std::string text) {
+  Json out;
+  out.text_ = std::move(text);
+  return out;
+}
+
+JsonObject& JsonObject::add(std::string_view name, const Json& value) {
+  if (!fields_.empty()) fields_ += ',';
+  fields_ += json_quoted(name);
+  fields_ += ':';
+  fields_ += value.text();
+  return *this;
+}
+
+JsonArray& JsonArray::add(const Json& value) {
+  if (!values_.empty()) values_ += ',';
+  values_ += value.text();
+  return *this;
+}
 
 std::string_view Request::header(std::string_view name) const {
   for (const Header& header : headers) {

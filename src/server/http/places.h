@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Places: what connections count as, from when they are accepted until they end, and who makes way
-// where none is left. I/O thread.
+// What connections count as, from when they are accepted until they end, and who makes way where no
+// place is left; and what their requests count as while they are answered. I/O thread, but for
+// InFlight.
 #pragma once
 #include <algorithm>
+#include <boost/beast/core/flat_buffer.hpp>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,6 +16,8 @@
 
 #include "base/shared_limit.h"
 #include "server/http/read_request.h"
+#include "server/http/server.h"
+#include "server/http/stream.h"
 
 namespace strata::server {
 
@@ -254,6 +260,76 @@ class Places {
 
   ConnectionLimit limit_;
   IdleConnections<Connection> idles_;
+};
+
+// What a request counts as while it is answered, besides its body.
+struct Counted {
+  std::optional<ProxiedRequest> of_client;
+  SharedLimit::Share in_flight;
+};
+
+// InFlight: how much of what connections may take the requests of each tenant hold that are being
+// answered, whatever addresses they come from: one tenant that takes all it can get leaves the
+// others some. What is answered at once, a sign of life, has a limit of its own. Any thread.
+class InFlight {
+ public:
+  explicit InFlight(const HttpOptions& options)
+      : InFlight(options, connection_bytes(!options.tls.empty())) {}
+
+  // How many the keys name.
+  void set_num_tenants(int64_t count) {
+    bytes_.set_num_tenants(count);
+    signs_.set_num_tenants(count);
+  }
+
+  // As long as `share` lives the request counts with what its connection takes; or its refusal,
+  // which clients repeat later.
+  std::optional<Response> take(const Request& request, int64_t bytes, SharedLimit::Share& share) {
+    const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
+    if (request.tenant.empty()) return std::nullopt;
+    // Polls leave some for what they wait for.
+    share = is_upkeep && !request.route->watches_peer
+                ? signs_.take(request.tenant, bytes)
+                : bytes_.take(request.tenant, bytes, is_upkeep ? bytes_.limit() / kLeftByPolls : 0);
+    if (share) return std::nullopt;
+    return busy_response(429,
+                         "as many requests of this tenant are being answered as may be at once "
+                         "(--max-connection-bytes); send it again when some have been");
+  }
+
+ private:
+  InFlight(const HttpOptions& options, int64_t of_one)
+      : bytes_(std::min(options.connections.limit(), options.max_connections * of_one), of_one),
+        signs_(bytes_.limit() / kForSigns, of_one) {}
+
+  static constexpr int64_t kLeftByPolls = 16;
+  static constexpr int64_t kForSigns = 4;
+  SharedLimit bytes_, signs_;
+};
+
+// Connection: what a connection of the server's is, from when it is accepted until it ends. I/O
+// thread.
+struct Connection : std::enable_shared_from_this<Connection> {
+  Connection(Stream::Protocol::socket&& socket, TlsContext tls)
+      : stream(std::move(socket), std::move(tls)) {}
+  Stream stream;
+  boost::beast::flat_buffer buffer{kMaxBuffer};
+  bool idle = true;         // between two exchanges
+  bool fresh = true;        // nothing has arrived yet
+  std::string address;      // empty: loopback
+  bool is_proxied = false;  // a trusted proxy's
+  std::string counted;      // where it counts, as far as that is known before a request
+  int64_t held = 0;         // bytes that it counts with
+  uint64_t idle_order = 0;
+  std::string tenant;  // of the last request; empty: it had no key that holds
+  bool has_place = false;
+  bool is_evicted = false;  // ends, and has no place any more
+
+  // What it keeps while its request is answered, and while it idles, is what little it took at
+  // first; what arrived early stays.
+  void shrink() {
+    if (buffer.capacity() > kFirstRead) buffer.shrink_to_fit();
+  }
 };
 
 }  // namespace strata::server

@@ -10,8 +10,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "base/ascii.h"
 #include "base/error.h"
-#include "server/ascii.h"
 
 namespace strata::server {
 namespace {

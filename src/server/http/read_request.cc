@@ -13,13 +13,61 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "server/http/body/zstd_body.h"
 #include "server/http/request_check.h"
+#include "server/http/zstd_body.h"
 
 namespace strata::server {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
+
+std::list<Turns::Turn*>::iterator Turns::enter(Turn* turn, const std::string& tenant) {
+  const auto [found, is_new] = line_of_.try_emplace(tenant, lines_.end());
+  if (is_new) found->second = lines_.insert(lines_.end(), Line{tenant, {}});
+  std::list<Turn*>& waiting = found->second->waiting;
+  return waiting.insert(waiting.end(), turn);
+}
+
+// Who had its turn lets the other tenants go first.
+void Turns::leave(const std::string& tenant, std::list<Turn*>::iterator place) {
+  const auto found = line_of_.find(tenant);
+  const auto line = found->second;
+  const bool was_first = *place == first();
+  line->waiting.erase(place);
+  if (line->waiting.empty()) {
+    lines_.erase(line);
+    line_of_.erase(found);
+  } else if (was_first) {
+    lines_.splice(lines_.end(), lines_, line);
+  }
+  if (was_first && first() != nullptr) first()->timer_.cancel();
+}
+
+Turns::Turn::Turn(Turns& turns, asio::io_context& io, const std::string& tenant)
+    : turns_(turns),
+      tenant_(tenant),
+      place_(turns.enter(this, tenant)),
+      timer_(io, std::chrono::steady_clock::time_point::max()) {}
+
+Turns::Turn::~Turn() {
+  if (has_begun_) {
+    const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
+    turns_.free_at_ = now + (now - begin_);
+  }
+  turns_.leave(tenant_, place_);
+}
+
+asio::awaitable<void> Turns::Turn::begin() {
+  boost::system::error_code ignored;
+  const auto wait = [&] {
+    return timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  };
+  while (turns_.first() != this) co_await wait();
+  timer_.expires_at(turns_.free_at_);
+  co_await wait();
+  begin_ = std::chrono::steady_clock::now();
+  has_begun_ = true;
+}
 using boost::system::error_code;
 
 error_code HeaderLines::read(std::string_view arrived) {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "base/ascii.h"
 #include "base/error.h"
-#include "server/ascii.h"
 
 namespace strata::server {
 namespace {

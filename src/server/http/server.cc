@@ -24,17 +24,12 @@
 #include "base/log.h"
 #include "base/shared_limit.h"
 #include "base/trace.h"
-#include "server/http/body/turns.h"
-#include "server/http/connection.h"
 #include "server/http/handshakes.h"
-#include "server/http/in_flight.h"
 #include "server/http/listener.h"
-#include "server/http/peer_watch.h"
 #include "server/http/places.h"
 #include "server/http/read_request.h"
 #include "server/http/request_check.h"
 #include "server/http/stream.h"
-#include "server/http/waiting.h"
 #include "server/http/write_response.h"
 
 namespace strata::server {

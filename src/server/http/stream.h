@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream: the bytes of one connection, in the clear or through TLS, with a deadline for each
-// operation. An AsyncReadStream and AsyncWriteStream, as Asio and Beast want them. I/O thread only.
+// operation; and how a connection waits for its response, with an eye on its peer. I/O thread only.
 #pragma once
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
+#include "server/http/message.h"
 #include "server/http/tls.h"
 
 namespace strata::server {
 
+// An AsyncReadStream and AsyncWriteStream, as Asio and Beast want them.
 class Stream {
  public:
   using Protocol = boost::asio::generic::stream_protocol;  // of any family
@@ -74,6 +81,50 @@ class Stream {
   // Not Beast's own: of {empty, more than 16 KiB} that one writes nothing, and async_write() then
   // believes that it is done.
   std::optional<boost::asio::ssl::stream<Plain>> secured_;
+};
+
+// Where a handler's response meets the connection that waits for it. I/O thread.
+
+// The handler may keep its end for as long as it likes, also past the server, so the timer stays
+// with the connection.
+struct Pending {
+  std::optional<Response> response;
+  boost::asio::steady_timer* ready = nullptr;  // cancelled by the response; null: nobody waits
+};
+
+// A wait for the response, as long as its scope.
+struct Waiting {
+  Waiting(boost::asio::io_context& io, std::shared_ptr<Pending> what)
+      : timer(io, boost::asio::steady_timer::time_point::max()), pending(std::move(what)) {
+    pending->ready = &timer;
+  }
+  ~Waiting() { pending->ready = nullptr; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  boost::asio::steady_timer timer;
+  std::shared_ptr<Pending> pending;
+};
+
+// PeerWatch: reads from a peer that is only to be written to, so that its end is seen at once. What
+// it sends early, a further request, is kept in the connection's buffer, as far as that has space
+// without growing; then the socket is looked at, some times a second, for its end. I/O thread only.
+class PeerWatch {
+ public:
+  // `owner` keeps the stream and the buffer, `gone` runs when the peer has closed its side.
+  PeerWatch(boost::asio::io_context& io, std::shared_ptr<void> owner, Stream& stream,
+            boost::beast::flat_buffer& buffer, std::function<void()> gone);
+  ~PeerWatch();  // after an exception: `gone` is run no more
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+  // Nothing is read afterwards, and nothing that was is lost.
+  boost::asio::awaitable<void> stop();
+
+ private:
+  struct State;
+  static void read(const std::shared_ptr<State>& state);
+  static void look(const std::shared_ptr<State>& state);
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace strata::server

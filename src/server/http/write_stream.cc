@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "server/http/body_stream.h"
-#include "server/http/peer_watch.h"
+#include "server/http/stream.h"
 
 namespace strata::server {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "api/event.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/openai/answer_order.h"
 #include "server/openai/choice.h"
 #include "server/openai/served_text.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai/call_stream.h"
 
-#include "server/json.h"
+#include "server/http/message.h"
 
 namespace strata::server {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "server/crypto.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/openai/answer_json.h"
 #include "server/openai/chat_body.h"
 #include "server/openai/completion_body.h"

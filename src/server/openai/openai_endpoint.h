@@ -12,8 +12,8 @@
 
 #include "api/work.h"
 #include "server/base_names.h"
+#include "server/http/message.h"
 #include "server/http/router.h"
-#include "server/json.h"
 #include "server/openai/served_text.h"
 #include "server/service/service.h"
 

@@ -3,8 +3,8 @@
 
 #include <boost/json.hpp>
 
+#include "server/http/message.h"
 #include "server/http/router.h"
-#include "server/json.h"
 #include "server/openai/json_text.h"
 #include "server/protocol/json_body.h"
 

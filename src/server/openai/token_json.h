@@ -6,7 +6,7 @@
 #include <string>
 
 #include "api/result.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace strata::server {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "server/ascii.h"
-#include "server/json.h"
+#include "base/ascii.h"
+#include "server/http/message.h"
 #include "server/openai/json_text.h"
 
 namespace strata::server {

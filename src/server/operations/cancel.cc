@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "server/protocol/json_body.h"
-#include "server/service/pending_command.h"
+#include "server/service/futures.h"
 
 namespace strata::server {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "server/crypto.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 #include "server/protocol/idempotency.h"
 #include "server/protocol/json_body.h"

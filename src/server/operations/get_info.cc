@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/operations/get_info.h"
 
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/operations/base_model.h"
 #include "server/operations/numbered.h"
 #include "server/operations/start_model.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operation: a call of the Tinker protocol as a row: where it is called, who may, what its body is,
 // what it does to its tenant's state, and who runs it. Each stands in a file of its own with how it
-// is read and what completes it (a Completion, service/pending_command.h). A new one is such a
+// is read and what completes it (a Completion, service/futures.h). A new one is such a
 // file, whose header declares `extern const Operation kX;`, and its test; nothing else knows any.
 #pragma once
 #include <span>

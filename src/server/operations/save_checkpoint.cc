@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 
 namespace strata::server {

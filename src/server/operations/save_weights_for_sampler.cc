@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/operations/save_checkpoint.h"
 #include "server/service/refusals.h"
 

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 
 namespace strata::server {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/json_body.h"
 
 namespace strata::server {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/json.h"
+#include "server/http/message.h"
 
 namespace strata::server {
 namespace {

@@ -2,7 +2,7 @@
 #include "server/operations/weights_info.h"
 
 #include "base/clock.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 #include "server/protocol/json_body.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::server {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/protocol/model_input.h"
+#include "server/protocol/json_body.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <memory>
 
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {
@@ -133,7 +133,8 @@ Response forward_backward_as_accepted(const api::ForwardBackwardResult& result) 
   return response;
 }
 
-Response sample_response(const api::SampleOutput& output, const TensorParts& targets) {
+Response sample_response(const api::SampleOutput& output,
+                         const std::optional<TensorParts>& targets) {
   pb::SampleResponse out;
   for (const api::SampledSequence& sequence : output.sequences) {
     pb::SampledSequence& to = *out.add_sequences();
@@ -144,8 +145,8 @@ Response sample_response(const api::SampleOutput& output, const TensorParts& tar
   }
   if (!output.prompt_logprobs.empty()) out.set_prompt_logprobs(packed(output.prompt_logprobs));
   if (output.prompt_topk.k > 0) fill_topk(output.prompt_topk, *out.mutable_topk_prompt_logprobs());
-  if (!targets.shape.empty())
-    fill_targets(output.prompt_target_logprobs, targets, *out.mutable_target_prompt_logprobs());
+  if (targets)
+    fill_targets(output.prompt_target_logprobs, *targets, *out.mutable_target_prompt_logprobs());
   if (output.prompt_draws.k > 0) fill_draws(output.prompt_draws, *out.mutable_prompt_alt_tokens());
   out.set_prompt_cache_hit_tokens(static_cast<int32_t>(output.cached_tokens));
   return proto_response(out);

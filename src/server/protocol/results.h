@@ -15,8 +15,9 @@ Response forward_backward_response(const api::ForwardBackwardResult& result);
 Response forward_backward_json(const api::ForwardBackwardResult& result);
 // Of a request that came as JSON: either, as the poll accepts it.
 Response forward_backward_as_accepted(const api::ForwardBackwardResult& result);
-// `targets`: the layout of target_prompt_logprobs.
-Response sample_response(const api::SampleOutput& output, const TensorParts& targets);
+// `targets`: the layout of target_prompt_logprobs, where that was asked.
+Response sample_response(const api::SampleOutput& output,
+                         const std::optional<TensorParts>& targets);
 // {"metrics": {...}}: finite values alone.
 Response optim_response(const api::StepResult& result);
 

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "server/protocol/tensor.h"
 
 namespace strata::server {

@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "server/busy.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/rest/rest.h"
 #include "server/shown_text.h"
 

@@ -10,7 +10,6 @@
 
 #include "base/shared_limit.h"
 #include "server/http/message.h"
-#include "server/json.h"
 
 namespace strata::server {
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "server/ascii.h"
+#include "base/ascii.h"
 #include "server/rest/rest.h"
 #include "server/shown_text.h"
 

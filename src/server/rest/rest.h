@@ -20,7 +20,6 @@
 #include "server/checkpoints/signed_url.h"
 #include "server/http/message.h"
 #include "server/http/router.h"
-#include "server/json.h"
 #include "server/rest/listing.h"
 #include "server/state/store.h"
 #include "server/state/store_lists.h"

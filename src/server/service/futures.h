@@ -5,6 +5,7 @@
 // Results and waiting polls are limited by tenant and in all; for space the oldest results that
 // were delivered go first. I/O thread only.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -16,12 +17,71 @@
 #include <unordered_map>
 #include <vector>
 
+#include "api/event.h"
 #include "api/ids.h"
 #include "api/result.h"
 #include "base/shared_limit.h"
 #include "server/http/message.h"
+#include "server/view/watch.h"
 
 namespace strata::server {
+
+// Remembered: which request came with a number of a model or of a sampling session, against
+// duplicates: the one table of such numbers. A number is known as long as its future waits: what
+// that takes is its command's, and counted where that waits. Once it is answered it takes its
+// tenant's space, for which the oldest answered ones of the same thing are forgotten; where that is
+// not enough it is forgotten itself. I/O thread only.
+
+// Of a thing: a model, or a sampling session.
+struct RequestNumber {
+  std::string of = {};  // empty: a request has none
+  int64_t number = 0;
+};
+
+struct KnownRequest {
+  uint64_t fingerprint = 0;
+  std::string request;
+  int64_t num_samples = 0;
+};
+
+class Remembered {
+ public:
+  // A model's making, which is known as long as the model: there are no more of these than models.
+  static constexpr int64_t kMaking = -1;
+
+  explicit Remembered(const SharedLimit& bytes) : bytes_(bytes) {}
+
+  // Null when it did not come, or was forgotten.
+  [[nodiscard]] const KnownRequest* find(const RequestNumber& number) const;
+  // A request that waits, and that it waits no longer.
+  void add(const RequestNumber& number, KnownRequest known);
+  void settle(const std::string& tenant, const RequestNumber& number, const std::string& request);
+  // All numbers of a thing; how many there were.
+  int64_t forget(const std::string& of);
+  // Those of the first thing whose name begins with this; how many. 0: there are no more.
+  int64_t forget_below(const std::string& prefix);
+
+ private:
+  struct Entry {
+    KnownRequest known;
+    SharedLimit::Share bytes;  // of one that was answered
+  };
+  struct Numbers {  // of a thing, one at least
+    std::map<int64_t, Entry> waiting, answered;
+    SharedLimit::Share bytes;  // its own, where any of the answered takes some
+  };
+  [[nodiscard]] bool take_space(const std::string& tenant, Numbers& numbers,
+                                SharedLimit::Share& bytes);
+  static bool forget_oldest(Numbers& numbers);
+
+  SharedLimit bytes_;
+  std::map<std::string, Numbers> things_;
+};
+
+// Listener: hears what happens to one request, in order: Accepted first, before the submission
+// returns, and an Outcome last. I/O thread only. It must not throw. What it keeps of events until
+// somebody has read it is its own to bound (http/body_stream.h does, by tenant).
+using Listener = std::function<void(const api::Event&)>;
 
 struct FutureOptions {
   std::string secret;  // of the data directory
@@ -180,5 +240,41 @@ class Futures {
 
 // {"error": message, "category": "user"}: how a failed operation looks to a poll.
 Response failure_response(api::FaultCategory category, std::string_view message);
+
+// What the end of a command is waited for with, as its submission left it, until it is settled: its
+// Completion makes the response of a success, or undoes what was prepared. Each kind is a struct of
+// its own, in the file of its handler, and names what it works on.
+class Completion {
+ public:
+  Completion() = default;
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+  virtual ~Completion() = default;
+
+  // Of a success; throws Error for a fault in what follows it.
+  virtual Response finish(const api::Outcome& outcome) = 0;
+  // Before the files of a save are written, on the thread that writes them; throws Error.
+  virtual void make_folder() {}
+  // The command was refused or failed, or make_folder() or finish() threw.
+  virtual void undo() {}
+  // finish() works on files alone, and runs on another thread, and undo() behind it: when nothing
+  // is made yet it is called on the I/O thread, thousands of times in a row.
+  [[nodiscard]] virtual bool writes_files() const { return false; }
+};
+
+struct PendingCommand {
+  std::shared_ptr<Completion> completion = {};  // null: a listener is told, and nobody polls
+  Listener listener = {};
+  std::string key_id = {};    // whose tokens they are: of data and samples
+  RequestNumber number = {};  // of a sample; those of models submit() knows
+  int64_t num_samples = 0;    // of one that has a number
+  // Set by Service::submit().
+  api::RequestId request = {};
+  bool is_sample = false;
+  WatchedCommand watched = {};
+  std::string tenant = {};
+  std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were
+  int64_t num_told = 0;               // of a sample: tokens so far
+};
 
 }  // namespace strata::server

@@ -5,17 +5,23 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "server/crypto.h"
+#include "server/http/message.h"
 #include "server/http/router.h"
-#include "server/json.h"
 #include "server/service/refusals.h"
 #include "server/shown_text.h"
 
 namespace strata::server {
 namespace {
+
+constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
+constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
+constexpr double kMostBehind = 1.9;    // that one tick counts for: alone it comes to half of it
 
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
@@ -92,6 +98,19 @@ Response not_taken_response(api::Admission admission, const std::string& model_i
 }
 
 }  // namespace
+
+double Clock::tick(double now) {
+  const double gap = now - std::exchange(ticked_, now);
+  has_ticked_ = true;
+  if (now - lag_since_ > kLagSeconds) {
+    lag_before_ = lag_;
+    lag_ = 0;
+    lag_since_ = now;
+  }
+  lag_ = std::max(lag_, gap - kTickSeconds);
+  behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kMostBehind)) / 2;
+  return gap > kStallSeconds ? gap : 0.0;
+}
 
 Response future_response(const std::string& request_id, const std::string& model_id) {
   JsonObject reply = {{"request_id", request_id}};

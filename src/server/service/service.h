@@ -14,6 +14,7 @@
 //   http.post([&] { service.post(events); });
 //   http.call_every(0.1, [&] { service.tick(now_seconds()); })
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -27,12 +28,9 @@
 #include "server/base_names.h"
 #include "server/checkpoints/registry.h"
 #include "server/http/message.h"
-#include "server/service/clock.h"
 #include "server/service/dispatch.h"
 #include "server/service/futures.h"
 #include "server/service/model_table.h"
-#include "server/service/pending_command.h"
-#include "server/service/remembered.h"
 #include "server/service/sampler_table.h"
 #include "server/service/session_table.h"
 #include "server/state/store.h"
@@ -40,6 +38,32 @@
 #include "server/view/watch.h"
 
 namespace strata::server {
+
+// Clock: when ticks come, about ten times a second, and how late: by it time limits leave out what
+// was a standstill of the process or of the I/O thread, and new work is refused that would put the
+// thread further behind. Times are now_seconds(). I/O thread, but for the constructor.
+class Clock {
+ public:
+  // The first tick may end a standstill that began before it.
+  explicit Clock(double now) : ticked_(now) {}
+
+  // A tick: the seconds of the standstill that it ends, or 0.
+  double tick(double now);
+
+  [[nodiscard]] bool has_ticked() const { return has_ticked_; }
+  [[nodiscard]] double age(double now) const { return now - ticked_; }  // of the last tick
+  // By how many seconds a tick came late, the most of the last ten to twenty seconds.
+  [[nodiscard]] double lag() const { return std::max(lag_, lag_before_); }
+  // How late ticks come, the last ones counting most: one standstill alone is over when it is seen.
+  [[nodiscard]] double behind() const { return behind_; }
+
+ private:
+  double ticked_ = 0;
+  bool has_ticked_ = false;
+  double lag_since_ = 0;
+  double lag_ = 0, lag_before_ = 0;  // the most of these ten seconds, and of the ten before
+  double behind_ = 0;
+};
 
 struct ServiceOptions {
   FutureOptions futures;

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/json.h"
+#include "server/http/message.h"
 #include "server/service/service.h"
 
 namespace strata::server {

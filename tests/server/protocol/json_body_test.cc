@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/json.h"
+#include "server/http/message.h"
 
 namespace strata::server {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/ascii.h"
+#include "base/ascii.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 
-namespace strata::server {
+namespace strata {
 namespace {
 
 TEST(Ascii, LowerLeavesAllButCapitals) {
@@ -46,4 +46,4 @@ TEST(Ascii, PlainIsWithoutWhatIsNotNamed) {
 }
 
 }  // namespace
-}  // namespace strata::server
+}  // namespace strata

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/clock.h"
-
 #include <gtest/gtest.h>
+
+#include "server/service/service.h"
 
 namespace strata::server {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/slab_pool.h"
+#include "engine/kv_pool.h"
 
 #include <fmt/format.h>
 

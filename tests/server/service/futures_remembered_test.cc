@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/remembered.h"
-
 #include <gtest/gtest.h>
+
+#include "server/service/futures.h"
 
 namespace strata::server {
 namespace {

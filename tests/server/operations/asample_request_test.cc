@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/protocol/sample_request.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "base/error.h"
+#include "server/operations/asample.h"
 
 namespace strata::server {
 namespace {

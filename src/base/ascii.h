@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace strata::server {
+namespace strata {
 
 inline std::string lower(std::string_view text) {
   std::string out(text);
@@ -44,4 +44,4 @@ inline bool is_plain(std::string_view text, std::string_view more = "") {
   return text.find_first_not_of(plain + std::string(more)) == std::string_view::npos;
 }
 
-}  // namespace strata::server
+}  // namespace strata

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/json.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "server/http/message.h"
 
 namespace strata::server {
 namespace {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much of what connections may take the requests of one tenant hold at once.
-#include "server/http/in_flight.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
+#include "server/http/places.h"
 #include "tests/server/http/server_fixture.h"
 
 namespace strata::server {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples that a listener hears of, in place of a future.
-#include "server/service/listener.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "server/service/futures.h"
 #include "tests/server/service/house.h"
 
 namespace strata::server {

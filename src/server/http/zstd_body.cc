@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/http/body/zstd_body.h"
+#include "server/http/zstd_body.h"
 
 #include <zstd.h>
 

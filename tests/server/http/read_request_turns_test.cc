@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/http/body/turns.h"
-
 #include <gtest/gtest.h>
 
 #include <boost/asio/co_spawn.hpp>
@@ -9,6 +7,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "server/http/read_request.h"
 
 namespace strata::server {
 namespace {
