@@ -100,7 +100,10 @@ struct Gqa {
   // Scores and values of all heads.
   static BlockWork work(const Config& c) {
     const double flops = 2.0 * static_cast<double>(2 * c.q_width());
-    return {.pair_flops = flops, .executed_pair_flops = flops, .window = c.window};
+    return {.pair_flops = flops,
+            .executed_pair_flops = flops,
+            .pair_weights = static_cast<double>(c.num_heads),
+            .window = c.window};
   }
 
   static double output_flops(const Pass& pass, const BlockContext& context) {

@@ -184,7 +184,8 @@ struct Mla {
     const auto heads = static_cast<double>(c.num_heads);
     return {
         .pair_flops = 2.0 * heads * static_cast<double>(c.head_dim() + c.value_dim),
-        .executed_pair_flops = 2.0 * heads * static_cast<double>(2 * c.kv_lora_rank + c.rope_dim)};
+        .executed_pair_flops = 2.0 * heads * static_cast<double>(2 * c.kv_lora_rank + c.rope_dim),
+        .pair_weights = heads};
   }
 
   static double output_flops(const Pass& pass, const BlockContext& context) {

@@ -119,16 +119,20 @@ struct CompressedAttention {
   // Keys of the window; entries, or of these no more than the indexer lists, and its scores of all.
   static BlockWork work(const Config& c) {
     const double key = 4.0 * static_cast<double>(c.width());
+    const auto heads = static_cast<double>(c.num_heads);
     BlockWork work;
-    work.windows[0] = {.pair_flops = key, .window = c.window};
+    work.windows[0] = {.pair_flops = key, .pair_weights = heads, .window = c.window};
     if (c.ratio == 0) return work;
     const auto ratio = static_cast<double>(c.ratio);
-    double every = key;
+    double every = key, weights = heads;
     if (c.index_heads > 0) {
-      work.windows[1] = {.pair_flops = key / ratio, .window = c.top_k * c.ratio};
+      work.windows[1] = {
+          .pair_flops = key / ratio, .pair_weights = heads / ratio, .window = c.top_k * c.ratio};
+      weights = 0.0;  // an indexer has none
       every = 2.0 * static_cast<double>(c.index_heads * (c.index_dim + 1));
     }
     work.pair_flops = work.executed_pair_flops = every / ratio;
+    work.pair_weights = weights / ratio;
     return work;
   }
   static double output_flops(const Pass& pass, const BlockContext& context) {
