@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/peft_config.h"
-#include "base/ascii.h"
 
 namespace strata::server {
 namespace {

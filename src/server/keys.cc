@@ -9,9 +9,9 @@
 #include <chrono>
 #include <limits>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "base/ascii.h"
 #include "server/crypto.h"
 #include "server/state/store.h"
 

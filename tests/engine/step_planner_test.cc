@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who gets how much of a sampling step.
+#include "engine/sampling/step_planner.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
-
-#include "engine/sampling/step_planner.h"
 
 namespace strata::engine {
 namespace {

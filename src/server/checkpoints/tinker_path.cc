@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
 #include "base/ascii.h"
+#include "base/error.h"
 #include "server/shown_text.h"
 
 namespace strata::server {

@@ -9,11 +9,11 @@
 #include <span>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/ascii.h"
 #include "server/busy.h"
 #include "server/http/message.h"
 #include "server/rest/rest.h"

@@ -8,8 +8,8 @@
 #include <limits>
 #include <memory>
 
-#include "base/error.h"
 #include "base/ascii.h"
+#include "base/error.h"
 #include "server/rest/rest.h"
 #include "server/shown_text.h"
 
