@@ -16,7 +16,7 @@
 #include "backend/backend.h"
 #include "base/check.h"
 #include "engine/engine_options.h"
-#include "engine/kv_pool.h"
+#include "engine/kv_cache.h"
 #include "engine/pass_workspace.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"

@@ -33,7 +33,7 @@ struct RunnerOptions {
   int64_t snapshot_bytes = int64_t{1} << 30;
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;  // of fresh adapters
   // Pages of samples that ended stay for their tenant's next, as long as no row needs them
-  // (engine/sampling/prefix_cache.h). Without effect on an engine that makes drafts.
+  // (engine/kv_cache.h). Without effect on an engine that makes drafts.
   bool prefix_cache = false;
 };
 

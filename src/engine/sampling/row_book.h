@@ -17,7 +17,7 @@
 #include "api/command.h"
 #include "api/result.h"
 #include "engine/engine.h"
-#include "engine/sampling/prefix_cache.h"
+#include "engine/kv_cache.h"
 #include "engine/sampling/stop_text.h"
 #include "model/adapter/lora.h"
 #include "ops/choose_tokens.h"

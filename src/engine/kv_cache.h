@@ -1,4 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
+// Memory of the cache: slabs of one size, KvPool whose slabs are pages, and PrefixCache, what of
+// them stays for later requests. Engine thread only.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "api/known_pages.h"
+#include "api/page_need.h"
+#include "backend/backend.h"
+#include "model/adapter/lora.h"
+#include "model/cache_layout.h"
+
+namespace strata::engine {
+
+// SlabPool: memory in slabs of one size, handed out and given back one at a time; it grows by
+// blocks of slabs on demand up to the limit. A slab may have several owners, who read it; it is
+// free when the last gives it back. Contents are not cleared.
+class SlabPool {
+ public:
+  // `what` is a static text for errors: "kv cache pages". max_slabs 0: as many as memory holds.
+  SlabPool(Backend& backend, std::string_view what, int64_t slab_bytes, int64_t max_slabs = 0)
+      : backend_(backend), what_(what), slab_bytes_(slab_bytes), max_slabs_(max_slabs) {}
+
+  // Error{kResourceExhausted} at the limit; who counts slabs beforehand never sees it.
+  void* take();
+  void* take_copy(const void* slab);
+  // One more owner.
+  void share(void* slab) { ++further_owners_[slab]; }
+  void give_back(void* slab);
+  [[nodiscard]] int64_t max_slabs() const { return max_slabs_; }
+  // Not below what it holds already.
+  void set_max_slabs(int64_t max_slabs) { max_slabs_ = std::max(max_slabs, num_slabs_); }
+  [[nodiscard]] int64_t slab_bytes() const { return slab_bytes_; }
+  [[nodiscard]] int64_t num_slabs() const { return num_slabs_; }
+  // Whether take() would throw.
+  [[nodiscard]] bool is_full() const {
+    return free_.empty() && max_slabs_ > 0 && num_slabs_ >= max_slabs_;
+  }
+  [[nodiscard]] int64_t num_free() const { return static_cast<int64_t>(free_.size()); }
+  [[nodiscard]] int64_t num_bytes() const { return num_slabs_ * slab_bytes_; }
+
+ private:
+  Backend& backend_;
+  std::string_view what_;
+  int64_t slab_bytes_;
+  int64_t max_slabs_;
+  int64_t num_slabs_ = 0;
+  std::unordered_map<const void*, int64_t> further_owners_;  // of slabs with more than one
+  std::vector<Memory> blocks_;
+  std::vector<void*> free_;
+};
+
+// Pages of keys and values for sampling, all layers of page_size positions in one page.
+class KvPool : public SlabPool {
+ public:
+  // max_pages 0: as many as memory holds.
+  KvPool(Backend& backend, int64_t page_bytes, int64_t page_size, int64_t max_pages = 0)
+      : SlabPool(backend, "kv cache pages", page_bytes, max_pages), pages_{page_size} {}
+
+  [[nodiscard]] int64_t page_size() const { return pages_.page_size; }
+  // How samples need its pages.
+  [[nodiscard]] const api::CachePages& need() const { return pages_; }
+  [[nodiscard]] int64_t pages_for(int64_t positions) const { return pages_.holding(positions); }
+  [[nodiscard]] int64_t max_pages() const { return max_slabs(); }
+  [[nodiscard]] int64_t page_bytes() const { return slab_bytes(); }
+  [[nodiscard]] int64_t num_pages() const { return num_slabs(); }
+
+ private:
+  api::CachePages pages_;
+};
+
+struct PrefixOwner {
+  api::TenantId tenant = {};
+  api::SnapshotId snapshot = {};  // by which the scheduler knows the weights
+  std::shared_ptr<const model::LoraAdapter> weights = nullptr;
+};
+
 // PrefixCache: full pages of prompts and samples that were read, and where sequences have a state
 // of their own (model/cache_layout.h) copies of it at page borders, for requests that begin with
 // the same tokens. Found by tenant, by weights (an adapter of this process, none of which changes
@@ -12,30 +98,7 @@
 // have written itself, bit for bit, since a position's entries depend on the tokens up to it alone.
 // That does not hold of what multi-token prediction keeps, which reads one token further: where
 // drafts are made there is no cache. Pages before every layer's window are missing: found is only
-// what has all that a query behind it reads. Engine thread only.
-#pragma once
-#include <cstdint>
-#include <list>
-#include <map>
-#include <memory>
-#include <set>
-#include <span>
-#include <utility>
-#include <vector>
-
-#include "api/known_pages.h"
-#include "engine/kv_pool.h"
-#include "model/adapter/lora.h"
-#include "model/cache_layout.h"
-
-namespace strata::engine {
-
-struct PrefixOwner {
-  api::TenantId tenant = {};
-  api::SnapshotId snapshot = {};  // by which the scheduler knows the weights
-  std::shared_ptr<const model::LoraAdapter> weights = nullptr;
-};
-
+// what has all that a query behind it reads.
 class PrefixCache {
  public:
   static constexpr int64_t kMaxNodes = 32768;  // pages that may be known: some 15 MB of the host's
