@@ -219,7 +219,7 @@ class StagedPlanner {
       }
       const engine::Work own = {.flops = step.flops * shares_[stage],
                                 .f32_flops = step.f32_flops * shares_[stage],
-                                .weights = step.weights * shares_[stage],
+                                .exponentials = step.exponentials * shares_[stage],
                                 .bytes = others * shares_[stage] + engine::kWeightReads * read,
                                 .file_bytes = in_files ? moved : 0.0};
       work.of_stages.push_back(1.0 / one.num_passes * own);

@@ -198,9 +198,10 @@ TEST(Plan, CountsTheDeltaRuleInF32) {
 // And so do exponentials of attention, 33 operations of f32 each.
 TEST(Plan, ExponentialsTakeTime) {
   const engine::MachineLimits limits = {.flops = 100, .f32_flops = 33, .bytes = 10};
-  EXPECT_DOUBLE_EQ(engine::seconds_of({.flops = 85, .weights = 17}, limits), 1.0 + 20.0);
+  EXPECT_DOUBLE_EQ(engine::seconds_of({.flops = 85, .exponentials = 17}, limits), 1.0 + 20.0);
   const model::ModelConfig config = bench_config(BenchShape::kQwen3Dense);
-  EXPECT_DOUBLE_EQ(engine::prefill_work(config, 512).weights, 28.0 * 16.0 * 512.0 * 512.0 / 2.0);
+  EXPECT_DOUBLE_EQ(engine::prefill_work(config, 512).exponentials,
+                   28.0 * 16.0 * 512.0 * 512.0 / 2.0);
 }
 
 // What is made again takes time, and so does every pass.

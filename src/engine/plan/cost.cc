@@ -11,10 +11,10 @@ namespace {
 
 // What products and attention reach of the limit, which is probed in registers (docs/log.md).
 constexpr double kProductShare = 0.85;
-// What a weight of attention costs besides its products: maximum, exponential, sums and roundings,
-// of f32's operations (a fused one counts twice); in backward it is recomputed and has a gradient.
-constexpr double kWeightFlops = 33.0;
-constexpr double kBackwardWeights = 3.5;
+// What an exponential of attention costs besides products: with its maximum, sums and roundings, of
+// f32's operations (a fused one counts twice); in backward it is recomputed and has a gradient.
+constexpr double kExponentialFlops = 33.0;
+constexpr double kBackwardExponentials = 3.5;
 // Of products with few rows: what reads of weights reach of the limit, and how much of the shorter
 // one of reading and computing the longer one does not hide (docs/log.md).
 constexpr double kReadShare = 0.9;
@@ -76,15 +76,16 @@ double attention_flops(const model::ModelConfig& c, int64_t length) {
 }
 
 // Exponentials of that forward.
-double attention_weights(const model::ModelConfig& c, int64_t length) {
-  double weights = 0.0;
+double attention_exponentials(const model::ModelConfig& c, int64_t length) {
+  double count = 0.0;
   for_each_block(c, [&](const model::BlockWork& work) {
-    weights += work.pair_weights * model::num_pairs(0, length, work.window);
+    count += work.pair_exponentials * model::num_pairs(0, length, work.window);
     for (const model::WindowWork& keys : work.windows) {
-      if (keys.window > 0) weights += keys.pair_weights * model::num_pairs(0, length, keys.window);
+      if (keys.window > 0)
+        count += keys.pair_exponentials * model::num_pairs(0, length, keys.window);
     }
   });
-  return weights;
+  return count;
 }
 
 // Of the loss that trains indexers (ops/indexer_loss.h), over one sequence: a listing block attends
@@ -166,7 +167,7 @@ double activation_bytes(const RecomputePlan& kept) {
 
 double compute_seconds(const Work& work, const MachineLimits& limits) {
   const double products = work.flops - work.f32_flops;
-  const double in_f32 = work.f32_flops + kWeightFlops * work.weights;
+  const double in_f32 = work.f32_flops + kExponentialFlops * work.exponentials;
   return (products / limits.flops + in_f32 / limits.f32_flops) / kProductShare;
 }
 
@@ -254,11 +255,10 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
   work.flops = step_flops(config, shape) * passes.tokens / num_tokens(shape);
   work.flops += kept.flops * full_passes;
   work.f32_flops = passes.tokens * rules;
-  double weights_of_attention = 0.0;
-  for (const int64_t length : shape.lengths)
-    weights_of_attention += attention_weights(config, length);
-  work.weights =
-      (1.0 + kBackwardWeights) * weights_of_attention * passes.tokens / num_tokens(shape);
+  double exponentials = 0.0;
+  for (const int64_t length : shape.lengths) exponentials += attention_exponentials(config, length);
+  work.exponentials =
+      (1.0 + kBackwardExponentials) * exponentials * passes.tokens / num_tokens(shape);
   work.bytes = activation_bytes(kept) * full_passes;
   work.bytes += kWeightReads * weight_bytes * passes.number;
   work.bytes += kLogitMoves * kFloat * passes.tokens * shape.scored * num_heads(config) *
@@ -274,7 +274,7 @@ Work prefill_work(const model::ModelConfig& c, int64_t length) {
   const int64_t lengths[] = {length};
   return {.flops = forward_flops(c, {.lengths = lengths}) + 2.0 * head_weights(c),
           .f32_flops = static_cast<double>(length) * token_flops(c),
-          .weights = attention_weights(c, length)};
+          .exponentials = attention_exponentials(c, length)};
 }
 
 Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {

@@ -15,22 +15,22 @@ struct RecomputePlan;
 
 struct Work {
   double flops = 0.0;
-  double f32_flops = 0.0;   // of them, what is in f32 whatever the dtype: rules, streams
-  double weights = 0.0;     // exponentials of attention, forward and backward, besides them
-  double bytes = 0.0;       // of memory, read or written
-  double file_bytes = 0.0;  // written to files and read from them
+  double f32_flops = 0.0;     // of them, what is in f32 whatever the dtype: rules, streams
+  double exponentials = 0.0;  // of attention, forward and backward, besides them
+  double bytes = 0.0;         // of memory, read or written
+  double file_bytes = 0.0;    // written to files and read from them
 };
 inline Work operator+(const Work& a, const Work& b) {
   return {.flops = a.flops + b.flops,
           .f32_flops = a.f32_flops + b.f32_flops,
-          .weights = a.weights + b.weights,
+          .exponentials = a.exponentials + b.exponentials,
           .bytes = a.bytes + b.bytes,
           .file_bytes = a.file_bytes + b.file_bytes};
 }
 inline Work operator*(double times, const Work& work) {
   return {.flops = times * work.flops,
           .f32_flops = times * work.f32_flops,
-          .weights = times * work.weights,
+          .exponentials = times * work.exponentials,
           .bytes = times * work.bytes,
           .file_bytes = times * work.file_bytes};
 }

@@ -12,8 +12,8 @@ struct Pass;
 // Keys of a kind of their own that a query sees besides the others, none further back than `window`
 // positions.
 struct WindowWork {
-  double pair_flops = 0.0;    // of a query and a position
-  double pair_weights = 0.0;  // exponentials, likewise
+  double pair_flops = 0.0;         // of a query and a position
+  double pair_exponentials = 0.0;  // likewise
   int64_t window = 0;
 };
 
@@ -24,7 +24,7 @@ struct BlockWork {
   double token_backward_flops = 0.0;
   double pair_flops = 0.0;
   double executed_pair_flops = 0.0;  // where the form of the computation does more than it asks for
-  double pair_weights = 0.0;         // exponentials: of each head that weighs the key
+  double pair_exponentials = 0.0;    // one of each head that weighs the key
   int64_t window = 0;                // 0: every earlier position
   std::array<WindowWork, 2> windows = {};
 };

@@ -102,7 +102,7 @@ struct Gqa {
     const double flops = 2.0 * static_cast<double>(2 * c.q_width());
     return {.pair_flops = flops,
             .executed_pair_flops = flops,
-            .pair_weights = static_cast<double>(c.num_heads),
+            .pair_exponentials = static_cast<double>(c.num_heads),
             .window = c.window};
   }
 

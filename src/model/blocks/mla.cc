@@ -185,7 +185,7 @@ struct Mla {
     return {
         .pair_flops = 2.0 * heads * static_cast<double>(c.head_dim() + c.value_dim),
         .executed_pair_flops = 2.0 * heads * static_cast<double>(2 * c.kv_lora_rank + c.rope_dim),
-        .pair_weights = heads};
+        .pair_exponentials = heads};
   }
 
   static double output_flops(const Pass& pass, const BlockContext& context) {

@@ -121,18 +121,19 @@ struct CompressedAttention {
     const double key = 4.0 * static_cast<double>(c.width());
     const auto heads = static_cast<double>(c.num_heads);
     BlockWork work;
-    work.windows[0] = {.pair_flops = key, .pair_weights = heads, .window = c.window};
+    work.windows[0] = {.pair_flops = key, .pair_exponentials = heads, .window = c.window};
     if (c.ratio == 0) return work;
     const auto ratio = static_cast<double>(c.ratio);
-    double every = key, weights = heads;
+    double every = key, exponentials = heads;
     if (c.index_heads > 0) {
-      work.windows[1] = {
-          .pair_flops = key / ratio, .pair_weights = heads / ratio, .window = c.top_k * c.ratio};
-      weights = 0.0;  // an indexer has none
+      work.windows[1] = {.pair_flops = key / ratio,
+                         .pair_exponentials = heads / ratio,
+                         .window = c.top_k * c.ratio};
+      exponentials = 0.0;  // an indexer has none
       every = 2.0 * static_cast<double>(c.index_heads * (c.index_dim + 1));
     }
     work.pair_flops = work.executed_pair_flops = every / ratio;
-    work.pair_weights = weights / ratio;
+    work.pair_exponentials = exponentials / ratio;
     return work;
   }
   static double output_flops(const Pass& pass, const BlockContext& context) {
