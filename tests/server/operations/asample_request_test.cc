@@ -93,15 +93,17 @@ TEST(SampleRequest, TargetsKeepTheirLayout) {
       read(R"(,"target_prompt_logprobs":{"dtype":"int64","data":[1,-1,3,4],"shape":[2,2]})", "");
   EXPECT_EQ(dense.command.prompt_targets.ids, (std::vector<int32_t>{1, -1, 3, 4}));
   EXPECT_EQ(dense.command.prompt_targets.first, (std::vector<int64_t>{0, 2, 4}));
-  EXPECT_EQ(dense.targets.shape, (std::vector<int64_t>{2, 2}));
-  EXPECT_FALSE(dense.targets.is_sparse);
+  ASSERT_TRUE(dense.targets);
+  EXPECT_EQ(dense.targets->shape, (std::vector<int64_t>{2, 2}));
+  EXPECT_FALSE(dense.targets->is_sparse);
   const SampleOrder sparse = read(
       R"(,"target_prompt_logprobs":{"dtype":"int64","data":[7,5],"shape":[2,3],
          "sparse_crow_indices":[0,0,2],"sparse_col_indices":[2,0]},"prompt_alt_tokens_k":4)",
       "");
   EXPECT_EQ(sparse.command.prompt_targets.ids, (std::vector<int32_t>{7, 5}));
   EXPECT_EQ(sparse.command.prompt_targets.first, (std::vector<int64_t>{0, 0, 2}));
-  EXPECT_EQ(sparse.targets.col, (std::vector<int64_t>{2, 0}));
+  ASSERT_TRUE(sparse.targets);
+  EXPECT_EQ(sparse.targets->col, (std::vector<int64_t>{2, 0}));
   EXPECT_EQ(sparse.command.prompt_draws, 4);
 }
 
