@@ -45,10 +45,10 @@ std::string time_text(const engine::RunPlan& plan, const engine::MachineLimits& 
         seconds, plan.stretch, limits.source, report::format_count(limits.flops));
   }
   const engine::Work& work = plan.work.front();
-  return fmt::format("{} predicted: {} FLOP, {} moved; {} {} FLOP/s, {}/s", seconds,
+  return fmt::format("{} predicted: {} FLOP, {} moved; {} {} FLOP/s, {} in f32, {}/s", seconds,
                      report::format_count(work.flops),
                      report::format_bytes(static_cast<int64_t>(work.bytes)), limits.source,
-                     report::format_count(limits.flops),
+                     report::format_count(limits.flops), report::format_count(limits.f32_flops),
                      report::format_bytes(static_cast<int64_t>(limits.bytes)));
 }
 

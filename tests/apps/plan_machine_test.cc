@@ -32,7 +32,7 @@ class PlanMachine : public ::testing::Test {
 };
 
 constexpr const char* kSlow =
-    R"({"bf16_flops":1e9,"f32_flops":1e9,"read_bytes_per_s":1e9,"file_bytes_per_s":1e8})";
+    R"({"bf16_flops":1e9,"f32_flops":5e8,"read_bytes_per_s":1e9,"file_bytes_per_s":1e8})";
 constexpr const char* kFast =
     R"({"bf16_flops":2e9,"f32_flops":1e9,"read_bytes_per_s":2e9,"file_bytes_per_s":2e8})";
 

@@ -147,6 +147,7 @@ boost::json::object json_of_passes(const engine::RunPlan& plan, const engine::En
           {"flops_per_step", plan.work.front().flops},
           {"moved_bytes_per_step", plan.work.front().bytes},
           {"probed_flops", limits.flops},
+          {"probed_f32_flops", limits.f32_flops},
           {"probed_read_bytes_per_s", limits.bytes},
           {"limits", limits.source}};
 }

@@ -34,7 +34,9 @@ struct RecomputePlan {
   double again_bytes = 0.0;        // that move for it
   // Of what is recomputed and of what is offloaded, in floating-point operations.
   [[nodiscard]] double cost(const Price& price = {}) const {
-    return price.of({flops, again_bytes, kFileMoves * static_cast<double>(file_bytes)});
+    return price.of({.flops = flops,
+                     .bytes = again_bytes,
+                     .file_bytes = kFileMoves * static_cast<double>(file_bytes)});
   }
 };
 
