@@ -34,9 +34,6 @@ asio::awaitable<void> Stream::end() {
   }
 }
 
-namespace asio = boost::asio;
-using boost::system::error_code;
-
 struct PeerWatch::State {
   void tell_gone() {
     if (const auto told = std::exchange(gone, nullptr)) told();

@@ -83,10 +83,8 @@ class Stream {
   std::optional<boost::asio::ssl::stream<Plain>> secured_;
 };
 
-// Where a handler's response meets the connection that waits for it. I/O thread.
-
-// The handler may keep its end for as long as it likes, also past the server, so the timer stays
-// with the connection.
+// Where a handler's response meets the connection that waits for it. The handler may keep its end
+// for as long as it likes, also past the server, so the timer stays with the connection.
 struct Pending {
   std::optional<Response> response;
   boost::asio::steady_timer* ready = nullptr;  // cancelled by the response; null: nobody waits

@@ -26,12 +26,6 @@
 
 namespace strata::server {
 
-// Remembered: which request came with a number of a model or of a sampling session, against
-// duplicates: the one table of such numbers. A number is known as long as its future waits: what
-// that takes is its command's, and counted where that waits. Once it is answered it takes its
-// tenant's space, for which the oldest answered ones of the same thing are forgotten; where that is
-// not enough it is forgotten itself. I/O thread only.
-
 // Of a thing: a model, or a sampling session.
 struct RequestNumber {
   std::string of = {};  // empty: a request has none
@@ -44,6 +38,11 @@ struct KnownRequest {
   int64_t num_samples = 0;
 };
 
+// Remembered: which request came with a number of a model or of a sampling session, against
+// duplicates: the one table of such numbers. A number is known as long as its future waits: what
+// that takes is its command's, and counted where that waits. Once it is answered it takes its
+// tenant's space, for which the oldest answered ones of the same thing are forgotten; where that is
+// not enough it is forgotten itself. I/O thread only.
 class Remembered {
  public:
   // A model's making, which is known as long as the model: there are no more of these than models.
