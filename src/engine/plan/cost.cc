@@ -63,29 +63,21 @@ void for_each_block(const model::ModelConfig& c, Body body) {
   });
 }
 
-// Forward of attention over one sequence: scores and values of all layers.
-double attention_flops(const model::ModelConfig& c, int64_t length) {
-  double flops = 0.0;
+// Forward of attention over one sequence: scores and values of all layers, and exponentials.
+Work attention_work(const model::ModelConfig& c, int64_t length) {
+  Work sum;
+  const auto add = [&](const auto& keys) {
+    const double pairs = model::num_pairs(0, length, keys.window);
+    sum.flops += keys.pair_flops * pairs;
+    sum.exponentials += keys.pair_exponentials * pairs;
+  };
   for_each_block(c, [&](const model::BlockWork& work) {
-    flops += work.pair_flops * model::num_pairs(0, length, work.window);
+    add(work);
     for (const model::WindowWork& keys : work.windows) {
-      if (keys.window > 0) flops += keys.pair_flops * model::num_pairs(0, length, keys.window);
+      if (keys.window > 0) add(keys);
     }
   });
-  return flops;
-}
-
-// Exponentials of that forward.
-double attention_exponentials(const model::ModelConfig& c, int64_t length) {
-  double count = 0.0;
-  for_each_block(c, [&](const model::BlockWork& work) {
-    count += work.pair_exponentials * model::num_pairs(0, length, work.window);
-    for (const model::WindowWork& keys : work.windows) {
-      if (keys.window > 0)
-        count += keys.pair_exponentials * model::num_pairs(0, length, keys.window);
-    }
-  });
-  return count;
+  return sum;
 }
 
 // Of the loss that trains indexers (ops/indexer_loss.h), over one sequence: a listing block attends
@@ -165,6 +157,25 @@ double activation_bytes(const RecomputePlan& kept) {
   return bytes;
 }
 
+// Forward and backward to what trains, but what moves for it.
+Work forward_and_backward(const model::ModelConfig& c, const StepShape& shape) {
+  const double tokens = num_tokens(shape);
+  Work attention;
+  double indexers = 0.0;
+  for (const int64_t length : shape.lengths) {
+    attention = attention + attention_work(c, length);
+    if (shape.indexer_loss) indexers += indexer_loss_flops(c, length);
+  }
+  const double head = head_weights(c) * num_heads(c) * shape.scored;
+  const double base =
+      2.0 * (static_cast<double>(layer_weights(c)) + head) * (shape.modules.empty() ? 3.0 : 2.0);
+  const double lora = 2.0 * static_cast<double>(lora_weights(c, shape.modules)) * 3.0;
+  const double rules = token_flops(c) + token_backward_flops(c);
+  return {.flops = tokens * (base + lora + rules) + attention.flops * 3.5 + indexers,
+          .f32_flops = tokens * rules,
+          .exponentials = (1.0 + kBackwardExponentials) * attention.exponentials};
+}
+
 double compute_seconds(const Work& work, const MachineLimits& limits) {
   const double products = work.flops - work.f32_flops;
   const double in_f32 = work.f32_flops + kExponentialFlops * work.exponentials;
@@ -222,23 +233,12 @@ int64_t lora_weights(const model::ModelConfig& c, std::span<const model::LoraMod
 }
 
 double step_flops(const model::ModelConfig& c, const StepShape& shape) {
-  const double tokens = num_tokens(shape);
-  double attention = 0.0, indexers = 0.0;
-  for (const int64_t length : shape.lengths) {
-    attention += attention_flops(c, length);
-    if (shape.indexer_loss) indexers += indexer_loss_flops(c, length);
-  }
-  const double head = head_weights(c) * num_heads(c) * shape.scored;
-  const double base =
-      2.0 * (static_cast<double>(layer_weights(c)) + head) * (shape.modules.empty() ? 3.0 : 2.0);
-  const double lora = 2.0 * static_cast<double>(lora_weights(c, shape.modules)) * 3.0;
-  const double rules = token_flops(c) + token_backward_flops(c);
-  return tokens * (base + lora + rules) + attention * 3.5 + indexers;
+  return forward_and_backward(c, shape).flops;
 }
 
 double forward_flops(const model::ModelConfig& c, const StepShape& shape) {
   double attention = 0.0;
-  for (const int64_t length : shape.lengths) attention += attention_flops(c, length);
+  for (const int64_t length : shape.lengths) attention += attention_work(c, length).flops;
   const auto weights = static_cast<double>(layer_weights(c) + lora_weights(c, shape.modules));
   return num_tokens(shape) * (2.0 * weights + token_flops(c)) + attention;
 }
@@ -247,18 +247,14 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
                const RecomputePlan& kept) {
   const model::ModelConfig& config = weights.config();
   const double full_passes = passes.tokens / static_cast<double>(passes.pass_tokens);
-  const double rules = token_flops(config) + token_backward_flops(config);
   const auto weight_bytes = static_cast<double>(weights.num_bytes());
   constexpr auto kFloat = static_cast<double>(dtype_bytes(DType::kF32));
   const double trained = trained_values(weights, shape.modules);
   Work work;
-  work.flops = step_flops(config, shape) * passes.tokens / num_tokens(shape);
-  work.flops += kept.flops * full_passes;
-  work.f32_flops = passes.tokens * rules;
-  double exponentials = 0.0;
-  for (const int64_t length : shape.lengths) exponentials += attention_exponentials(config, length);
-  work.exponentials =
-      (1.0 + kBackwardExponentials) * exponentials * passes.tokens / num_tokens(shape);
+  const Work step = forward_and_backward(config, shape);
+  work.flops = step.flops * passes.tokens / num_tokens(shape) + kept.flops * full_passes;
+  work.f32_flops = step.f32_flops * passes.tokens / num_tokens(shape);
+  work.exponentials = step.exponentials * passes.tokens / num_tokens(shape);
   work.bytes = activation_bytes(kept) * full_passes;
   work.bytes += kWeightReads * weight_bytes * passes.number;
   work.bytes += kLogitMoves * kFloat * passes.tokens * shape.scored * num_heads(config) *
@@ -274,7 +270,7 @@ Work prefill_work(const model::ModelConfig& c, int64_t length) {
   const int64_t lengths[] = {length};
   return {.flops = forward_flops(c, {.lengths = lengths}) + 2.0 * head_weights(c),
           .f32_flops = static_cast<double>(length) * token_flops(c),
-          .exponentials = attention_exponentials(c, length)};
+          .exponentials = attention_work(c, length).exponentials};
 }
 
 Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
