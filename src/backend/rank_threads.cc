@@ -114,9 +114,17 @@ struct RankThreads::State {
     return true;
   }
 
-  // All others come, wait and go on afterwards.
+  // All others come, wait and go on afterwards, also where what breaks in throws.
   void lead_break() {
     at(0).in_break = true;
+    const std::shared_ptr<void> ends(nullptr, [this](void*) {
+      {
+        const MutexLock lock(mutex);
+        meeting.store(false, std::memory_order_release);
+      }
+      asked.notify_all();
+      at(0).in_break = false;
+    });
     {
       const MutexLock lock(mutex);
       ++num_meetings;
@@ -130,12 +138,6 @@ struct RankThreads::State {
       while (num_there < num_others()) answered.wait(mutex);
     }
     asked_breaks->run();
-    {
-      const MutexLock lock(mutex);
-      meeting.store(false, std::memory_order_release);
-    }
-    asked.notify_all();
-    at(0).in_break = false;
   }
 
   // Until the break ends: what it asks for.

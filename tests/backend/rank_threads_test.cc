@@ -177,5 +177,27 @@ TEST(RankThreadsDeathTest, WorkInTheMidstOfWorkIsRefused) {
   EXPECT_DEATH(run_in_the_midst_of_work(true), "is_running");
 }
 
+// What breaks in and throws ends the work that it broke into, and nothing else.
+TEST(RankThreads, ABreakThatThrowsEnds) {
+  for (const int size : {1, 2}) {
+    RankThreads ranks(size);
+    const auto is_due = [] { return true; };
+    const auto take = [] { throw std::runtime_error("in a break"); };
+    const Interruption breaks{.is_due = is_due, .run = take};
+    const auto body = [&](int rank) {
+      if (rank == 0 && ranks.breaks(0) != nullptr) ranks.breaks(0)->run();
+      round_trip(ranks.comm(rank), 0);
+    };
+    EXPECT_THROW(ranks.run(body, &breaks), std::runtime_error);
+    ranks.run(body);
+    int value = 0;
+    ranks.run_breaking([&](int rank) {
+      const int got = round_trip(ranks.breaking_comm(rank), 0);
+      if (rank == 0) value = got;
+    });
+    EXPECT_EQ(value, size);
+  }
+}
+
 }  // namespace
 }  // namespace strata
