@@ -128,6 +128,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
 
 void Runner::add_stage(int stage, Engine& engine) {
   CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
+  if (runners_.empty()) first_stage_ = stage;
   if (model::WeightShards* shards = engine.model().weights->shards()) {
     CHECK(weights_group_, stage);
     shards->memory().connect(*weights_group_, int64_t{2} * stage);
@@ -327,16 +328,14 @@ void Runner::enable_base_steps(const train::BaseStep& how) {
 }
 
 void Runner::receive_state(TensorView state) {
-  const int stage = runners_.front()->stage();
-  if (stage == 0) return;
+  if (first_stage_ == 0) return;
   const TraceSpan span("receive");
-  comm_.receive(rank_of(stage - 1), plan_.gather_tag() + kStateTag, state);
+  comm_.receive(rank_of(first_stage_ - 1), plan_.gather_tag() + kStateTag, state);
 }
 
 void Runner::send_state(TensorView state) {
-  const int stage = runners_.front()->stage();
-  if (stage + 1 < plan_.num_stages())
-    comm_.send(rank_of(stage + 1), plan_.gather_tag() + kStateTag, state);
+  if (first_stage_ + 1 < plan_.num_stages())
+    comm_.send(rank_of(first_stage_ + 1), plan_.gather_tag() + kStateTag, state);
 }
 
 void Runner::share(std::string& bytes) {

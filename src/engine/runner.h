@@ -182,6 +182,7 @@ class Runner {
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;  // of each stage here, likewise
   std::vector<std::unique_ptr<StageRunner>> runners_;
+  int first_stage_ = 0;  // of this rank's
   std::unique_ptr<model::LoraAdapter> whole_;
   std::vector<train::Ownership> ownerships_;  // of each stage, made when first needed
   // Reused.

@@ -9,65 +9,56 @@
 
 namespace strata::engine {
 
-Stages::Stages(Runner& whole) : plan_(whole.plan()) {
+Stages::Stages(Runner& whole) : plan_(whole.plan()), ranks_(1) {
   CHECK(plan_.num_stages() == 1);
-  add(whole.engine(), whole, whole);
+  add({.engine = &whole.engine(), .passes = &whole, .sampler = &whole});
 }
 
 Stages::Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines)
-    : plan_(std::move(plan)) {
-  const auto count = static_cast<int>(engines.size());
-  CHECK(plan_.num_stages() == count && plan_.num_ranks() == count, plan_.num_stages(), count);
-  if (count > 1) ranks_ = std::make_unique<RankThreads>(count);
-  for (int rank = 0; rank < count; ++rank) {
+    : plan_(std::move(plan)), ranks_(plan_.num_ranks()) {
+  CHECK(plan_.num_stages() == ranks_.size() && std::ssize(engines) == ranks_.size(),
+        plan_.num_stages(), engines.size());
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
     std::unique_ptr<Engine>& engine = engines[static_cast<size_t>(rank)];
-    const auto runner = [&](Comm& comm) { return std::make_unique<Runner>(comm, plan_, *engine); };
-    auto passes = ranks_ ? runner(ranks_->comm(rank)) : std::make_unique<Runner>(*engine);
-    auto sampler = ranks_ ? runner(ranks_->breaking_comm(rank)) : nullptr;
-    add(*engine, *passes, sampler ? *sampler : *passes);
-    Stage& stage = stages_.back();
-    stage.own = std::move(engine);
-    stage.own_passes = std::move(passes);
-    stage.own_sampler = std::move(sampler);
+    auto passes = std::make_unique<Runner>(ranks_.comm(rank), plan_, *engine);
+    auto sampler = std::make_unique<Runner>(ranks_.breaking_comm(rank), plan_, *engine);
+    add({.own = std::move(engine),
+         .own_passes = std::move(passes),
+         .own_sampler = std::move(sampler)});
   }
 }
 
-void Stages::add(Engine& engine, Runner& passes, Runner& sampler) {
-  auto sampling = std::make_unique<PassWorkspace>(engine.workspace(), engine.config());
-  stages_.push_back(
-      {.engine = &engine, .passes = &passes, .sampler = &sampler, .sampling = std::move(sampling)});
+void Stages::add(Stage stage) {
+  if (stage.own) {
+    stage.engine = stage.own.get();
+    stage.passes = stage.own_passes.get();
+    stage.sampler = stage.own_sampler.get();
+  }
+  stage.sampling =
+      std::make_unique<PassWorkspace>(stage.engine->workspace(), stage.engine->config());
+  stages_.push_back(std::move(stage));
 }
 
 int64_t Stages::pass_tokens() const {
   return plan_.table.num_microbatches * engine().options().pass_tokens;
 }
 
-void Stages::run(FunctionRef<void(size_t stage)> body) {
-  if (ranks_ == nullptr) return body(0);
-  ranks_->run_breaking([&](int rank) { body(static_cast<size_t>(rank)); });
-}
-
 api::BatchResult Stages::run(const api::Batch& batch, const Interruption* breaks) {
   api::BatchResult result;
-  const auto run = [&](int rank, const Interruption* own) {
+  const auto of_rank = [&](int rank) {
     const Stage& stage = stages_[static_cast<size_t>(rank)];
     std::optional<Backend::Breaks> guard;
-    if (own != nullptr) guard.emplace(stage.engine->backend(), *own);
-    api::BatchResult of_rank = stage.passes->run(batch);
-    if (rank == 0) result = std::move(of_rank);
+    if (const Interruption* own = ranks_.breaks(rank)) guard.emplace(stage.engine->backend(), *own);
+    api::BatchResult own = stage.passes->run(batch);
+    if (rank == 0) result = std::move(own);
   };
-  if (ranks_ == nullptr) {
-    run(0, breaks);
-  } else {
-    ranks_->run([&](int rank) { run(rank, ranks_->breaks(rank)); }, breaks);
-  }
+  ranks_.run(of_rank, breaks);
   return result;
 }
 
 api::StepResult Stages::step(api::AdapterSlot slot, const api::AdamW& adamw) {
-  if (ranks_ == nullptr) return stages_[0].passes->step(slot, adamw);
   std::vector<api::StepResult> results(size());
-  ranks_->run([&](int rank) {
+  ranks_.run([&](int rank) {
     const auto i = static_cast<size_t>(rank);
     results[i] = stages_[i].passes->step(slot, adamw);
   });

@@ -40,9 +40,8 @@ class Stages {
   // Tokens that training passes which run at once may have in all.
   [[nodiscard]] int64_t pass_tokens() const;
 
-  // Calls body with each stage, all at once, and waits for all of them; what one throws is thrown
-  // here. It may ask sampler() for work.
-  void run(FunctionRef<void(size_t stage)> body);
+  // A rank a stage. What they are given in breaks may ask sampler() for work.
+  [[nodiscard]] RankThreads& ranks() { return ranks_; }
   // As Runner has them. `breaks`, if not null: what breaks in on passes.
   api::BatchResult run(const api::Batch& batch, const Interruption* breaks = nullptr);
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
@@ -69,8 +68,6 @@ class Stages {
   [[nodiscard]] int64_t state_bytes(api::AdapterSlot slot, bool moments);
 
  private:
-  void add(Engine& engine, Runner& passes, Runner& sampler);
-
   struct Stage {
     // None where they are borrowed.
     std::unique_ptr<Engine> own = {};
@@ -81,9 +78,11 @@ class Stages {
     std::unique_ptr<PassWorkspace> sampling = {};
   };
 
+  void add(Stage stage);
+
   const PipelinePlan plan_;
   std::vector<Stage> stages_;
-  std::unique_ptr<RankThreads> ranks_;  // null: a whole model's
+  RankThreads ranks_;  // of a whole model this thread alone
 };
 
 }  // namespace strata::engine

@@ -29,7 +29,7 @@ bool may_be_set_aside(const SampleRow& row) {
 
 SamplingLoop::SamplingLoop(Stages& stages,
                            const std::vector<std::unique_ptr<PrefixCache>>& prefixes)
-    : stages_(&stages) {
+    : ranks_(&stages.ranks()) {
   for (size_t i = 0; i < stages.size(); ++i) {
     add_part(stages.sampler(i), stages.sampling(i), prefixes.empty() ? nullptr : prefixes[i].get());
   }
@@ -75,17 +75,13 @@ std::span<const SampledToken> SamplingLoop::step() {
   if (done()) return {};
   const TraceSpan span("sampling step", "step", parts_[0]->step.num_steps() + 1);
   std::span<const SampledToken> sampled;
-  const auto run = [&](size_t stage) {
-    Part& part = *parts_[stage];
+  const auto of_rank = [&](int rank) {
+    Part& part = *parts_[static_cast<size_t>(rank)];
     part.step.plan(step_tokens_);
     const std::span<const SampledToken> own = part.pass.run();
-    if (stage == 0) sampled = own;
+    if (rank == 0) sampled = own;
   };
-  if (stages_ == nullptr) {
-    run(0);
-  } else {
-    stages_->run(run);
-  }
+  ranks_ == nullptr ? of_rank(0) : ranks_->run_breaking(of_rank);
   return sampled;
 }
 
