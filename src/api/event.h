@@ -36,7 +36,7 @@ struct Sampled {
   int64_t count = 0;
 };
 
-// Of a pass that takes several turns: so many of its data are done.
+// Of data that take several turns: so many of them are done.
 struct Progress {
   int64_t done = 0;
   int64_t total = 0;

@@ -297,21 +297,21 @@ bool WorkRunner::may_load() const {
 }
 
 api::Sequence WorkRunner::to_sequence(const api::Command& command, size_t index) const {
-  const auto& pass = std::get<api::ForwardBackward>(command.op);
-  return {.datum = &pass.data[index],
+  const auto& work = std::get<api::ForwardBackward>(command.op);
+  return {.datum = &work.data[index],
           .slot = slot_of(command.model),
-          .loss = pass.loss,
-          .gradients = !pass.forward_only};
+          .loss = work.loss,
+          .gradients = !work.forward_only};
 }
 
 // Everything is looked at before the first datum runs, so that a fault leaves no gradient.
 void WorkRunner::check(const api::Command& command) const {
-  const auto& pass = std::get<api::ForwardBackward>(command.op);
-  if (pass.data.empty())
+  const auto& work = std::get<api::ForwardBackward>(command.op);
+  if (work.data.empty())
     throw Error(ErrorCode::kInvalidArgument, "data: got none, want at least one datum");
   const int64_t context = engine_.config().max_position_embeddings;
-  for (size_t i = 0; i < pass.data.size(); ++i) {
-    const api::Datum& datum = pass.data[i];
+  for (size_t i = 0; i < work.data.size(); ++i) {
+    const api::Datum& datum = work.data[i];
     if (const auto fault = api::over_context(std::ssize(datum.tokens), context))
       throw Error(ErrorCode::kInvalidArgument, fmt::format("data[{}]: {}", i, *fault));
     engine_.check(to_sequence(command, i), fmt::format("data[{}]", i), true);
@@ -326,8 +326,8 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
   std::vector<const api::DataRange*> run;
   for (const bool forward_only : {false, true}) {
     for (const api::DataRange& rows : all) {
-      const auto& pass = std::get<api::ForwardBackward>(rows.command->op);
-      if (pass.forward_only == forward_only && add_rows(rows, batch)) run.push_back(&rows);
+      const auto& work = std::get<api::ForwardBackward>(rows.command->op);
+      if (work.forward_only == forward_only && add_rows(rows, batch)) run.push_back(&rows);
     }
   }
   if (run.empty()) return;
@@ -339,7 +339,7 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
       at += rows->last - rows->first;
     }
   } catch (const std::exception& error) {  // not the fault of any one of them
-    for (const api::DataRange* rows : run) fail_pass(*rows->command, error.what());
+    for (const api::DataRange* rows : run) fail_data(*rows->command, error.what());
   }
   for (const api::Sequence& sequence : batch.sequences)
     trained_tokens_ += std::ssize(sequence.datum->tokens);
@@ -358,10 +358,10 @@ bool WorkRunner::add_rows(const api::DataRange& rows, api::Batch& batch) {
     if (rows.first == 0) {
       fail(command.request, api::category_of(error.code), error.what());
     } else {
-      fail_pass(command, error.what());
+      fail_data(command, error.what());
     }
   } catch (const std::exception& error) {
-    fail_pass(command, error.what());
+    fail_data(command, error.what());
   }
   batch.sequences.resize(before);
   return false;
@@ -369,7 +369,7 @@ bool WorkRunner::add_rows(const api::DataRange& rows, api::Batch& batch) {
 
 // Some of its data may have been added to the model's gradient, so none of that is kept: a step
 // must never apply half a batch.
-void WorkRunner::fail_pass(const api::Command& command, const std::string& what) {
+void WorkRunner::fail_data(const api::Command& command, const std::string& what) {
   const auto model = models_.find(command.model);
   if (std::get<api::ForwardBackward>(command.op).forward_only || model == models_.end())
     return fail(command.request, api::FaultCategory::kServer, what);
@@ -382,21 +382,21 @@ void WorkRunner::fail_pass(const api::Command& command, const std::string& what)
 }
 
 void WorkRunner::collect(const api::DataRange& rows, std::span<api::SequenceResult> results) {
-  const auto& pass = std::get<api::ForwardBackward>(rows.command->op);
+  const auto& work = std::get<api::ForwardBackward>(rows.command->op);
   Partial& partial = partial_[rows.command->request];
   for (size_t i = 0; i < results.size(); ++i) {
     // One chain in the order of the data, however they are split into turns.
     for (const float loss : results[i].losses) partial.loss += static_cast<double>(loss);
     partial.result.data.push_back({.logprobs = std::move(results[i].logprobs),
-                                   .num_targets = pass.data[rows.first + i].num_targets});
+                                   .num_targets = work.data[rows.first + i].num_targets});
   }
-  if (rows.last < pass.data.size()) {
+  if (rows.last < work.data.size()) {
     const auto done = static_cast<int64_t>(rows.last);
-    events_.emplace_back(rows.command->request, api::Progress{done, std::ssize(pass.data)});
+    events_.emplace_back(rows.command->request, api::Progress{done, std::ssize(work.data)});
     return;
   }
   partial.result.metrics["loss:sum"] = partial.loss;
-  const std::string_view metric = api::row_of(pass.loss.name).metric;
+  const std::string_view metric = api::row_of(work.loss.name).metric;
   if (!metric.empty()) partial.result.metrics[std::string(metric)] = 1.0;
   results_.push_back({rows.command->request, std::move(partial.result)});
   partial_.erase(rows.command->request);

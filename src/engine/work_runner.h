@@ -132,7 +132,7 @@ class WorkRunner {
   [[nodiscard]] int64_t free_for_copies() const;
   [[nodiscard]] bool may_copy() const;
   [[nodiscard]] bool may_load() const;
-  void fail_pass(const api::Command& command, const std::string& what);
+  void fail_data(const api::Command& command, const std::string& what);
   void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
   [[nodiscard]] static api::Failure failure_of(const std::exception& fault);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;

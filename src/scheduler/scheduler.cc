@@ -19,8 +19,8 @@ constexpr int64_t kBookkeeping = 1024;  // its places in queues and maps, its fu
 // Bytes of a command until it is answered, nearly.
 int64_t bytes_of(const api::Command& command) {
   auto bytes = static_cast<int64_t>(sizeof(api::Command)) + kBookkeeping;
-  if (const auto* pass = std::get_if<api::ForwardBackward>(&command.op)) {
-    for (const api::Datum& d : pass->data) {
+  if (const auto* work = std::get_if<api::ForwardBackward>(&command.op)) {
+    for (const api::Datum& d : work->data) {
       size_t values = d.tokens.size() + d.targets.size();
       for (const std::vector<float>& column : d.inputs.values) values += column.size();
       bytes += static_cast<int64_t>(sizeof(api::Datum) + 4 * values);

@@ -169,7 +169,7 @@ class Scheduler {
     SampleQueues samples;                   // rows left to hand out
     std::set<api::RequestId> begun;         // those of which some rows were
     std::vector<api::RequestId> cancelled;  // samples
-    std::vector<api::RequestId> abandoned;  // passes of which some data were run
+    std::vector<api::RequestId> abandoned;  // whose data were run in part
     std::vector<api::SnapshotId> released;
     FairShare<api::TenantId> training_share, sampling_share;
     FairShare<api::TenantId> file_share;  // saves and loads

@@ -240,7 +240,7 @@ case("the fourth request of a quota of three", 429)(lambda w: limited(
 case("a poll and a heartbeat beyond the quota", "404, 404")(lambda w: "%d, %d" % (
     w.carl.post("retrieve_future", {"request_id": "x"}).status_code,
     w.carl.post("session_heartbeat", {"session_id": "x"}).status_code))
-case("a pass beyond its tenant's tokens", 429)(trained_too_much)
+case("training beyond its tenant's tokens", 429)(trained_too_much)
 case("a save beyond its tenant's disk", 429)(saved_too_much)
 case("a second request at 0.001/s", 429)(lambda w: limited(
     [w.carlo.get("training_runs") for _ in range(2)][-1], "--rate carlo:requests=0.001/s"))
@@ -310,20 +310,20 @@ case("CSR of 2^40 rows", "future, user error")(lambda w: w.train([datum(
     A, target_tokens=dense(A, pb.DTYPE_INT64, [8]),
     weights=sparse([], [0], [], pb.DTYPE_FLOAT32, [2 ** 40, 8]))]))
 case("a weight that is not a number", "future, user error")(lambda w: w.train([ce(A, [float("nan")] * 7)]))
-case("a JSON pass that is no JSON", 400)(lambda w: status(w.json("forward_backward", "{]")))
-case("a JSON pass without data", "future, user error")(lambda w: w.train_json({"loss_fn": "cross_entropy"}))
-case("a JSON pass with an image by URL", "future, user error")(lambda w: w.train_json({
+case("a JSON forward_backward that is no JSON", 400)(lambda w: status(w.json("forward_backward", "{]")))
+case("a JSON forward_backward without data", "future, user error")(lambda w: w.train_json({"loss_fn": "cross_entropy"}))
+case("a JSON forward_backward with an image by URL", "future, user error")(lambda w: w.train_json({
     "loss_fn": "cross_entropy", "data": [{"model_input": {"chunks": [
         {"type": "image_asset_pointer", "location": "file:///etc/passwd", "format": "png"}]}, "loss_fn_inputs": {}}]}))
-case("a JSON pass with a weight of 1e39", "future, user error")(lambda w: w.train_json({
+case("a JSON forward_backward with a weight of 1e39", "future, user error")(lambda w: w.train_json({
     "loss_fn": "cross_entropy", "data": [{"model_input": {"chunks": [{"tokens": [1]}]}, "loss_fn_inputs": {
         "target_tokens": {"data": [1], "dtype": "int64"}, "weights": {"data": [1e39], "dtype": "float32"}}}]}))
-case("a JSON pass with CSR of 2^40 rows", "future, user error")(lambda w: w.train_json({
+case("a JSON forward_backward with CSR of 2^40 rows", "future, user error")(lambda w: w.train_json({
     "loss_fn": "cross_entropy", "data": [{"model_input": {"chunks": [{"tokens": [1]}]}, "loss_fn_inputs": {
         "target_tokens": {"data": [1], "dtype": "int64"},
         "weights": {"data": [], "dtype": "float32", "shape": [2 ** 40, 8], "sparse_crow_indices": [0],
                     "sparse_col_indices": []}}}]}))
-case("a JSON pass of another tenant's model", 404)(lambda w: status(w.json(
+case("a JSON forward_backward of another tenant's model", 404)(lambda w: status(w.json(
     "forward_backward", {"model_id": w.foreign.id, "seq_id": 1})))
 case("a heartbeat of 17 KiB", 413)(lambda w: status(w.json("session_heartbeat", b" " * 17_000)))
 case("a heartbeat of 1 MiB in 131 bytes of zstd", 413)(lambda w: status(w.pack("session_heartbeat", b" " * (1 << 20), "application/json")))
@@ -556,7 +556,7 @@ attack("33 million empty data of no model", 404)(lambda w: status(w.pack(
 attack("10^6 chunks of one token", "future, user error")(lambda w: w.parts(field(3, b"\x0a\x08\x0a\x06\x0a\x04\x05\x00\x00\x00" * 10 ** 6)))
 attack("300,000 data of one token", "future, user error")(lambda w: w.parts(
     field(3, b"\x0a\x08\x0a\x06\x0a\x04\x05\x00\x00\x00") * 300_000))
-attack("a JSON pass of 30 million zeros", 400)(lambda w: status(w.pack("forward_backward", b'{"a":[' + b"0," * 30_000_000 + b"0]}")))
+attack("a JSON forward_backward of 30 million zeros", 400)(lambda w: status(w.pack("forward_backward", b'{"a":[' + b"0," * 30_000_000 + b"0]}")))
 attack("asample with 7 million zeros", 400)(lambda w: status(w.pack("asample", b'{"a":[' + b"0," * 7_000_000 + b"0]}")))
 attack("asample with 20 million zeros", 413)(lambda w: status(w.pack("asample", b'{"a":[' + b"0," * 20_000_000 + b"0]}")))
 attack("a heartbeat with 30 million zeros", 413)(lambda w: status(w.pack("session_heartbeat", b"[" + b"0," * 30_000_000 + b"0]")))
@@ -576,7 +576,7 @@ attack("results that nobody fetches", 429)(held_results)
 attack("100 polls of one future (the first one)", "held until its result is there")(parked_polls)
 attack("bodies held back, and another tenant's request", 200)(lambda w: held_bodies(w, 20))
 attack("windows of 16 MiB held back, and another tenant's request", 200)(lambda w: held_bodies(w, 24))
-attack("passes behind a missing number; then it, and another tenant's pass, are run", 429)(queue_filled)
+attack("training behind a missing number; then it, and another tenant's, are run", 429)(queue_filled)
 attack("60 samples with 2 million zeros each, at once", 429)(zeros_at_once)
 attack("100 unread polls that want a long result as JSON", "within --max-response-bytes")(unread_json)
 attack("SIGHUP while the keys' file is empty, then cut off", 200)(keys_emptied)

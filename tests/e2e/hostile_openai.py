@@ -127,7 +127,7 @@ def long_chats(w):
     return f"{'refused' if codes <= {400, 429, 503} else sorted(codes)}; {'result' if isinstance(done, bytes) else done}"
 
 
-CROWDED = [("chats and completions of 16 MiB by eight of 3,000 tenants, and another's pass", "refused; result", long_chats)]
+CROWDED = [("chats and completions of 16 MiB by eight of 3,000 tenants, and another's training", "refused; result", long_chats)]
 STREAMS = [("200 streams that are hung up at once, and another tenant's chat", 200, hang_ups),
            ("100 streams that nobody reads, and another tenant's chat", 200, unread),
            ("50 half-closed streams, and another tenant's chat", 200, half_open)]

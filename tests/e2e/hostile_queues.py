@@ -331,4 +331,4 @@ ATTACKS = [
     ("3,000 refused operations with numbers far ahead, and the next one", "400; result", numbers_far_ahead),
     ("all the models that one tenant gets, then one of another", "for other tenants; made", all_models),
 ]
-CROWDED = [("bodies held back by one of 3,000 tenants, and another's session, pass and heartbeats", "200, result, [200]", held_bodies)]
+CROWDED = [("bodies held back by one of 3,000 tenants, and another's session, training and heartbeats", "200, result, [200]", held_bodies)]
