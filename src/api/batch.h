@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/losses.h"
@@ -97,6 +98,12 @@ struct PromptTargets {
   std::vector<int32_t> ids = {};    // -1: nothing is asked
 
   [[nodiscard]] bool empty() const { return ids.empty(); }
+  // Where those of the prompt's token at `position` (1 and up) begin and end in `ids`.
+  [[nodiscard]] std::pair<size_t, size_t> range_of(int64_t position) const {
+    if (empty()) return {0, 0};
+    const auto row = static_cast<size_t>(position - 1);
+    return {static_cast<size_t>(first[row]), static_cast<size_t>(first[row + 1])};
+  }
 };
 
 // Added to a token's logit before anything else is done for the choice.

@@ -7,6 +7,23 @@
 #include "base/error.h"
 
 namespace strata::engine {
+namespace {
+
+// Calls body(those of all positions, where this one's begin, its own) for each list of values.
+template <typename All, typename One, typename Body>
+void for_lists(const api::SampleRequest& request, int64_t position, All& all, One& one, Body body) {
+  const auto at = static_cast<size_t>(position);
+  const size_t of_top = at * static_cast<size_t>(request.topk_prompt_logprobs);
+  const size_t of_draws = (at - 1) * static_cast<size_t>(request.prompt_draws);
+  body(all.topk_ids, of_top, one.topk_ids);
+  body(all.topk_logprobs, of_top, one.topk_logprobs);
+  body(all.prompt_draw_ids, of_draws, one.draw_ids);
+  body(all.prompt_draw_logprobs, of_draws, one.draw_logprobs);
+  body(all.prompt_target_logprobs, request.prompt_targets.range_of(position).first,
+       one.target_logprobs);
+}
+
+}  // namespace
 
 RowBook::~RowBook() {
   for (auto& [id, row] : rows_) release(row.pages, row.state);
@@ -159,6 +176,36 @@ void RowBook::resume(size_t id, int64_t runs_until) {
     group.begun = true;
   }
   active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
+}
+
+PromptValues RowBook::prompt_values(size_t row, int64_t position) const {
+  const SampleGroup& group = group_of(rows_.at(row));
+  const api::SampleRequest& request = *group.request;
+  PromptValues values;
+  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
+  const auto draws = static_cast<size_t>(request.prompt_draws);
+  const auto [first, last] = request.prompt_targets.range_of(position);
+  values.topk_ids.resize(k);
+  values.topk_logprobs.resize(k);
+  values.draw_ids.resize(draws);
+  values.draw_logprobs.resize(draws);
+  values.target_logprobs.resize(last - first);
+  for_lists(request, position, group.prompt, values, [](const auto& all, size_t begin, auto& own) {
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(begin), own.size(), own.begin());
+  });
+  if (request.wants_prompt_logprobs())
+    values.logprob = group.prompt.prompt_logprobs[static_cast<size_t>(position)];
+  return values;
+}
+
+void RowBook::set_prompt_values(size_t row, int64_t position, const PromptValues& values) {
+  SampleGroup& group = group_of(rows_.at(row));
+  const api::SampleRequest& request = *group.request;
+  for_lists(request, position, group.prompt, values, [](auto& all, size_t begin, const auto& own) {
+    std::ranges::copy(own, all.begin() + static_cast<std::ptrdiff_t>(begin));
+  });
+  if (request.wants_prompt_logprobs())
+    group.prompt.prompt_logprobs[static_cast<size_t>(position)] = values.logprob;
 }
 
 api::SampleResult RowBook::take(size_t id) {

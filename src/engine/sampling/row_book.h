@@ -49,6 +49,13 @@ struct ChosenToken {
   std::string error = {};  // instead of them
 };
 
+// What is asked of the distribution of a prompt's token.
+struct PromptValues {
+  float logprob = 0.0f;
+  std::vector<int32_t> topk_ids = {}, draw_ids = {};
+  std::vector<float> topk_logprobs = {}, draw_logprobs = {}, target_logprobs = {};
+};
+
 struct SampleGroup {
   std::shared_ptr<const api::SampleRequest> request;  // without a seed of its own
   std::vector<ops::LogitChange> bias = {};            // the request's
@@ -176,10 +183,9 @@ class RowBook {
 
   // What the pass was to read of the row is in its cache, though nothing is sampled yet.
   void note_read(size_t row, bool ends_prompt);
-  // Values of its group's prompt, to be filled until they are complete.
-  [[nodiscard]] api::SampleResult& prompt_values(size_t row) {
-    return group_of(rows_.at(row)).prompt;
-  }
+  // Values of its group's prompt at a position, which are given until they are complete.
+  [[nodiscard]] PromptValues prompt_values(size_t row, int64_t position) const;
+  void set_prompt_values(size_t row, int64_t position, const PromptValues& values);
   void complete_values(size_t row) { group_of(rows_.at(row)).has_values = true; }
   // What take() throws in place of a result; "": nothing.
   void set_error(size_t row, const std::string& what) { rows_.at(row).error = what; }

@@ -12,19 +12,11 @@
 namespace strata::engine {
 namespace {
 
-// The targets of the position in PromptTargets::ids.
-std::pair<size_t, size_t> targets_at(const api::SampleRequest& request, int64_t position) {
-  const api::PromptTargets& targets = request.prompt_targets;
-  if (targets.empty()) return {0, 0};
-  const auto row = static_cast<size_t>(position - 1);
-  return {static_cast<size_t>(targets.first[row]), static_cast<size_t>(targets.first[row + 1])};
-}
-
 // Whether anything is asked of the distribution of the prompt's token at `position`.
 bool reads_position(const api::SampleRequest& request, int64_t position) {
   if (request.prompt_draws > 0) return true;
   if (request.wants_prompt_logprobs() && position >= request.first_prompt_logprob) return true;
-  const auto [first, last] = targets_at(request, position);
+  const auto [first, last] = request.prompt_targets.range_of(position);
   return first < last;
 }
 
@@ -214,9 +206,9 @@ void SamplePass::read_prompt(model::Pass& pass, const StepSlice& slice, int32_t 
   bool reads_prompt = false;
   pass.on_host([&] { reads_prompt = records_prompt(row); });
   if (!reads_prompt || next >= group.prompt_size() || !reads_position(*group.request, next)) return;
-  recorded_.push_back({slice.id, next});
+  recorded_.push_back({slice.id, next, book_.prompt_values(slice.id, next)});
   try {
-    if (has_logits()) record_prompt(pass.backend, slice.id, next, of);
+    if (has_logits()) record_prompt(pass.backend, recorded_.back(), of);
   } catch (const Error& error) {
     book_.set_error(slice.id, error.what());
   }
@@ -242,34 +234,27 @@ void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_r
   choice.topk_logprobs.resize(k);
 }
 
-void SamplePass::record_prompt(Backend& backend, size_t row, int64_t position,
-                               const LogitsRow& of) {
-  const auto at = static_cast<size_t>(position);
-  const api::SampleRequest& request = *book_.group_of(book_.row(row)).request;
-  api::SampleResult& values = book_.prompt_values(row);
+void SamplePass::record_prompt(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of) {
+  const auto at = static_cast<size_t>(recorded.position);
+  const api::SampleRequest& request = *book_.group_of(book_.row(recorded.row)).request;
+  PromptValues& values = recorded.values;
   const auto read_logprob = [&](int32_t token, float& out) {
     ops::target_logprobs(backend, of.logits, of.lse, {&of.row, 1}, {&token, 1}, {&out, 1});
   };
-  const auto [first_target, last_target] = targets_at(request, position);
-  for (size_t i = first_target; i < last_target; ++i) {
-    const int32_t id = request.prompt_targets.ids[i];
-    if (id >= 0) read_logprob(id, values.prompt_target_logprobs[i]);
+  const size_t first_target = request.prompt_targets.range_of(recorded.position).first;
+  for (size_t i = 0; i < values.target_logprobs.size(); ++i) {
+    const int32_t id = request.prompt_targets.ids[first_target + i];
+    if (id >= 0) read_logprob(id, values.target_logprobs[i]);
   }
   if (request.prompt_draws > 0) {
-    const auto draws = static_cast<size_t>(request.prompt_draws);
-    const size_t offset = (at - 1) * draws;
     ops::draw_tokens(backend, of.logits, of.lse, of.row,
-                     {.temperature = request.temperature, .seed = request.seed}, offset,
-                     std::span(values.prompt_draw_ids).subspan(offset, draws),
-                     std::span(values.prompt_draw_logprobs).subspan(offset, draws));
+                     {.temperature = request.temperature, .seed = request.seed},
+                     (at - 1) * values.draw_ids.size(), values.draw_ids, values.draw_logprobs);
   }
-  if (!request.wants_prompt_logprobs() || position < request.first_prompt_logprob) return;
-  read_logprob(request.prompt[at], values.prompt_logprobs[at]);
-  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
-  if (k == 0) return;
-  ops::topk_logprobs(backend, of.logits, of.lse, of.row,
-                     std::span(values.topk_ids).subspan(at * k, k),
-                     std::span(values.topk_logprobs).subspan(at * k, k));
+  if (!request.wants_prompt_logprobs() || recorded.position < request.first_prompt_logprob) return;
+  read_logprob(request.prompt[at], values.logprob);
+  if (values.topk_ids.empty()) return;
+  ops::topk_logprobs(backend, of.logits, of.lse, of.row, values.topk_ids, values.topk_logprobs);
 }
 
 // One token for each choice. A row that cannot be read ends alone.
@@ -281,6 +266,8 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
   if (has_logits()) ops::choose_tokens(backend, logits, lse, choosing_);
   backend.on_host([&] {
     if (shares()) share_news();
+    for (const RecordedPrompt& recorded : recorded_)
+      book_.set_prompt_values(recorded.row, recorded.position, recorded.values);
     for (SampleChoice& choice : choices_) {
       if (choice.num_drafts > 0) {
         accept_draft(choice);
@@ -293,24 +280,17 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
 
 // What a chunk of logits gave.
 void SamplePass::share_news() {
-  for (const RecordedPrompt& recorded : recorded_) {
-    const SampleRow& row = book_.row(recorded.row);
-    std::string error = row.error;
+  for (RecordedPrompt& recorded : recorded_) {
+    std::string error = book_.row(recorded.row).error;
     news_.pass(error);
     book_.set_error(recorded.row, error);
-    const SampleGroup& group = book_.group_of(row);
-    api::SampleResult& prompt = book_.prompt_values(recorded.row);
-    const auto at = static_cast<size_t>(recorded.position);
-    const auto [first, last] = targets_at(*group.request, recorded.position);
-    news_.pass(std::span(prompt.prompt_target_logprobs).subspan(first, last - first));
-    const auto draws = static_cast<size_t>(group.request->prompt_draws);
-    news_.pass(std::span(prompt.prompt_draw_ids).subspan((at - 1) * draws, draws));
-    news_.pass(std::span(prompt.prompt_draw_logprobs).subspan((at - 1) * draws, draws));
-    if (!group.request->wants_prompt_logprobs()) continue;
-    news_.pass(prompt.prompt_logprobs[at]);
-    const auto k = static_cast<size_t>(group.request->topk_prompt_logprobs);
-    news_.pass(std::span(prompt.topk_ids).subspan(at * k, k));
-    news_.pass(std::span(prompt.topk_logprobs).subspan(at * k, k));
+    PromptValues& values = recorded.values;
+    news_.pass(std::span(values.target_logprobs));
+    news_.pass(std::span(values.draw_ids));
+    news_.pass(std::span(values.draw_logprobs));
+    news_.pass(values.logprob);
+    news_.pass(std::span(values.topk_ids));
+    news_.pass(std::span(values.topk_logprobs));
   }
   for (SampleChoice& choice : choices_) {
     news_.pass(choice.error);

@@ -57,9 +57,15 @@ class SamplePass {
     TensorView logits, lse;
     int32_t row;
   };
+  // A position of a prompt, and what a chunk of logits gives of it.
+  struct RecordedPrompt {
+    size_t row;
+    int64_t position;
+    PromptValues values;
+  };
   void read_prompt(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
   void add_choice(const StepSlice& slice, int32_t at, int32_t logits_row);
-  void record_prompt(Backend& backend, size_t row, int64_t position, const LogitsRow& of);
+  void record_prompt(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
   void share_news();
   void choose(Backend& backend, TensorView logits, TensorView lse);
   static ChosenToken chosen_of(SampleChoice& choice);
@@ -75,12 +81,6 @@ class SamplePass {
   void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
   void run_drafts(model::Pass& pass, TensorView from, TensorView states);
   void choose_drafts(model::Pass& own, TensorView hidden);
-
-  // A position of a prompt whose values a chunk of logits gave.
-  struct RecordedPrompt {
-    size_t row;
-    int64_t position;
-  };
 
   Runner& runner_;
   Engine& engine_;
