@@ -137,6 +137,8 @@ void Router::dispatch(Request request, const Respond& respond) const {
     return respond(error_response(
         404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200))));
   }
+  if (route->needs_admin && !request.is_admin)
+    return respond(error_response(403, "this takes an admin key (--admin-keys)"));
   if (!type_fits(*route, request)) {
     return respond(error_response(
         415,

@@ -47,6 +47,7 @@ struct Route {  // wants a key of the widest scope unless it says less
   Scope scope = Scope::kAll;
   Effect effect = Effect::kChanges;
   bool watches_peer = false;  // sets on_hang_up of its requests
+  bool needs_admin = false;   // an admin key
 };
 
 // A handler that answers at once.
@@ -73,7 +74,7 @@ class Router {
   // Notes in the request which route it is of. HEAD is GET where no key is needed.
   void find(Request& request) const;
   // After find(): checks the body's type, runs the handler and turns its faults into responses.
-  // 404, 405, 415.
+  // 403 without an admin key where it needs one; 404, 405, 415.
   void dispatch(Request request, const Respond& respond) const;
 
   [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }

@@ -46,7 +46,6 @@ Response cancel_future(Service& service, const Request& request) {
 // Anybody's, for a key of the operator's.
 Response cancel_request(Service& service, const Request& request) {
   const std::string& id = request.parts.at(0);
-  if (!request.is_admin) return error_response(403, "this takes an admin key (--admin-keys)");
   const std::shared_ptr<PendingCommand> pending = service.futures().find_pending({id});
   if (pending != nullptr)
     return cancel_pending(service, request, *pending, "was cancelled by the operator");
@@ -60,7 +59,9 @@ constinit const Operation kCancelFuture = {.path = "cancel_future",
                                            .scope = Scope::kSample,
                                            .size = BodySize::kTiny};
 
-constinit const Operation kCancelRequest = {
-    .path = "requests/{}/cancel", .run = cancel_request, .size = BodySize::kTiny};
+constinit const Operation kCancelRequest = {.path = "requests/{}/cancel",
+                                            .run = cancel_request,
+                                            .size = BodySize::kTiny,
+                                            .needs_admin = true};
 
 }  // namespace strata::server

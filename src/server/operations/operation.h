@@ -26,6 +26,7 @@ struct Operation {
   BodySize size = BodySize::kSmall;
   bool needs_key = true;
   bool watches_peer = false;  // Route's
+  bool needs_admin = false;
 };
 
 // Of every header in this folder, in the order of their names (all_operations.cc.in).

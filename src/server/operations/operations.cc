@@ -25,7 +25,8 @@ void add_operations(Router& router, Service& service) {
                 .size = operation->size,
                 .scope = operation->scope,
                 .effect = operation->effect,
-                .watches_peer = operation->watches_peer});
+                .watches_peer = operation->watches_peer,
+                .needs_admin = operation->needs_admin});
   }
 }
 
