@@ -178,6 +178,20 @@ void RowBook::resume(size_t id, int64_t runs_until) {
   active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
 }
 
+ops::TokenChoice RowBook::choice_of(const SampleRow& row) const {
+  const SampleGroup& group = group_of(row);
+  const api::SampleRequest& request = *group.request;
+  return {.params = {.temperature = request.temperature,
+                     .top_k = request.top_k,
+                     .top_p = request.top_p,
+                     .min_p = request.min_p,
+                     .seed = row.seed},
+          .changes = group.bias,
+          .penalties = group.penalties,
+          .before = {.prompt = group.penalised, .answer = row.counts},
+          .scaled_logprobs = request.scaled_logprobs};
+}
+
 PromptValues RowBook::prompt_values(size_t row, int64_t position) const {
   const SampleGroup& group = group_of(rows_.at(row));
   const api::SampleRequest& request = *group.request;

@@ -49,6 +49,21 @@ struct ChosenToken {
   std::string error = {};  // instead of them
 };
 
+// Of all steps: drafts that were read, and of these the ones that were what was sampled.
+struct DraftCounts {
+  int64_t read = 0;
+  int64_t accepted = 0;
+};
+
+// What it gives; the rest is of the pass and ends with it.
+inline ChosenToken chosen_of(SampleChoice& choice) {
+  return {.token = choice.token,
+          .logprob = choice.logprob,
+          .topk_ids = std::move(choice.topk_ids),
+          .topk_logprobs = std::move(choice.topk_logprobs),
+          .error = std::move(choice.error)};
+}
+
 // What is asked of the distribution of a prompt's token.
 struct PromptValues {
   float logprob = 0.0f;
@@ -150,6 +165,9 @@ class RowBook {
   [[nodiscard]] const SampleGroup& group_of(const SampleRow& row) const {
     return groups_.at(row.group);
   }
+  // What is asked of a row's logits. What penalties count is of the row's tokens, so one that is
+  // read again is chosen from as before. Borrows the row's and the group's.
+  [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row) const;
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }
   // Of these, rows whose group's weights are being read.

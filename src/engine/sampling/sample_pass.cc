@@ -26,31 +26,7 @@ SamplePass::SamplePass(Runner& runner, PassWorkspace& workspace, RowBook& book, 
     : runner_(runner), engine_(runner.engine()), workspace_(workspace), book_(book), step_(step) {
   // A row has pages of one stage, and drafts are made where their states are.
   CHECK(runner.stages().size() == 1 && (!shares() || engine_.options().draft_tokens == 0));
-}
-
-// What it gives; the rest is of the pass and ends with it.
-ChosenToken SamplePass::chosen_of(SampleChoice& choice) {
-  return {.token = choice.token,
-          .logprob = choice.logprob,
-          .topk_ids = std::move(choice.topk_ids),
-          .topk_logprobs = std::move(choice.topk_logprobs),
-          .error = std::move(choice.error)};
-}
-
-// What is asked of a row's logits. What penalties count is of the row's tokens, so one that is read
-// again is chosen from as before.
-ops::TokenChoice SamplePass::choice_of(const SampleRow& row) {
-  const SampleGroup& group = book_.group_of(row);
-  const api::SampleRequest& request = *group.request;
-  return {.params = {.temperature = request.temperature,
-                     .top_k = request.top_k,
-                     .top_p = request.top_p,
-                     .min_p = request.min_p,
-                     .seed = row.seed},
-          .changes = group.bias,
-          .penalties = group.penalties,
-          .before = {.prompt = group.penalised, .answer = row.counts},
-          .scaled_logprobs = request.scaled_logprobs};
+  if (engine_.options().draft_tokens > 0) drafts_.emplace(engine_, book, step);
 }
 
 // What a pass takes depends on these alone: of each slice its rows, its adapter and what is read.
@@ -61,7 +37,7 @@ bool SamplePass::is_like_last() {
     const SampleRow& row = book_.row(slice.id);
     const SampleGroup& group = book_.group_of(row);
     const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
-    const ops::TokenChoice choice = choice_of(row);
+    const ops::TokenChoice choice = book_.choice_of(row);
     const int kind = (choice.is_scaled() ? 1 : 0) + (choice.is_changed() ? 2 : 0);
     signature_.insert(signature_.end(), {slice.end - slice.begin, read,
                                          group.adapter == nullptr ? 0 : group.adapter->id(),
@@ -81,7 +57,7 @@ std::span<const SampledToken> SamplePass::run() {
     run_pass(workspace_.backend());
   }
   for (const StepSlice& slice : step_.slices()) {
-    drafts_.read += slice.num_drafts;
+    if (drafts_) drafts_->count(slice);
     if (slice.ends_prompt) book_.complete_values(slice.id);
   }
   std::sort(sampled_.begin(), sampled_.end(),
@@ -106,9 +82,9 @@ void SamplePass::run_pass(Backend& backend) {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
     read_logits(pass, hidden);
   }
-  if (engine_.options().draft_tokens == 0) return;
-  take_back_rejected(backend);
-  make_drafts(pass);
+  if (!drafts_) return;
+  drafts_->take_back_rejected(backend);
+  drafts_->make(pass, tape_.last);
 }
 
 // Of this stage; [T, D] what the head reads, where it has one.
@@ -127,7 +103,7 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
   tape_.first = space(!weights.begins());
   tape_.last_memory = space(!weights.ends());
   const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
-  if (engine_.options().draft_tokens > 0) keep_before_drafts(pass.backend);
+  if (drafts_) drafts_->keep_before(pass.backend);
   pass.on_host([&] { runner_.receive_state(tape_.first); });
   model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
   pass.on_host([&] {
@@ -219,7 +195,7 @@ void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_r
   const SampleRow& row = book_.row(slice.id);
   const int64_t num_drafts = at - (slice.end - 1 - slice.num_drafts);
   SampleChoice& choice = choices_.emplace_back();
-  static_cast<ops::TokenChoice&>(choice) = choice_of(row);
+  static_cast<ops::TokenChoice&>(choice) = book_.choice_of(row);
   choice.id = slice.id;
   choice.num_drafts = static_cast<size_t>(num_drafts);
   if (!choice.penalties.none()) {
@@ -270,7 +246,7 @@ void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
       book_.set_prompt_values(recorded.row, recorded.position, recorded.values);
     for (SampleChoice& choice : choices_) {
       if (choice.num_drafts > 0) {
-        accept_draft(choice);
+        drafts_->accept(choice);
       } else {
         use_choice(choice.id, chosen_of(choice));
       }

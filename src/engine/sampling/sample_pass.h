@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// SamplePass: the pass over what a step reads, and what comes of its logits: values of prompts,
-// tokens, drafts of multi-token prediction. Of a model in stages every rank plans the same steps
+// SamplePass: the pass over what a step reads, and what comes of its logits: values of prompts and
+// tokens. Of a model in stages every rank plans the same steps
 // and runs its stage of them; the last one has the logits, and tells the others what they gave.
 // Engine thread only.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/runner.h"
 #include "engine/sampling/row_book.h"
+#include "engine/sampling/sampling_drafts.h"
 #include "engine/sampling/step_news.h"
 #include "engine/sampling/step_planner.h"
 #include "model/decoder.h"
@@ -24,12 +26,6 @@ struct SampledToken {
   bool last = false;  // the row is done
 };
 
-// Of all steps: drafts that were read, and of these the ones that were what was sampled.
-struct DraftCounts {
-  int64_t read = 0;
-  int64_t accepted = 0;
-};
-
 class SamplePass {
  public:
   // Borrows all of them. The pass runs in `workspace`.
@@ -37,7 +33,7 @@ class SamplePass {
 
   // What the step that was planned last gives, in order of id.
   std::span<const SampledToken> run();
-  [[nodiscard]] const DraftCounts& drafts() const { return drafts_; }
+  [[nodiscard]] DraftCounts drafts() const { return drafts_ ? drafts_->counts() : DraftCounts(); }
 
  private:
   [[nodiscard]] bool records_prompt(const SampleRow& row) {
@@ -52,7 +48,6 @@ class SamplePass {
   [[nodiscard]] TensorView run_layers(model::Pass& pass);
   void read_logits(model::Pass& pass, TensorView hidden);
   void select_rows();
-  [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row);
   struct LogitsRow {  // logits [C, V] f32, lse [C, 2] f32
     TensorView logits, lse;
     int32_t row;
@@ -68,25 +63,14 @@ class SamplePass {
   void record_prompt(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
   void share_news();
   void choose(Backend& backend, TensorView logits, TensorView lse);
-  static ChosenToken chosen_of(SampleChoice& choice);
   void use_choice(size_t id, const ChosenToken& choice);
-
-  // Drafts (engine/sampling/sampling_drafts.cc)
-  void accept_draft(SampleChoice& choice);
-  void keep_before_drafts(Backend& backend);
-  void take_back_rejected(Backend& backend);
-  void make_drafts(model::Pass& pass);
-  void make_further_drafts(model::Pass& pass, TensorView states);
-  void list_known_rows(const model::Pass& pass);
-  void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
-  void run_drafts(model::Pass& pass, TensorView from, TensorView states);
-  void choose_drafts(model::Pass& own, TensorView hidden);
 
   Runner& runner_;
   Engine& engine_;
   PassWorkspace& workspace_;
   RowBook& book_;
   StepPlanner& step_;
+  std::optional<SamplingDrafts> drafts_;  // none: none are made
   StepNews news_;
   std::vector<RecordedPrompt> recorded_;
   std::vector<SampledToken> sampled_;
@@ -94,13 +78,7 @@ class SamplePass {
   std::vector<SampleChoice> choices_;
   std::vector<ops::TokenChoice*> choosing_;
   model::RowChunks chunks_;
-  model::Tape tape_, mtp_tape_;
-  PassBuilder mtp_builder_;
-  std::vector<int32_t> mtp_rows_;  // of the pass
-  std::vector<uint8_t> draft_selected_;
-  std::vector<size_t> mtp_slices_;  // whose rows these are
-  std::vector<int32_t> next_tokens_;
-  DraftCounts drafts_;
+  model::Tape tape_;
   PassPlan plan_;  // of the passes that look like the last one
   std::vector<int64_t> signature_, last_signature_;
 };

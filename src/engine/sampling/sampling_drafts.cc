@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts of a SamplePass: what of them counts, multi-token prediction behind the rows of a pass,
-// and what it takes for each row's next tokens but one.
+#include "engine/sampling/sampling_drafts.h"
+
 #include <algorithm>
 
-#include "engine/sampling/sample_pass.h"
 #include "engine/sampling/undo_log.h"
 #include "model/mtp.h"
 #include "ops/choose_tokens.h"
@@ -11,7 +10,7 @@
 
 namespace strata::engine {
 
-void SamplePass::keep_before_drafts(Backend& backend) {
+void SamplingDrafts::keep_before(Backend& backend) {
   for (const StepSlice& slice : step_.slices()) {
     if (slice.num_drafts == 0) continue;
     const SampleRow& row = book_.row(slice.id);
@@ -21,19 +20,21 @@ void SamplePass::keep_before_drafts(Backend& backend) {
 }
 
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
-void SamplePass::accept_draft(SampleChoice& choice) {
+void SamplingDrafts::accept(SampleChoice& choice) {
   const SampleRow& row = book_.row(choice.id);
-  // One that stands behind a rejected draft was given a prefix that the row does not have.
+  // One that stands behind a rejected draft was given a prefix that the row does not have: else one
+  // token fewer is in advance than there are drafts before it, since the step's first is no
+  // draft's.
   if (row.finished || row.ahead.size() + 1 != choice.num_drafts) return;
   if (!row.ahead.empty() && !row.ahead.back().error.empty()) return;
   const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
   if (row.drafts[choice.num_drafts - 1] != before) return;
-  ++drafts_.accepted;
+  ++counts_.accepted;
   book_.add_ahead(choice.id, chosen_of(choice));
 }
 
 // Rows stand before the first draft that was rejected, as if it had not been read.
-void SamplePass::take_back_rejected(Backend& backend) {
+void SamplingDrafts::take_back_rejected(Backend& backend) {
   backend.on_host([&] {
     for (const StepSlice& slice : step_.slices()) {
       const SampleRow& row = book_.row(slice.id);
@@ -47,33 +48,35 @@ void SamplePass::take_back_rejected(Backend& backend) {
   });
 }
 
-void SamplePass::make_drafts(model::Pass& pass) {
+void SamplingDrafts::make(model::Pass& pass, TensorView layers) {
   const TraceSpan span = model::traced(pass, "drafts", "rows", std::ssize(step_.slices()));
   list_known_rows(pass);
-  if (mtp_rows_.empty()) return;
-  if (engine_.options().draft_tokens == 1) return run_drafts(pass, tape_.last, {});
+  if (rows_.empty()) return;
+  if (engine_.options().draft_tokens == 1) return run(pass, layers, {});
   const Scratch::Mark mark(pass.backend.scratch());
-  const TensorView states = pass.take(pass.dtype(), {std::ssize(mtp_slices_), tape_.last.cols()});
-  run_drafts(pass, tape_.last, states);
-  make_further_drafts(pass, states);
+  const TensorView states = pass.take(pass.dtype(), {std::ssize(slices_), layers.cols()});
+  run(pass, layers, states);
+  make_further(pass, states);
 }
 
 // The layer reads its own drafts behind the tokens that are known, and its own states, of each
 // slice's last row; what that leaves in the cache is taken back.
-void SamplePass::make_further_drafts(model::Pass& pass, TensorView states) {
+void SamplingDrafts::make_further(model::Pass& pass, TensorView states) {
   const int64_t count = engine_.options().draft_tokens - 1;
   std::vector<const SampleRow*> kept;
   for (int64_t i = 1; i <= count; ++i) {
     list_drafted_rows(pass, i);
-    if (mtp_rows_.empty()) break;
+    if (rows_.empty()) break;
+    // All of them are kept at once, before the first is overwritten.
     if (i == 1) {
-      for (const size_t s : mtp_slices_) {
+      for (const size_t s : slices_) {
         const SampleRow* row = kept.emplace_back(&book_.row(step_.slices()[s].id));
         keep_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
       }
     }
-    run_drafts(pass, states, states.slice_rows(0, std::ssize(mtp_slices_)));
+    run(pass, states, states.slice_rows(0, std::ssize(slices_)));
   }
+  // Of a row that got fewer drafts too: what was not overwritten is put back as it was.
   for (const SampleRow* row : kept) {
     put_back_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
   }
@@ -81,10 +84,10 @@ void SamplePass::make_further_drafts(model::Pass& pass, TensorView states) {
 
 // The layer reads every row of the pass whose next token is known by now, which leaves its keys in
 // the cache; of a rejected draft's row there is none, and a row that is done needs none.
-void SamplePass::list_known_rows(const model::Pass& pass) {
-  mtp_builder_.clear();
-  mtp_rows_.clear();
-  mtp_slices_.clear();
+void SamplingDrafts::list_known_rows(const model::Pass& pass) {
+  builder_.clear();
+  rows_.clear();
+  slices_.clear();
   for (size_t s = 0; s < step_.slices().size(); ++s) {
     const StepSlice& slice = step_.slices()[s];
     const SampleRow& row = book_.row(slice.id);
@@ -108,20 +111,20 @@ void SamplePass::list_known_rows(const model::Pass& pass) {
         break;
       }
       next_tokens_.push_back(token);
-      mtp_rows_.push_back(static_cast<int32_t>(slice.begin + i));
+      rows_.push_back(static_cast<int32_t>(slice.begin + i));
     }
-    mtp_slices_.push_back(s);
-    mtp_builder_.add(next_tokens_, sequence.first_position, sequence.adapter, sequence.kept);
+    slices_.push_back(s);
+    builder_.add(next_tokens_, sequence.first_position, sequence.adapter, sequence.kept);
   }
 }
 
 // Of the slices that were drafted last, those with so many drafts of which more are wanted.
-void SamplePass::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
-  mtp_builder_.clear();
-  mtp_rows_.clear();
+void SamplingDrafts::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
+  builder_.clear();
+  rows_.clear();
   size_t num_slices = 0;  // that go on
-  for (size_t i = 0; i < mtp_slices_.size(); ++i) {
-    const size_t s = mtp_slices_[i];
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const size_t s = slices_[i];
     const StepSlice& slice = step_.slices()[s];
     const SampleRow& row = book_.row(slice.id);
     bool goes_on = true;  // a plan's, and its token
@@ -132,45 +135,45 @@ void SamplePass::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) 
     });
     if (!slice.samples || !goes_on) continue;
     const model::PassSequence& sequence = pass.sequences[s];
-    mtp_rows_.push_back(static_cast<int32_t>(i));
-    mtp_slices_[num_slices++] = s;
-    mtp_builder_.add({&token, 1}, row.position + num_drafts - 1, sequence.adapter, sequence.kept);
+    rows_.push_back(static_cast<int32_t>(i));
+    slices_[num_slices++] = s;
+    builder_.add({&token, 1}, row.position + num_drafts - 1, sequence.adapter, sequence.kept);
   }
-  mtp_slices_.resize(num_slices);
+  slices_.resize(num_slices);
 }
 
 // The listed rows, of which `from` has the states. Leaves that of each slice's last row in
 // `states`, which may be a part of `from` or nothing.
-void SamplePass::run_drafts(model::Pass& pass, TensorView from, TensorView states) {
-  model::Pass own = mtp_builder_.build_with(pass);
+void SamplingDrafts::run(model::Pass& pass, TensorView from, TensorView states) {
+  model::Pass own = builder_.build_with(pass);
   own.is_mtp = true;
   const Scratch::Mark mark(pass.backend.scratch());
-  const auto count = std::ssize(mtp_rows_);
+  const auto count = std::ssize(rows_);
   const TensorView state = own.take(own.dtype(), {count, from.cols()});
   const TensorView hidden = own.take(own.dtype(), {count, engine_.config().hidden_size});
-  ops::gather(own.backend, from, mtp_rows_, state);
-  model::mtp_forward(own, mtp_tape_, /*wants_backward=*/false, state, hidden);
-  choose_drafts(own, hidden);
+  ops::gather(own.backend, from, rows_, state);
+  model::mtp_forward(own, tape_, /*wants_backward=*/false, state, hidden);
+  choose(own, hidden);
   if (states.empty()) return;
-  mtp_rows_.clear();  // from here on of what the layer made
+  rows_.clear();  // from here on of what the layer made
   for (const model::PassSequence& sequence : own.sequences) {
-    mtp_rows_.push_back(static_cast<int32_t>(sequence.end - 1));
+    rows_.push_back(static_cast<int32_t>(sequence.end - 1));
   }
-  ops::gather(own.backend, mtp_tape_.last, mtp_rows_, states);
+  ops::gather(own.backend, tape_.last, rows_, states);
 }
 
 // By the row's own settings and the random numbers of the position, so that a draft is what is
 // sampled wherever both distributions agree.
-void SamplePass::choose_drafts(model::Pass& own, TensorView hidden) {
+void SamplingDrafts::choose(model::Pass& own, TensorView hidden) {
   Backend& backend = own.backend;
-  draft_selected_.assign(mtp_rows_.size(), 0);
-  for (size_t i = 0; i < mtp_slices_.size(); ++i) {
-    if (step_.slices()[mtp_slices_[i]].samples)
-      draft_selected_[static_cast<size_t>(own.sequences[i].end - 1)] = 1;
+  selected_.assign(rows_.size(), 0);
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if (step_.slices()[slices_[i]].samples)
+      selected_[static_cast<size_t>(own.sequences[i].end - 1)] = 1;
   }
   const int64_t vocab = engine_.config().vocab_size;
   size_t next = 0;  // of the slices
-  chunks_.start(own, draft_selected_);
+  chunks_.start(own, selected_);
   for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
     const Scratch::Mark mark(backend.scratch());
     const auto count = static_cast<int64_t>(rows.size());
@@ -182,9 +185,9 @@ void SamplePass::choose_drafts(model::Pass& own, TensorView hidden) {
     for (int64_t i = 0; i < count; ++i) {
       while (own.sequences[next].end <= rows[static_cast<size_t>(i)]) ++next;
       SampleChoice& choice = choices_.emplace_back();
-      choice.id = step_.slices()[mtp_slices_[next]].id;
+      choice.id = step_.slices()[slices_[next]].id;
       const SampleRow& row = book_.row(choice.id);
-      static_cast<ops::TokenChoice&>(choice) = choice_of(row);
+      static_cast<ops::TokenChoice&>(choice) = book_.choice_of(row);
       choice.scaled_logprobs = false;
       if (!choice.penalties.none()) {
         for (const ChosenToken& ahead : row.ahead) choice.drafts.push_back(ahead.token);

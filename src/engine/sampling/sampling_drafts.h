@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// SamplingDrafts: tokens that multi-token prediction foresees for the rows of a step. Rows read
+// them behind their own tokens; what is sampled behind a draft counts where that draft is what was
+// sampled before it, and else the row stands before it again. So a draft changes no token and no
+// number, only how many a step gives. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "engine/sampling/row_book.h"
+#include "engine/sampling/step_planner.h"
+#include "model/decoder.h"
+#include "model/head.h"
+
+namespace strata::engine {
+
+class SamplingDrafts {
+ public:
+  // Borrows all of them.
+  SamplingDrafts(Engine& engine, RowBook& book, StepPlanner& step)
+      : engine_(engine), book_(book), step_(step) {}
+
+  [[nodiscard]] const DraftCounts& counts() const { return counts_; }
+  void count(const StepSlice& slice) { counts_.read += slice.num_drafts; }
+
+  // In this order: before the layers of a pass run; for each choice behind a draft; once all tokens
+  // of the step are known; and then, of a pass whose layers gave `states` [T, D].
+  void keep_before(Backend& backend);
+  void accept(SampleChoice& choice);
+  void take_back_rejected(Backend& backend);
+  void make(model::Pass& pass, TensorView states);
+
+ private:
+  void make_further(model::Pass& pass, TensorView states);
+  void list_known_rows(const model::Pass& pass);
+  void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
+  void run(model::Pass& pass, TensorView from, TensorView states);
+  void choose(model::Pass& own, TensorView hidden);
+
+  Engine& engine_;
+  RowBook& book_;
+  StepPlanner& step_;
+  DraftCounts counts_;
+  model::Tape tape_;
+  PassBuilder builder_;
+  model::RowChunks chunks_;
+  // Reused.
+  std::vector<int32_t> rows_;  // of the pass
+  std::vector<uint8_t> selected_;
+  std::vector<size_t> slices_;  // whose rows these are
+  std::vector<int32_t> next_tokens_;
+  std::vector<SampleChoice> choices_;
+  std::vector<ops::TokenChoice*> choosing_;
+};
+
+}  // namespace strata::engine
