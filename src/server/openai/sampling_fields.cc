@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "api/context.h"
 #include "api/sampling_options.h"
 #include "server/openai/openai_error.h"
 #include "server/protocol/common_fields.h"
@@ -114,7 +115,7 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
                     api::Sample& sample) {
   const int64_t prompt = std::ssize(sample.prompt);
   const int64_t left = base.max_context - prompt;
-  if (left < 1 || max_tokens.value_or(0) > left) {
+  if (api::over_context(prompt, max_tokens.value_or(1), base.max_context)) {
     throw OpenAiFault(
         ErrorCode::kInvalidArgument,
         fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
