@@ -135,6 +135,8 @@ class StageFront {
     std::vector<double> off;
     for (const size_t i : at)
       off.push_back(static_cast<double>(counted(points_[i].choice).total() - points_[i].bytes));
+    // What was off may fall from one counted choice to the next, and with it the sum: behind this
+    // bytes need not rise any more, so what is then worse in both goes.
     for (size_t k = 0; k < at.size(); ++k) {
       const size_t end = k + 1 < at.size() ? at[k + 1] : at[k] + 1;
       for (size_t i = at[k]; i < end; ++i) {
@@ -174,6 +176,7 @@ class LayerChoices {
         if (level >= lowest) levels_.push_back(level);
       }
     }
+    // Between two of these no rank keeps anything else, so others need not be tried.
     std::sort(levels_.begin(), levels_.end());
     levels_.erase(std::unique(levels_.begin(), levels_.end()), levels_.end());
   }
@@ -182,6 +185,7 @@ class LayerChoices {
   // begins is about right; from there each level is counted, so that with more bytes it never ends
   // at a higher one.
   [[nodiscard]] std::optional<std::vector<size_t>> fit(int64_t bytes) {
+    // Every rank takes fewer bytes, or as many, at a higher level: so does the fullest process.
     size_t low = 0, high = levels_.size();
     while (low < high) {
       const size_t middle = (low + high) / 2;
@@ -214,6 +218,7 @@ class LayerChoices {
         }
       }
       points = std::move(grown);
+      // First what is worse in both: thinning counts on falling costs, and keeps both ends.
       keep_best(points);
       thin_out(points, kRankPoints);
     }

@@ -183,6 +183,7 @@ std::optional<size_t> Preemption::row_to_set_aside(const api::TenantId& tenant,
   for (const auto& [id, row] : loop_.rows()) {
     if (tenant_of(row) != tenant || !may_be_set_aside(row)) continue;
     const int64_t sampled = row.num_sampled();
+    // What would be held of all rows if this one were aside, with its pages.
     const int64_t kept =
         reserved - reserved_pages(row) + row_pages(row, kept_tokens(row), row.shares_prompt);
     if (keep && max_pages > 0 && kept + need.pages > max_pages) continue;
