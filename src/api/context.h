@@ -16,10 +16,10 @@ inline std::optional<std::string> over_context(int64_t tokens, int64_t context) 
          std::to_string(context);
 }
 
-// Of a sample; below 2^62 each.
+// Of a sample; no number is negative.
 inline std::optional<std::string> over_context(int64_t prompt, int64_t max_tokens,
                                                int64_t context) {
-  if (prompt + max_tokens <= context) return std::nullopt;
+  if (max_tokens <= context - prompt) return std::nullopt;
   return "Prompt length plus max_tokens exceeds the model's context window: " +
          std::to_string(prompt) + " + " + std::to_string(max_tokens) + " > " +
          std::to_string(context);
