@@ -124,27 +124,22 @@ Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& s
     case Kind::kIf:
       return run_if(statement, scope, out);
     case Kind::kFor:
-      run_for(statement, scope, evaluate(*statement.expression, scope), 0, out);
-      break;
+      return run_for(statement, scope, evaluate(*statement.expression, scope), 0, out);
     case Kind::kSet:
-    case Kind::kSetBlock:
-      run_set(statement, scope);
+      assign(statement.target, evaluate(*statement.expression, scope), *scope, scope);
       break;
+    case Kind::kSetBlock:
+    case Kind::kFilterBlock:
+    case Kind::kGeneration:
+      return run_block(statement, scope, out);
     case Kind::kMacro:
       scope->names[statement.name] = make_macro(statement, statement.name, scope);
       break;
     case Kind::kCallBlock:
       run_call_block(statement, scope, out);
       break;
-    case Kind::kFilterBlock:
-      print_block(block_value(statement, scope), out);
-      break;
     case Kind::kWith:
-      run_with(statement, scope, out);
-      break;
-    case Kind::kGeneration:
-      print(block_value(statement, scope).text(), out);
-      break;
+      return run_with(statement, scope, out);
     case Kind::kBreak:
       return Flow::kBreak;
     case Kind::kContinue:
@@ -161,8 +156,9 @@ Interpreter::Flow Interpreter::run_if(const Statement& statement, const ScopePtr
   return Flow::kNormal;
 }
 
-void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, const Value& items,
-                          int level, std::string& out) {
+// A break or continue of `else` is that of the loop around it.
+Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePtr& scope,
+                                       const Value& items, int level, std::string& out) {
   const Nested nested(*this);
   auto loop = std::make_shared<LoopState>();
   for (Value& value : iterate(items)) {
@@ -178,10 +174,7 @@ void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, con
   loop->level = level;
   loop->loop = statement.recursive ? &statement : nullptr;
   if (statement.recursive) loop->scope = scope;
-  if (loop->items.empty()) {
-    run(statement.otherwise, scope_in(scope), out);
-    return;
-  }
+  if (loop->items.empty()) return run(statement.otherwise, scope_in(scope), out);
   for (; loop->index < loop->items.size(); ++loop->index) {
     charge(1);
     const ScopePtr inner = scope_in(scope);
@@ -191,30 +184,35 @@ void Interpreter::run_for(const Statement& statement, const ScopePtr& scope, con
   }
   // A name that outlives the loop must not keep the scope that holds it.
   loop->scope.reset();
+  return Flow::kNormal;
 }
 
-// The text of a statement's body, through its filter where it has one.
-Value Interpreter::block_value(const Statement& statement, const ScopePtr& scope) {
+// A body whose text is used as a whole: of one that a break or continue leaves, nothing is.
+Interpreter::Flow Interpreter::run_block(const Statement& statement, const ScopePtr& scope,
+                                         std::string& out) {
   std::string text;
-  run(statement.body, scope_in(scope), text);
-  if (!statement.expression) return text;
-  const ScopePtr holder = scope_in(scope);
-  holder->names[""] = std::move(text);
-  return evaluate(*statement.expression, holder);
+  const Flow flow = run(statement.body, scope_in(scope), text);
+  if (flow != Flow::kNormal) return flow;
+  Value value = std::move(text);
+  if (statement.expression) {  // its filters
+    const ScopePtr holder = scope_in(scope);
+    holder->names[""] = std::move(value);
+    value = evaluate(*statement.expression, holder);
+  }
+  if (statement.kind == Statement::Kind::kSetBlock) {
+    assign(statement.target, value, *scope, scope);
+  } else {
+    print_block(value, out);
+  }
+  return Flow::kNormal;
 }
 
-void Interpreter::run_set(const Statement& statement, const ScopePtr& scope) {
-  const bool is_block = statement.kind == Statement::Kind::kSetBlock;
-  assign(statement.target,
-         is_block ? block_value(statement, scope) : evaluate(*statement.expression, scope), *scope,
-         scope);
-}
-
-void Interpreter::run_with(const Statement& statement, const ScopePtr& scope, std::string& out) {
+Interpreter::Flow Interpreter::run_with(const Statement& statement, const ScopePtr& scope,
+                                        std::string& out) {
   const ScopePtr inner = scope_in(scope);
   for (const auto& [target, expression] : statement.bindings)
     assign(target, evaluate(*expression, scope), *inner, scope);
-  run(statement.body, inner, out);
+  return run(statement.body, inner, out);
 }
 
 void Interpreter::run_call_block(const Statement& statement, const ScopePtr& scope,
@@ -349,7 +347,9 @@ Value Interpreter::call_loop(LoopState& loop, Arguments& arguments) {
   if (arguments.positional.size() != 1 || !arguments.named.empty())
     template_fault("loop() takes one argument");
   std::string out;
-  run_for(*loop.loop, ScopePtr(loop.scope), arguments.positional[0], loop.level + 1, out);
+  // The parser lets no break out of such a loop.
+  static_cast<void>(
+      run_for(*loop.loop, ScopePtr(loop.scope), arguments.positional[0], loop.level + 1, out));
   return out;
 }
 

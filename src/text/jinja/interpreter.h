@@ -94,11 +94,10 @@ class Interpreter {
   Flow run(const Block& block, const ScopePtr& scope, std::string& out);
   Flow run(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_if(const Statement& statement, const ScopePtr& scope, std::string& out);
-  void run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level,
+  Flow run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level,
                std::string& out);
-  void run_set(const Statement& statement, const ScopePtr& scope);
-  Value block_value(const Statement& statement, const ScopePtr& scope);
-  void run_with(const Statement& statement, const ScopePtr& scope, std::string& out);
+  Flow run_block(const Statement& statement, const ScopePtr& scope, std::string& out);
+  Flow run_with(const Statement& statement, const ScopePtr& scope, std::string& out);
   void run_call_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   void assign(const Target& target, const Value& value, Scope& names, const ScopePtr& lookup);
   Value make_macro(const Statement& statement, const std::string& name, const ScopePtr& scope);

@@ -21,7 +21,10 @@ const Value* ArgumentReader::next(const char* name) {
 
 const Value& ArgumentReader::required(const char* name) {
   const Value* value = next(name);
-  if (value == nullptr) template_fault(what_ + ": the argument '" + name + "' is missing");
+  if (value == nullptr)
+    template_fault(what_ + (*name == '\0'
+                                ? ": an argument is missing"
+                                : ": the argument '" + std::string(name) + "' is missing"));
   return *value;
 }
 

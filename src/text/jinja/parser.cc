@@ -53,7 +53,9 @@ Statement Parser::statement() {
     next();
   } else if (word == "generation") {
     out.kind = Statement::Kind::kGeneration;
+    const int loops = std::exchange(loops_, 0);  // transformers makes a macro of it
     out.body = statements({"endgeneration"});
+    loops_ = loops;
     next();
   } else if (word == "break" || word == "continue") {
     out.kind = word == "break" ? Statement::Kind::kBreak : Statement::Kind::kContinue;
@@ -77,7 +79,10 @@ Statement Parser::for_statement() {
   out.body = statements({"else", "endfor"});
   --loops_;
   if (next().text == "else") {
+    const int loops = loops_;
+    if (out.recursive) loops_ = 0;  // a function, as a macro's body
     out.otherwise = statements({"endfor"});
+    loops_ = loops;
     next();
   }
   return out;

@@ -19,9 +19,10 @@ bool is_type(Interpreter&, const Value& value, Arguments& arguments) {
   return (value.*Is)();
 }
 
-const Value& other(Arguments& arguments) {
-  ArgumentReader reader("this test", arguments);
-  const Value& value = reader.required("other");
+// `name`: as jinja2 has it; "": it goes by its place alone.
+const Value& only_argument(Arguments& arguments, const char* test, const char* name = "") {
+  ArgumentReader reader(test, arguments);
+  const Value& value = reader.required(name);
   reader.done();
   return value;
 }
@@ -38,7 +39,7 @@ bool is_parity(Interpreter& interpreter, const Value& value, Arguments& argument
   return leaves(interpreter, value, int64_t{2}, Rest);
 }
 bool is_divisible(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  return leaves(interpreter, value, other(arguments), 0);
+  return leaves(interpreter, value, only_argument(arguments, "divisibleby", "num"), 0);
 }
 
 bool is_defined(Interpreter&, const Value& value, Arguments& arguments) {
@@ -65,14 +66,15 @@ bool is_callable(Interpreter&, const Value& value, Arguments& arguments) {
 }
 bool is_same(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   interpreter.charge_value(value);
-  return value.same(other(arguments));
+  return value.same(only_argument(arguments, "sameas", "other"));
 }
 
 constexpr char kIn[] = "in", kEqual[] = "==", kNotEqual[] = "!=", kLess[] = "<",
                kAtMost[] = "<=", kGreater[] = ">", kAtLeast[] = ">=";
 template <const char* Op>
 bool holds(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  return interpreter.compares(Op, value, other(arguments));
+  const char* name = std::string_view(Op) == kIn ? "seq" : "";
+  return interpreter.compares(Op, value, only_argument(arguments, Op, name));
 }
 
 template <CharTest Case>
