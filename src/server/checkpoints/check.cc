@@ -195,14 +195,16 @@ class Check {
   void for_each_text(const std::string& table, const std::string& column,
                      const std::function<void(const std::string&)>& take) {
     const std::string statement = fmt::format(
-        "SELECT rowid, {1} FROM {0} WHERE rowid > ? AND {1} IS NOT NULL ORDER BY rowid LIMIT 256",
+        "SELECT rowid, {1} FROM {0} WHERE rowid >= ? AND {1} IS NOT NULL ORDER BY rowid LIMIT 256",
         table, column);
-    SqlValue last = std::numeric_limits<int64_t>::min();
+    SqlValue first = std::numeric_limits<int64_t>::min();  // any number may be a row's
     for (;;) {
-      const SqlResult found = sql_->run(statement, {&last, 1});
+      const SqlResult found = sql_->run(statement, {&first, 1});
       if (found.rows.empty()) return;
       for (const SqlRow& row : found.rows) take(std::get<std::string>(row[1]));
-      last = found.rows.back()[0];
+      const auto last = std::get<int64_t>(found.rows.back()[0]);
+      if (last == std::numeric_limits<int64_t>::max()) return;
+      first = last + 1;
     }
   }
 

@@ -90,6 +90,12 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
       {"UPDATE meta SET value = 9223372036854775807 WHERE name = 'boot'", "boot number"},
       {"UPDATE checkpoints SET lora = '{'", "lora"},
       {"UPDATE checkpoints SET lora = '{}'", "lora: rank 0"},
+      {"UPDATE checkpoints SET rowid = -9223372036854775808, lora = '{}' "
+       "WHERE rowid = (SELECT min(rowid) FROM checkpoints)",
+       "lora: rank 0"},
+      {"UPDATE checkpoints SET rowid = 9223372036854775807, lora = '{}' "
+       "WHERE rowid = (SELECT max(rowid) FROM checkpoints)",
+       "lora: rank 0"},
       {"UPDATE checkpoints SET lora = '{\"rank\":-1}'", "lora: rank -1"},
       {"UPDATE checkpoints SET lora = '{\"rank\":6}'", "lora: rank 6"},
       {"UPDATE checkpoints SET lora = '{\"rank\":1099511627776}'", "lora: rank 1099511627776"},
