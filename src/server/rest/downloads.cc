@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "server/busy.h"
 #include "server/http/message.h"
+#include "server/rest/answer.h"
 #include "server/rest/rest.h"
 #include "server/shown_text.h"
 
@@ -26,21 +27,6 @@ constexpr const char* kArchive = "archive.tar";
 constexpr const char* kMergedArchive = "merged.tar";
 constexpr const char* kManyArchives =
     "too many archives of this tenant are being packed; ask again when some have been answered";
-
-// A response that is given once; without one, when the job was dropped at a shutdown, 503.
-class Answer {
- public:
-  explicit Answer(Respond respond) : respond_(std::move(respond)) {}
-  ~Answer() {
-    if (respond_) respond_(busy_response(503, "the server is shutting down", 5));
-  }
-  Answer(const Answer&) = delete;
-  Answer& operator=(const Answer&) = delete;
-  void give(Response response) { std::exchange(respond_, nullptr)(std::move(response)); }
-
- private:
-  Respond respond_;
-};
 
 struct Range {
   uint64_t offset = 0;
@@ -123,7 +109,7 @@ bool wants_merged(const Request& request) {
 }
 
 // Why there is no merged model; where things lie on this machine changes what is told alone.
-Response merge_fault(const std::exception& fault, std::span<const std::string> folders) {
+Response merge_fault_response(const std::exception& fault, std::span<const std::string> folders) {
   const auto* error = dynamic_cast<const Error*>(&fault);
   const ErrorCode code = error != nullptr ? error->code : ErrorCode::kIo;
   const bool is_hidden = names_folder(fault.what(), folders);
@@ -195,7 +181,7 @@ void Rest::archive(const Request& request, const Respond& respond) {
     if (dynamic_cast<const Busy*>(fault) != nullptr)
       return answer->give(busy_response(429, fault->what(), 5));
     log_fault(row, is_merged, *fault);
-    answer->give(is_merged ? merge_fault(*fault, parts_.folders)
+    answer->give(is_merged ? merge_fault_response(*fault, parts_.folders)
                            : busy_response(503, "the archive could not be written", 5));
   };
   if (!pack(row, of, request.tenant, packed)) answer->give(busy_response(429, kManyArchives, 5));

@@ -10,6 +10,7 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "server/rest/answer.h"
 #include "server/rest/rest.h"
 #include "server/shown_text.h"
 
@@ -229,14 +230,16 @@ void Rest::answer_list(Request&& request, const Respond& respond, List list) {
   if (request.on_hang_up) *request.on_hang_up = [asked] { asked->is_left = true; };
   request.on_hang_up.reset();  // it holds `asked`
   asked->request = std::move(request);
-  const bool is_taken = parts_.lists.try_post(tenant, [this, asked, respond, list] {
-    if (asked->is_left) return respond(error_response(400, "the client has gone"));
-    respond(answer_of([&] { return (this->*list)(*asked); }));
+  const auto answer = std::make_shared<Answer>(respond);
+  const bool is_taken = parts_.lists.try_post(tenant, [this, asked, answer, list] {
+    if (asked->is_left) return answer->give(error_response(400, "the client has gone"));
+    answer->give(answer_of([&] { return (this->*list)(*asked); }));
   });
   if (is_taken) return;
-  respond(busy_response(429,
-                        "too many lists of this tenant wait to be read; send this again when some "
-                        "have been answered"));
+  answer->give(
+      busy_response(429,
+                    "too many lists of this tenant wait to be read; send this again when some "
+                    "have been answered"));
 }
 
 void Rest::add_lists(Router& router) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists: read elsewhere, in turns, and cut by bytes.
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <latch>
+#include <thread>
 
 #include "tests/server/rest/rest_fixture.h"
 
@@ -89,6 +91,34 @@ TEST_F(Lists, AreReadElsewhereInTurns) {
   EXPECT_THAT(answers[0].body, HasSubstr("too many lists"));
   EXPECT_EQ(answers[1].status, 400);  // who has gone
   EXPECT_EQ(answers[2].status, 200);
+}
+
+// Who waits for one when the server stops is told so, and so is who comes afterwards.
+TEST_F(Lists, AreAnsweredAtAShutdown) {
+  std::latch begun(1), go(1);
+  lists_.post("bob", [&] {
+    begun.count_down();
+    go.wait();
+  });
+  begun.wait();
+  Request request;
+  request.method = "GET";
+  request.path = "/api/v1/training_runs";
+  request.tenant = "alice";
+  router_.find(request);
+  std::promise<int> told;
+  std::future<int> status = told.get_future();
+  router_.dispatch(std::move(request), [&](const Response& r) { told.set_value(r.status); });
+  std::thread stops([&] { lists_.stop(); });
+  // Before what runs has ended.
+  const bool is_told = status.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  go.count_down();
+  stops.join();
+  EXPECT_EQ(is_told ? status.get() : 0, 503);
+  std::vector<Response> answers;
+  send("training_runs", answers);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].status, 503);
 }
 
 TEST_F(Lists, PagesEndAfterSoManyBytes) {
