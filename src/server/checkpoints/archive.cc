@@ -54,10 +54,19 @@ std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::str
   if (const auto made = made_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
+  const std::vector<CheckpointFile> all = files(row);
+  for (const CheckpointFile& file : all) {
+    if (file.size < kTarFileLimit) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("archive: {} has {} bytes, 8 GiB or more: too large for an archive; of "
+                            "external weights (save_weights_external) each file is fetched by "
+                            "itself",
+                            file.name, file.size));
+  }
   const BookedArchive booked = book_archive(path, tenant, row.size_bytes, steady);
   TarWriter out(path);
   const auto time = static_cast<int64_t>(row.created_at);
-  for (const CheckpointFile& file : files(row)) {
+  for (const CheckpointFile& file : all) {
     out.add(file.name, ReadOnlyFile(folder(row) + "/" + file.name), time);
   }
   out.add("checkpoint_complete", ReadOnlyFile(folder(row) + "/checkpoint_complete"), time);

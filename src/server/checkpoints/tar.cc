@@ -43,13 +43,8 @@ int64_t sum_of(std::string_view block) {
 }
 
 std::string tar_header(const std::string& name, int64_t size, int64_t time) {
-  // 11 octal digits: 8 GiB. No adapter comes near.
-  if (size >= 1LL << 33) {
-    throw Error(ErrorCode::kUnsupported,
-                name +
-                    ": 8 GiB or more: too large for an archive; of external weights "
-                    "(save_weights_external) each file is fetched by itself");
-  }
+  if (size >= kTarFileLimit)
+    throw Error(ErrorCode::kUnsupported, name + ": 8 GiB or more: too large for a file of a tar");
   size_t split = 0;  // the name begins there
   if (name.size() > kNameBytes) split = name.find('/', name.size() - kNameBytes - 1) + 1;
   CHECK(!name.empty() && name.size() - split <= kNameBytes && split <= kPrefixBytes + 1, name);

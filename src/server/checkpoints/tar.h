@@ -13,6 +13,9 @@
 
 namespace strata::server {
 
+// Bytes that no file of a tar has: their number takes 11 octal digits.
+constexpr int64_t kTarFileLimit = int64_t{1} << 33;
+
 class TarWriter {
  public:
   // Calls `before_piece` for each MiB of a file.
