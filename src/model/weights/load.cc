@@ -104,6 +104,15 @@ void choose_name(const CheckpointSource& checkpoint, const ModelConfig& config,
   }
 }
 
+// A tied embedding may be stored as the head alone.
+void choose_tied_head(const CheckpointSource& checkpoint, const ModelConfig& config,
+                      const NameForm& form, Parameter& parameter) {
+  if (!config.tie_word_embeddings || checkpoint.find(parameter.name) != nullptr) return;
+  if (parameter.name != in_form(form, "model.embed_tokens.weight")) return;
+  const std::string head = in_form(form, "lm_head.weight");
+  if (checkpoint.find(head) != nullptr) parameter.name = head;
+}
+
 // What is at fault with the tensor that a checkpoint has for a parameter, or nothing.
 std::string tensor_fault(const Parameter& parameter, const TensorInfo& info,
                          const std::string& readable_types) {
@@ -122,6 +131,36 @@ std::string tensor_fault(const Parameter& parameter, const TensorInfo& info,
                      wanted.to_string());
 }
 
+// The same with its name, or that there is none.
+std::string fault_of(const CheckpointSource& checkpoint, const Parameter& parameter) {
+  const CheckpointTensor* tensor = checkpoint.find(parameter.name);
+  if (tensor == nullptr) {
+    return fmt::format("tensor '{}' {} is missing", parameter.name,
+                       parameter.tensor_shape().to_string());
+  }
+  const std::string fault = tensor_fault(parameter, tensor->info, checkpoint.readable_types());
+  if (fault.empty()) return {};
+  return fmt::format("{}: tensor '{}': {}", checkpoint.shards()[tensor->shard], parameter.name,
+                     fault);
+}
+
+// Tensors that no parameter wants: on the ignore list, or faults.
+void sort_leftovers(const CheckpointSource& checkpoint, const ModelConfig& config,
+                    const std::unordered_set<std::string_view>& wanted,
+                    std::vector<std::string>& ignored, std::vector<std::string>& faults) {
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const std::string& name = tensor.info.name;
+    if (wanted.contains(name)) continue;
+    if (takes_no_part(config, name) || is_of_another_part(config, name) || is_empty(tensor.info)) {
+      ignored.push_back(name);
+    } else {
+      faults.push_back(fmt::format(
+          "{}: tensor '{}' {} is not used by family {}; wrong config.json?",
+          checkpoint.shards()[tensor.shard], name, tensor.info.shape_text(), config.family));
+    }
+  }
+}
+
 }  // namespace
 
 void fail_faults(const std::string& dir, const std::vector<std::string>& faults) {
@@ -135,40 +174,17 @@ std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, Model
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
   const NameForm& form = form_of(checkpoint, config);
-  const std::string embedding_name = in_form(form, "model.embed_tokens.weight");
-  const std::string head_name = in_form(form, "lm_head.weight");
   for (Parameter& parameter : weights.table()) {
     const std::string canonical = parameter.name;
     parameter.name = in_form(form, canonical);
     choose_spelling(checkpoint, config, form, parameter);
     choose_name(checkpoint, config, canonical, parameter);
-    const CheckpointTensor* tensor = checkpoint.find(parameter.name);
-    if (tensor == nullptr && config.tie_word_embeddings && parameter.name == embedding_name) {
-      tensor = checkpoint.find(head_name);
-      if (tensor != nullptr) parameter.name = head_name;
-    }
+    choose_tied_head(checkpoint, config, form, parameter);
     if (!wanted.insert(parameter.name).second) continue;  // another part of the same tensor
-    if (tensor == nullptr) {
-      faults.push_back(fmt::format("tensor '{}' {} is missing", parameter.name,
-                                   parameter.tensor_shape().to_string()));
-      continue;
-    }
-    const std::string where =
-        fmt::format("{}: tensor '{}'", checkpoint.shards()[tensor->shard], parameter.name);
-    const std::string fault = tensor_fault(parameter, tensor->info, checkpoint.readable_types());
-    if (!fault.empty()) faults.push_back(fmt::format("{}: {}", where, fault));
+    std::string fault = fault_of(checkpoint, parameter);
+    if (!fault.empty()) faults.push_back(std::move(fault));
   }
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    const std::string& name = tensor.info.name;
-    if (wanted.contains(name)) continue;
-    if (takes_no_part(config, name) || is_of_another_part(config, name) || is_empty(tensor.info)) {
-      ignored.push_back(name);
-    } else {
-      faults.push_back(fmt::format(
-          "{}: tensor '{}' {} is not used by family {}; wrong config.json?",
-          checkpoint.shards()[tensor.shard], name, tensor.info.shape_text(), config.family));
-    }
-  }
+  sort_leftovers(checkpoint, config, wanted, ignored, faults);
   return faults;
 }
 

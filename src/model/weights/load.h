@@ -64,7 +64,8 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
 [[noreturn]] void fail_faults(const std::string& dir, const std::vector<std::string>& faults);
 
 // All faults of a checkpoint against the table, one sentence each; fills `ignored`. Renames the
-// table's rows to the names in the file where a tied model stores its embedding as lm_head.weight.
+// table's rows to the names in the file: of its form, another spelling, the family's others, or the
+// head's where a tied model stores its embedding as that.
 std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, ModelWeights& weights,
                                        std::vector<std::string>& ignored);
 
