@@ -73,7 +73,7 @@ class WorkRunner {
   [[nodiscard]] int64_t num_running() const { return loop_.num_running(); }
   [[nodiscard]] int64_t trained_tokens() const { return trained_tokens_; }
   [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
-  [[nodiscard]] SamplingLoop::Drafts drafts() const { return loop_.drafts(); }
+  [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return loop_.drafts(); }
   [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const { return loop_.prefix_counts(); }
   // Of the first stage; null: there is none.
   [[nodiscard]] PrefixCache* prefixes() { return prefixes_.empty() ? nullptr : prefixes_[0].get(); }

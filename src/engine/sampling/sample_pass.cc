@@ -26,7 +26,7 @@ SamplePass::SamplePass(Runner& runner, PassWorkspace& workspace, RowBook& book, 
     : runner_(runner), engine_(runner.engine()), workspace_(workspace), book_(book), step_(step) {
   // A row has pages of one stage, and drafts are made where their states are.
   CHECK(runner.stages().size() == 1 && (!shares() || engine_.options().draft_tokens == 0));
-  if (engine_.options().draft_tokens > 0) drafts_.emplace(engine_, book, step);
+  if (engine_.options().draft_tokens > 0) drafts_.emplace(engine_, book, step, draft_counts_);
 }
 
 // What a pass takes depends on these alone: of each slice its rows, its adapter and what is read.

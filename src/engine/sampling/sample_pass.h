@@ -33,7 +33,7 @@ class SamplePass {
 
   // What the step that was planned last gives, in order of id.
   std::span<const SampledToken> run();
-  [[nodiscard]] DraftCounts drafts() const { return drafts_ ? drafts_->counts() : DraftCounts(); }
+  [[nodiscard]] const DraftCounts& drafts() const { return draft_counts_; }
 
  private:
   [[nodiscard]] bool records_prompt(const SampleRow& row) {
@@ -70,6 +70,7 @@ class SamplePass {
   PassWorkspace& workspace_;
   RowBook& book_;
   StepPlanner& step_;
+  DraftCounts draft_counts_;
   std::optional<SamplingDrafts> drafts_;  // none: none are made
   StepNews news_;
   std::vector<RecordedPrompt> recorded_;

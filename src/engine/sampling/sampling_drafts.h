@@ -16,11 +16,10 @@ namespace strata::engine {
 
 class SamplingDrafts {
  public:
-  // Borrows all of them.
-  SamplingDrafts(Engine& engine, RowBook& book, StepPlanner& step)
-      : engine_(engine), book_(book), step_(step) {}
+  // Borrows all of them; adds to `counts`.
+  SamplingDrafts(Engine& engine, RowBook& book, StepPlanner& step, DraftCounts& counts)
+      : engine_(engine), book_(book), step_(step), counts_(counts) {}
 
-  [[nodiscard]] const DraftCounts& counts() const { return counts_; }
   void count(const StepSlice& slice) { counts_.read += slice.num_drafts; }
 
   // In this order: before the layers of a pass run; for each choice behind a draft; once all tokens
@@ -40,7 +39,7 @@ class SamplingDrafts {
   Engine& engine_;
   RowBook& book_;
   StepPlanner& step_;
-  DraftCounts counts_;
+  DraftCounts& counts_;
   model::Tape tape_;
   PassBuilder builder_;
   model::RowChunks chunks_;

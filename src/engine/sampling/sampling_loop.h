@@ -112,7 +112,7 @@ class SamplingLoop {
   // may differ: all have to be finished, and the caches of prefixes cleared.
   std::span<const SampledToken> step();
   using Drafts = DraftCounts;
-  [[nodiscard]] Drafts drafts() const { return parts_[0]->pass.drafts(); }
+  [[nodiscard]] const Drafts& drafts() const { return parts_[0]->pass.drafts(); }
   [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const {
     return book().prefix_counts();
   }
