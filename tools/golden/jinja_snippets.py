@@ -72,6 +72,8 @@ STATEMENTS = [
     "{% for a in [1, 2] %}{% for b in [] recursive %}{% else %}{% break %}{% endfor %}{{ a }}{% endfor %}",
     "{% for b in [] %}{% else %}{% break %}{% endfor %}",
     "{{ 4 is divisibleby(num=2) }}{{ 4 is in(seq=[4]) }}{{ 4 is sameas(other=4) }}", "{{ 4 is divisibleby(other=2) }}", "{{ 4 is eq(other=4) }}", "{{ 4 is eq }}", "{{ 4 is divisibleby }}",
+    "{{ 'abc'.find('', 5) }} {{ 'abc'.find('', 3) }} {{ 'abc'.find('', 2, 1) }} {{ 'abc'.count('', 5) }} {{ 'abc'.count('', 3) }} {{ 'abc'.startswith('', 5) }} {{ 'abc'.endswith('', 3) }}",
+    "{{ 'abc'.find('b', true) }} {{ 'abc'.rfind('', -9, 2) }} {{ 'abc'.endswith('', 4) }} {{ 'abc'.count('', 1, 9) }}", "{{ 'abc'.index('', 5) }}",
     "{% set x = 1 %}{% for i in xs %}{% set x = x + i %}{{ x }} {% endfor %}{{ x }}",
     "{% set ns = namespace(x=1) %}{% for i in xs %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}{{ ns.y is defined }}",
     "{% if t %}{% set y = 5 %}{% endif %}{{ y }}{% if empty %}a{% elif t %}b{% else %}c{% endif %}",

@@ -108,7 +108,8 @@ Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
 // startswith, endswith, find, rfind, index, rindex, count: within text[start:end].
 struct Window {
   std::string_view text;
-  int64_t begin;  // code points before it
+  int64_t begin;    // code points before it
+  bool is_crossed;  // it ends before it begins: not even an empty text is in it
 };
 
 Window window(const Value& self, ArgumentReader& reader) {
@@ -118,15 +119,16 @@ Window window(const Value& self, ArgumentReader& reader) {
   const int64_t size = count_code_points(self.text());
   const auto bound = [&](const Value* value, int64_t fallback) {
     if (value == nullptr || value->is_none()) return fallback;
-    if (!value->is_int()) template_fault("slice indices must be integers");
-    return std::clamp<int64_t>(value->as_int() < 0 ? value->as_int() + size : value->as_int(), 0,
-                               size);
+    if (!value->is_int() && !value->is_bool()) template_fault("slice indices must be integers");
+    const int64_t index = value->as_int();
+    return std::max<int64_t>(0, index < 0 ? index + size : index);
   };
   const int64_t from = bound(start, 0);
-  const int64_t to = bound(end, size);
+  const int64_t to = std::min(bound(end, size), size);
+  if (from > to) return {.text = {}, .begin = from, .is_crossed = true};
   const size_t first = byte_of(self.text(), from);
-  const size_t last = std::max(first, byte_of(self.text(), to));
-  return {std::string_view(self.text()).substr(first, last - first), from};
+  const size_t last = byte_of(self.text(), to);
+  return {std::string_view(self.text()).substr(first, last - first), from, false};
 }
 
 // startswith and endswith take one text or a tuple of them.
@@ -135,7 +137,7 @@ Value has_affix(Interpreter& interpreter, const Value& self, Arguments& argument
   const std::string name = AtEnd ? "endswith" : "startswith";
   ArgumentReader reader(AtEnd ? "endswith()" : "startswith()", arguments);
   const Value& wanted = reader.required("prefix");
-  const std::string_view text = window(self, reader).text;
+  const Window in = window(self, reader);
   const bool is_tuple = wanted.is_list() && wanted.as_list().kind == List::Kind::kTuple;
   if (!wanted.is_string() && !is_tuple)
     template_fault(name + " first arg must be str or a tuple of str, not " + wanted.type_name());
@@ -143,7 +145,8 @@ Value has_affix(Interpreter& interpreter, const Value& self, Arguments& argument
   return std::any_of(all.begin(), all.end(), [&](const Value& one) {
     if (!one.is_string())
       template_fault("tuple for " + name + " must only contain str, not " + one.type_name());
-    return AtEnd ? text.ends_with(one.text()) : text.starts_with(one.text());
+    if (in.is_crossed) return false;
+    return AtEnd ? in.text.ends_with(one.text()) : in.text.starts_with(one.text());
   });
 }
 
@@ -159,7 +162,7 @@ Value find(Interpreter&, const Value& self, Arguments& arguments) {
   const std::string& wanted = needle(reader);
   const Window in = window(self, reader);
   const size_t at = FromRight ? rfind_text(in.text, wanted) : find_text(in.text, wanted);
-  if (at == std::string_view::npos) {
+  if (in.is_crossed || at == std::string_view::npos) {
     if (MustBeThere) template_fault("substring not found");
     return int64_t{-1};
   }
@@ -169,7 +172,9 @@ Value find(Interpreter&, const Value& self, Arguments& arguments) {
 Value count(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("count()", arguments);
   const std::string& wanted = needle(reader);
-  const std::string_view text = window(self, reader).text;
+  const Window in = window(self, reader);
+  const std::string_view text = in.text;
+  if (in.is_crossed) return int64_t{0};
   if (wanted.empty()) return count_code_points(text) + 1;
   int64_t found = 0;
   for (size_t at = find_text(text, wanted); at != std::string_view::npos;
