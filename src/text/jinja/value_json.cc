@@ -106,7 +106,8 @@ class Reader {
     if (!whole) return std::strtod(text.c_str(), nullptr);
     int64_t value = 0;
     if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc())
-      fail("the integer " + text.substr(0, 40) + " does not fit 64 bits");
+      template_fault(where_ + ": byte " + std::to_string(begin) + ": the integer " +
+                     text.substr(0, 40) + " is not within -2^63 and 2^63 - 1");
     return value;
   }
 
