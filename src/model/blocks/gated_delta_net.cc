@@ -37,9 +37,9 @@ struct GatedDeltaNet {
     };
     const auto is_size = [](int64_t value) { return value >= 1 && value <= kLargest; };
     want(is_size(c.num_key_heads), "linear_num_key_heads", c.num_key_heads, "1 to 2^20");
-    want(is_size(c.num_value_heads) &&
-             c.num_value_heads % std::max<int64_t>(1, c.num_key_heads) == 0,
-         "linear_num_value_heads", c.num_value_heads, "a multiple of linear_num_key_heads");
+    want(is_size(c.num_value_heads), "linear_num_value_heads", c.num_value_heads, "1 to 2^20");
+    want(c.num_value_heads % std::max<int64_t>(1, c.num_key_heads) == 0, "linear_num_value_heads",
+         c.num_value_heads, fmt::format("a multiple of linear_num_key_heads, {}", c.num_key_heads));
     const auto is_width = [](int64_t value) { return value >= 1 && value <= 1024; };
     want(is_width(c.key_dim), "linear_key_head_dim", c.key_dim, "1 to 1024");
     want(is_width(c.value_dim), "linear_value_head_dim", c.value_dim, "1 to 1024");
