@@ -72,9 +72,10 @@ std::string BodyStream::take(size_t most) {
 
 void BodyStream::sent() {
   taken_ = 0;
-  const bool grew = std::cmp_greater(share_.amount(), kLeastShare);
-  if (grew && waiting_.size() + expected_ <= kLeastShare) {
-    [[maybe_unused]] const bool shrinks = share_.resize(kLeastShare);
+  // Not at each piece: what a stream once had waiting goes when it is twice what it has.
+  const auto needed = static_cast<int64_t>(std::max(kLeastShare, waiting_.size() + expected_));
+  if (share_.amount() / 2 >= needed) {
+    [[maybe_unused]] const bool shrinks = share_.resize(needed);
   }
 }
 

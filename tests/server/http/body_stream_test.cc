@@ -47,6 +47,14 @@ TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
   body.sent();
   EXPECT_EQ(limit.used("t"), least);
+  // Also where a little always waits.
+  EXPECT_TRUE(body.push(std::string(kRoom, 'x')));
+  EXPECT_EQ(body.take(kRoom).size(), kRoom);
+  EXPECT_TRUE(body.push(std::string(5 << 10, 'x')));
+  body.sent();
+  EXPECT_EQ(limit.used("t"), 5 << 10);
+  EXPECT_EQ(body.take(kRoom).size(), size_t{5} << 10);
+  body.sent();
   EXPECT_TRUE(body.push(std::string(BodyStream::kMostWaiting, 'x')));
   EXPECT_FALSE(body.push("x"));  // beyond the bound
   EXPECT_TRUE(body.closed());
