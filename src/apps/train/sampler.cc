@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "api/context.h"
 #include "base/error.h"
 #include "checkpoint/json.h"
 #include "engine/sampling/sampling_loop.h"
@@ -47,8 +46,11 @@ std::vector<Sample> TrainSampler::run(engine::Runner& runner, api::AdapterSlot s
   std::vector<api::SampleRequest> requests;
   for (const std::vector<int32_t>& tokens : tokens_) {
     const int64_t budget = context - std::ssize(tokens);
-    if (const auto fault = api::over_context(std::ssize(tokens), 1, context))
-      throw Error(ErrorCode::kInvalidArgument, "--sample: " + *fault);
+    if (budget < 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
+                              tokens.size(), context));
+    }
     requests.push_back({.prompt = tokens,
                         .slot = slot,
                         .max_tokens = std::min(kMaxTokens, budget),
