@@ -49,8 +49,8 @@ api::BatchResult Stages::run(const api::Batch& batch, const Interruption* breaks
     const Stage& stage = stages_[static_cast<size_t>(rank)];
     std::optional<Backend::Breaks> guard;
     if (const Interruption* own = ranks_.breaks(rank)) guard.emplace(stage.engine->backend(), *own);
-    api::BatchResult own = stage.passes->run(batch);
-    if (rank == 0) result = std::move(own);
+    api::BatchResult of_stage = stage.passes->run(batch);
+    if (rank == 0) result = std::move(of_stage);
   };
   ranks_.run(of_rank, breaks);
   return result;
