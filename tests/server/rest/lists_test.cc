@@ -53,9 +53,8 @@ class Lists : public RestTest {
     }
     return ids;
   }
-  // Sends a request whose answer may come later.
-  std::shared_ptr<std::function<void()>> send(const std::string& target,
-                                              std::vector<Response>& answers) {
+  // Sends a request whose answer may come later, on any thread.
+  std::shared_ptr<std::function<void()>> send(const std::string& target, const Respond& respond) {
     Request request;
     request.method = "GET";
     request.path = "/api/v1/" + target;
@@ -63,25 +62,40 @@ class Lists : public RestTest {
     request.on_hang_up = std::make_shared<std::function<void()>>();
     auto hang_up = request.on_hang_up;
     router_.find(request);
-    router_.dispatch(std::move(request), [&](Response r) { answers.push_back(std::move(r)); });
+    router_.dispatch(std::move(request), respond);
     return hang_up;
+  }
+  std::shared_ptr<std::function<void()>> send(const std::string& target,
+                                              std::vector<Response>& answers) {
+    return send(target, [&](Response r) { answers.push_back(std::move(r)); });
   }
 };
 
+// A worker that is busy until it is let go.
+class Busy {
+ public:
+  explicit Busy(Worker& worker) {
+    worker.post("bob", [this] {
+      begun_.count_down();
+      go_.wait();
+    });
+    begun_.wait();
+  }
+  void let_go() { go_.count_down(); }
+
+ private:
+  std::latch begun_{1}, go_{1};
+};
+
 TEST_F(Lists, AreReadElsewhereInTurns) {
-  std::latch begun(1), go(1);
-  lists_.post("bob", [&] {
-    begun.count_down();
-    go.wait();
-  });
-  begun.wait();
+  Busy busy(lists_);
   std::vector<Response> answers;
   const auto hang_up = send("training_runs", answers);
   send("sessions/s-alice", answers);
   const size_t num_early = answers.size();
   send(std::string(kRun) + "/checkpoints", answers);  // one too many of alice's
   if (*hang_up) (*hang_up)();
-  go.count_down();
+  busy.let_go();
   std::promise<void> done;
   lists_.post("alice", [&] { done.set_value(); });
   done.get_future().wait();
@@ -95,24 +109,14 @@ TEST_F(Lists, AreReadElsewhereInTurns) {
 
 // Who waits for one when the server stops is told so, and so is who comes afterwards.
 TEST_F(Lists, AreAnsweredAtAShutdown) {
-  std::latch begun(1), go(1);
-  lists_.post("bob", [&] {
-    begun.count_down();
-    go.wait();
-  });
-  begun.wait();
-  Request request;
-  request.method = "GET";
-  request.path = "/api/v1/training_runs";
-  request.tenant = "alice";
-  router_.find(request);
+  Busy busy(lists_);
   std::promise<int> told;
   std::future<int> status = told.get_future();
-  router_.dispatch(std::move(request), [&](const Response& r) { told.set_value(r.status); });
+  send("training_runs", [&](const Response& r) { told.set_value(r.status); });
   std::thread stops([&] { lists_.stop(); });
   // Before what runs has ended.
   const bool is_told = status.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-  go.count_down();
+  busy.let_go();
   stops.join();
   EXPECT_EQ(is_told ? status.get() : 0, 503);
   std::vector<Response> answers;
