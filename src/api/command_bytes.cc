@@ -87,16 +87,16 @@ class Reader {
   void list(std::vector<T>& values) {
     values.clear();
     if constexpr (std::is_arithmetic_v<T>) {
-      const size_t size = count(sizeof(T));
+      const size_t size = read_count(sizeof(T));
       values.resize(size);
       const std::string_view from = take(size * sizeof(T));
       if (size > 0) std::memcpy(values.data(), from.data(), from.size());
     } else {
       // Made one by one: a number alone takes no memory.
-      for (size_t left = count(1); left > 0; --left) field(*this, values.emplace_back());
+      for (size_t left = read_count(1); left > 0; --left) field(*this, values.emplace_back());
     }
   }
-  void text(std::string& value) { value = take(count(1)); }
+  void text(std::string& value) { value = take(read_count(1)); }
   template <typename... T>
   void one_of(std::variant<T...>& value) {
     uint8_t index = 0;
@@ -115,7 +115,7 @@ class Reader {
 
  private:
   // Of entries that take so many bytes at least.
-  size_t count(size_t bytes_each) {
+  size_t read_count(size_t bytes_each) {
     uint64_t size = 0;
     number(size);
     const size_t most = (bytes_.size() - at_) / bytes_each;

@@ -32,12 +32,12 @@ class KnownPages {
   }
 
   // How many pages of the command's prompt would not be read, as far as it may begin behind them.
-  [[nodiscard]] int64_t count(const TenantId& tenant, const Sample& sample,
-                              const CachePages& cache) const {
+  [[nodiscard]] int64_t count_pages(const TenantId& tenant, const Sample& sample,
+                                    const CachePages& cache) const {
     if (counts_.empty()) return 0;
     const std::span<const int32_t> prompt(sample.prompt);
     const auto size = static_cast<size_t>(cache.page_size);
-    const auto most = static_cast<size_t>(CachePages::findable(sample)) / size;
+    const auto most = static_cast<size_t>(CachePages::max_reusable_positions(sample)) / size;
     uint64_t hash = hash_of(tenant, sample.snapshot);
     int64_t pages = 0;
     for (size_t i = 0; i < most; ++i) {

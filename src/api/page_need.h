@@ -44,7 +44,7 @@ struct CachePages {
   }
   // Positions of a prompt that need not be read again where they are known: its last token must be,
   // and so must all from the first whose next token's distribution is asked for.
-  [[nodiscard]] static int64_t findable(const SampleRequest& request) {
+  [[nodiscard]] static int64_t max_reusable_positions(const SampleRequest& request) {
     int64_t most = prompt_size(request) - 1;
     if (request.prompt_draws > 0) return 0;
     if (request.wants_prompt_logprobs())

@@ -75,7 +75,7 @@ int run_restore(const RestoreOptions& options) {
 
 namespace {
 
-int check(const CheckOptions& options) {
+int check_data_or_archive(const CheckOptions& options) {
   if (options.data.empty() == options.in.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "want either --data with a data directory or --in with a file of strata backup");
@@ -100,7 +100,7 @@ int check(const CheckOptions& options) {
 }  // namespace
 
 int run_check(const CheckOptions& options) {
-  return until_stopped("strata: stopping", [&] { return check(options); });
+  return until_stopped("strata: stopping", [&] { return check_data_or_archive(options); });
 }
 
 OptionTable options_of(BackupOptions& o) {

@@ -39,7 +39,7 @@ std::string shown_name(const OptionRow& row) { return (row.is_positional ? "" : 
 
 constexpr int kMostBare = 1 << 20;  // of a list
 
-void add_row(CLI::App& app, const OptionRow& row, Given& given) {
+void add_cli_option(CLI::App& app, const OptionRow& row, Given& given) {
   std::vector<std::string>* values = &given.values[row.name];
   std::string names = shown_name(row);
   for (const std::string& alias : row.aliases) names += ",--" + alias;
@@ -79,8 +79,8 @@ void check_flags(const CommandText& command, const OptionTable& table,
   }
 }
 
-Given split(const CommandText& command, const OptionTable& table,
-            std::span<const std::string> arguments) {
+Given parse_arguments(const CommandText& command, const OptionTable& table,
+                      std::span<const std::string> arguments) {
   Given given;
   CLI::App app;
   app.set_help_flag();
@@ -89,7 +89,7 @@ Given split(const CommandText& command, const OptionTable& table,
     if (given.help == HelpWanted::kNo) given.help = HelpWanted::kCommon;
   });
   app.add_flag_callback("--help-all", [&given] { given.help = HelpWanted::kAll; });
-  for (const OptionRow& row : table.rows()) add_row(app, row, given);
+  for (const OptionRow& row : table.rows()) add_cli_option(app, row, given);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
@@ -109,7 +109,7 @@ Given split(const CommandText& command, const OptionTable& table,
 }
 
 // What a recipe says and the command line does not.
-void add_recipe(const OptionTable& table, Given& given) {
+void fill_from_recipe(const OptionTable& table, Given& given) {
   const auto found = given.values.find("config");
   if (found == given.values.end() || found->second.empty()) return;
   for (auto& [name, values] : read_recipe(found->second.back(), table)) {
@@ -187,11 +187,11 @@ void check_required(const CommandText& command, const OptionTable& table, const 
 HelpWanted read_command_line(const CommandText& command, const OptionTable& table,
                              std::span<const std::string> arguments) {
   check_flags(command, table, arguments);
-  Given given = split(command, table, arguments);
+  Given given = parse_arguments(command, table, arguments);
   if (given.help != HelpWanted::kNo) return given.help;
   if (!given.unknown.empty()) refuse_unknown(command, table, given);
   if (!given.extra.empty()) refuse_extra(command, table, given);
-  if (command.name == "train") add_recipe(table, given);
+  if (command.name == "train") fill_from_recipe(table, given);
   set_rows(command, table, given);
   check_required(command, table, given);
   return HelpWanted::kNo;

@@ -29,7 +29,7 @@ struct Lengths {
   }
 };
 
-Lengths lengths_of(const data::Dataset& dataset) {
+Lengths sorted_lengths(const data::Dataset& dataset) {
   Lengths lengths{dataset.examples.lengths()};
   for (int64_t& length : lengths.sorted) ++length;
   std::sort(lengths.sorted.begin(), lengths.sorted.end());
@@ -66,7 +66,7 @@ std::string histogram_text(const std::vector<Bin>& bins) {
 }
 
 // The text of an example, with brackets around what is trained.
-std::string marked(const data::Example& example, const text::Tokenizer& tokenizer) {
+std::string marked_text(const data::Example& example, const text::Tokenizer& tokenizer) {
   std::vector<int32_t> run = {example.tokens.front()};
   std::string out;
   bool is_trained = false;
@@ -99,7 +99,7 @@ std::string shortened(const std::string& text) {
 }
 
 // The first, the last, and such between as many as are wanted.
-std::vector<size_t> chosen(size_t count, size_t wanted) {
+std::vector<size_t> evenly_spaced(size_t count, size_t wanted) {
   std::vector<size_t> out;
   for (size_t i = 0; i < std::min(count, wanted); ++i) {
     out.push_back(wanted >= count || wanted == 1 ? i : i * (count - 1) / (wanted - 1));
@@ -130,12 +130,11 @@ void print_summary(const DataOptions& o, const data::Dataset& dataset, const Len
 }
 
 void print_examples(const DataOptions& o, const data::Dataset& dataset, const TextStack& text) {
-  const std::vector<size_t> indices = chosen(dataset.examples.size(), static_cast<size_t>(o.show));
-  for (const size_t i : indices) {
+  for (const size_t i : evenly_spaced(dataset.examples.size(), static_cast<size_t>(o.show))) {
     const data::Example example = dataset.examples[i];
     fmt::print("\nexample {}, {} tokens, {} trained (in {}{}):\n{}\n", i + 1,
                example.tokens.size() + 1, example.num_trained, kOpen, kClose,
-               report::printable_lines(shortened(marked(example, text.tokenizer()))));
+               report::printable_lines(shortened(marked_text(example, text.tokenizer()))));
   }
 }
 
@@ -155,8 +154,8 @@ void print_json(const DataOptions& o, const data::Dataset& dataset, const Length
   boost::json::array& bins = out["histogram"].emplace_array();
   for (const Bin& bin : histogram(lengths)) bins.push_back({bin.first, bin.last, bin.count});
   boost::json::array& shown = out["shown"].emplace_array();
-  for (const size_t i : chosen(dataset.examples.size(), static_cast<size_t>(o.show))) {
-    shown.push_back(boost::json::value(marked(dataset.examples[i], text.tokenizer())));
+  for (const size_t i : evenly_spaced(dataset.examples.size(), static_cast<size_t>(o.show))) {
+    shown.push_back(boost::json::value(marked_text(dataset.examples[i], text.tokenizer())));
   }
   out["faults"] = dataset.faults.count;
   boost::json::array& faults = out["first_faults"].emplace_array();
@@ -173,7 +172,7 @@ int run_data(const DataOptions& o) {
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .looks_only = true});
-  const Lengths lengths = lengths_of(dataset);
+  const Lengths lengths = sorted_lengths(dataset);
   if (o.json) {
     print_json(o, dataset, lengths, text);
   } else if (!dataset.examples.empty()) {

@@ -64,7 +64,7 @@ const Score& score_of(const Scored& scored, int file) {
 }
 
 // -1: all of them together.
-std::vector<int> parts_of(const data::Dataset& dataset) {
+std::vector<int> files_and_total(const data::Dataset& dataset) {
   std::vector<int> parts;
   for (size_t i = 0; i < dataset.files.size(); ++i) parts.push_back(static_cast<int>(i));
   if (parts.size() > 1) parts.push_back(-1);
@@ -81,7 +81,7 @@ void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
                        {"loss", report::Align::kRight},
                        {"perplexity", report::Align::kRight},
                        {"accuracy", report::Align::kRight}});
-  for (const int part : parts_of(dataset)) {
+  for (const int part : files_and_total(dataset)) {
     for (const Scored& scored : all) {
       const Score& score = score_of(scored, part);
       if (score.num_trained == 0) continue;
@@ -107,7 +107,7 @@ std::string json_of(const Scored& scored, const Score& score, bool is_base) {
 void print_json(const EvalOptions& o, const data::Dataset& dataset,
                 const std::vector<Scored>& all) {
   std::vector<std::string> parts;
-  for (const int part : parts_of(dataset)) {
+  for (const int part : files_and_total(dataset)) {
     std::vector<std::string> results;
     for (const Scored& scored : all) {
       const Score& score = score_of(scored, part);

@@ -15,7 +15,7 @@ namespace strata::apps {
 namespace {
 
 // A model and what it is sampled with; the adapter alone stands for both.
-void find_both(std::string& model, std::string& adapter) {
+void find_model_and_adapter(std::string& model, std::string& adapter) {
   if (model.empty()) {
     const ModelPath path = find_model(find_adapter(adapter));
     model = path.model;
@@ -33,7 +33,7 @@ void find_both(std::string& model, std::string& adapter) {
   adapter = adapter.empty() ? path.adapter : find_adapter(adapter);
 }
 
-void find_served(server::ServeOptions& o, std::string& name_and_dir) {
+void find_served_model(server::ServeOptions& o, std::string& name_and_dir) {
   const size_t sign = name_and_dir.find('=');
   if (sign == std::string::npos || sign == 0 || sign + 1 == name_and_dir.size()) return;
   const std::string name = name_and_dir.substr(0, sign);
@@ -64,7 +64,7 @@ std::vector<model::AdapterPart> find_parts(std::string& model,
 
 void find_models(TrainOptions& o) {
   if (o.model.empty()) {
-    find_both(o.model, o.adapter);
+    find_model_and_adapter(o.model, o.adapter);
   } else {
     o.model = find_base_model(o.model);
     if (!o.adapter.empty()) o.adapter = find_adapter(o.adapter);
@@ -93,9 +93,13 @@ void find_models(PlanOptions& o) {
   if (!o.model.empty()) o.model = find_config_path("model", o.model);
 }
 
-void find_models(GenerateOptions& o) { find_both(o.generation.model, o.generation.adapter); }
+void find_models(GenerateOptions& o) {
+  find_model_and_adapter(o.generation.model, o.generation.adapter);
+}
 
-void find_models(ChatOptions& o) { find_both(o.generation.model, o.generation.adapter); }
+void find_models(ChatOptions& o) {
+  find_model_and_adapter(o.generation.model, o.generation.adapter);
+}
 
 void find_models(ProbeOptions& o) {
   const ModelPath path = find_model(o.model);
@@ -126,7 +130,7 @@ void find_models(BenchOptions& o) {
 }
 
 void find_models(server::ServeOptions& o) {
-  for (std::string& model : o.models) find_served(o, model);
+  for (std::string& model : o.models) find_served_model(o, model);
 }
 
 }  // namespace strata::apps

@@ -45,7 +45,7 @@ struct Findings {
   std::string chat_template = "none";
 };
 
-void look_at_weights(const InspectOptions& options, Findings& f) {
+void inspect_weights(const InspectOptions& options, Findings& f) {
   f.checkpoint = open_checkpoint(options.model);
   for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
     ++f.tensors_by_dtype[tensor.info.dtype_name];
@@ -53,7 +53,7 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
   }
   if (!f.config) return;
   model::ParsedConfig parsed{.config = *f.config, .warnings = std::move(f.warnings)};
-  model::untie_stored_head(*f.checkpoint, parsed);
+  model::untie_if_head_differs(*f.checkpoint, parsed);
   f.config = parsed.config;
   f.warnings = std::move(parsed.warnings);
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
@@ -72,7 +72,7 @@ void look_at_weights(const InspectOptions& options, Findings& f) {
   f.narrow = narrow_text(kept, f.checkpoint.get());
 }
 
-void look_at_text(const ModelTexts& texts, Findings& f) {
+void inspect_text(const ModelTexts& texts, Findings& f) {
   if (!texts.find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return;
   const TextStack text(texts);
   const auto name = [&](int32_t id) {
@@ -90,7 +90,7 @@ void look_at_text(const ModelTexts& texts, Findings& f) {
 }
 
 // What the layers are made of, each kind of block once.
-std::string blocks(const model::ModelConfig& c) {
+std::string blocks_text(const model::ModelConfig& c) {
   std::vector<std::string> kinds;
   for (const model::LayerConfig& layer : c.layers) {
     for (const model::Sublayer& sublayer : layer) {
@@ -101,9 +101,9 @@ std::string blocks(const model::ModelConfig& c) {
   return fmt::format("{}", fmt::join(kinds, ", "));
 }
 
-std::string shapes(const model::ModelConfig& c) {
+std::string shapes_text(const model::ModelConfig& c) {
   return fmt::format("{} layers, width {}, {}, vocabulary {}, context {}{}", c.num_layers(),
-                     c.hidden_size, blocks(c), c.vocab_size, c.max_position_embeddings,
+                     c.hidden_size, blocks_text(c), c.vocab_size, c.max_position_embeddings,
                      c.tie_word_embeddings ? ", tied" : "");
 }
 
@@ -117,7 +117,7 @@ CacheSize cache_size(const model::ModelConfig& c) {
   return {.token = layout.position_bytes(), .sequence = layout.state_bytes()};
 }
 
-std::string dtypes(const Findings& f) {
+std::string dtypes_text(const Findings& f) {
   std::vector<std::string> parts;
   for (const auto& [dtype, count] : f.tensors_by_dtype)
     parts.push_back(fmt::format("{} {}", count, dtype));
@@ -129,7 +129,7 @@ void print_table(const InspectOptions& options, const Findings& f) {
   table.add_row({has_gguf(options.model) ? "model in GGUF" : "directory", options.model});
   if (f.config) {
     table.add_row({"family", fmt::format("{} ({})", f.config->family, f.config->architecture)});
-    table.add_row({"shapes", shapes(*f.config)});
+    table.add_row({"shapes", shapes_text(*f.config)});
     const CacheSize cache = cache_size(*f.config);
     table.add_row({"cache", fmt::format("{} a token and {} a sequence, in bf16",
                                         report::format_bytes(std::llround(cache.token)),
@@ -140,7 +140,7 @@ void print_table(const InspectOptions& options, const Findings& f) {
   }
   if (f.checkpoint) {
     table.add_row(
-        {"tensors", fmt::format("{}; {} in {} file(s)", dtypes(f),
+        {"tensors", fmt::format("{}; {} in {} file(s)", dtypes_text(f),
                                 report::format_bytes(f.num_bytes), f.checkpoint->shards().size())});
   }
   const std::string dequantised = dequantised_text(f.checkpoint.get());
@@ -204,7 +204,7 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 }  // namespace
 
-void look(std::vector<std::string>& faults, FunctionRef<void()> body) {
+void collect_fault(std::vector<std::string>& faults, FunctionRef<void()> body) {
   try {
     body();
   } catch (const Error& error) {
@@ -217,14 +217,14 @@ int run_inspect(const InspectOptions& options) {
   if (is_adapter_directory(options.model)) return inspect_adapter(options);
   Findings findings;
   std::optional<ModelTexts> texts;
-  look(findings.faults, [&] {
+  collect_fault(findings.faults, [&] {
     texts = open_texts(options.model);
     model::ParsedConfig parsed = model::read_config(*texts, options.strict_config);
     findings.config = parsed.config;
     findings.warnings = std::move(parsed.warnings);
   });
-  look(findings.faults, [&] { look_at_weights(options, findings); });
-  if (texts) look(findings.faults, [&] { look_at_text(*texts, findings); });
+  collect_fault(findings.faults, [&] { inspect_weights(options, findings); });
+  if (texts) collect_fault(findings.faults, [&] { inspect_text(*texts, findings); });
   options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }

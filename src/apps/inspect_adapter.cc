@@ -34,7 +34,7 @@ struct Findings {
 };
 
 // Whether the base has all modules, in these shapes; its weights are not read.
-void look_at_fit(const InspectOptions& options, Findings& f) {
+void compare_with_base(const InspectOptions& options, Findings& f) {
   if (f.base.empty()) {
     f.notes.emplace_back("the base is not here, so modules were not compared with it");
     return;
@@ -62,7 +62,7 @@ void look_at_fit(const InspectOptions& options, Findings& f) {
 std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
 // How many modules have which last name.
-std::map<std::string, int64_t> targets(const PeftAdapter& adapter) {
+std::map<std::string, int64_t> count_targets(const PeftAdapter& adapter) {
   std::map<std::string, int64_t> counts;
   for (const PeftModule& module : adapter.modules()) ++counts[last_name(module.module_path)];
   return counts;
@@ -103,9 +103,9 @@ std::string counts_text(const std::map<std::string, int64_t>& counts) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-void add_sizes(const PeftAdapter& adapter, report::Table& table) {
+void add_size_rows(const PeftAdapter& adapter, report::Table& table) {
   const Sizes sizes = sizes_of(adapter);
-  table.add_row({"adapts", counts_text(targets(adapter))});
+  table.add_row({"adapts", counts_text(count_targets(adapter))});
   table.add_row({"rank", range_text(sizes.ranks)});
   table.add_row({"alpha", fmt::format("{}; scaling {}", range_text(sizes.alphas),
                                       range_text(sizes.scalings))});
@@ -126,7 +126,7 @@ void print_table(const InspectOptions& options, const Findings& f) {
   if (f.adapter) {
     const auto numbers = model::remembered_base(*f.adapter);
     if (numbers) table.add_row({"trained over", fmt::format("matrices in {}", numbers->types)});
-    add_sizes(*f.adapter, table);
+    add_size_rows(*f.adapter, table);
   }
   for (const std::string& note : f.notes) table.add_row({"note", note});
   fmt::print("{}", table.text());
@@ -152,7 +152,7 @@ void print_json(const InspectOptions& options, const Findings& f) {
     const Sizes sizes = sizes_of(*f.adapter);
     const auto numbers = model::remembered_base(*f.adapter);
     if (numbers) out["base_types"] = numbers->types;
-    out["targets"] = boost::json::value_from(targets(*f.adapter));
+    out["targets"] = boost::json::value_from(count_targets(*f.adapter));
     out["ranks"] = boost::json::value_from(sizes.ranks);
     out["alphas"] = boost::json::value_from(sizes.alphas);
     out["scalings"] = boost::json::value_from(sizes.scalings);
@@ -180,10 +180,11 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 int inspect_adapter(const InspectOptions& options) {
   Findings findings;
-  look(findings.faults, [&] { findings.base_name = base_name_of_adapter(options.model); });
-  look(findings.faults, [&] { findings.base = find_base_of_adapter(options.model); });
-  look(findings.faults, [&] { findings.adapter.emplace(options.model); });
-  if (findings.adapter) look(findings.faults, [&] { look_at_fit(options, findings); });
+  collect_fault(findings.faults, [&] { findings.base_name = base_name_of_adapter(options.model); });
+  collect_fault(findings.faults, [&] { findings.base = find_base_of_adapter(options.model); });
+  collect_fault(findings.faults, [&] { findings.adapter.emplace(options.model); });
+  if (findings.adapter)
+    collect_fault(findings.faults, [&] { compare_with_base(options, findings); });
   options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }

@@ -215,7 +215,7 @@ const Command& find_command(const std::string& typed, const std::vector<Command>
 }
 
 // The subcommand that comes first, which is taken off; or the command itself.
-const Command& find_part(const Command& command, std::span<const std::string>& arguments) {
+const Command& take_subcommand(const Command& command, std::span<const std::string>& arguments) {
   for (const Command& part : command.parts) {
     if (arguments.empty() || part.text.name != command.text.name + " " + arguments[0]) continue;
     arguments = arguments.subspan(1);
@@ -225,7 +225,7 @@ const Command& find_part(const Command& command, std::span<const std::string>& a
 }
 
 int run_command(const Command& whole, std::span<const std::string> arguments) {
-  const Command& command = find_part(whole, arguments);
+  const Command& command = take_subcommand(whole, arguments);
   const Invocation invocation = command.prepare();
   const HelpWanted help = read_command_line(command.text, *invocation.table, arguments);
   if (help == HelpWanted::kNo) return invocation.run();
@@ -233,7 +233,7 @@ int run_command(const Command& whole, std::span<const std::string> arguments) {
   return 0;
 }
 
-int help_command(std::span<const std::string> asked, const std::vector<Command>& commands) {
+int run_help(std::span<const std::string> asked, const std::vector<Command>& commands) {
   if (asked.empty() || asked[0].starts_with('-')) {
     fmt::print("{}", overview(texts_of(commands)));
     return 0;
@@ -284,7 +284,7 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   const bool is_help = first == "help" || first == "-h" || first.starts_with("--help");
-  return is_help ? help_command(rest, commands) : run_command(find_command(first, commands), rest);
+  return is_help ? run_help(rest, commands) : run_command(find_command(first, commands), rest);
 }
 
 }  // namespace

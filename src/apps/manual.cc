@@ -12,7 +12,7 @@ namespace strata::apps {
 namespace {
 
 // Text of roff: a line may not begin as a request, and - is a hyphen unless it is escaped.
-std::string roff(const std::string& text) {
+std::string to_roff(const std::string& text) {
   std::string out;
   for (const char c : text) {
     const bool begins = out.empty() || out.back() == '\n';
@@ -30,10 +30,10 @@ std::string roff(const std::string& text) {
 
 std::string head(const std::string& page, const std::string& about) {
   return fmt::format(".TH {} 1 \"\" \"strata\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", page,
-                     roff(page), roff(about));
+                     to_roff(page), to_roff(about));
 }
 
-std::string without(std::string text, std::string_view characters) {
+std::string blanked(std::string text, std::string_view characters) {
   for (char& c : text) {
     if (characters.find(c) != std::string_view::npos) c = ' ';
   }
@@ -71,17 +71,17 @@ std::string shell_quoted(const std::string& text) {
 std::string man_page(const DocumentedCommand& command) {
   const CommandText& text = command.text;
   std::string out = head("strata-" + text.name, text.help);
-  out += fmt::format(".SH SYNOPSIS\n{}\n.SH OPTIONS\n", roff(usage(text, *command.table)));
+  out += fmt::format(".SH SYNOPSIS\n{}\n.SH OPTIONS\n", to_roff(usage(text, *command.table)));
   std::string group;
   for (const OptionRow* row : grouped_rows(*command.table)) {
     if (row->group != group && !row->group.empty()) {
-      out += fmt::format(".SS {}\n", roff(row->group));
+      out += fmt::format(".SS {}\n", to_roff(row->group));
     }
     group = row->group;
-    out += fmt::format(".TP\n.B {}\n{}\n", roff(row_title(*row)), roff(row_text(*row)));
+    out += fmt::format(".TP\n.B {}\n{}\n", to_roff(row_title(*row)), to_roff(row_text(*row)));
   }
   if (!text.examples.empty()) {
-    out += fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", roff(text.examples));
+    out += fmt::format(".SH EXAMPLES\n.nf\n{}\n.fi\n", to_roff(text.examples));
   }
   return out + ".SH SEE ALSO\n.BR strata (1)\n";
 }
@@ -90,8 +90,8 @@ std::string man_overview(std::span<const DocumentedCommand> commands) {
   std::string out = head("strata", "fine-tune and serve language models on a CPU");
   out += ".SH SYNOPSIS\n.B strata\n.I COMMAND\n[options]\n.SH COMMANDS\n";
   for (const DocumentedCommand& command : commands) {
-    out += fmt::format(".TP\n.BR strata\\-{} (1)\n{}\n", roff(command.text.name),
-                       roff(command.text.help));
+    out += fmt::format(".TP\n.BR strata\\-{} (1)\n{}\n", to_roff(command.text.name),
+                       to_roff(command.text.help));
   }
   return out +
          ".SH EXIT STATUS\n0 done; 2 a fault of the request, an option or a file; 1 anything "
@@ -129,7 +129,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
       "#compdef strata\n# made by `strata manual`\n_strata() {\n  local -a commands\n  "
       "commands=(\n";
   for (const CommandText& text : texts_of(commands)) {
-    out += fmt::format("    {}\n", shell_quoted(text.name + ":" + without(text.help, ":")));
+    out += fmt::format("    {}\n", shell_quoted(text.name + ":" + blanked(text.help, ":")));
   }
   out +=
       "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
@@ -137,7 +137,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
   for (const DocumentedCommand& command : commands) {
     out += fmt::format("    {}) _arguments", command.text.name);
     for (const OptionRow* row : options_of(command)) {
-      const std::string about = without(row->help, "[]:\n");
+      const std::string about = blanked(row->help, "[]:\n");
       const bool is_flag = row->kind == OptionKind::kFlag;
       const std::string repeats = row->kind == OptionKind::kList ? "*" : "";
       for (const std::string& name : row->names()) {
@@ -155,13 +155,13 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
   std::string out = "# fish completion of strata; made by `strata manual`\n";
   for (const CommandText& text : texts_of(commands)) {
     out += fmt::format("complete -c strata -f -n __fish_use_subcommand -a {} -d {}\n", text.name,
-                       shell_quoted(without(text.help, "\\\n")));
+                       shell_quoted(blanked(text.help, "\\\n")));
   }
   for (const DocumentedCommand& command : commands) {
     for (const OptionRow* row : options_of(command)) {
       out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}' -l {} -d {}{}\n",
                          command.text.name, fmt::join(row->names(), " -l "),
-                         shell_quoted(without(row->help, "\\\n")),
+                         shell_quoted(blanked(row->help, "\\\n")),
                          row->kind == OptionKind::kFlag ? "" : " -r");
     }
   }
@@ -179,16 +179,16 @@ std::string example_config(const OptionTable& serve) {
   for (const OptionRow& row : serve.rows()) {
     if (row.is_positional || row.name == "config") continue;
     const std::string value = row.default_text.empty() ? row.unit : row.default_text;
-    out += fmt::format("\n# {}\n", without(row.help, "\n"));
+    out += fmt::format("\n# {}\n", blanked(row.help, "\n"));
     switch (row.kind) {
       case OptionKind::kFlag:
         out += fmt::format("#{} = true\n", row.name);
         break;
       case OptionKind::kList:
-        out += fmt::format("#{} = [\"{}\"]\n", row.name, without(value, "\"\n"));
+        out += fmt::format("#{} = [\"{}\"]\n", row.name, blanked(value, "\"\n"));
         break;
       case OptionKind::kValue:
-        out += fmt::format("#{} = \"{}\"\n", row.name, without(value, "\"\n"));
+        out += fmt::format("#{} = \"{}\"\n", row.name, blanked(value, "\"\n"));
         break;
     }
   }

@@ -274,9 +274,10 @@ OptionTable options_of(TrainOptions& o) {
   machine_row(t, o.machine);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   trace_row(t, o.trace);
-  t.common({"model",   "data",       "out",    "train-on", "method",  "rank",       "alpha",
-            "targets", "lr",         "config", "epochs",   "steps",   "batch-size", "max-length",
-            "eval",    "save-every", "resume", "memory",   "threads", "json"});
+  t.mark_common({"model",      "data",   "out",        "train-on",   "method",
+                 "rank",       "alpha",  "targets",    "lr",         "config",
+                 "epochs",     "steps",  "batch-size", "max-length", "eval",
+                 "save-every", "resume", "memory",     "threads",    "json"});
   return t;
 }
 
@@ -287,7 +288,7 @@ OptionTable options_of(PlanOptions& o) {
        "model", o.model,
        "Hugging Face directory, GGUF file, ORG/NAME in the hub's cache or config.json, of which no "
        "weights are read, or one of: " +
-           named_configs())
+           config_names_text())
       .or_bare();
   t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
   t.text("tokens", o.tokens, "BxT: B sequences of T tokens are an optimizer step");
@@ -322,8 +323,8 @@ OptionTable options_of(PlanOptions& o) {
   ranks_row(t, o.stages);      // and of train as processes
   t.group(kMachineGroup);
   t.flag("json", o.json, "one line of JSON");
-  t.common({"model", "for", "tokens", "memory", "method", "rank", "recompute", "dtype", "svg",
-            "schedule", "stages", "json"});
+  t.mark_common({"model", "for", "tokens", "memory", "method", "rank", "recompute", "dtype", "svg",
+                 "schedule", "stages", "json"});
   return t;
 }
 
@@ -340,8 +341,8 @@ OptionTable options_of(GenerateOptions& o) {
   t.flag("json", o.json, "one line of JSON at the end instead of a stream");
   t.group("Pipeline stages");
   stages_row(t, o.generation.division);
-  t.common({"prompt", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p", "seed",
-            "stop", "threads", "json"});
+  t.mark_common({"prompt", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p",
+                 "seed", "stop", "threads", "json"});
   return t;
 }
 
@@ -360,8 +361,8 @@ OptionTable options_of(ChatOptions& o) {
   t.text("system", o.system, "a system turn before all");
   t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
   generation_rows(t, o.generation);
-  t.common({"prompt", "system", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p",
-            "seed", "stop", "threads"});
+  t.mark_common({"prompt", "system", "model", "adapter", "max-tokens", "temperature", "top-k",
+                 "top-p", "seed", "stop", "threads"});
   return t;
 }
 
@@ -401,7 +402,7 @@ OptionTable options_of(ProbeOptions& o) {
   stage_rows(t, o.stages).also("schedule");
   t.group(kMachineGroup);
   run_rows(t, o.threads, o.device, o.strict_config);
-  t.common({"model", "adapter", "request", "out", "dtype", "recompute", "stages", "threads"});
+  t.mark_common({"model", "adapter", "request", "out", "dtype", "recompute", "stages", "threads"});
   return t;
 }
 
@@ -409,7 +410,7 @@ OptionTable options_of(InitOptions& o) {
   OptionTable t;
   t.text("config", o.config,
          "model directory, GGUF file, ORG/NAME in the hub's cache, config.json, or one of: " +
-             named_configs())
+             config_names_text())
       .required();
   t.text("out", o.out, "folder to write").required();
   dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
@@ -453,8 +454,8 @@ OptionTable options_of(BenchOptions& o) {
             "behind 1,024");
   t.flag("json", o.json, "print one JSON object");
   trace_row(t, o.trace);
-  t.common({"work", "model", "dtype", "method", "recompute", "memory", "stages", "threads",
-            "repeat", "json"});
+  t.mark_common({"work", "model", "dtype", "method", "recompute", "memory", "stages", "threads",
+                 "repeat", "json"});
   return t;
 }
 

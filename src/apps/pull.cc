@@ -38,7 +38,7 @@ pid_t start_download(const std::string& name) {
   return child;
 }
 
-int wait_for(pid_t child) {
+int wait_for_exit_code(pid_t child) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) {
@@ -58,7 +58,7 @@ int run_pull(const PullOptions& options) {
                             "Qwen/Qwen3-0.6B",
                             name));
   }
-  const int code = wait_for(start_download(name));
+  const int code = wait_for_exit_code(start_download(name));
   if (code != 0) {
     throw Error(ErrorCode::kIo, fmt::format("pull: hf download {} ended with exit code {}; what it "
                                             "wrote above says why",

@@ -29,7 +29,7 @@ bool is_number(const OptionRow& row, const std::string& text) {
 }
 
 // As TOML. A text in quotes is written as in JSON, which TOML takes.
-std::string value_text(const OptionRow& row, const std::vector<std::string>& values) {
+std::string toml_value(const OptionRow& row, const std::vector<std::string>& values) {
   if (row.kind == OptionKind::kFlag) return "true";
   if (row.kind != OptionKind::kList) {
     return is_number(row, values.front()) ? values.front() : json_quote(values.front());
@@ -85,7 +85,7 @@ std::string recipe_text(const TrainOptions& options) {
   for (size_t i = 0; i < table.rows().size(); ++i) {
     const OptionRow& row = table.rows()[i];
     if (is_of_one_run(row.name) || row.text() == usual.rows()[i].text()) continue;
-    text += fmt::format("{} = {}\n", row.name, value_text(row, values_of(row, o)));
+    text += fmt::format("{} = {}\n", row.name, toml_value(row, values_of(row, o)));
   }
   return text;
 }

@@ -29,7 +29,7 @@ const std::string& string_of(const Value& value, const char* key) {
   return value.text();
 }
 
-bool flag(const text::Dict& line, std::string_view key) {
+bool flag_or_false(const text::Dict& line, std::string_view key) {
   const Value* value = line.find(key);
   if (value == nullptr) return false;
   if (!value->is_bool()) fail(std::string(key) + ": wanted true or false");
@@ -69,7 +69,7 @@ class Lines {
       : texts_(texts_of(path)),
         tokenizer_(has_gguf(path) ? text::Tokenizer::load(texts_) : text::Tokenizer::load(path)) {}
 
-  std::string answer(const text::Dict& line) {
+  std::string convert_line(const text::Dict& line) {
     int num_kinds = 0;
     const char* kind = nullptr;
     for (const char* key : {"text", "bytes", "ids", "messages"}) {
@@ -82,13 +82,13 @@ class Lines {
     switch (kind[0]) {
       case 't':
         expect_keys(line, {"text", "add_special"});
-        return encode(string_of(given, "text"), flag(line, "add_special"));
+        return encode(string_of(given, "text"), flag_or_false(line, "add_special"));
       case 'b':
         expect_keys(line, {"bytes", "add_special"});
-        return encode(decode_base64(string_of(given, "bytes")), flag(line, "add_special"));
+        return encode(decode_base64(string_of(given, "bytes")), flag_or_false(line, "add_special"));
       case 'i':
         expect_keys(line, {"ids", "skip_special"});
-        return decode(given, flag(line, "skip_special"));
+        return decode(given, flag_or_false(line, "skip_special"));
       default:
         expect_keys(line, {"messages", "tools", "add_generation_prompt", "vars", "now"});
         return render(line);
@@ -134,7 +134,7 @@ class Lines {
     if (const Value* tools = given("tools")) request.tools = json_of(*tools);
     if (const Value* vars = given("vars")) request.vars = json_of(*vars);
     if (const Value* now = given("now")) request.now = string_of(*now, "now");
-    request.add_generation_prompt = flag(line, "add_generation_prompt");
+    request.add_generation_prompt = flag_or_false(line, "add_generation_prompt");
     return "{\"text\":" + json_of(chat_template().render(request)) + "}";
   }
 
@@ -175,7 +175,7 @@ int run_tokenize(const TokenizeOptions& options) {
       const std::string_view line = std::string_view(input).substr(pos, end - pos);
       const Value value = Value::from_json(line, "the line");
       if (!value.is_dict()) fail("wanted a JSON object");
-      output += lines.answer(value.as_dict());
+      output += lines.convert_line(value.as_dict());
     } catch (const Error& error) {
       throw Error(error.code,
                   options.in + ": line " + std::to_string(number) + ": " + error.what());

@@ -24,7 +24,7 @@ TensorView Arena::take(DType dtype, const Shape& shape) {
 
 Scratch::~Scratch() = default;
 
-void Scratch::count(int64_t size, ScratchTag tag) {
+void Scratch::record_take(int64_t size, ScratchTag tag) {
   size_t t = 0;
   while (t < num_tags_ && live_[t].tag != tag) ++t;
   if (t == num_tags_) {
@@ -46,7 +46,7 @@ void* Scratch::take(int64_t bytes, ScratchTag tag) {
   if (allocator_ == nullptr) {
     const uintptr_t nowhere = uintptr_t{1} << (44 + static_cast<int>(counted_));
     void* data = reinterpret_cast<void*>(nowhere + static_cast<uintptr_t>(total_));
-    count(size, tag);
+    record_take(size, tag);
     return data;
   }
   while (current_ < num_blocks_ &&
@@ -66,7 +66,7 @@ void* Scratch::take(int64_t bytes, ScratchTag tag) {
   Block& block = blocks_[current_];
   void* data = static_cast<char*>(block.memory.data()) + block.used;
   block.used += size;
-  count(size, tag);
+  record_take(size, tag);
   return data;
 }
 

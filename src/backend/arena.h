@@ -116,7 +116,7 @@ class Scratch {
 
  private:
   explicit Scratch(Counted what) : counted_(what) {}
-  void count(int64_t size, ScratchTag tag);
+  void record_take(int64_t size, ScratchTag tag);
 
   struct Block {
     Memory memory;

@@ -50,7 +50,7 @@ class SparseAllocator : public Allocator {
 };
 
 // Zero from now on: whole pages go back to the system.
-void give_back(char* data, int64_t bytes) {
+void zero_and_release(char* data, int64_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
   const uintptr_t end = begin + static_cast<uintptr_t>(bytes);
   const uintptr_t first = std::min(end, (begin + kPage - 1) / kPage * kPage);
@@ -136,10 +136,10 @@ void DividedMemory::for_each_run(size_t unit, const BytePart& bytes, Body body) 
 void DividedMemory::drop(size_t unit) {
   const BytePart own = part(unit, share_.rank);
   for (const BytePart& others : {BytePart{0, own.first}, BytePart{own.end, unit_bytes_[unit]}})
-    for_each_run(unit, others, give_back);
+    for_each_run(unit, others, zero_and_release);
 }
 
-void DividedMemory::settle() {
+void DividedMemory::wait_until_idle() {
   const MutexLock lock(mutex_);
   while ((busy_ || !requests_.empty()) && !failure_) changed_.wait(mutex_);
   if (failure_) std::rethrow_exception(failure_);
@@ -172,11 +172,11 @@ void DividedMemory::connect(Comm& ranks, int64_t first_tag) {
   });
   answering_ = std::jthread([this] {
     name_thread("weights for others");
-    answer();
+    answer_questions();
   });
 }
 
-void DividedMemory::add(const Request& request) {
+void DividedMemory::enqueue(const Request& request) {
   const MutexLock lock(mutex_);
   Place& place = places_[request.unit];
   if ((place == Place::kGone) != request.fetches) return;
@@ -187,7 +187,7 @@ void DividedMemory::add(const Request& request) {
 
 void DividedMemory::fetch(size_t unit) {
   CHECK(is_connected(), unit);
-  add({.unit = unit, .fetches = true});
+  enqueue({.unit = unit, .fetches = true});
 }
 
 void DividedMemory::let_go(size_t unit) {
@@ -195,7 +195,7 @@ void DividedMemory::let_go(size_t unit) {
   {
     const HostAccess access(of_work_);
   }
-  add({.unit = unit, .fetches = false});
+  enqueue({.unit = unit, .fetches = false});
 }
 
 void DividedMemory::wait_for(size_t unit) {
@@ -205,7 +205,7 @@ void DividedMemory::wait_for(size_t unit) {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void DividedMemory::ask(size_t unit, const Piece& piece) {
+void DividedMemory::ask_for_piece(size_t unit, const Piece& piece) {
   const Question question = {
       .rank = share_.rank, .unit = static_cast<int32_t>(unit), .piece = piece.number};
   asked_ += kQuestionBytes;
@@ -213,7 +213,7 @@ void DividedMemory::ask(size_t unit, const Piece& piece) {
 }
 
 // Of all owners in turn, so that all links are in use.
-void DividedMemory::gather(size_t unit) {
+void DividedMemory::fetch_pieces(size_t unit) {
   const TraceSpan span("gather weights", "unit", static_cast<int64_t>(unit));
   pieces_.clear();
   bool any = true;
@@ -228,7 +228,8 @@ void DividedMemory::gather(size_t unit) {
   const size_t ahead = kAhead * static_cast<size_t>(share_.num_ranks - 1);
   size_t asked = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    for (; asked < std::min(pieces_.size(), i + ahead); ++asked) ask(unit, pieces_[asked]);
+    for (; asked < std::min(pieces_.size(), i + ahead); ++asked)
+      ask_for_piece(unit, pieces_[asked]);
     for_each_run(unit, bytes_of(unit, pieces_[i]), [&](char* data, int64_t bytes) {
       ranks_->receive_bytes(pieces_[i].owner, first_tag_ + kPieceTag, data, bytes);
     });
@@ -259,7 +260,7 @@ void DividedMemory::run_requests() {
       continue;
     }
     try {
-      gather(request.unit);
+      fetch_pieces(request.unit);
     } catch (...) {
       return note_failure();
     }
@@ -271,7 +272,14 @@ void DividedMemory::run_requests() {
   }
 }
 
-void DividedMemory::answer() {
+void DividedMemory::send_piece(int to, size_t unit, const Piece& piece) {
+  for_each_run(unit, bytes_of(unit, piece), [&](char* data, int64_t bytes) {
+    answered_ += bytes;
+    ranks_->send_bytes(to, first_tag_ + kPieceTag, data, bytes);
+  });
+}
+
+void DividedMemory::answer_questions() {
   try {
     for (int asking = share_.num_ranks - 1; asking > 0;) {
       Question question;
@@ -283,11 +291,7 @@ void DividedMemory::answer() {
       }
       const auto unit = static_cast<size_t>(question.unit);
       CHECK(unit < units_.size(), question.rank, question.unit);
-      for_each_run(unit, bytes_of(unit, {share_.rank, question.piece}),
-                   [&](char* data, int64_t bytes) {
-                     answered_ += bytes;
-                     ranks_->send_bytes(question.rank, first_tag_ + kPieceTag, data, bytes);
-                   });
+      send_piece(question.rank, unit, {share_.rank, question.piece});
     }
   } catch (...) {  // another rank has failed, or there is no memory to send from
     note_failure();

@@ -64,7 +64,7 @@ class DividedMemory {
   void trim(size_t unit);
   void trim();
   // Waits for what was asked for, after which nothing moves here.
-  void settle();
+  void wait_until_idle();
   // From here on units are only read, but where trim() says. Collective. Borrows the ranks' own
   // Comm; messages have tags from `first_tag` on, two of them.
   void connect(Comm& ranks, int64_t first_tag);
@@ -97,12 +97,13 @@ class DividedMemory {
   [[nodiscard]] BytePart part(size_t unit, int rank) const;
   // Bytes of a unit.
   [[nodiscard]] BytePart bytes_of(size_t unit, const Piece& piece) const;
-  void add(const Request& request);
+  void enqueue(const Request& request);
   void drop(size_t unit);
-  void ask(size_t unit, const Piece& piece);
-  void gather(size_t unit);
+  void ask_for_piece(size_t unit, const Piece& piece);
+  void fetch_pieces(size_t unit);
   void run_requests();
-  void answer();
+  void send_piece(int to, size_t unit, const Piece& piece);
+  void answer_questions();
   void note_failure();
 
   const std::vector<std::vector<PageRange>> units_;

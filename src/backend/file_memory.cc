@@ -37,12 +37,12 @@ std::pair<void*, size_t> whole_pages(const PageRange& range) {
 }  // namespace
 
 FileAllocator::FileAllocator(std::string dir) : dir_(std::move(dir)) {
-  const std::string text = fault(dir_);
+  const std::string text = folder_fault(dir_);
   if (text.empty()) return;
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--offload {}: {}", dir_, text));
 }
 
-std::string FileAllocator::fault(const std::string& dir) {
+std::string FileAllocator::folder_fault(const std::string& dir) {
   struct statfs system{};
   if (::statfs(dir.c_str(), &system) != 0 || ::access(dir.c_str(), W_OK | X_OK) != 0) {
     return std::strerror(errno);
@@ -98,7 +98,7 @@ PageMover::PageMover(const std::string& name, FileAllocator& files) : files_(fil
   taken_.reserve(kUsualRequests);
   thread_ = std::jthread([this, name] {
     name_thread(name);
-    run();
+    run_requests();
   });
 }
 
@@ -110,7 +110,7 @@ PageMover::~PageMover() {
   changed_.notify_all();
 }
 
-void PageMover::add(std::span<const PageRange> ranges, Move move) {
+void PageMover::enqueue(std::span<const PageRange> ranges, Move move) {
   {
     const MutexLock lock(mutex_);
     for (const PageRange& range : ranges) requests_.push_back({range, move});
@@ -123,7 +123,7 @@ void PageMover::wait() {
   while (busy_ || !requests_.empty()) changed_.wait(mutex_);
 }
 
-void PageMover::run() {
+void PageMover::run_requests() {
   while (true) {
     {
       const MutexLock lock(mutex_);
@@ -135,11 +135,11 @@ void PageMover::run() {
       std::swap(taken_, requests_);
       busy_ = true;
     }
-    for (const Request& request : taken_) run(request);
+    for (const Request& request : taken_) move_pages(request);
   }
 }
 
-void PageMover::run(const Request& request) {
+void PageMover::move_pages(const Request& request) {
   const auto [data, bytes] = whole_pages(request.range);
   if (bytes == 0) return;
   const std::string_view what = request.move == Move::kRead    ? "read ahead"

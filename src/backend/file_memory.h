@@ -25,7 +25,7 @@ class FileAllocator : public Allocator {
   // `dir` is where the files are. Error{kInvalidArgument} where it has a fault.
   explicit FileAllocator(std::string dir);
   // Why a folder is none that can be written to, or one whose files are held in memory; else empty.
-  static std::string fault(const std::string& dir);
+  static std::string folder_fault(const std::string& dir);
   // What is left on the disk of a folder; 0 where nobody knows.
   static int64_t free_bytes(const std::string& dir);
   [[nodiscard]] const std::string& folder() const { return dir_; }
@@ -54,12 +54,12 @@ class PageMover final : public PageQueue {
   PageMover(const std::string& name, FileAllocator& files);
   ~PageMover() override;
 
-  void write_behind(std::span<const PageRange> ranges) override { add(ranges, Move::kWrite); }
+  void write_behind(std::span<const PageRange> ranges) override { enqueue(ranges, Move::kWrite); }
   // Takes it out of the process's memory; the system keeps it as long as it has space.
-  void let_go(std::span<const PageRange> ranges) override { add(ranges, Move::kLetGo); }
+  void let_go(std::span<const PageRange> ranges) override { enqueue(ranges, Move::kLetGo); }
   void may_leave(std::span<const PageRange> ranges) override { let_go(ranges); }
   // Reads what is not in memory.
-  void read_ahead(std::span<const PageRange> ranges) override { add(ranges, Move::kRead); }
+  void read_ahead(std::span<const PageRange> ranges) override { enqueue(ranges, Move::kRead); }
   void wait() override;
 
  private:
@@ -68,9 +68,9 @@ class PageMover final : public PageQueue {
     PageRange range;
     Move move = Move::kRead;
   };
-  void add(std::span<const PageRange> ranges, Move move);
-  void run(const Request& request);
-  void run();
+  void enqueue(std::span<const PageRange> ranges, Move move);
+  void move_pages(const Request& request);
+  void run_requests();
 
   FileAllocator& files_;
   Mutex mutex_;

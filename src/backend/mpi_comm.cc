@@ -100,7 +100,7 @@ const MpiTable& load_table(const std::string& plugin) {
 class MpiRanks::Link : public Comm {
  public:
   Link(const MpiTable& table, const MpiOptions& options)
-      : table_(table), options_(options), thread_([this] { run_thread(); }) {
+      : table_(table), options_(options), thread_([this] { run_progress_thread(); }) {
     const MutexLock lock(mutex_);
     while (!started_) changed_.wait(mutex_);
     if (!start_fault_.empty()) throw Error(ErrorCode::kIo, "MPI does not start: " + start_fault_);
@@ -130,7 +130,7 @@ class MpiRanks::Link : public Comm {
 
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
-    Operation& operation = take(bytes);
+    Operation& operation = claim_send(bytes);
     if (!fits(operation, bytes)) {
       std::vector<std::byte>().swap(operation.own);  // the old one first, and to the byte
       operation.own.reserve(static_cast<size_t>(bytes));
@@ -140,7 +140,7 @@ class MpiRanks::Link : public Comm {
     operation.tag = mpi_tag(tag);
     const MutexLock lock(mutex_);
     begin(operation);
-    look_at_active();
+    retire_finished();
     // What is still on its way is this thread's to move, or of the one that computes nothing.
     if (operation.busy) rested_.notify_all();
   }
@@ -175,13 +175,13 @@ class MpiRanks::Link : public Comm {
     fault_ = {code, what};
     std::string text(1, static_cast<char>(code));
     text += what.substr(0, kLongestMessage);
-    tell_all(kFault, text);
+    send_control_to_all(kFault, text);
   }
 
   // That this rank's body has ended, and all others' too.
   std::optional<RankFault> end_together() {
     const MutexLock lock(mutex_);
-    tell_all(kEnded, "");
+    send_control_to_all(kEnded, "");
     double end = 0.0;
     const double since = begin_to_wait();
     while (!all_of([](const Peer& peer) { return peer.ended || peer.dead; })) {
@@ -224,7 +224,7 @@ class MpiRanks::Link : public Comm {
   // A send's, to be used again: the smallest whose buffer fits, or the one with the largest, which
   // gets another; a new one where all are busy, so that what rests is no more than what was on its
   // way at once.
-  Operation& take(int64_t bytes) {
+  Operation& claim_send(int64_t bytes) {
     const MutexLock lock(mutex_);
     Operations& operations = bytes > kShortMessage ? long_sends_ : short_sends_;
     const auto is_better = [bytes](const Operation& one, const Operation& other) {
@@ -251,7 +251,7 @@ class MpiRanks::Link : public Comm {
     last_moved_ = now_seconds();
   }
 
-  void tell(int to, Control what, const std::string& text) REQUIRES(mutex_) {
+  void send_control(int to, Control what, const std::string& text) REQUIRES(mutex_) {
     const auto* first = reinterpret_cast<const std::byte*>(text.data());
     Operation& operation = *controls_.emplace_back(std::make_unique<Operation>());
     operation.channel = kControl;
@@ -261,9 +261,9 @@ class MpiRanks::Link : public Comm {
     operation.busy = true;
     begin(operation);
   }
-  void tell_all(Control what, const std::string& text) REQUIRES(mutex_) {
+  void send_control_to_all(Control what, const std::string& text) REQUIRES(mutex_) {
     for (int to = 0; to < size_; ++to) {
-      if (to != rank_ && !peers_[static_cast<size_t>(to)].dead) tell(to, what, text);
+      if (to != rank_ && !peers_[static_cast<size_t>(to)].dead) send_control(to, what, text);
     }
   }
 
@@ -277,7 +277,7 @@ class MpiRanks::Link : public Comm {
   }
 
   void leave() REQUIRES(mutex_) {
-    if (rank_ == 0) return tell_all(kLeaving, "");
+    if (rank_ == 0) return send_control_to_all(kLeaving, "");
     const double since = begin_to_wait(), end = since + options_.silence;
     while (!peers_[0].leaving && !peers_[0].dead && now_seconds() < end) drive(since);
     end_to_wait();
@@ -293,7 +293,7 @@ class MpiRanks::Link : public Comm {
     if (num_drivers_ == 0 && !active_.empty()) rested_.notify_all();
   }
   void drive(double since) REQUIRES(mutex_) {
-    if (turn()) return;
+    if (make_progress()) return;
     const double now = now_seconds(), waited = now - since;
     if (waited > kEager) changed_.wait_until(mutex_, now + rest_after(waited));
   }
@@ -302,7 +302,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // The thread that computes nothing.
-  void run_thread() {
+  void run_progress_thread() {
     name_thread("mpi");
     const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
     if (fault == nullptr) highest_tag_ = table_.highest_tag();
@@ -311,7 +311,7 @@ class MpiRanks::Link : public Comm {
       if (fault != nullptr) start_fault_ = fault;
       const double now = now_seconds();
       peers_.assign(static_cast<size_t>(size_), Peer{.last_heard = now});
-      if (fault == nullptr) tell_all(kHello, hello());
+      if (fault == nullptr) send_control_to_all(kHello, hello());
       started_ = true;
       changed_.notify_all();
     }
@@ -320,8 +320,8 @@ class MpiRanks::Link : public Comm {
     {
       const MutexLock lock(mutex_);
       last_turn_ = now_seconds();
-      while (!is_over()) {
-        if (!turn()) rested_.wait_until(mutex_, now_seconds() + rest());
+      while (!try_to_leave()) {
+        if (!make_progress()) rested_.wait_until(mutex_, now_seconds() + rest());
       }
       any_dead = !all_of([](const Peer& peer) { return !peer.dead; });
     }
@@ -335,7 +335,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // What nobody has received is dropped.
-  bool is_over() REQUIRES(mutex_) {
+  bool try_to_leave() REQUIRES(mutex_) {
     if (!leaves_) return false;
     const bool tells = std::any_of(active_.begin(), active_.end(), [](const Operation* operation) {
       return operation->channel == kControl && operation->tag != kAlive;
@@ -345,47 +345,47 @@ class MpiRanks::Link : public Comm {
   }
 
   // Whether anything came of it. Who waits hears of what the other thread saw.
-  bool turn() REQUIRES(mutex_) {
-    bool moved = look_at_active();
-    moved = hear() || moved;
-    beat();
+  bool make_progress() REQUIRES(mutex_) {
+    bool moved = retire_finished();
+    moved = receive_controls() || moved;
+    check_liveness();
     if (!moved) return false;
     last_moved_ = now_seconds();
     changed_.notify_all();
     return true;
   }
 
-  bool look_at_active() REQUIRES(mutex_) {
-    const auto is_over = [&](Operation* operation) {
+  bool retire_finished() REQUIRES(mutex_) {
+    const auto retire_if_finished = [&](Operation* operation) {
       const char* fault = nullptr;
-      if (!table_.ended(operation->handle, &fault)) return false;
+      if (!table_.finish_if_done(operation->handle, &fault)) return false;
       if (fault != nullptr) operation->fault = fault;
       operation->busy = false;
       return true;
     };
     // In order: those of one sender and tag.
-    if (std::erase_if(active_, is_over) == 0) return false;
+    if (std::erase_if(active_, retire_if_finished) == 0) return false;
     std::erase_if(controls_, [](const auto& operation) { return !operation->busy; });
     return true;
   }
 
-  bool hear() REQUIRES(mutex_) {
+  bool receive_controls() REQUIRES(mutex_) {
     int from = 0, tag = 0;
     int64_t bytes = 0;
     bool any = false;
-    while (table_.waiting(kControl, &from, &tag, &bytes)) {
+    while (table_.probe(kControl, &from, &tag, &bytes)) {
       any = true;
       std::string text(static_cast<size_t>(bytes), '\0');
       void* handle = table_.receive(kControl, from, tag, text.data(), bytes);
       const char* fault = nullptr;
-      while (!table_.ended(handle, &fault)) {  // it has come: small ones are sent whole
+      while (!table_.finish_if_done(handle, &fault)) {  // it has come: small ones are sent whole
       }
-      note(from, tag, text);
+      handle_control(from, tag, text);
     }
     return any;
   }
 
-  void note(int from, int tag, const std::string& text) REQUIRES(mutex_) {
+  void handle_control(int from, int tag, const std::string& text) REQUIRES(mutex_) {
     Peer& peer = peers_[static_cast<size_t>(from)];
     peer.last_heard = now_seconds();
     if (tag == kHello) {
@@ -399,7 +399,7 @@ class MpiRanks::Link : public Comm {
               fmt::format("rank {} ({}): {}", from, peer.host, text.substr(1))};
   }
 
-  void beat() REQUIRES(mutex_) {
+  void check_liveness() REQUIRES(mutex_) {
     const double now = now_seconds();
     if (now - last_turn_ > kStopped) {  // not they
       for (Peer& peer : peers_) peer.last_heard = now;
@@ -407,7 +407,7 @@ class MpiRanks::Link : public Comm {
     last_turn_ = now;
     if (now - last_beat_ >= kBeat) {
       last_beat_ = now;
-      tell_all(kAlive, "");
+      send_control_to_all(kAlive, "");
     }
     for (int other = 0; other < size_; ++other) {
       Peer& peer = peers_[static_cast<size_t>(other)];

@@ -23,11 +23,11 @@ struct MpiTable {
   void* (*send)(int channel, int to, int tag, const void* data, int64_t bytes);
   void* (*receive)(int channel, int from, int tag, void* data, int64_t bytes);
   // Makes progress. Once true the operation is gone; `fault` is then null, or what went wrong.
-  bool (*ended)(void* operation, const char** fault);
+  bool (*finish_if_done)(void* operation, const char** fault);
   // Of a receive, which ends then; as what was received where that came first.
   void (*cancel)(void* operation);
   // Whether a message waits on the channel, from any rank.
-  bool (*waiting)(int channel, int* from, int* tag, int64_t* bytes);
+  bool (*probe)(int channel, int* from, int* tag, int64_t* bytes);
   // Ends all ranks at once.
   void (*abort)(int code);
   void (*end)();

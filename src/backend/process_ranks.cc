@@ -62,7 +62,7 @@ class ThreadOfProcess : public Comm {
   const int thread_, rank_;
 };
 
-void tell(Comm& processes, const std::exception_ptr& failure) {
+void report_failure(Comm& processes, const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
@@ -85,7 +85,7 @@ void run_ranks(Comm& processes, const ProcessRanks& ranks, FunctionRef<void(Comm
         name_thread("rank " + std::to_string(comm.rank()));
         body(comm);
       },
-      [&](const std::exception_ptr& failure) { tell(processes, failure); });
+      [&](const std::exception_ptr& failure) { report_failure(processes, failure); });
 }
 
 }  // namespace strata

@@ -49,13 +49,13 @@ struct RankThreads::State {
         if (of.in_break) return false;
         return rank == 0 ? asked_breaks->is_due() : meeting.load(std::memory_order_acquire);
       };
-      of.take = [this, rank] { rank == 0 ? lead_break() : attend(rank); };
+      of.take = [this, rank] { rank == 0 ? lead_break() : join_break(rank); };
       of.breaks = std::make_unique<Interruption>(Interruption{of.is_due, of.take});
       for (const Level level : {kWork, kBreak})
         of.comms[level] = std::make_unique<ThreadComm>(exchanges[level], rank, num_ranks);
     }
     for (int rank = 1; rank < num_ranks; ++rank)
-      threads.emplace_back([this, rank] { follow(rank); });
+      threads.emplace_back([this, rank] { follow_rank_0(rank); });
   }
   ~State() {
     {
@@ -69,7 +69,7 @@ struct RankThreads::State {
   [[nodiscard]] Rank& at(int rank) { return ranks[static_cast<size_t>(rank)]; }
   [[nodiscard]] int num_others() const { return static_cast<int>(ranks.size()) - 1; }
 
-  void run_part(Level messages, int rank, FunctionRef<void(int rank)> body) {
+  void run_on_rank(Level messages, int rank, FunctionRef<void(int rank)> body) {
     try {
       body(rank);
     } catch (...) {
@@ -78,7 +78,7 @@ struct RankThreads::State {
   }
 
   // Rank 0's.
-  void run(Level messages, FunctionRef<void(int rank)> body) {
+  void lead_job(Level messages, FunctionRef<void(int rank)> body) {
     const Level level = at(0).in_break ? kBreak : kWork;
     CHECK(level <= messages && !is_running[level], level, messages);  // one at a time
     is_running[level] = true;
@@ -90,25 +90,25 @@ struct RankThreads::State {
                      .left = num_others()};
     }
     asked.notify_all();
-    run_part(messages, 0, body);
+    run_on_rank(messages, 0, body);
     {
       const MutexLock lock(mutex);
       while (jobs[level].left > 0) answered.wait(mutex);
     }
     is_running[level] = false;
-    if (const std::exception_ptr failure = exchanges[messages].settle())
+    if (const std::exception_ptr failure = exchanges[messages].clear_failure())
       std::rethrow_exception(failure);
   }
 
   // Others': the job that is there, if it is a new one. Whether it was.
-  bool run_asked(Level level, int rank) {
+  bool run_job_if_new(Level level, int rank) {
     Job job;
     {
       const MutexLock lock(mutex);
       job = jobs[level];
       if (std::exchange(at(rank).seen[level], job.number) == job.number) return false;
     }
-    run_part(job.messages, rank, *job.body);
+    run_on_rank(job.messages, rank, *job.body);
     const MutexLock lock(mutex);
     if (--jobs[level].left == 0) answered.notify_all();
     return true;
@@ -141,7 +141,7 @@ struct RankThreads::State {
   }
 
   // Until the break ends: what it asks for.
-  void attend(int rank) {
+  void join_break(int rank) {
     uint64_t number = 0;
     {
       const MutexLock lock(mutex);
@@ -151,7 +151,7 @@ struct RankThreads::State {
       if (++num_there == num_others()) answered.notify_all();
     }
     while (true) {
-      if (run_asked(kBreak, rank)) continue;
+      if (run_job_if_new(kBreak, rank)) continue;
       const MutexLock lock(mutex);
       if (!meeting || num_meetings != number) {
         at(rank).in_break = false;
@@ -161,11 +161,11 @@ struct RankThreads::State {
     }
   }
 
-  void follow(int rank) {
+  void follow_rank_0(int rank) {
     name_thread("rank " + std::to_string(rank));
     while (true) {
-      if (meeting) attend(rank);
-      if (run_asked(kWork, rank)) continue;
+      if (meeting) join_break(rank);
+      if (run_job_if_new(kWork, rank)) continue;
       const MutexLock lock(mutex);
       if (stopping) return;
       if (!meeting && at(rank).seen[kWork] == jobs[kWork].number) asked.wait(mutex);
@@ -204,9 +204,9 @@ void RankThreads::run(FunctionRef<void(int rank)> body, const Interruption* brea
   const std::shared_ptr<void> ends(nullptr, [&](void*) { state.asked_breaks = nullptr; });
   for (State::Rank& rank : state.ranks)
     rank.comms[kWork]->set_breaks(breaks == nullptr ? nullptr : rank.breaks.get());
-  state.run(kWork, body);
+  state.lead_job(kWork, body);
 }
 
-void RankThreads::run_breaking(FunctionRef<void(int rank)> body) { state_->run(kBreak, body); }
+void RankThreads::run_breaking(FunctionRef<void(int rank)> body) { state_->lead_job(kBreak, body); }
 
 }  // namespace strata

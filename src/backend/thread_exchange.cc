@@ -47,7 +47,7 @@ void Exchange::send(int from, int to, int64_t tag, const void* data, int64_t byt
   arrived_.notify_all();
 }
 
-Exchange::Channel* Exchange::find_message(int from, int to, int64_t tag) {
+Exchange::Channel* Exchange::channel_with_message(int from, int to, int64_t tag) {
   if (from != Comm::kAnyRank) {
     Channel& channel = channels_[{from, to, tag}];
     return channel.empty() ? nullptr : &channel;
@@ -59,11 +59,11 @@ Exchange::Channel* Exchange::find_message(int from, int to, int64_t tag) {
 }
 
 // False: a break is due.
-bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
-                           const Interruption* breaks) {
+bool Exchange::receive_unless_break(int from, int to, int64_t tag, void* data, int64_t bytes,
+                                    const Interruption* breaks) {
   const MutexLock lock(mutex_);
   Channel* channel = nullptr;
-  while ((channel = find_message(from, to, tag)) == nullptr) {
+  while ((channel = channel_with_message(from, to, tag)) == nullptr) {
     if (failure_) throw Error(ErrorCode::kIo, "another rank has failed");
     if (breaks == nullptr) {
       arrived_.wait(mutex_);
@@ -79,7 +79,7 @@ bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t by
 
 void Exchange::receive(int from, int to, int64_t tag, void* data, int64_t bytes,
                        const Interruption* breaks) {
-  while (!try_receive(from, to, tag, data, bytes, breaks)) breaks->run();
+  while (!receive_unless_break(from, to, tag, data, bytes, breaks)) breaks->run();
 }
 
 void Exchange::wake() {
@@ -100,7 +100,7 @@ std::exception_ptr Exchange::failure() {
   return failure_;
 }
 
-std::exception_ptr Exchange::settle() {
+std::exception_ptr Exchange::clear_failure() {
   const MutexLock lock(mutex_);
   if (failure_) {
     for (auto& [key, channel] : channels_) channel.clear();

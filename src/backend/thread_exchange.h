@@ -31,7 +31,7 @@ class Exchange {
   [[nodiscard]] std::exception_ptr failure();
   // Nothing is on its way any more, and nobody has failed; who had, or null. While no rank sends or
   // receives.
-  std::exception_ptr settle();
+  std::exception_ptr clear_failure();
 
  private:
   // Messages of one sender, receiver and tag: a ring of buffers.
@@ -48,9 +48,9 @@ class Exchange {
     size_t first_ = 0, count_ = 0;
   };
   // From that rank, or any; null where there is no message.
-  Channel* find_message(int from, int to, int64_t tag) REQUIRES(mutex_);
-  [[nodiscard]] bool try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
-                                 const Interruption* breaks);
+  Channel* channel_with_message(int from, int to, int64_t tag) REQUIRES(mutex_);
+  [[nodiscard]] bool receive_unless_break(int from, int to, int64_t tag, void* data, int64_t bytes,
+                                          const Interruption* breaks);
 
   Mutex mutex_;
   CondVar arrived_;

@@ -19,7 +19,7 @@ std::atomic<int> cores_before = 0;  // 0: never bound
 
 // Calls body with each number of a list as the kernel writes it: "0-3,8".
 template <typename Body>
-void for_each_in(std::string_view list, Body body) {
+void for_each_listed_number(std::string_view list, Body body) {
   while (!list.empty()) {
     const std::string_view range = list.substr(0, list.find(','));
     list.remove_prefix(std::min(list.size(), range.size() + 1));
@@ -43,9 +43,9 @@ void for_each_core_of_nodes(Body body) {
     std::getline(file, line);
     return line;
   };
-  for_each_in(line_of(fmt::format("{}online", kNodes)), [&](int node) {
-    for_each_in(line_of(fmt::format("{}node{}/cpulist", kNodes, node)),
-                [&](int core) { body(node, core); });
+  for_each_listed_number(line_of(fmt::format("{}online", kNodes)), [&](int node) {
+    for_each_listed_number(line_of(fmt::format("{}node{}/cpulist", kNodes, node)),
+                           [&](int core) { body(node, core); });
   });
 }
 
@@ -54,7 +54,7 @@ void for_each_core_of_nodes(Body body) {
 using CoreSet = std::array<cpu_set_t, 64>;
 
 // Those that this thread may use, in order; none where the system does not say.
-std::vector<int> usable_numbers() {
+std::vector<int> usable_core_numbers() {
   CoreSet set = {};
   std::vector<int> cores;
   if (sched_getaffinity(0, sizeof(set), set.data()) != 0) return cores;
@@ -73,7 +73,7 @@ int shared_cores() {
 }
 
 std::vector<int> cores_by_node() {
-  std::vector<int> left = usable_numbers(), cores;
+  std::vector<int> left = usable_core_numbers(), cores;
   for_each_core_of_nodes([&](int, int core) {
     const auto found = std::find(left.begin(), left.end(), core);
     if (found == left.end()) return;
@@ -96,10 +96,10 @@ bool bind_to_cores(std::span<const int> cores) {
   return true;
 }
 
-int usable_cores() { return std::max(1, static_cast<int>(usable_numbers().size())); }
+int usable_cores() { return std::max(1, static_cast<int>(usable_core_numbers().size())); }
 
 std::string usable_node_list() {
-  const std::vector<int> cores = usable_numbers();
+  const std::vector<int> cores = usable_core_numbers();
   std::string list;
   int last = -1;
   for_each_core_of_nodes([&](int node, int core) {
@@ -110,6 +110,6 @@ std::string usable_node_list() {
   return list;
 }
 
-std::string usable_core_list() { return fmt::format("{}", fmt::join(usable_numbers(), ",")); }
+std::string usable_core_list() { return fmt::format("{}", fmt::join(usable_core_numbers(), ",")); }
 
 }  // namespace strata

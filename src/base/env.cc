@@ -64,7 +64,7 @@ int env_log_level() {
   throw Error(ErrorCode::kInvalidArgument, "STRATA_LOG: got '" + value + "', want 0, 1, 2, 3 or 4");
 }
 
-std::map<std::string, std::string> env_strata() {
+std::map<std::string, std::string> env_strata_variables() {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);

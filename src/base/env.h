@@ -27,8 +27,8 @@ std::string env_terminal();      // empty when unset
 // Those that are named, the first to be asked first: HF_HUB_CACHE, HF_HOME/hub, and huggingface/hub
 // in XDG_CACHE_HOME and in HOME/.cache. They need not be there.
 std::vector<std::string> env_hub_caches();
-int env_log_level();                              // 1 when unset; an Error when it is not 0..4
-std::map<std::string, std::string> env_strata();  // every STRATA_* variable
+int env_log_level();  // 1 when unset; an Error when it is not 0..4
+std::map<std::string, std::string> env_strata_variables();  // every STRATA_* variable
 // Empty when unset.
 std::string env_notify_socket();
 std::string env_watchdog_pid();

@@ -20,7 +20,7 @@ namespace {
 }
 
 template <typename T>
-T parse(const std::string& name, const std::string& text, const std::string& wanted) {
+T parse_number(const std::string& name, const std::string& text, const std::string& wanted) {
   T value = {};
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
@@ -59,7 +59,7 @@ OptionRow number_row(const std::string& name, const char* unit, Field& field,
                               : fmt::format("{:g}", static_cast<double>(*before)),
           .set =
               [at, name, range](const std::string& text) {
-                const Read value = parse<Read>(name, text, range.wanted);
+                const Read value = parse_number<Read>(name, text, range.wanted);
                 check_range(name, value, range);
                 *at = static_cast<Field>(value);
               },
@@ -171,7 +171,7 @@ OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& f
   return add(number_row(name, "UINT", field, seeds(), help));
 }
 
-void OptionTable::common(std::initializer_list<const char*> names) {
+void OptionTable::mark_common(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const OptionRow& candidate) {
       return candidate.name == name;
@@ -181,7 +181,7 @@ void OptionTable::common(std::initializer_list<const char*> names) {
   }
 }
 
-void OptionTable::keep(std::span<const std::string_view> names) {
+void OptionTable::keep_only(std::span<const std::string_view> names) {
   for (const std::string_view name : names) CHECK(find(name) != nullptr);
   std::erase_if(rows_, [&](const OptionRow& row) {
     return std::find(names.begin(), names.end(), row.name) == names.end();

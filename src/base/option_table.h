@@ -39,7 +39,7 @@ struct OptionRow {
   bool may_be_bare = false;          // with --name or, as the first that nothing names, without
   std::string required_unless = {};  // the row in whose presence this one may be missing
   std::string group = {};            // OptionTable::group()
-  bool is_common = false;            // OptionTable::common(); a table may mark none, then all are
+  bool is_common = false;  // OptionTable::mark_common(); a table may mark none, then all are
   ResultsBy results_by = ResultsBy::kNothing;
   // Throws Error for a text that is no such value; of a list, called for each.
   std::function<void(const std::string& text)> set = {};
@@ -119,10 +119,10 @@ class OptionTable {
   void group(const std::string& heading) { group_ = heading; }
 
   // Marks the rows that --help shows; the others it leaves to --help-all.
-  void common(std::initializer_list<const char*> names);
+  void mark_common(std::initializer_list<const char*> names);
 
   // Takes out all rows but these.
-  void keep(std::span<const std::string_view> names);
+  void keep_only(std::span<const std::string_view> names);
   void require(std::string_view name);
 
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }

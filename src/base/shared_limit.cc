@@ -32,7 +32,7 @@ struct SharedLimitState {
   [[nodiscard]] int64_t beyond_own(int64_t amount) const REQUIRES(mutex) {
     return std::max<int64_t>(0, amount - own_part());
   }
-  [[nodiscard]] int64_t common() const REQUIRES(mutex) {
+  [[nodiscard]] int64_t common_taken() const REQUIRES(mutex) {
     int64_t all = 0;
     for (const auto& [tenant, amount] : used) all += beyond_own(amount);
     return all;
@@ -45,14 +45,14 @@ struct SharedLimitState {
       if (before + more + std::min(spare, own_part() / 2) <= own_part()) return true;
       const int64_t wanted = beyond_own(before + amount) - beyond_own(before);
       // What the division by tenants leaves over is anybody's.
-      return wanted <= 0 || common() + wanted <= limit - own_part() * num_tenants;
+      return wanted <= 0 || common_taken() + wanted <= limit - own_part() * num_tenants;
     }
     if (limit - all < more) return false;
     if (before + more <= own_part()) return true;
     const int64_t free = limit - all - amount;
     return before + amount <= kTimesFree * (free - limit / kKeptForFloors);
   }
-  bool take(const std::string& tenant, int64_t amount, int64_t spare) {
+  bool try_take(const std::string& tenant, int64_t amount, int64_t spare) {
     if (amount == 0) return true;
     const MutexLock lock(mutex);
     const auto found = used.find(tenant);
@@ -76,7 +76,7 @@ struct SharedLimitState {
     num_tenants = std::max<int64_t>(1, count);
   }
 
-  int64_t most() const {
+  int64_t most_of_one_tenant() const {
     const MutexLock lock(mutex);
     if (is_divided()) return limit - own_part() * (num_tenants - 1);
     const int64_t shared = limit - limit / kKeptForFloors;
@@ -100,7 +100,7 @@ SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount, 
 }
 
 bool SharedLimit::take_only(const std::string& tenant, int64_t amount) {
-  return state_->take(tenant, amount, 0);
+  return state_->try_take(tenant, amount, 0);
 }
 
 void SharedLimit::give(const std::string& tenant, int64_t amount) { state_->give(tenant, amount); }
@@ -112,7 +112,7 @@ int64_t SharedLimit::own_part() const {
   return state_->own_part();
 }
 
-int64_t SharedLimit::most() const { return state_->most(); }
+int64_t SharedLimit::most() const { return state_->most_of_one_tenant(); }
 
 int64_t SharedLimit::used() const {
   const MutexLock lock(state_->mutex);
@@ -130,7 +130,7 @@ SharedLimit::Share SharedLimit::Share::take(const std::shared_ptr<SharedLimitSta
                                             int64_t spare) {
   Share share;
   share.tenant_ = tenant;
-  if (!state->take(tenant, amount, spare)) return share;
+  if (!state->try_take(tenant, amount, spare)) return share;
   share.state_ = state;
   share.amount_ = amount;
   return share;
@@ -144,7 +144,7 @@ bool SharedLimit::Share::resize(int64_t amount) {
   if (state_ == nullptr) return false;
   if (amount < amount_) {
     state_->give(tenant_, amount_ - amount);
-  } else if (!state_->take(tenant_, amount - amount_, 0)) {
+  } else if (!state_->try_take(tenant_, amount - amount_, 0)) {
     return false;
   }
   amount_ = amount;
@@ -155,6 +155,6 @@ SharedLimit::Share SharedLimit::Share::another(int64_t amount) const {
   return state_ == nullptr ? Share() : take(state_, tenant_, amount, 0);
 }
 
-int64_t SharedLimit::Share::most() const { return state_->most(); }
+int64_t SharedLimit::Share::most() const { return state_->most_of_one_tenant(); }
 
 }  // namespace strata

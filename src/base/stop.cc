@@ -34,7 +34,7 @@ void on_signal(int signal) {
   errno = saved_errno;
 }
 
-void handle(int signal, struct sigaction& before) {
+void install_handler(int signal, struct sigaction& before) {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -48,11 +48,11 @@ StopSignals::StopSignals(const char* notice, First first, Hangup hangup) {
   CHECK(notice_text.exchange(notice) == nullptr);
   ends_at_first.store(first == First::kEnds);
   asked_by.store(0);
-  handle(SIGINT, before_int_);
-  handle(SIGTERM, before_term_);
+  install_handler(SIGINT, before_int_);
+  install_handler(SIGTERM, before_term_);
   CHECK(::sigaction(SIGHUP, nullptr, &before_hangup_) == 0);
   if (hangup == Hangup::kNoted && before_hangup_.sa_handler != SIG_IGN)
-    handle(SIGHUP, before_hangup_);
+    install_handler(SIGHUP, before_hangup_);
 }
 
 StopSignals::~StopSignals() {

@@ -27,7 +27,7 @@ inline void relax() {
 }
 
 // Waits until value != old: spins, then sleeps on the atomic.
-uint32_t wait_change(const std::atomic<uint32_t>& value, uint32_t old) {
+uint32_t wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
     for (int i = 0; i < kSpinBatch; ++i) {
@@ -75,7 +75,7 @@ struct ThreadPool::State {
     name_thread("worker " + std::to_string(worker));
     uint32_t seen = 0;
     while (true) {
-      seen = wait_change(generation, seen);
+      seen = wait_for_change(generation, seen);
       if (stop.load(std::memory_order_acquire)) return;
       const TraceSpan span("work");  // recorded when nobody waits for the part any more
       run_part(worker);
@@ -134,7 +134,7 @@ void ThreadPool::run_region(int64_t count, FunctionRef<void(int64_t, int64_t, in
   state.generation.notify_all();
   state.run_part(0);
   uint32_t left = state.remaining.load(std::memory_order_acquire);
-  while (left != 0) left = wait_change(state.remaining, left);
+  while (left != 0) left = wait_for_change(state.remaining, left);
 }
 
 void ThreadPool::run_each(int64_t count, FunctionRef<void(int64_t, int)> body) {

@@ -26,7 +26,7 @@ constexpr int64_t kElementsAtOnce = int64_t{8} << 20;
 constexpr int64_t kFp8Columns = 128;   // of one scale of NarrowForm::kFp8
 constexpr int kLargestExponent = 252;  // of e8m0 that keeps every e2m1 finite
 
-std::array<float, 256> make_e4m3() {
+std::array<float, 256> make_e4m3_table() {
   std::array<float, 256> table{};
   for (int bits = 0; bits < 256; ++bits) {
     const int exponent = bits >> 3 & 15;
@@ -45,6 +45,12 @@ std::string sibling(std::string_view tensor, std::string_view suffix) {
 }
 
 int64_t blocks_of(int64_t size, int64_t block) { return size / block + int64_t{size % block != 0}; }
+
+// The row of scales that a row of the weight has.
+int64_t scale_row_of(const BlockFormat& format, int64_t row) {
+  const int64_t rows = format.dims[format.dims.size() - 2];
+  return row / rows * blocks_of(rows, format.block_rows) + row % rows / format.block_rows;
+}
 
 std::vector<int64_t> scale_dims(const BlockFormat& format) {
   std::vector<int64_t> dims = format.dims;
@@ -70,7 +76,7 @@ void read_scales(const SafetensorsFile& file, const TensorInfo& scale, int64_t f
 }  // namespace
 
 float e4m3_to_float(uint8_t bits) {
-  static const std::array<float, 256> kTable = make_e4m3();
+  static const std::array<float, 256> kTable = make_e4m3_table();
   return kTable[bits];
 }
 
@@ -98,8 +104,8 @@ std::optional<BlockFormat> block_format(const TensorInfo& stored) {
   return format;
 }
 
-std::optional<std::array<int64_t, 2>> config_block_size(const std::string& config_text,
-                                                        const std::string& where) {
+std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string& config_text,
+                                                              const std::string& where) {
   JsonReader json(config_text, where);
   std::optional<std::array<int64_t, 2>> block;
   json.begin_object();
@@ -139,7 +145,8 @@ std::vector<std::string> activation_scale_names(std::string_view tensor) {
   return {sibling(tensor, ".input_scale"), sibling(tensor, ".activation_scale")};
 }
 
-std::string fit_scale(const TensorInfo& weight, const TensorInfo& scale, BlockFormat& format) {
+std::string fit_format_to_scale(const TensorInfo& weight, const TensorInfo& scale,
+                                BlockFormat& format) {
   const bool fits = scale.dtype_name == "U8" ? format.elements_per_byte == 1 : is_exponents(scale);
   if (!scale.readable && !fits) {
     return fmt::format("tensor '{}': dtype {}, want F32, F16, BF16 or {}", scale.name,
@@ -168,12 +175,8 @@ std::string fit_scale(const TensorInfo& weight, const TensorInfo& scale, BlockFo
 void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
                  const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale,
                  int64_t first, int64_t count, float* out) {
-  const int64_t cols = format.dims[format.dims.size() - 1];
-  const int64_t rows = format.dims[format.dims.size() - 2];
+  const int64_t cols = format.dims.back();
   const int64_t scale_cols = blocks_of(cols, format.block_cols);
-  const auto scale_row = [&](int64_t row) {
-    return row / rows * blocks_of(rows, format.block_rows) + row % rows / format.block_rows;
-  };
   const int64_t end = first + count;
   std::vector<uint8_t> bytes;
   std::vector<float> factors;
@@ -182,14 +185,15 @@ void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
     const int64_t first_byte = begin / format.elements_per_byte;
     bytes.resize(static_cast<size_t>(last / format.elements_per_byte + 1 - first_byte));
     weights.read_bytes(weight, first_byte, std::as_writable_bytes(std::span(bytes)));
-    const int64_t first_row = scale_row(begin / cols);
-    const int64_t num_rows = scale_row(last / cols) + 1 - first_row;
+    const int64_t first_row = scale_row_of(format, begin / cols);
+    const int64_t num_rows = scale_row_of(format, last / cols) + 1 - first_row;
     factors.resize(static_cast<size_t>(num_rows * scale_cols));
     read_scales(scales, scale, first_row * scale_cols, factors);
     for (int64_t at = begin; at <= last;) {
       const int64_t col = at % cols;
       const int64_t n = std::min(cols - col, last + 1 - at);
-      const float* row_factors = factors.data() + (scale_row(at / cols) - first_row) * scale_cols;
+      const int64_t factors_row = scale_row_of(format, at / cols) - first_row;
+      const float* row_factors = factors.data() + factors_row * scale_cols;
       for (int64_t i = 0; i < n; ++i) {
         const auto byte =
             bytes[static_cast<size_t>((at + i) / format.elements_per_byte - first_byte)];
@@ -203,7 +207,7 @@ void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
   }
 }
 
-NarrowForm scaled_form(const BlockFormat& format, const TensorInfo& scale) {
+NarrowForm scaled_narrow_form(const BlockFormat& format, const TensorInfo& scale) {
   const int64_t cols = format.dims.back();
   if (cols % kNarrowGroup != 0) return NarrowForm::kNone;
   if (format.elements_per_byte == 2) {
@@ -215,7 +219,7 @@ NarrowForm scaled_form(const BlockFormat& format, const TensorInfo& scale) {
 
 namespace {
 
-std::string number_fault(const TensorInfo& weight, int64_t row) {
+std::string narrow_row_fault(const TensorInfo& weight, int64_t row) {
   return fmt::format(
       "tensor '{}': row {} has values that are no numbers in {}, or scales with which weights do "
       "not stay in few bits",
@@ -224,9 +228,9 @@ std::string number_fault(const TensorInfo& weight, int64_t row) {
 
 bool is_nan(uint8_t e4m3) { return (e4m3 & 0x7f) == 0x7f; }
 
-// e8m0 of a power of two, which each of these scales is (scaled_form); -1 of a NaN and of what is
-// not finite times 6.
-int exponent_of(float factor) {
+// e8m0 of a power of two, which each of these scales is (scaled_narrow_form); -1 of a NaN and of
+// what is not finite times 6.
+int e8m0_of(float factor) {
   int exponent = 0;  // of 0.5
   std::frexp(factor, &exponent);
   const int e = exponent - 1 + 127;
@@ -234,7 +238,8 @@ int exponent_of(float factor) {
 }
 
 // A row's super fields: times 256, as its codes are e4m3 / 256.
-bool put_floats(std::span<const float> factors, int64_t block_cols, int64_t cols, std::byte* out) {
+bool put_float_scales(std::span<const float> factors, int64_t block_cols, int64_t cols,
+                      std::byte* out) {
   const int64_t count = blocks_of(cols, kNarrowSuper) * kNarrowSuper / kFp8Columns;
   bool fits = true;
   for (int64_t i = 0; i < count; ++i) {
@@ -246,10 +251,10 @@ bool put_floats(std::span<const float> factors, int64_t block_cols, int64_t cols
   return fits;
 }
 
-bool put_exponents(std::span<const float> factors, std::byte* out) {
+bool put_exponent_scales(std::span<const float> factors, std::byte* out) {
   bool fits = true;
   for (const float factor : factors) {
-    const int e = exponent_of(factor);
+    const int e = e8m0_of(factor);
     fits = fits && e >= 0;
     *out++ = static_cast<std::byte>(e);
   }
@@ -258,12 +263,12 @@ bool put_exponents(std::span<const float> factors, std::byte* out) {
 
 }  // namespace
 
-std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weight,
-                         const BlockFormat& format, const SafetensorsFile& scales,
-                         const TensorInfo& scale, bool codes) {
-  const bool is_fp8 = scaled_form(format, scale) == NarrowForm::kFp8;
+std::string scaled_narrow_fault(const SafetensorsFile& weights, const TensorInfo& weight,
+                                const BlockFormat& format, const SafetensorsFile& scales,
+                                const TensorInfo& scale, bool codes) {
+  const bool is_fp8 = scaled_narrow_form(format, scale) == NarrowForm::kFp8;
   const auto fits = [&](float factor) {
-    return is_fp8 ? fits_narrow_fp8(factor * 256.0f) : exponent_of(factor) >= 0;
+    return is_fp8 ? fits_narrow_fp8(factor * 256.0f) : e8m0_of(factor) >= 0;
   };
   const int64_t cols = format.dims[format.dims.size() - 1];
   const int64_t rows = format.dims[format.dims.size() - 2];
@@ -277,7 +282,7 @@ std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weigh
     const auto bad = std::find_if_not(factors.begin(), factors.end(), fits);
     if (bad == factors.end()) continue;
     const int64_t at = (first + (bad - factors.begin())) / scale_cols;
-    return number_fault(weight, at / scale_rows * rows + at % scale_rows * format.block_rows);
+    return narrow_row_fault(weight, at / scale_rows * rows + at % scale_rows * format.block_rows);
   }
   if (!codes || !is_fp8) return {};
   std::vector<uint8_t> bytes;
@@ -285,7 +290,7 @@ std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weigh
     bytes.resize(static_cast<size_t>(std::min(weight.num_bytes() - first, kElementsAtOnce)));
     weights.read_bytes(weight, first, std::as_writable_bytes(std::span(bytes)));
     const auto bad = std::find_if(bytes.begin(), bytes.end(), is_nan);
-    if (bad != bytes.end()) return number_fault(weight, (first + (bad - bytes.begin())) / cols);
+    if (bad != bytes.end()) return narrow_row_fault(weight, (first + (bad - bytes.begin())) / cols);
   }
   return {};
 }
@@ -293,10 +298,9 @@ std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weigh
 void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
                         const BlockFormat& format, const SafetensorsFile& scales,
                         const TensorInfo& scale, int64_t first_row, int64_t count, std::byte* out) {
-  const int64_t cols = format.dims[format.dims.size() - 1];
-  const int64_t rows = format.dims[format.dims.size() - 2];
+  const int64_t cols = format.dims.back();
   const int64_t stored = cols / format.elements_per_byte;
-  const NarrowForm form = scaled_form(format, scale);
+  const NarrowForm form = scaled_narrow_form(format, scale);
   const int64_t row_bytes = narrow_layout(form).row_bytes(cols);
   std::vector<uint8_t> all(static_cast<size_t>(count * stored));
   weights.read_bytes(weight, first_row * stored, std::as_writable_bytes(std::span(all)));
@@ -305,24 +309,23 @@ void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight
   for (int64_t row = first_row; row < first_row + count; ++row, out += row_bytes) {
     const auto bytes = std::span(all).subspan(static_cast<size_t>((row - first_row) * stored),
                                               static_cast<size_t>(stored));
-    const int64_t scale_row =
-        row / rows * blocks_of(rows, format.block_rows) + row % rows / format.block_rows;
+    const int64_t scale_row = scale_row_of(format, row);
     if (scale_row != known) read_scales(scales, scale, scale_row * std::ssize(factors), factors);
     known = scale_row;
     bool fits = true;
     if (form == NarrowForm::kFp8) {
       for (const uint8_t byte : bytes) fits = fits && !is_nan(byte);
       std::memcpy(out, bytes.data(), bytes.size());
-      fits = put_floats(factors, format.block_cols, cols, out + cols) && fits;
+      fits = put_float_scales(factors, format.block_cols, cols, out + cols) && fits;
     } else {
       for (int64_t i = 0; i < cols; ++i) {
         const uint8_t byte = bytes[static_cast<size_t>(i / 2)];
         out[i] = static_cast<std::byte>(i % 2 == 0 ? byte & 15 : byte >> 4);
       }
-      fits = put_exponents(factors, out + cols);
+      fits = put_exponent_scales(factors, out + cols);
     }
     if (!fits) {
-      throw Error(ErrorCode::kInvalidArgument, number_fault(weight, row) + "; --weights bf16");
+      throw Error(ErrorCode::kInvalidArgument, narrow_row_fault(weight, row) + "; --weights bf16");
     }
   }
 }

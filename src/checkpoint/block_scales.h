@@ -40,8 +40,8 @@ struct BlockFormat {
 std::optional<BlockFormat> block_format(const TensorInfo& stored);
 
 // Rows and columns of a block of FP8, of a config.json that says so.
-std::optional<std::array<int64_t, 2>> config_block_size(const std::string& config_text,
-                                                        const std::string& where);
+std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string& config_text,
+                                                              const std::string& where);
 
 // Under which names the scales of a tensor may be, and those of what it multiplies.
 std::vector<std::string> scale_names(const TensorInfo& weight);
@@ -49,7 +49,8 @@ std::vector<std::string> activation_scale_names(std::string_view tensor);
 
 // What is wrong with `scale` as the scales of `weight`, or nothing: then the format's blocks are
 // those of the scales.
-std::string fit_scale(const TensorInfo& weight, const TensorInfo& scale, BlockFormat& format);
+std::string fit_format_to_scale(const TensorInfo& weight, const TensorInfo& scale,
+                                BlockFormat& format);
 
 // Reads elements [first, first + count) of the weight, in row-major order, times their scales, in
 // f32. The scale has no fault.
@@ -60,10 +61,10 @@ void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
 // The form that such a weight may be kept in, kNone for none; the first scale or, where asked for,
 // code that it does not hold, or nothing; and rows of the weight in it, an Error where there is
 // such a one.
-NarrowForm scaled_form(const BlockFormat& format, const TensorInfo& scale);
-std::string scaled_fault(const SafetensorsFile& weights, const TensorInfo& weight,
-                         const BlockFormat& format, const SafetensorsFile& scales,
-                         const TensorInfo& scale, bool codes);
+NarrowForm scaled_narrow_form(const BlockFormat& format, const TensorInfo& scale);
+std::string scaled_narrow_fault(const SafetensorsFile& weights, const TensorInfo& weight,
+                                const BlockFormat& format, const SafetensorsFile& scales,
+                                const TensorInfo& scale, bool codes);
 void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
                         const BlockFormat& format, const SafetensorsFile& scales,
                         const TensorInfo& scale, int64_t first_row, int64_t count, std::byte* out);

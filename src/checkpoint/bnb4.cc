@@ -26,7 +26,7 @@ constexpr int64_t kElementsAtOnce = int64_t{8} << 20;
   throw Error(ErrorCode::kInvalidArgument, fmt::format("tensor '{}': {}", name, what));
 }
 
-DType parse_type(const std::string& name, const std::string& of) {
+DType parse_dtype(const std::string& name, const std::string& of) {
   if (name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
   if (name == "float32") return DType::kF32;
@@ -42,7 +42,7 @@ bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
     if (key == "blocksize") {
       out.block = json.integer();
     } else if (key == "dtype") {
-      out.dtype = parse_type(json.string(), name);
+      out.dtype = parse_dtype(json.string(), name);
     } else if (key == "shape") {
       std::vector<int64_t> shape;
       json.begin_array();
@@ -107,7 +107,7 @@ void read_absmax(const Bnb4& state, const SafetensorsFile& file, int64_t first,
 }
 
 // The form whose values are those of the map, bit by bit.
-NarrowForm form_of(const Bnb4& state) {
+NarrowForm narrow_form_of(const Bnb4& state) {
   // Of float16 files a value is rounded twice.
   if (state.cols % kNarrowBlock != 0 || state.block % kNarrowBlock != 0 ||
       state.dtype == DType::kF16) {
@@ -128,7 +128,7 @@ std::string scale_fault(const TensorInfo& weight, int64_t row, float scale) {
 
 }  // namespace
 
-std::vector<std::string> bnb4_parts(std::string_view weight) {
+std::vector<std::string> bnb4_part_names(std::string_view weight) {
   std::vector<std::string> names;
   for (const std::string_view suffix :
        {".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"}) {
@@ -139,7 +139,7 @@ std::vector<std::string> bnb4_parts(std::string_view weight) {
   return names;
 }
 
-std::shared_ptr<const Bnb4> read_bnb4(const TensorInfo& weight, const FindStored& find) {
+std::shared_ptr<const Bnb4> read_bnb4_state(const TensorInfo& weight, const FindStored& find) {
   StoredTensorRef state;
   for (const std::string_view suffix : kStates) {
     if (state.info == nullptr) state = find(fmt::format("{}{}", weight.name, suffix));
@@ -171,7 +171,7 @@ std::shared_ptr<const Bnb4> read_bnb4(const TensorInfo& weight, const FindStored
     out->nested_absmax = read_floats(
         find_part(find, name + ".nested_absmax", "F32", ceil_div(blocks, out->nested_block)));
   }
-  out->form = form_of(*out);
+  out->form = narrow_form_of(*out);
   return out;
 }
 
@@ -193,7 +193,8 @@ void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const T
   }
 }
 
-std::string bnb4_fault(const Bnb4& state, const TensorInfo& weight, const SafetensorsFile& absmax) {
+std::string bnb4_narrow_fault(const Bnb4& state, const TensorInfo& weight,
+                              const SafetensorsFile& absmax) {
   const int64_t blocks = ceil_div(state.rows * state.cols, state.block);
   std::vector<float> scales;
   for (int64_t first = 0; first < blocks; first += std::ssize(scales)) {

@@ -49,16 +49,17 @@ struct StoredTensorRef {
 using FindStored = std::function<StoredTensorRef(const std::string& name)>;
 
 // The names of the tensors that belong to a weight, which leave the list of tensors.
-std::vector<std::string> bnb4_parts(std::string_view weight);
+std::vector<std::string> bnb4_part_names(std::string_view weight);
 // Null when the weight has no state of bitsandbytes; an Error where that does not fit together.
-std::shared_ptr<const Bnb4> read_bnb4(const TensorInfo& weight, const FindStored& find);
+std::shared_ptr<const Bnb4> read_bnb4_state(const TensorInfo& weight, const FindStored& find);
 
 // Elements [first, first + count), in f32.
 void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
                       const SafetensorsFile& absmax, int64_t first, int64_t count, float* out);
 // The first scale that the state's form does not hold (checkpoint/narrow_scale.h), or nothing; and
 // rows in the form, an Error where there is such a scale.
-std::string bnb4_fault(const Bnb4& state, const TensorInfo& weight, const SafetensorsFile& absmax);
+std::string bnb4_narrow_fault(const Bnb4& state, const TensorInfo& weight,
+                              const SafetensorsFile& absmax);
 void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
                       const SafetensorsFile& absmax, int64_t first_row, int64_t count,
                       std::byte* out);

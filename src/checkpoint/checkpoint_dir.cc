@@ -64,6 +64,30 @@ Index parse_index(const std::string& path) {
   return index;
 }
 
+// That index and shards agree both ways.
+void check_index(const Index& index, std::span<const CheckpointTensor> tensors,
+                 std::span<const std::string> shards, FaultList& faults) {
+  std::set<std::string_view> seen;
+  for (const CheckpointTensor& tensor : tensors) {
+    const std::string& shard = shards[tensor.shard];
+    const auto entry = index.weight_map.find(tensor.info.name);
+    if (!seen.insert(tensor.info.name).second) {
+      faults.add(
+          fmt::format("tensor '{}' is in shard '{}' and in another one", tensor.info.name, shard));
+    } else if (entry == index.weight_map.end()) {
+      faults.add(
+          fmt::format("tensor '{}' of shard '{}' is not in the index", tensor.info.name, shard));
+    } else if (entry->second != shard) {
+      faults.add(fmt::format("tensor '{}' is in shard '{}', the index says '{}'", tensor.info.name,
+                             shard, entry->second));
+    }
+  }
+  for (const auto& [name, shard] : index.weight_map) {
+    if (!seen.contains(name))
+      faults.add(fmt::format("tensor '{}' is not in shard '{}'", name, shard));
+  }
+}
+
 std::string index_text(const CheckpointLayout& layout) {
   int64_t total_size = 0;
   std::map<std::string, std::string> weight_map;
@@ -143,10 +167,10 @@ void CheckpointDir::unstack() {
       add(std::move(tensor));
     }
   }
-  faults.raise();
+  faults.raise_if_any();
 }
 
-const CheckpointTensor* CheckpointDir::scale_of(const CheckpointTensor& tensor) const {
+const CheckpointTensor* CheckpointDir::find_scale(const CheckpointTensor& tensor) const {
   for (const std::string& name : scale_names(tensor.info)) {
     const CheckpointTensor* scale = find(name);
     if (scale != nullptr) return scale;
@@ -162,14 +186,14 @@ void CheckpointDir::join_scales() {
   std::optional<std::array<int64_t, 2>> block;  // of FP8, as config.json says
   const std::string config = path_ + "/config.json";
   if (std::any_of(tensors_.begin(), tensors_.end(), is_fp8) && file_exists(config)) {
-    block = config_block_size(read_file(config, kMaxConfigBytes), config);
+    block = parse_config_block_size(read_file(config, kMaxConfigBytes), config);
   }
   for (CheckpointTensor& tensor : tensors_) {
     std::optional<BlockFormat> format = block_format(tensor.info);
-    const CheckpointTensor* scale = format ? scale_of(tensor) : nullptr;
+    const CheckpointTensor* scale = format ? find_scale(tensor) : nullptr;
     if (scale == nullptr) continue;
     if (block && is_fp8(tensor)) format->block_rows = (*block)[0], format->block_cols = (*block)[1];
-    const std::string fault = fit_scale(tensor.info, scale->info, *format);
+    const std::string fault = fit_format_to_scale(tensor.info, scale->info, *format);
     if (!fault.empty()) {
       faults.add(fault);
       continue;
@@ -183,7 +207,7 @@ void CheckpointDir::join_scales() {
     for (std::string& name : activation_scale_names(tensor.info.name))
       joined.insert(std::move(name));
   }
-  faults.raise();
+  faults.raise_if_any();
   if (joined.empty()) return;
   erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
 }
@@ -198,9 +222,9 @@ void CheckpointDir::join_bnb4() {
   };
   for (CheckpointTensor& tensor : tensors_) {
     if (tensor.scaled) continue;
-    tensor.bnb4 = read_bnb4(tensor.info, find_stored);
+    tensor.bnb4 = read_bnb4_state(tensor.info, find_stored);
     if (tensor.bnb4 == nullptr) continue;
-    for (std::string& name : bnb4_parts(tensor.info.name)) joined.insert(std::move(name));
+    for (std::string& name : bnb4_part_names(tensor.info.name)) joined.insert(std::move(name));
   }
   if (joined.empty()) return;
   for (CheckpointTensor& tensor : tensors_) {
@@ -238,7 +262,7 @@ void CheckpointDir::open_indexed() {
           fmt::format("shard {}: wanted the name of a file in this directory", json_quote(name)));
     }
   }
-  faults.raise();
+  faults.raise_if_any();
   for (const std::string& name : names) {
     if (file_exists(path_ + "/" + name)) {
       add_shard(name);
@@ -246,27 +270,9 @@ void CheckpointDir::open_indexed() {
       faults.add(fmt::format("shard '{}' is not in the directory", name));
     }
   }
-  faults.raise();
-  std::set<std::string_view> seen;
-  for (const CheckpointTensor& tensor : tensors_) {
-    const std::string& shard = shard_names_[tensor.shard];
-    const auto entry = index.weight_map.find(tensor.info.name);
-    if (!seen.insert(tensor.info.name).second) {
-      faults.add(
-          fmt::format("tensor '{}' is in shard '{}' and in another one", tensor.info.name, shard));
-    } else if (entry == index.weight_map.end()) {
-      faults.add(
-          fmt::format("tensor '{}' of shard '{}' is not in the index", tensor.info.name, shard));
-    } else if (entry->second != shard) {
-      faults.add(fmt::format("tensor '{}' is in shard '{}', the index says '{}'", tensor.info.name,
-                             shard, entry->second));
-    }
-  }
-  for (const auto& [name, shard] : index.weight_map) {
-    if (!seen.contains(name))
-      faults.add(fmt::format("tensor '{}' is not in shard '{}'", name, shard));
-  }
-  faults.raise();
+  faults.raise_if_any();
+  check_index(index, tensors_, shard_names_, faults);
+  faults.raise_if_any();
 }
 
 void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
@@ -292,7 +298,7 @@ void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_eleme
 
 NarrowForm CheckpointDir::narrow_form(const CheckpointTensor& tensor) const {
   if (tensor.bnb4 != nullptr) return tensor.bnb4->form;
-  return tensor.scaled ? scaled_form(tensor.scaled->format, tensor.scaled->scale)
+  return tensor.scaled ? scaled_narrow_form(tensor.scaled->format, tensor.scaled->scale)
                        : NarrowForm::kNone;
 }
 
@@ -310,11 +316,12 @@ void CheckpointDir::read_narrow(const CheckpointTensor& tensor, int64_t first_ro
 
 std::string CheckpointDir::narrow_fault(const CheckpointTensor& tensor, bool codes) const {
   if (tensor.bnb4 != nullptr) {
-    return bnb4_fault(*tensor.bnb4, tensor.info, files_[tensor.bnb4->absmax_shard]);
+    return bnb4_narrow_fault(*tensor.bnb4, tensor.info, files_[tensor.bnb4->absmax_shard]);
   }
   if (!tensor.scaled) return {};
   const auto& [format, scale, shard] = *tensor.scaled;
-  return scaled_fault(files_[tensor.shard], tensor.info, format, files_[shard], scale, codes);
+  return scaled_narrow_fault(files_[tensor.shard], tensor.info, format, files_[shard], scale,
+                             codes);
 }
 
 void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,

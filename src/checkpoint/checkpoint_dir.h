@@ -44,7 +44,7 @@ class CheckpointDir final : public CheckpointSource {
   void join_scales();
   void join_bnb4();
   void unstack();
-  [[nodiscard]] const CheckpointTensor* scale_of(const CheckpointTensor& tensor) const;
+  [[nodiscard]] const CheckpointTensor* find_scale(const CheckpointTensor& tensor) const;
 
   bool indexed_ = false;
   std::vector<std::pair<std::string, std::string>> index_metadata_;

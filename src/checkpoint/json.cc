@@ -147,11 +147,11 @@ std::string JsonReader::string() {
     out += plain;
     position_ = stop + 1;
     if (text_[stop] == '"') return out;
-    escape(out);
+    read_escape(out);
   }
 }
 
-uint32_t JsonReader::hex4() {
+uint32_t JsonReader::read_hex4() {
   uint32_t value = 0;
   const char* begin = text_.data() + position_;
   if (text_.size() - position_ < 4) fail("\\u wants four hexadecimal digits");
@@ -163,7 +163,7 @@ uint32_t JsonReader::hex4() {
 }
 
 // Reads the part of an escape after the backslash.
-void JsonReader::escape(std::string& out) {
+void JsonReader::read_escape(std::string& out) {
   if (position_ == text_.size()) fail("a string without its closing quote");
   constexpr std::string_view kLetters = "\"\\/bfnrt";
   constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
@@ -173,11 +173,11 @@ void JsonReader::escape(std::string& out) {
     return;
   }
   if (letter != 'u') fail("an unknown escape in a string");
-  uint32_t code = hex4();
+  uint32_t code = read_hex4();
   if (code >= 0xd800 && code < 0xdc00) {
     if (text_.substr(position_, 2) != "\\u") fail("a lone surrogate in a string");
     position_ += 2;
-    const uint32_t low = hex4();
+    const uint32_t low = read_hex4();
     if (low < 0xdc00 || low > 0xdfff) fail("a lone surrogate in a string");
     code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
   } else if (code >= 0xdc00 && code <= 0xdfff) {
@@ -188,7 +188,7 @@ void JsonReader::escape(std::string& out) {
 
 // JSON's number grammar, stricter than from_chars: no leading zeros, a digit on both sides of the
 // point.
-std::string_view JsonReader::number_text() {
+std::string_view JsonReader::read_number_text() {
   peek();
   const size_t begin = position_;
   const auto at = [&](char c) { return position_ < text_.size() && text_[position_] == c; };
@@ -215,7 +215,7 @@ std::string_view JsonReader::number_text() {
 }
 
 int64_t JsonReader::integer() {
-  const std::string_view text = number_text();
+  const std::string_view text = read_number_text();
   int64_t value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
@@ -225,7 +225,7 @@ int64_t JsonReader::integer() {
 }
 
 double JsonReader::number() {
-  const std::string_view text = number_text();
+  const std::string_view text = read_number_text();
   double value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc()) {
@@ -251,7 +251,7 @@ std::string JsonReader::raw() {
     case Kind::kBool:
       return boolean() ? "true" : "false";
     case Kind::kNumber:
-      return std::string(number_text());
+      return std::string(read_number_text());
     case Kind::kString:
       return json_quote(string());
     case Kind::kArray: {

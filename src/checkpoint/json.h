@@ -60,9 +60,9 @@ class JsonReader {
   void expect_word(std::string_view word);
   void open(char bracket);
   bool next(char closing);
-  std::string_view number_text();
-  void escape(std::string& out);
-  uint32_t hex4();
+  std::string_view read_number_text();
+  void read_escape(std::string& out);
+  uint32_t read_hex4();
 
   std::string_view text_;
   std::string where_;

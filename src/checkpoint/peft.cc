@@ -38,7 +38,7 @@ struct Key {
   Part part;
 };
 
-std::optional<Key> split(std::string_view name) {
+std::optional<Key> parse_key(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
   for (const Suffix& suffix : kSuffixes) {
@@ -49,7 +49,7 @@ std::optional<Key> split(std::string_view name) {
 }
 
 // Why a tensor belongs to nothing that is supported.
-std::string reason(std::string_view name) {
+std::string unsupported_reason(std::string_view name) {
   if (!name.starts_with(kPrefix)) return fmt::format("its name does not start with '{}'", kPrefix);
   if (name.find("lora_magnitude_vector") != std::string_view::npos) return "DoRA is not supported";
   if (name.ends_with(".bias")) return "biases of an adapter are not supported";
@@ -63,6 +63,13 @@ struct Pair {
   const TensorInfo* embedding_a = nullptr;
   const TensorInfo* embedding_b = nullptr;
 };
+
+// Of a part that is no copy of a base weight.
+const TensorInfo*& tensor_of(Pair& pair, Part part) {
+  if (part == Part::kA) return pair.a;
+  if (part == Part::kB) return pair.b;
+  return part == Part::kEmbeddingA ? pair.embedding_a : pair.embedding_b;
+}
 
 // The parameters that target_parameters names, as PEFT matches: by path or by the end of one.
 class ParameterTargets {
@@ -185,9 +192,10 @@ struct FusedPaths {
   static constexpr std::string_view kExperts = ".experts";
   static constexpr std::string_view kInner = ".experts.base_layer";
 
-  static std::map<std::string, Pair> rename(std::map<std::string, Pair> pairs,
-                                            const PeftConfig& config, std::set<std::string>& fused,
-                                            FaultList& faults) {
+  static std::map<std::string, Pair> rename_wrappers(std::map<std::string, Pair> pairs,
+                                                     const PeftConfig& config,
+                                                     std::set<std::string>& fused,
+                                                     FaultList& faults) {
     const ParameterTargets parameters(config);
     std::map<std::string, Pair> out;
     for (auto& [path, pair] : pairs) {
@@ -201,7 +209,7 @@ struct FusedPaths {
         name = path.substr(0, path.size() - kInner.size()) + ".experts.gate_up_proj";
       } else if (path.ends_with(kExperts)) {
         const bool nested = pairs.contains(path + ".base_layer");
-        name = path + (nested ? ".down_proj" : "." + only_target(path, parameters, faults));
+        name = path + (nested ? ".down_proj" : "." + only_wrapper_target(path, parameters, faults));
       }
       if (name != path) fused.insert(name);
       if (!out.emplace(name, pair).second)
@@ -210,8 +218,8 @@ struct FusedPaths {
     return out;
   }
 
-  static std::string only_target(const std::string& path, const ParameterTargets& parameters,
-                                 FaultList& faults) {
+  static std::string only_wrapper_target(const std::string& path,
+                                         const ParameterTargets& parameters, FaultList& faults) {
     const bool gate_up = parameters.contains(path + ".gate_up_proj");
     const bool down = parameters.contains(path + ".down_proj");
     if (gate_up == down) {
@@ -225,7 +233,8 @@ struct FusedPaths {
 };
 
 // Fills rank and scaling from the config, and checks the shapes against it.
-void set_rank(PeftModule& module, Resolver& resolver, bool use_rslora, FaultList& faults) {
+void set_rank_and_scaling(PeftModule& module, Resolver& resolver, bool use_rslora,
+                          FaultList& faults) {
   module.rank = resolver.rank(module.module_path);
   module.alpha = resolver.alpha(module.module_path);
   module.scaling = peft_scaling(module.alpha, module.rank, use_rslora);
@@ -261,36 +270,24 @@ PeftAdapter::PeftAdapter(const std::string& dir)
   FaultList faults(file_.path());
   std::map<std::string, Pair> pairs;
   for (const TensorInfo& info : file_.tensors()) {
-    const std::optional<Key> key = split(info.name);
+    const std::optional<Key> key = parse_key(info.name);
     if (!key) {
-      faults.add(fmt::format("tensor '{}': {}", info.name, reason(info.name)));
+      faults.add(fmt::format("tensor '{}': {}", info.name, unsupported_reason(info.name)));
       continue;
     }
-    switch (key->part) {
-      case Part::kA:
-        pairs[key->module_path].a = &info;
-        break;
-      case Part::kB:
-        pairs[key->module_path].b = &info;
-        break;
-      case Part::kEmbeddingA:
-        pairs[key->module_path].embedding_a = &info;
-        break;
-      case Part::kEmbeddingB:
-        pairs[key->module_path].embedding_b = &info;
-        break;
-      case Part::kBaseCopy:
-        base_copies_.push_back({key->module_path + ".weight", info});
-        break;
+    if (key->part == Part::kBaseCopy) {
+      base_copies_.push_back({key->module_path + ".weight", info});
+    } else {
+      tensor_of(pairs[key->module_path], key->part) = &info;
     }
   }
   Resolver resolver(config_, config_path(dir));
   std::set<std::string> fused;
-  for (const auto& [path, pair] : FusedPaths::rename(pairs, config_, fused, faults)) {
+  for (const auto& [path, pair] : FusedPaths::rename_wrappers(pairs, config_, fused, faults)) {
     std::optional<PeftModule> module = make_module(path, pair, faults);
     if (!module) continue;
     if (fused.contains(path)) module->form = PeftForm::kFused;
-    set_rank(*module, resolver, config_.use_rslora, faults);
+    set_rank_and_scaling(*module, resolver, config_.use_rslora, faults);
     modules_.push_back(std::move(*module));
   }
   for (const PeftBaseCopy& copy : base_copies_) {
@@ -300,7 +297,7 @@ PeftAdapter::PeftAdapter(const std::string& dir)
     }
   }
   if (pairs.empty()) faults.add("no LoRA tensor in the file");
-  faults.raise();
+  faults.raise_if_any();
 }
 
 }  // namespace strata

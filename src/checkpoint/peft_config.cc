@@ -44,37 +44,37 @@ struct Parser {
     faults.add(fmt::format("{}: got {}, wanted {}", key, got.substr(0, 100), wanted));
   }
 
-  bool null_value() {
+  bool skip_null() {
     if (json.kind() != Kind::kNull) return false;
     json.null();
     return true;
   }
 
-  int64_t rank(const std::string& key) {
+  int64_t read_rank(const std::string& key) {
     const int64_t value = json.integer();
     if (value < 1) faults.add(fmt::format("{}: got {}, wanted a rank of at least 1", key, value));
     return std::max<int64_t>(value, 1);
   }
 
-  void rank_pattern() {
-    if (null_value()) return;
+  void read_rank_pattern() {
+    if (skip_null()) return;
     json.begin_object();
     for (std::string key; json.next_key(key);) {
-      config.rank_pattern.emplace_back(key, rank("rank_pattern " + json_quote(key)));
+      config.rank_pattern.emplace_back(key, read_rank("rank_pattern " + json_quote(key)));
     }
   }
 
-  void alpha_pattern() {
-    if (null_value()) return;
+  void read_alpha_pattern() {
+    if (skip_null()) return;
     json.begin_object();
     for (std::string key; json.next_key(key);)
       config.alpha_pattern.emplace_back(key, json.number());
   }
 
-  void names(std::vector<std::string>& out) {
+  void read_names(std::vector<std::string>& out) {
     if (json.kind() == Kind::kString) {
       out.push_back(json.string());
-    } else if (!null_value()) {
+    } else if (!skip_null()) {
       json.begin_array();
       while (json.next_item()) out.push_back(json.string());
     }
@@ -82,7 +82,7 @@ struct Parser {
 
   // These change the base weights when the adapter is loaded (they subtract the initial adapter),
   // so the tensors of the file alone do not say what the model computes.
-  void init_lora_weights() {
+  void check_init_lora_weights() {
     const std::string raw = json.raw();
     for (const std::string_view fine :
          {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
@@ -94,7 +94,7 @@ struct Parser {
         raw.substr(0, 100)));
   }
 
-  void refuse(const std::string& key) {
+  void refuse_unless_neutral(const std::string& key) {
     const std::string raw = json.raw();
     const bool none = key == "bias" && raw == "\"none\"";
     if (none || changes_nothing(raw)) return;
@@ -102,38 +102,38 @@ struct Parser {
         fmt::format("{}: got {}; adapters with it are not supported", key, raw.substr(0, 100)));
   }
 
-  void entry(const std::string& key) {
+  void read_entry(const std::string& key) {
     if (key == "peft_type") {
       if (json.kind() != Kind::kString) return wrong(key, "\"LORA\"");
       const std::string type = json.string();
       if (type != "LORA")
         faults.add(fmt::format("peft_type: got {}, wanted \"LORA\"", json_quote(type)));
     } else if (key == "r") {
-      config.r = rank(key);
+      config.r = read_rank(key);
     } else if (key == "lora_alpha") {
       config.lora_alpha = json.number();
     } else if (key == "use_rslora") {
-      if (!null_value()) config.use_rslora = json.boolean();
+      if (!skip_null()) config.use_rslora = json.boolean();
     } else if (key == "rank_pattern") {
-      rank_pattern();
+      read_rank_pattern();
     } else if (key == "alpha_pattern") {
-      alpha_pattern();
+      read_alpha_pattern();
     } else if (key == "target_modules") {
-      names(config.target_modules);
+      read_names(config.target_modules);
     } else if (key == "target_parameters") {
       if (json.kind() == Kind::kString || json.kind() == Kind::kArray) {
-        names(config.target_parameters);
+        read_names(config.target_parameters);
       } else {
-        refuse(key);
+        refuse_unless_neutral(key);
       }
     } else if (key == "base_model_name_or_path") {
-      if (!null_value()) config.base_model_name_or_path = json.string();
+      if (!skip_null()) config.base_model_name_or_path = json.string();
     } else if (key == "init_lora_weights") {
-      init_lora_weights();
+      check_init_lora_weights();
     } else if (std::find(kInert.begin(), kInert.end(), key) != kInert.end()) {
       json.skip();
     } else {
-      refuse(key);
+      refuse_unless_neutral(key);
     }
   }
 };
@@ -163,11 +163,11 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
   parser.json.begin_object();
   for (std::string key; parser.json.next_key(key);) {
     has_type = has_type || key == "peft_type";
-    parser.entry(key);
+    parser.read_entry(key);
   }
   parser.json.end();
   if (!has_type) parser.faults.add("peft_type is missing, wanted \"LORA\"; not a PEFT adapter?");
-  parser.faults.raise();
+  parser.faults.raise_if_any();
   return std::move(parser.config);
 }
 

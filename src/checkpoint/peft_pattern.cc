@@ -16,7 +16,7 @@ namespace {
 
 // Letters, digits and '_' stand for themselves, '.' for any one character: what nearly every key is
 // made of.
-bool simple(std::string_view key) {
+bool is_simple(std::string_view key) {
   for (const char c : key) {
     const bool word =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -73,10 +73,10 @@ struct PeftPatterns::State {
                        kMaxBytes >> 20));
   }
 
-  bool match(Key& key, std::string_view module) {
+  bool matches(Key& key, std::string_view module) {
     const bool is_plain = is_printable_ascii(module);
-    if (simple(key.text) && is_plain) return match_simple(key.text, module);
-    if (!simple(key.text) && !is_plain)
+    if (is_simple(key.text) && is_plain) return match_simple(key.text, module);
+    if (!is_simple(key.text) && !is_plain)
       fail(key.text, fmt::format("the module {} has more than printable ASCII, to which alone a "
                                  "regular expression is applied",
                                  json_quote(module.substr(0, 200))));
@@ -98,7 +98,7 @@ PeftPatterns::PeftPatterns(std::span<const std::string> keys, std::string where)
     }
     State::Key& added = state_->keys.emplace_back();
     added.text = key;
-    if (!simple(key)) state_->compile(added);
+    if (!is_simple(key)) state_->compile(added);
   }
 }
 
@@ -110,7 +110,7 @@ PeftPatterns& PeftPatterns::operator=(PeftPatterns&&) noexcept = default;
 std::optional<size_t> PeftPatterns::match(std::string_view module) {
   const bool is_line = module.find('\n') == std::string_view::npos && text::is_valid_utf8(module);
   for (size_t i = 0; is_line && i < state_->keys.size(); ++i) {
-    if (state_->match(state_->keys[i], module)) return i;
+    if (state_->matches(state_->keys[i], module)) return i;
   }
   // PEFT then looks the module's own path up in the dictionary.
   for (size_t i = 0; i < state_->keys.size(); ++i) {

@@ -29,7 +29,7 @@ Value most_common(const std::vector<Value>& values) {
   return best;
 }
 
-bool targets(std::string_view target, std::string_view module) {
+bool names_module(std::string_view target, std::string_view module) {
   return module == target || module.ends_with("." + std::string(target));
 }
 
@@ -135,7 +135,7 @@ void set_targets(PeftConfig& config, const PeftWriteOptions& options,
     }
     bool targeted = options.target_modules.empty() || whole;
     for (const std::string& target : options.target_modules) {
-      targeted |= targets(target, module.module_path);
+      targeted |= names_module(target, module.module_path);
     }
     CHECK(targeted, "no target module matches", module.module_path);
   }
@@ -172,7 +172,7 @@ std::string tensor_name(const PeftWriteModule& module, bool is_a) {
 }
 
 // The tensors' values, of a module without memory made now.
-void append(SafetensorsWriter& writer, const PeftWriteModule& module, bool is_b) {
+void append_tensor(SafetensorsWriter& writer, const PeftWriteModule& module, bool is_b) {
   const TensorView& view = is_b ? module.b : module.a;
   if (!module.fill) return writer.append_view(tensor_name(module, !is_b), view);
   std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
@@ -180,7 +180,7 @@ void append(SafetensorsWriter& writer, const PeftWriteModule& module, bool is_b)
   writer.append_view(tensor_name(module, !is_b), {values.data(), DType::kF32, view.shape});
 }
 
-void check_module(const PeftWriteModule& module) {
+void check_shapes(const PeftWriteModule& module) {
   const int rank = module.a.shape.rank();
   CHECK((rank == 2 || rank == 3) && module.b.shape.rank() == rank, module.module_path);
   CHECK(module.a.shape[rank - 2] == module.b.shape[rank - 1] && module.a.shape[rank - 2] > 0,
@@ -204,7 +204,7 @@ void write_peft(const std::string& dir, const PeftWriteOptions& options,
   CHECK(!modules.empty());
   std::vector<TensorDecl> tensors;
   for (const PeftWriteModule& module : modules) {
-    check_module(module);
+    check_shapes(module);
     tensors.push_back({tensor_name(module, true), DType::kF32, module.a.shape});
     tensors.push_back({tensor_name(module, false), DType::kF32, module.b.shape});
   }
@@ -216,7 +216,7 @@ void write_peft(const std::string& dir, const PeftWriteOptions& options,
   metadata["format"] = "pt";
   SafetensorsWriter writer(tensors_path, std::move(tensors), metadata);
   for (const PeftWriteModule& module : modules) {
-    for (const bool is_b : {false, true}) append(writer, module, is_b);
+    for (const bool is_b : {false, true}) append_tensor(writer, module, is_b);
   }
   writer.seal();
   if (!same_content(config_path, config)) {

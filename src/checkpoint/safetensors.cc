@@ -123,7 +123,7 @@ int64_t count_elements(const std::string& path, const TensorInfo& info) {
   return zero ? 0 : product;
 }
 
-void set_readable(TensorInfo& info) {
+void mark_if_readable(TensorInfo& info) {
   if (info.dims.size() > kMaxRank) return;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (dtype_name(dtype) != info.dtype_name) continue;
@@ -134,7 +134,7 @@ void set_readable(TensorInfo& info) {
 }
 
 // `data_bytes`: the bytes after the header. Turns offsets into positions in the file.
-void check_tensor(const std::string& path, TensorInfo& info, int64_t data_begin,
+void place_tensor(const std::string& path, TensorInfo& info, int64_t data_begin,
                   int64_t data_bytes) {
   if (info.begin > info.end || info.end > data_bytes) {
     fail(path, info,
@@ -152,7 +152,7 @@ void check_tensor(const std::string& path, TensorInfo& info, int64_t data_begin,
   }
   info.begin += data_begin;
   info.end += data_begin;
-  set_readable(info);
+  mark_if_readable(info);
 }
 
 // Tensors are in order here; they must fill the file from the header to its end.
@@ -194,7 +194,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
       for (std::string name; json.next_key(name);) metadata_[name] = json.string();
     } else {
       tensors_.push_back(parse_tensor(json, std::move(key)));
-      check_tensor(path, tensors_.back(), data_begin, file_.size() - data_begin);
+      place_tensor(path, tensors_.back(), data_begin, file_.size() - data_begin);
     }
   }
   json.end();

@@ -21,8 +21,8 @@ std::string_view name_of_type(const TensorDecl& tensor) {
   return tensor.integer_bytes == 8 ? "I64" : "I32";
 }
 
-std::string header_of(std::span<const TensorDecl> tensors,
-                      const std::map<std::string, std::string>& metadata) {
+std::string header_json(std::span<const TensorDecl> tensors,
+                        const std::map<std::string, std::string>& metadata) {
   std::string json = "{";
   if (!metadata.empty()) {
     json += "\"__metadata__\":{";
@@ -59,7 +59,7 @@ void check_names(std::span<const TensorDecl> tensors) {
 
 }  // namespace
 
-uint16_t narrow(float value, DType dtype) {
+uint16_t narrow_to_16_bits(float value, DType dtype) {
   CHECK(dtype != DType::kF32);
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -81,7 +81,7 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDecl> t
       if (tensor.element_bytes() == bytes) tensors_.push_back(std::move(tensor));
     }
   }
-  const std::string header = header_of(tensors_, metadata);
+  const std::string header = header_json(tensors_, metadata);
   const uint64_t length = header.size();
   file_.append(std::as_bytes(std::span(&length, 1)));
   file_.append(header);
@@ -116,7 +116,7 @@ void SafetensorsWriter::append_f32(std::string_view name, std::span<const float>
   for (size_t done = 0; done < values.size(); done += kChunk) {
     const auto part = values.subspan(done, std::min(kChunk, values.size() - done));
     chunk.clear();
-    for (const float value : part) chunk.push_back(narrow(value, dtype));
+    for (const float value : part) chunk.push_back(narrow_to_16_bits(value, dtype));
     append(name, std::as_bytes(std::span(chunk)));
   }
 }

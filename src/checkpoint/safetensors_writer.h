@@ -68,6 +68,6 @@ class SafetensorsWriter {
 
 // Rounds to nearest even; a NaN keeps the top bits of its payload, so that widening and narrowing
 // again is the identity for all 65,536 patterns of both types.
-uint16_t narrow(float value, DType dtype);
+uint16_t narrow_to_16_bits(float value, DType dtype);
 
 }  // namespace strata

@@ -33,7 +33,7 @@ struct StackedName {
   std::string_view before, after;  // of "stackK": "model.layers." and ".mlp.up_proj.weight"
   size_t stack = 0;
 };
-std::optional<StackedName> parse_name(std::string_view name) {
+std::optional<StackedName> parse_stacked_name(std::string_view name) {
   const size_t at = find_layers(name);
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view rest = name.substr(at + kLayers.size());
@@ -56,8 +56,8 @@ std::optional<StackedName> parse_name(std::string_view name) {
 }
 
 // The `index`-th of `count` equal parts, without the first `axes` axes.
-TensorInfo part_of(const TensorInfo& info, std::string name, int64_t index, int64_t count,
-                   int axes) {
+TensorInfo slice_of(const TensorInfo& info, std::string name, int64_t index, int64_t count,
+                    int axes) {
   TensorInfo part = info;
   const int64_t bytes = info.num_bytes() / count;
   part.name = std::move(name);
@@ -118,7 +118,7 @@ std::optional<std::string> stacked_name(std::string_view name, int64_t layer, in
 }
 
 bool is_stack_of_experts(std::string_view stacked) {
-  const std::optional<StackedName> name = parse_name(stacked);
+  const std::optional<StackedName> name = parse_stacked_name(stacked);
   const size_t at = name ? name->after.find(kExperts) : std::string_view::npos;
   if (at == std::string_view::npos) return false;
   // "up_proj.weight"; transformers' own stacks ("gate_up_proj") have no ending
@@ -127,7 +127,7 @@ bool is_stack_of_experts(std::string_view stacked) {
 
 std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const LayerStacks& stacks,
                                                  const std::string& where) {
-  const std::optional<StackedName> name = parse_name(info.name);
+  const std::optional<StackedName> name = parse_stacked_name(info.name);
   if (!name) return std::nullopt;
   if (name->stack >= stacks.size()) {
     fail(where, info, fmt::format("{} lists {} stack(s)", kStacksKey, stacks.size()));
@@ -153,8 +153,8 @@ std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const L
       std::string after(name->after);
       if (of_experts)
         after.replace(after.find(kExperts), kExperts.size(), fmt::format("{}{}.", kExperts, e));
-      parts.push_back(part_of(info, fmt::format("{}{}{}", name->before, layers[i], after),
-                              static_cast<int64_t>(i) * experts + e, count, axes));
+      parts.push_back(slice_of(info, fmt::format("{}{}{}", name->before, layers[i], after),
+                               static_cast<int64_t>(i) * experts + e, count, axes));
     }
   }
   return parts;

@@ -20,22 +20,22 @@ constexpr int64_t kUsualBatchSize = 8;
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The largest power of two that leaves enough steps: small ones learn more from few examples.
-int64_t batch_size_of(int64_t num_examples, int64_t epochs) {
+int64_t default_batch_size(int64_t num_examples, int64_t epochs) {
   const int64_t visits = num_examples * std::min<int64_t>(epochs, 1'000'000);
   const int64_t most = std::clamp(visits / kManySteps, kUsualBatchSize, kMostBatchSize);
   const int64_t size = std::clamp<int64_t>(visits / kLeastSteps, 1, most);
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(size)));
 }
 
-int64_t usual_epochs(int64_t num_examples, int64_t num_tokens) {
+int64_t default_epochs(int64_t num_examples, int64_t num_tokens) {
   const int64_t by_examples = kManyExamples / num_examples;
   const int64_t by_tokens = kManyTokens / std::max<int64_t>(num_tokens, 1);
   return std::clamp<int64_t>(std::min(by_examples, by_tokens), 1, kEpochs);
 }
 
 // The fewest steps that an epoch may have; 0 stands for no limit.
-int64_t least_steps(int64_t batch_size, int64_t batch_tokens, int64_t num_examples,
-                    int64_t num_tokens) {
+int64_t min_steps_per_epoch(int64_t batch_size, int64_t batch_tokens, int64_t num_examples,
+                            int64_t num_tokens) {
   const int64_t by_size = batch_size > 0 ? ceil_div(num_examples, batch_size) : 1;
   const int64_t by_tokens = batch_tokens > 0 ? ceil_div(num_tokens, batch_tokens) : 1;
   // A step may be one example that is longer than the limit.
@@ -44,20 +44,20 @@ int64_t least_steps(int64_t batch_size, int64_t batch_tokens, int64_t num_exampl
 
 }  // namespace
 
-BatchChoice complete(BatchChoice given, int64_t num_examples, int64_t num_tokens) {
+BatchChoice fill_batch_defaults(BatchChoice given, int64_t num_examples, int64_t num_tokens) {
   CHECK(num_examples >= 1, num_examples);
   BatchChoice out = given;
   if (!given.epochs) {
     const bool is_sized = given.batch_size || given.batch_tokens;
     const int64_t steps =
-        is_sized ? least_steps(given.batch_size.value_or(0), given.batch_tokens.value_or(0),
-                               num_examples, num_tokens)
+        is_sized ? min_steps_per_epoch(given.batch_size.value_or(0), given.batch_tokens.value_or(0),
+                                       num_examples, num_tokens)
                  : num_examples;
     const int64_t enough = std::min(ceil_div(kLeastSteps, steps), kMostEpochs);
-    out.epochs = std::max(usual_epochs(num_examples, num_tokens), enough);
+    out.epochs = std::max(default_epochs(num_examples, num_tokens), enough);
   }
   if (!given.batch_size) {
-    out.batch_size = given.batch_tokens ? 0 : batch_size_of(num_examples, *out.epochs);
+    out.batch_size = given.batch_tokens ? 0 : default_batch_size(num_examples, *out.epochs);
   }
   if (!given.batch_tokens) out.batch_tokens = given.batch_size ? 0 : kBatchTokens;
   return out;

@@ -22,6 +22,6 @@ constexpr int64_t kMostEpochs = 10;     // over few examples
 
 // With all of it set; what was set stays. A batch that is given in one of its two limits has no
 // other. num_examples >= 1.
-BatchChoice complete(BatchChoice given, int64_t num_examples, int64_t num_tokens);
+BatchChoice fill_batch_defaults(BatchChoice given, int64_t num_examples, int64_t num_tokens);
 
 }  // namespace strata::data

@@ -16,12 +16,11 @@ uint64_t stream_of(const char (&name)[8], uint64_t index) { return hash_name(nam
 
 }  // namespace
 
-std::vector<int64_t> shuffled(int64_t count, uint64_t seed, uint64_t stream) {
+std::vector<int64_t> shuffled_indices(int64_t count, uint64_t seed, uint64_t stream) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
   const Counter counter{.seed = seed, .stream = stream};
-  // Fisher and Yates; 64 random bits scaled to i + 1 choices, a bias below 2^-32 for any real
-  // count.
+  // Fisher and Yates; 64 random bits scaled to i + 1 choices, a bias below 2^-32 for real counts.
   for (int64_t i = count - 1; i > 0; --i) {
     const auto words = counter.words(static_cast<uint64_t>(i));
     const uint64_t bits = (static_cast<uint64_t>(words[0]) << 32) | words[1];
@@ -54,7 +53,7 @@ EvalSplit split_for_eval(int64_t count, double fraction, uint64_t seed) {
   int64_t num_eval = std::llround(static_cast<double>(count) * fraction);
   if (fraction > 0) num_eval = std::max<int64_t>(num_eval, 1);
   num_eval = std::clamp<int64_t>(num_eval, 0, std::max<int64_t>(count - 1, 0));
-  std::vector<int64_t> order = shuffled(count, seed, stream_of("eval...", 0));
+  std::vector<int64_t> order = shuffled_indices(count, seed, stream_of("eval...", 0));
   EvalSplit split{.train = {order.begin() + num_eval, order.end()},
                   .eval = {order.begin(), order.begin() + num_eval}};
   std::sort(split.train.begin(), split.train.end());
@@ -81,8 +80,8 @@ BatchPlan::BatchPlan(std::vector<int64_t> lengths, const BatchPlanOptions& optio
 
 void BatchPlan::enter_epoch(int64_t epoch) {
   if (epoch == epoch_) return;
-  order_ = shuffled(static_cast<int64_t>(lengths_.size()), options_.seed,
-                    stream_of("epoch..", static_cast<uint64_t>(epoch)));
+  order_ = shuffled_indices(static_cast<int64_t>(lengths_.size()), options_.seed,
+                            stream_of("epoch..", static_cast<uint64_t>(epoch)));
   cuts_ = {0};
   for (const auto& run :
        cut_by_tokens(order_, lengths_, options_.batch_tokens, options_.batch_size)) {

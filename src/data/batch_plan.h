@@ -2,8 +2,7 @@
 // BatchPlan: which examples make up each optimizer step, and how a step is cut into passes. A pure
 // function of the lengths, the options and the step's index, so a resumed run sees the batches it
 // would have seen. An epoch is a fresh shuffle, drawn from (seed, epoch); its examples are taken in
-// that order, and a step never spans two epochs. Not thread-safe: it remembers the epoch last asked
-// for.
+// that order, and a step never spans two epochs. Not thread-safe: it remembers the last epoch.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -46,7 +45,7 @@ class BatchPlan {
 };
 
 // 0..count-1 in an order drawn from (seed, stream).
-std::vector<int64_t> shuffled(int64_t count, uint64_t seed, uint64_t stream);
+std::vector<int64_t> shuffled_indices(int64_t count, uint64_t seed, uint64_t stream);
 
 struct EvalSplit {
   std::vector<int64_t> train;  // ascending

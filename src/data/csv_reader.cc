@@ -18,7 +18,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 }
 
 // A column of lists; JSON that is none stays a text, which its form refuses by name.
-json::value list_of(const std::string& text) {
+json::value list_or_text(const std::string& text) {
   json::error_code fault;
   json::value value = json::parse(text, fault);
   return fault || !value.is_array() ? json::value(text) : value;
@@ -40,19 +40,19 @@ void CsvReader::add_byte(std::string& field, int c) {
 
 // A header whose first name ends with a semicolon says that fields end so, as spreadsheets write
 // them where a comma stands in numbers.
-bool CsvReader::is_separator(int c) {
+bool CsvReader::detect_separator(int c) {
   if (c == ';' && separator_ == ',' && header_.empty() && num_fields_ == 0) separator_ = ';';
   return c == separator_;
 }
 
 // A line ends at \n, \r\n, or \r alone.
-int CsvReader::end_of_field(int c) {
+int CsvReader::finish_field(int c) {
   if (c != '\r') return c;
   if (bytes_.peek() == '\n') bytes_.get();
   return '\n';
 }
 
-int CsvReader::read_quoted(std::string& field) {
+int CsvReader::read_quoted_field(std::string& field) {
   const int64_t line = bytes_.line();
   is_quoted_ = true;
   while (!ended_) {
@@ -70,24 +70,24 @@ int CsvReader::read_quoted(std::string& field) {
   }
   if (ended_) return -1;
   const int c = bytes_.get();
-  if (c >= 0 && !is_separator(c) && c != '\n' && c != '\r') {
+  if (c >= 0 && !detect_separator(c) && c != '\n' && c != '\r') {
     fault_ = "text behind a closing quote; a quote inside a field is written twice";
     int rest = c;
     while (rest >= 0 && rest != separator_ && rest != '\n' && rest != '\r') rest = bytes_.get();
-    return end_of_field(rest);
+    return finish_field(rest);
   }
-  return end_of_field(c);
+  return finish_field(c);
 }
 
 int CsvReader::read_field(std::string& field) {
   field.clear();
   if (bytes_.peek() == '"') {
     bytes_.get();
-    return read_quoted(field);
+    return read_quoted_field(field);
   }
   while (!ended_) {
     const int c = bytes_.get();
-    if (c < 0 || is_separator(c) || c == '\n' || c == '\r') return end_of_field(c);
+    if (c < 0 || detect_separator(c) || c == '\n' || c == '\r') return finish_field(c);
     add_byte(field, c);
   }
   return -1;
@@ -124,14 +124,14 @@ void CsvReader::read_header() {
   }
 }
 
-void CsvReader::make_json() {
+void CsvReader::serialize_row() {
   json::object object;
   for (size_t i = 0; i < num_fields_; ++i) {
     const std::string& name = header_[i];
     if (name.empty()) continue;  // an index, as tables are written with
     if (fields_[i].empty() && is_one_of(name, {"input", "system", "tools", "history"})) continue;
     if (is_one_of(name, {"messages", "conversations", "tools", "history"})) {
-      object[name] = list_of(fields_[i]);
+      object[name] = list_or_text(fields_[i]);
     } else {
       object[name] = fields_[i];
     }
@@ -155,7 +155,7 @@ std::optional<Record> CsvReader::next() {
                     fmt::format("{} field{}, the header has {}", num_fields_,
                                 num_fields_ == 1 ? "" : "s", header_.size())};
     }
-    make_json();
+    serialize_row();
     return Record{line, json_, {}};
   }
 }

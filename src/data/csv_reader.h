@@ -21,12 +21,12 @@ class CsvReader : public RecordReader {
   bool read_row();
   // Of a field; returns the byte that ended it: the separator, '\n' or -1.
   int read_field(std::string& field);
-  int read_quoted(std::string& field);
-  int end_of_field(int c);
-  bool is_separator(int c);
+  int read_quoted_field(std::string& field);
+  int finish_field(int c);
+  bool detect_separator(int c);
   void read_header();
   void add_byte(std::string& field, int c);
-  void make_json();
+  void serialize_row();
 
   char separator_;
   std::vector<std::string> header_;

@@ -31,11 +31,11 @@ class DatasetReader {
         progress_(progress),
         store_(std::make_shared<ExampleStore>(options.in_memory)) {}
 
-  void read(const Source& source) {
+  void read_source(const Source& source) {
     DataFile& file = dataset_.files.emplace_back(
         DataFile{.file = std::make_shared<const InputFile>(source.path), .weight = source.weight});
     const std::string begin = first_bytes_of(*file.file);
-    const NoRecords kind = no_records(source.path, begin);
+    const NoRecords kind = explain_no_records(source.path, begin);
     if (kind.is_binary) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: {}", file.file->shown(), kind.what));
@@ -79,21 +79,21 @@ class DatasetReader {
   void read_record(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
-      add(parse(record, file), record.line, file);
+      add_example(parse_example(record, file), record.line, file);
     } catch (const Error& error) {
       add_fault(record, file, error.what());
     }
   }
 
-  Example parse(const Record& record, DataFile& file) {
+  Example parse_example(const Record& record, DataFile& file) {
     ReadRecord read = data::read_record(record.json, context_, dataset_.ignored_fields);
-    if (options_.looks_only) return take(std::move(read), file);
+    if (options_.looks_only) return count_and_take(std::move(read), file);
     if (read.rejected && dataset_.faults.advice.empty()) dataset_.faults.advice = kPairAdvice;
     refuse_pair(read);
-    return take(std::move(read), file);
+    return count_and_take(std::move(read), file);
   }
 
-  static Example take(ReadRecord read, DataFile& file) {
+  static Example count_and_take(ReadRecord read, DataFile& file) {
     ++file.forms[static_cast<size_t>(read.form)];
     if (read.rejected) file.rejected_tokens += std::ssize(read.rejected->tokens);
     return std::move(read.example);
@@ -104,27 +104,28 @@ class DatasetReader {
                         options_.looks_only ? kMaxLooked : kMaxReported);
   }
 
-  void add(const Example& example, int64_t line, DataFile& file) {
+  void add_example(const Example& example, int64_t line, DataFile& file) {
     ++dataset_.num_lines;
-    if (std::ssize(example.tokens) + 1 <= options_.max_length) {
+    const bool is_too_long = std::ssize(example.tokens) + 1 > options_.max_length;
+    if (is_too_long) {
+      ++dataset_.num_too_long;
+      file.too_long.add(line);
+    }
+    if (!is_too_long || options_.looks_only) {
       store_->add(example);
       return;
     }
-    ++dataset_.num_too_long;
-    file.too_long.add(line);
-    if (options_.looks_only) {
-      store_->add(example);
-      return;
-    }
-    std::vector<Example> parts;
-    if (options_.overlong == Overlong::kSplit) {
-      parts = split_example(example, options_.max_length);
-    } else if (options_.overlong == Overlong::kCut) {
-      Example part = cut_example(example, options_.max_length);
-      if (part.num_trained > 0) parts.push_back(std::move(part));
-    }
+    const std::vector<Example> parts = parts_of_overlong(example);
     for (const Example& part : parts) store_->add(part);
     if (parts.empty()) file.left_out.add(line);
+  }
+
+  [[nodiscard]] std::vector<Example> parts_of_overlong(const Example& example) const {
+    if (options_.overlong == Overlong::kDrop) return {};
+    if (options_.overlong == Overlong::kSplit) return split_example(example, options_.max_length);
+    Example part = cut_example(example, options_.max_length);
+    if (part.num_trained == 0) return {};
+    return {std::move(part)};
   }
 
   const ExampleContext& context_;
@@ -192,7 +193,7 @@ std::string LineList::text() const {
 Dataset read_dataset(const std::vector<Source>& sources, const ExampleContext& context,
                      const ReadOptions& options, report::Progress* progress) {
   DatasetReader reader(context, options, progress);
-  for (const Source& source : sources) reader.read(source);
+  for (const Source& source : sources) reader.read_source(source);
   return reader.finish(sources);
 }
 
@@ -204,10 +205,10 @@ Dataset with_order(const Dataset& dataset, std::vector<int64_t> order) {
   return out;
 }
 
-std::string seen_text(const DataFile& file) {
+std::string format_note(const DataFile& file) {
   std::vector<std::string> forms, how;
   for (size_t form = 0; form < kNumForms; ++form) {
-    const std::string_view name = looks_like(static_cast<Form>(form));
+    const std::string_view name = form_description(static_cast<Form>(form));
     if (file.forms[form] > 0 && !name.empty()) forms.emplace_back(name);
   }
   for (const std::string_view name : {name_of(file.layout), name_of(file.file->packing())}) {

@@ -51,7 +51,7 @@ std::vector<int32_t> eos_ids(const ModelTexts& texts, std::string_view name, int
 }
 
 // "eos_token": a string, or an added-token object with "content", or null.
-std::optional<int32_t> eos_token(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
+std::optional<int32_t> id_of_eos_token(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
   constexpr std::string_view kName = "tokenizer_config.json";
   const std::optional<boost::json::object> object = read_object(texts, kName);
   const boost::json::value* field = object ? object->if_contains("eos_token") : nullptr;
@@ -74,7 +74,7 @@ EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokeni
   EndTokens tokens;
   tokens.stop = eos_ids(texts, "generation_config.json", vocab_size);
   if (tokens.stop.empty()) tokens.stop = eos_ids(texts, "config.json", vocab_size);
-  const std::optional<int32_t> named = eos_token(texts, tokenizer);
+  const std::optional<int32_t> named = id_of_eos_token(texts, tokenizer);
   if (named) {
     tokens.append = *named;
     tokens.stop.push_back(*named);

@@ -20,8 +20,7 @@ struct EndTokens {
   std::vector<int32_t> stop;
 };
 
-// An eos_token that the tokenizer lacks, or an id outside its vocabulary, is an Error that names
-// the file.
+// An Error names the file whose eos_token the tokenizer lacks, or whose id is outside it.
 EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokenizer);
 
 // What ends a sample of the server: every eos_token_id of generation_config.json and of

@@ -22,9 +22,9 @@ struct Target {
   size_t end = 0;
 };
 
-// Shifts and masks. `forced` trains every token from that index on, whatever its bytes (the end
-// token).
-Example shifted(const text::Encoding& encoding, const std::vector<Target>& targets, size_t forced) {
+// Every token from index `forced` on is trained, whatever its bytes: the end token.
+Example shift_and_mask(const text::Encoding& encoding, const std::vector<Target>& targets,
+                       size_t forced) {
   Example example;
   const size_t num_tokens = encoding.ids.size();
   for (size_t t = 1; t < num_tokens; ++t) {
@@ -57,7 +57,7 @@ Example plain_example(const std::string& whole, size_t prompt_bytes,
     encoding.ids.push_back(end.append);
     encoding.spans.push_back({whole.size(), whole.size()});
   }
-  return shifted(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
+  return shift_and_mask(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
 }
 
 struct Conversation {
@@ -145,11 +145,11 @@ Example chat_example(const json::object& object, size_t first, const ExampleCont
     targets.push_back(turn_bytes(conversation, whole, turn, turn == last, context));
   }
   const text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/false);
-  return shifted(encoding, targets, encoding.ids.size());
+  return shift_and_mask(encoding, targets, encoding.ids.size());
 }
 
 // Of one of our own forms.
-Example example_of(const json::object& own, size_t first_trained, const ExampleContext& context) {
+Example to_example(const json::object& own, size_t first_trained, const ExampleContext& context) {
   Example example;
   if (own.contains("messages")) {
     example = chat_example(own, first_trained, context);
@@ -173,8 +173,8 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
   if (!value.is_object()) fail(fmt::format("got {}, want an object", kind_of(value)));
   const OwnRecord own = to_own_form(value.get_object(), context.has_template, ignored);
   ReadRecord record{.form = own.form,
-                    .example = example_of(own.object, own.first_trained, context)};
-  if (own.rejected) record.rejected = example_of(*own.rejected, own.first_trained, context);
+                    .example = to_example(own.object, own.first_trained, context)};
+  if (own.rejected) record.rejected = to_example(*own.rejected, own.first_trained, context);
   return record;
 }
 

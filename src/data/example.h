@@ -31,8 +31,7 @@ struct Example {
 
 enum class TrainOn {
   kLast,  // the last assistant turn: all that follows the render of the turns before it
-  kAll,   // every assistant turn; refused where the template's renders are not prefixes of each
-          // other
+  kAll,   // every assistant turn; refused where a render of first turns is no prefix of the whole
 };
 
 // render(messages as JSON, tools as JSON or "", add_generation_prompt) -> text. May throw Error.

@@ -32,16 +32,20 @@ int64_t ExampleStore::add(const Example& example) {
   entries_.push_back({num_tokens_, static_cast<int32_t>(example.tokens.size()),
                       static_cast<int32_t>(example.num_trained)});
   num_tokens_ += std::ssize(packed_);
+  store_packed();
+  return size() - 1;
+}
+
+void ExampleStore::store_packed() {
   if (!file_ && num_tokens_ * kTokenBytes <= in_memory_) {
     tokens_.insert(tokens_.end(), packed_.begin(), packed_.end());
-    return size() - 1;
+    return;
   }
   if (!file_) file_ = std::make_unique<TemporaryFile>();
   waiting_.insert(waiting_.end(), packed_.begin(), packed_.end());
-  if (waiting_.size() < kPiece) return size() - 1;
+  if (waiting_.size() < kPiece) return;
   file_->append(std::as_bytes(std::span(waiting_)));
   waiting_.clear();
-  return size() - 1;
 }
 
 void ExampleStore::seal() {

@@ -40,6 +40,7 @@ class ExampleStore {
   [[nodiscard]] const Entry& entry(int64_t index) const {
     return entries_[static_cast<size_t>(index)];
   }
+  void store_packed();  // in memory, or in the file once it is full
 
   int64_t in_memory_;
   std::vector<Entry> entries_;

@@ -21,8 +21,7 @@ enum class Packing : uint8_t { kNone, kGzip, kZstd };
 
 class InputFile {
  public:
-  // Throws Error that names the path: a file that is not there, or whose compressed bytes are not
-  // whole.
+  // Throws Error that names the path: no such file, or compressed bytes that are not whole.
   explicit InputFile(const std::string& path);
 
   [[nodiscard]] const std::string& path() const { return path_; }  // "-" of stdin

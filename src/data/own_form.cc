@@ -67,7 +67,7 @@ struct Alpaca {
   }
 };
 
-void add_history(const json::value& history, json::array& turns) {
+void add_history_turns(const json::value& history, json::array& turns) {
   const auto fail = [] { fail_record("history: want a list of [question, answer]"); };
   if (!history.is_array()) fail();
   for (const json::value& pair : history.get_array()) {
@@ -85,13 +85,13 @@ Alpaca read_alpaca(const json::object& record) {
                 .input = optional_text(record, record.contains("input") ? "input" : "context"),
                 .history = {}};
   if (const json::value* history = field_of(record, "history")) {
-    add_history(*history, alpaca.history);
+    add_history_turns(*history, alpaca.history);
   }
   return alpaca;
 }
 
 // With this answer, as one of our own forms.
-json::object answered(const Alpaca& alpaca, const std::string& answer, bool has_template) {
+json::object with_answer(const Alpaca& alpaca, const std::string& answer, bool has_template) {
   if (has_template) {
     json::array turns;
     if (!alpaca.system.empty()) turns.push_back(turn("system", json::value(alpaca.system)));
@@ -109,7 +109,7 @@ json::object answered(const Alpaca& alpaca, const std::string& answer, bool has_
   return {{"prompt", prompt + "\n\n### Response:\n"}, {"completion", answer}};
 }
 
-std::string_view role_of(std::string_view from, size_t index) {
+std::string_view share_gpt_role(std::string_view from, size_t index) {
   const auto is = [&](Names names) {
     return std::find(names.begin(), names.end(), from) != names.end();
   };
@@ -125,7 +125,7 @@ std::string_view role_of(std::string_view from, size_t index) {
 }
 
 // A turn of ShareGPT; one that has role and content is a message already.
-json::value message_of(const json::value& value, size_t index) {
+json::value share_gpt_message(const json::value& value, size_t index) {
   const json::object* said = value.if_object();
   if (said == nullptr) {
     fail_record(fmt::format("conversations[{}]: got {}, want an object", index, kind_of(value)));
@@ -137,10 +137,10 @@ json::value message_of(const json::value& value, size_t index) {
     fail_record(fmt::format("conversations[{}].from: want a string", index));
   if (text == nullptr || !text->is_string())
     fail_record(fmt::format("conversations[{}].value: want a string", index));
-  return turn(role_of(from->get_string(), index), *text);
+  return turn(share_gpt_role(from->get_string(), index), *text);
 }
 
-json::array turns_of(const json::object& record) {
+json::array share_gpt_turns(const json::object& record) {
   const json::value& conversations = record.at("conversations");
   if (!conversations.is_array()) {
     fail_record(fmt::format("conversations: got {}, want a list", kind_of(conversations)));
@@ -149,11 +149,11 @@ json::array turns_of(const json::object& record) {
   const std::string system = optional_text(record, "system");
   if (!system.empty()) turns.push_back(turn("system", json::value(system)));
   const json::array& said = conversations.get_array();
-  for (size_t i = 0; i < said.size(); ++i) turns.push_back(message_of(said[i], i));
+  for (size_t i = 0; i < said.size(); ++i) turns.push_back(share_gpt_message(said[i], i));
   return turns;
 }
 
-json::object chat(json::array turns, const json::object& tools_of) {
+json::object to_chat(json::array turns, const json::object& tools_of) {
   json::object own = {{"messages", std::move(turns)}};
   copy_tools(tools_of, own);
   return own;
@@ -173,10 +173,10 @@ struct PairPrompt {
   bool is_text = false;
 };
 
-PairPrompt pair_prompt(const json::object& record) {
+PairPrompt read_pair_prompt(const json::object& record) {
   PairPrompt prompt;
   if (record.contains("conversations")) {
-    prompt.turns = turns_of(record);
+    prompt.turns = share_gpt_turns(record);
   } else if (record.contains("instruction")) {
     prompt.alpaca = read_alpaca(record);
   } else if (const json::value* value = field_of(record, "prompt")) {
@@ -191,63 +191,63 @@ PairPrompt pair_prompt(const json::object& record) {
 }
 
 // A list that begins with a turn of the user, or of the system, is the whole conversation.
-bool is_whole(const json::array& turns) {
+bool is_whole_conversation(const json::array& turns) {
   const json::object* first = turns.empty() ? nullptr : turns[0].if_object();
   const json::value* role = first == nullptr ? nullptr : field_of(*first, "role");
   return role != nullptr && role->is_string() && role->get_string() != "assistant";
 }
 
-json::object pair_half(const json::object& record, std::string_view name, const PairPrompt& prompt,
-                       bool has_template) {
+json::object pair_answer(const json::object& record, std::string_view name,
+                         const PairPrompt& prompt, bool has_template) {
   const json::value* answer = field_of(record, name);
   if (answer == nullptr) fail_record(fmt::format("{}: missing, want a string or messages", name));
   if (const json::array* turns = answer->if_array()) {
-    if (is_whole(*turns)) return chat(*turns, record);
+    if (is_whole_conversation(*turns)) return to_chat(*turns, record);
     if (prompt.is_text) {
-      return chat(joined({turn("user", json::value(prompt.text))}, *turns), record);
+      return to_chat(joined({turn("user", json::value(prompt.text))}, *turns), record);
     }
-    return chat(joined(prompt.turns, *turns), record);
+    return to_chat(joined(prompt.turns, *turns), record);
   }
   if (answer->is_object()) {
-    return chat(joined(prompt.turns, {message_of(*answer, prompt.turns.size())}), record);
+    return to_chat(joined(prompt.turns, {share_gpt_message(*answer, prompt.turns.size())}), record);
   }
   const std::string text = string_field(record, name);
-  if (prompt.alpaca) return answered(*prompt.alpaca, text, has_template);
+  if (prompt.alpaca) return with_answer(*prompt.alpaca, text, has_template);
   if (!prompt.turns.empty()) {
-    return chat(joined(prompt.turns, {turn("assistant", json::value(text))}), record);
+    return to_chat(joined(prompt.turns, {turn("assistant", json::value(text))}), record);
   }
   if (prompt.is_text) return {{"prompt", prompt.text}, {"completion", text}};
   return {{"text", text}};
 }
 
-OwnRecord preference(const json::object& record, bool has_template,
-                     std::vector<std::string>& ignored) {
+OwnRecord from_preference(const json::object& record, bool has_template,
+                          std::vector<std::string>& ignored) {
   note_ignored(record,
                {"prompt", "chosen", "rejected", "tools", "conversations", "system", "instruction",
                 "input", "context", "history"},
                ignored);
-  const PairPrompt prompt = pair_prompt(record);
-  OwnRecord own{.form = Form::kPreference,
-                .object = pair_half(record, "chosen", prompt, has_template),
-                .rejected = pair_half(record, "rejected", prompt, has_template)};
-  return own;
+  const PairPrompt prompt = read_pair_prompt(record);
+  return {.form = Form::kPreference,
+          .object = pair_answer(record, "chosen", prompt, has_template),
+          .rejected = pair_answer(record, "rejected", prompt, has_template)};
 }
 
-OwnRecord alpaca(const json::object& record, bool has_template, std::vector<std::string>& ignored) {
+OwnRecord from_alpaca(const json::object& record, bool has_template,
+                      std::vector<std::string>& ignored) {
   note_ignored(record,
                {"instruction", "input", "context", "output", "response", "system", "history"},
                ignored);
   const std::string answer =
       string_field(record, record.contains("output") ? "output" : "response");
-  return {.form = Form::kAlpaca, .object = answered(read_alpaca(record), answer, has_template)};
+  return {.form = Form::kAlpaca, .object = with_answer(read_alpaca(record), answer, has_template)};
 }
 
-OwnRecord share_gpt(const json::object& record, std::vector<std::string>& ignored) {
+OwnRecord from_share_gpt(const json::object& record, std::vector<std::string>& ignored) {
   note_ignored(record, {"conversations", "system", "tools"}, ignored);
-  return {.form = Form::kShareGpt, .object = chat(turns_of(record), record)};
+  return {.form = Form::kShareGpt, .object = to_chat(share_gpt_turns(record), record)};
 }
 
-OwnRecord prompt_completion(const json::object& record, std::vector<std::string>& ignored) {
+OwnRecord from_prompt_completion(const json::object& record, std::vector<std::string>& ignored) {
   const json::value* prompt = field_of(record, "prompt");
   const json::value* completion = field_of(record, "completion");
   const bool lists[] = {prompt != nullptr && prompt->is_array(),
@@ -256,7 +256,7 @@ OwnRecord prompt_completion(const json::object& record, std::vector<std::string>
     note_ignored(record, {"prompt", "completion", "tools"}, ignored);
     const json::array& before = prompt->get_array();
     return {.form = Form::kTurnLists,
-            .object = chat(joined(before, completion->get_array()), record),
+            .object = to_chat(joined(before, completion->get_array()), record),
             .first_trained = before.size()};
   }
   if (prompt != nullptr && completion != nullptr && lists[0] != lists[1]) {
@@ -271,7 +271,7 @@ OwnRecord prompt_completion(const json::object& record, std::vector<std::string>
                      {"completion", string_field(record, "completion")}}};
 }
 
-[[noreturn]] void fail_unknown(const json::object& record, bool has_many) {
+[[noreturn]] void fail_unknown_form(const json::object& record, bool has_many) {
   std::string message =
       fmt::format("want exactly one of prompt and completion, text, or messages; got {}",
                   has_many ? "more than one" : "none of them");
@@ -290,7 +290,7 @@ OwnRecord prompt_completion(const json::object& record, std::vector<std::string>
 
 }  // namespace
 
-std::string_view looks_like(Form form) {
+std::string_view form_description(Form form) {
   switch (form) {
     case Form::kText:
     case Form::kPromptCompletion:
@@ -311,20 +311,21 @@ std::string_view looks_like(Form form) {
 OwnRecord to_own_form(const json::object& record, bool has_template,
                       std::vector<std::string>& ignored) {
   if (record.contains("chosen") || record.contains("rejected")) {
-    return preference(record, has_template, ignored);
+    return from_preference(record, has_template, ignored);
   }
   const bool has_answer = record.contains("output") || record.contains("response");
   // Also where it has the whole as a text with them, as Stanford's file does.
-  if (record.contains("instruction") && has_answer) return alpaca(record, has_template, ignored);
+  if (record.contains("instruction") && has_answer)
+    return from_alpaca(record, has_template, ignored);
   const bool is_chat = record.contains("messages");
   const bool is_text = record.contains("text");
   // A prompt next to messages is the first of them again.
   const bool is_pair = record.contains("completion") || (record.contains("prompt") && !is_chat);
   const bool is_share_gpt = record.contains("conversations") && !is_chat;
   const int count = is_chat + is_text + is_pair + is_share_gpt;
-  if (count != 1) fail_unknown(record, count > 1);
-  if (is_share_gpt) return share_gpt(record, ignored);
-  if (is_pair) return prompt_completion(record, ignored);
+  if (count != 1) fail_unknown_form(record, count > 1);
+  if (is_share_gpt) return from_share_gpt(record, ignored);
+  if (is_pair) return from_prompt_completion(record, ignored);
   if (is_text) {
     note_ignored(record, {"text"}, ignored);
     return {.form = Form::kText, .object = {{"text", string_field(record, "text")}}};

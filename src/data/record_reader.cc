@@ -42,8 +42,7 @@ class LineReader : public RecordReader {
   std::string text_;
 };
 
-// The elements of one array. Only brackets and texts are looked at; the elements are parsed by who
-// takes them.
+// The elements of one array. Only brackets and texts are looked at; who takes them parses them.
 class ArrayReader : public RecordReader {
  public:
   using RecordReader::RecordReader;
@@ -135,7 +134,7 @@ bool has_known_header(std::string_view first_bytes) {
          }) >= 2;
 }
 
-std::string without_packing(std::string name) {
+std::string without_packing_suffix(std::string name) {
   for (const std::string_view suffix : {".gz", ".zst"}) {
     if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
   }
@@ -187,7 +186,7 @@ std::string first_bytes_of(const InputFile& file) {
 }
 
 Layout layout_of(std::string_view name, std::string_view first_bytes) {
-  const std::string plain = without_packing(std::string(name));
+  const std::string plain = without_packing_suffix(std::string(name));
   if (plain.ends_with(".csv")) return Layout::kCsv;
   if (plain.ends_with(".tsv")) return Layout::kTsv;
   const size_t begin = std::min(first_bytes.find_first_not_of(" \t\r\n"), first_bytes.size());
@@ -197,7 +196,7 @@ Layout layout_of(std::string_view name, std::string_view first_bytes) {
   return Layout::kLines;
 }
 
-NoRecords no_records(std::string_view name, std::string_view first_bytes) {
+NoRecords explain_no_records(std::string_view name, std::string_view first_bytes) {
   const size_t begin = std::min(first_bytes.find_first_not_of(" \t\r\n"), first_bytes.size());
   const std::string_view start = first_bytes.substr(begin);
   if (start.starts_with("PAR1")) {

@@ -34,10 +34,9 @@ struct NoRecords {
   std::string what = {};
   bool is_binary = false;  // nothing of it can be read
 };
-NoRecords no_records(std::string_view name, std::string_view first_bytes);
+NoRecords explain_no_records(std::string_view name, std::string_view first_bytes);
 
-// The bytes of a file in order, with the line they are in. A mark of UTF-8 at its begin is left
-// out.
+// The bytes of a file in order, with the line they are in. Skips a mark of UTF-8 at its begin.
 class ByteReader {
  public:
   explicit ByteReader(const InputFile& file);

@@ -17,14 +17,14 @@ constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
 constexpr double kMostTemperature = 1e6;
 constexpr double kMostTopK = 1e15;
 
-[[noreturn]] void refuse(const std::string& path, const char* key, const json::value& got,
-                         const std::string& wanted) {
+[[noreturn]] void refuse_value(const std::string& path, const char* key, const json::value& got,
+                               const std::string& wanted) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: {}: got {}, want {}", path, key, json::serialize(got), wanted));
 }
 
 // The key's value; null where it says nothing.
-const json::value* find(const json::object& object, const char* key) {
+const json::value* find_value(const json::object& object, const char* key) {
   const json::value* value = object.if_contains(key);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
@@ -34,22 +34,22 @@ struct Range {
   std::string wanted;
 };
 
-std::optional<double> number(const std::string& path, const json::object& object, const char* key,
-                             const Range& range) {
-  const json::value* value = find(object, key);
+std::optional<double> read_number(const std::string& path, const json::object& object,
+                                  const char* key, const Range& range) {
+  const json::value* value = find_value(object, key);
   if (value == nullptr) return std::nullopt;
   json::error_code error;
   const auto number = value->to_number<double>(error);
   if (error || !(number >= range.least && number <= range.most))
-    refuse(path, key, *value, range.wanted);
+    refuse_value(path, key, *value, range.wanted);
   return number;
 }
 
-std::optional<int64_t> whole_number(const std::string& path, const json::object& object,
+std::optional<int64_t> read_integer(const std::string& path, const json::object& object,
                                     const char* key, const Range& range) {
-  const std::optional<double> value = number(path, object, key, range);
+  const std::optional<double> value = read_number(path, object, key, range);
   if (!value) return std::nullopt;
-  if (std::floor(*value) != *value) refuse(path, key, object.at(key), range.wanted);
+  if (std::floor(*value) != *value) refuse_value(path, key, object.at(key), range.wanted);
   return static_cast<int64_t>(*value);
 }
 
@@ -85,22 +85,22 @@ SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSamp
     throw Error(ErrorCode::kInvalidArgument, path + ": want a JSON object");
   const json::object& object = value.get_object();
   if (!named.temperature) {
-    const json::value* samples = find(object, "do_sample");
+    const json::value* samples = find_value(object, "do_sample");
     if (samples != nullptr && !samples->is_bool())
-      refuse(path, "do_sample", *samples, "true or false; or give --temperature");
+      refuse_value(path, "do_sample", *samples, "true or false; or give --temperature");
     out.temperature =
-        number(path, object, "temperature",
-               {0, kMostTemperature, "a number of 0 (greedy) or more; or give --temperature"});
+        read_number(path, object, "temperature",
+                    {0, kMostTemperature, "a number of 0 (greedy) or more; or give --temperature"});
     out.greedy = (samples != nullptr && !samples->get_bool()) || out.temperature == 0.0;
   }
   if (!named.top_k) {
-    out.top_k = whole_number(path, object, "top_k",
+    out.top_k = read_integer(path, object, "top_k",
                              {-1, kMostTopK, "a whole number of 0 (off) or more; or give --top-k"});
     if (out.top_k == -1) out.top_k = 0;
   }
   for (const NumberKey& key : kNumberKeys) {
     if (!(named.*key.named))
-      out.*key.value = number(path, object, key.name, {key.least, key.most, key.wanted});
+      out.*key.value = read_number(path, object, key.name, {key.least, key.most, key.wanted});
   }
   return out;
 }

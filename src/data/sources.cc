@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr double kMostWeight = 1000;
 constexpr uint64_t kWeightStream = uint64_t{1} << 40;  // apart from the streams of epochs
 
-bool is_file_of_data(std::string name) {
+bool is_data_file_name(std::string name) {
   for (const std::string_view packed : {".gz", ".zst"}) {
     if (name.ends_with(packed)) name.resize(name.size() - packed.size());
   }
@@ -41,7 +41,7 @@ std::vector<std::string> files_of_folder(const std::string& option, const std::s
     const std::string name = at->path().filename().string();
     if (!at->is_regular_file(ignored) || name.starts_with('.')) continue;
     if (name.ends_with(".parquet")) parquet = at->path().string();
-    if (is_file_of_data(name)) files.push_back(at->path().string());
+    if (is_data_file_name(name)) files.push_back(at->path().string());
   }
   if (fault) {
     throw Error(ErrorCode::kIo, fmt::format("--{}: {}: this folder cannot be read: {}", option,
@@ -57,7 +57,7 @@ std::vector<std::string> files_of_folder(const std::string& option, const std::s
 }
 
 // The weight behind the last colon, where what stands before it is there.
-Source split_weight(const std::string& option, const std::string& text) {
+Source parse_source(const std::string& option, const std::string& text) {
   if (text == "-" || file_exists(text)) return {text};
   const size_t colon = text.rfind(':');
   const std::string path = text.substr(0, colon);
@@ -84,7 +84,7 @@ std::vector<Source> find_sources(const std::string& option, const std::vector<st
                                  Weights weights) {
   std::vector<Source> sources;
   for (const std::string& text : texts) {
-    const Source source = split_weight(option, text);
+    const Source source = parse_source(option, text);
     if (weights == Weights::kNone && source.path != text) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--{}: {}: a weight says how often examples are trained on; give {} "
@@ -121,7 +121,7 @@ std::vector<int64_t> weighted_order(const std::vector<SourceRange>& ranges,
       order.insert(order.end(), begin, next);
     const auto share = static_cast<size_t>(
         std::llround((ranges[r].weight - whole) * static_cast<double>(next - begin)));
-    std::vector<int64_t> drawn = shuffled(next - begin, seed, kWeightStream + r);
+    std::vector<int64_t> drawn = shuffled_indices(next - begin, seed, kWeightStream + r);
     drawn.resize(share);
     std::sort(drawn.begin(), drawn.end());
     for (const int64_t i : drawn) order.push_back(begin[i]);

@@ -34,7 +34,7 @@ class Inflater {
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  void run(PackedBytes read, Take take) {
+  void inflate_all(PackedBytes read, Take take) {
     bool in_member = true;
     for (size_t got = 0; (got = read(packed_)) > 0;) {
       stream_.next_in = reinterpret_cast<Bytef*>(packed_.data());
@@ -95,7 +95,7 @@ Packing packing_of(std::string_view first_bytes) {
 void unpack(Packing packing, PackedBytes read, Take take) {
   if (packing == Packing::kNone) return copy(read, take);
   if (packing == Packing::kZstd) return unpack_zstd(read, take);
-  Inflater().run(read, take);
+  Inflater().inflate_all(read, take);
 }
 
 }  // namespace strata::data

@@ -99,7 +99,7 @@ void Engine::set_limits(int64_t pass_tokens, int64_t max_pages, int64_t max_stat
   state_pool_.set_max_slabs(max_states);
 }
 
-api::AdapterSlot Engine::put(std::unique_ptr<model::LoraAdapter> adapter) {
+api::AdapterSlot Engine::add_adapter(std::unique_ptr<model::LoraAdapter> adapter) {
   int32_t slot = 1;
   while (adapters_.contains(slot)) ++slot;
   adapters_[slot] = std::move(adapter);
@@ -111,15 +111,15 @@ api::AdapterSlot Engine::create_adapter(const std::vector<model::LoraModuleSpec>
   auto adapter = std::make_unique<model::LoraAdapter>(backend(), *model_.weights, specs);
   adapter->initialise(seed);
   adapter->refresh(backend());
-  return put(std::move(adapter));
+  return add_adapter(std::move(adapter));
 }
 
 api::AdapterSlot Engine::plan_adapter(const std::vector<model::LoraModuleSpec>& specs) {
-  return put(std::make_unique<model::LoraAdapter>(backend(), *model_.weights, specs));
+  return add_adapter(std::make_unique<model::LoraAdapter>(backend(), *model_.weights, specs));
 }
 
 api::AdapterSlot Engine::load_adapter(const std::string& dir) {
-  return put(model::load_adapter(backend(), model_, dir));
+  return add_adapter(model::load_adapter(backend(), model_, dir));
 }
 
 void Engine::save_adapter(api::AdapterSlot slot, const std::string& dir) const {

@@ -100,7 +100,7 @@ class Engine {
  private:
   void check(const api::Batch& batch) const;
   // Into the first free slot.
-  api::AdapterSlot put(std::unique_ptr<model::LoraAdapter> adapter);
+  api::AdapterSlot add_adapter(std::unique_ptr<model::LoraAdapter> adapter);
 
   EngineOptions options_;
   const model::Recompute inputs_offloaded_ =

@@ -25,7 +25,7 @@ std::deque<FileJob>::iterator FileJobs::next() {
   return at;
 }
 
-bool FileJobs::work() {
+bool FileJobs::run_one() {
   FileJob job;
   {
     const MutexLock lock(mutex_);

@@ -54,7 +54,7 @@ class FileJobs {
   std::vector<FileJob> take_done();
 
   // Waits for a job that may be done, and does it. False once it is closed.
-  bool work();
+  bool run_one();
   // Nothing is begun from now on.
   void close();
   [[nodiscard]] size_t num_waiting() const;

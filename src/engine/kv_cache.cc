@@ -55,8 +55,8 @@ PrefixCache::Key PrefixCache::key_of(const PrefixOwner& owner) {
 }
 
 // The nodes of the tokens' full pages, as far as there are any.
-std::vector<PrefixCache::Node*> PrefixCache::walk(const PrefixOwner& owner,
-                                                  std::span<const int32_t> tokens) {
+std::vector<PrefixCache::Node*> PrefixCache::match(const PrefixOwner& owner,
+                                                   std::span<const int32_t> tokens) {
   std::vector<Node*> path;
   const auto root = roots_.find(key_of(owner));
   if (root == roots_.end()) return path;
@@ -87,7 +87,7 @@ void PrefixCache::touch(std::span<Node* const> path) {
 }
 
 // After a node of it has come or gone.
-void PrefixCache::count(const Root& root, int64_t before) {
+void PrefixCache::update_counts(const Root& root, int64_t before) {
   const int64_t now = std::ssize(root.holder->nodes);
   num_nodes_ += now - before;
   by_count_.erase({before, root.tenant});
@@ -97,7 +97,7 @@ void PrefixCache::count(const Root& root, int64_t before) {
 PrefixCache::Found PrefixCache::find(const PrefixOwner& owner, std::span<const int32_t> tokens,
                                      int64_t most) {
   const auto length = static_cast<size_t>(std::max<int64_t>(0, most));
-  std::vector<Node*> path = walk(owner, tokens.first(std::min(tokens.size(), length)));
+  std::vector<Node*> path = match(owner, tokens.first(std::min(tokens.size(), length)));
   while (!path.empty() && !is_usable(*path.back())) path.pop_back();
   if (path.empty()) return {};
   touch(path);
@@ -137,7 +137,7 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
   void* copy = nullptr;
   if (has_states()) {
     CHECK(state != nullptr, tokens.size());
-    const std::vector<Node*> path = walk(owner, tokens);
+    const std::vector<Node*> path = match(owner, tokens);
     if (path.size() == count && path.back()->state != nullptr) {
       touch(path);
       return false;
@@ -145,7 +145,7 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
     copy = take_state(state);
     if (copy == nullptr) return false;
   }
-  std::vector<Node*> path = walk(owner, tokens);
+  std::vector<Node*> path = match(owner, tokens);
   Root& root = roots_[key_of(owner)];
   root.weights = owner.weights;
   root.is_base = owner.weights == nullptr;
@@ -165,8 +165,8 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
     if (first == nullptr) first = path[i];
   }
   if (copy != nullptr) path.back()->state = copy;
-  if (first != nullptr) note_pages(*first);
-  note_known(*path.back(), is_usable(*path.back()));
+  if (first != nullptr) update_first_present(*first);
+  set_known(*path.back(), is_usable(*path.back()));
   touch(path);
   while (num_nodes() > max_nodes_) give_back_oldest();
   return copy != nullptr;
@@ -182,22 +182,22 @@ PrefixCache::Node* PrefixCache::add(Root& root, Node* parent, std::span<const in
                                      .num_pages = num_pages,
                                      .first_present = num_pages,
                                      .hash = api::KnownPages::hash_of(before, tokens)});
-  count(root, std::ssize(nodes) - 1);
+  update_counts(root, std::ssize(nodes) - 1);
   Children& siblings = parent == nullptr ? root.children : parent->children;
   node->self = siblings.emplace(std::vector<int32_t>(tokens.begin(), tokens.end()), node).first;
   return &*node;
 }
 
 void PrefixCache::drop_state(const PrefixOwner& owner, std::span<const int32_t> tokens) {
-  const std::vector<Node*> path = walk(owner, tokens);
+  const std::vector<Node*> path = match(owner, tokens);
   if (std::ssize(path) * layout_.page_size() < std::ssize(tokens)) return;
   if (path.empty() || path.back()->state == nullptr) return;
   release_state(*path.back());
-  if (path.back()->children.empty()) remove_with_useless(path.back()->self->second);
+  if (path.back()->children.empty()) remove_with_useless_ancestors(path.back()->self->second);
 }
 
 // A node has got its page: of windows, a sequence may begin behind others that continue it, too.
-void PrefixCache::note_pages(Node& from) {
+void PrefixCache::update_first_present(Node& from) {
   std::vector<Node*> changed = {&from};
   while (!changed.empty()) {
     Node& node = *changed.back();
@@ -205,13 +205,13 @@ void PrefixCache::note_pages(Node& from) {
     const int64_t before = node.parent == nullptr ? 0 : node.parent->first_present;
     const int64_t first = node.page == nullptr ? node.num_pages : before;
     if (first == std::exchange(node.first_present, first)) continue;
-    note_known(node, is_usable(node));
+    set_known(node, is_usable(node));
     for (const auto& [tokens, child] : node.children) changed.push_back(&*child);
   }
 }
 
 // The scheduler is told of nodes that a sequence may begin behind.
-void PrefixCache::note_known(Node& node, bool is_known) {
+void PrefixCache::set_known(Node& node, bool is_known) {
   if (is_known == std::exchange(node.is_known, is_known)) return;
   if (is_known) {
     known_.add(node.hash);
@@ -222,7 +222,7 @@ void PrefixCache::note_known(Node& node, bool is_known) {
 
 void PrefixCache::release_state(Node& node) {
   if (node.state != nullptr) states_.give_back(std::exchange(node.state, nullptr));
-  note_known(node, is_usable(node));
+  set_known(node, is_usable(node));
 }
 
 void PrefixCache::remove(Nodes::iterator node) {
@@ -232,16 +232,16 @@ void PrefixCache::remove(Nodes::iterator node) {
     --num_pages_;
   }
   release_state(*node);
-  note_known(*node, false);
+  set_known(*node, false);
   Children& siblings = node->parent == nullptr ? node->root->children : node->parent->children;
   siblings.erase(node->self);
   const Root& root = *node->root;
   root.holder->nodes.erase(node);
-  count(root, std::ssize(root.holder->nodes) + 1);
+  update_counts(root, std::ssize(root.holder->nodes) + 1);
 }
 
 // With it those before it that nothing begins behind any more.
-void PrefixCache::remove_with_useless(Nodes::iterator node) {
+void PrefixCache::remove_with_useless_ancestors(Nodes::iterator node) {
   while (true) {
     Node* parent = node->parent;
     remove(node);
@@ -253,7 +253,7 @@ void PrefixCache::remove_with_useless(Nodes::iterator node) {
 
 bool PrefixCache::give_back_oldest() {
   if (by_count_.empty()) return false;
-  remove_with_useless(holders_.at(by_count_.rbegin()->second).nodes.begin());
+  remove_with_useless_ancestors(holders_.at(by_count_.rbegin()->second).nodes.begin());
   return true;
 }
 

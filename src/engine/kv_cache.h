@@ -176,17 +176,17 @@ class PrefixCache {
 
   static Key key_of(const PrefixOwner& owner);
   [[nodiscard]] bool has_states() const { return layout_.state_bytes() > 0; }
-  [[nodiscard]] std::vector<Node*> walk(const PrefixOwner& owner, std::span<const int32_t> tokens);
+  [[nodiscard]] std::vector<Node*> match(const PrefixOwner& owner, std::span<const int32_t> tokens);
   [[nodiscard]] bool is_usable(const Node& node) const;
   void touch(std::span<Node* const> path);
-  void count(const Root& root, int64_t before);
+  void update_counts(const Root& root, int64_t before);
   Node* add(Root& root, Node* parent, std::span<const int32_t> tokens);
   [[nodiscard]] void* take_state(const void* from);
-  void note_pages(Node& from);
-  void note_known(Node& node, bool is_known);
+  void update_first_present(Node& from);
+  void set_known(Node& node, bool is_known);
   void release_state(Node& node);
   void remove(Nodes::iterator node);
-  void remove_with_useless(Nodes::iterator node);
+  void remove_with_useless_ancestors(Nodes::iterator node);
 
   const model::CacheLayout& layout_;
   KvPool& pages_;

@@ -30,7 +30,7 @@ model::Pass MtpPass::lay_out(const model::Pass& pass, const MtpWork& work) {
     losses_of_sequences_.push_back(kLoss);
   }
   if (work.want_loss) lay_out_targets(work);
-  model::Pass own = builder_.build_with(pass);
+  model::Pass own = builder_.build_like(pass);
   own.is_mtp = true;
   return own;
 }

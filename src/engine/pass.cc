@@ -180,7 +180,7 @@ int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work,
   return copies.high_water();
 }
 
-void MicroBatch::gather(Engine& engine, const api::Batch& batch) {
+void MicroBatch::lay_out_sequences(Engine& engine, const api::Batch& batch) {
   builder_.clear();
   targets_.clear();
   first_targets_.clear();
@@ -214,7 +214,7 @@ void MicroBatch::gather(Engine& engine, const api::Batch& batch) {
 PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t first, size_t last) {
   first_ = first;
   last_ = last;
-  gather(engine, batch);
+  lay_out_sequences(engine, batch);
   logprobs_.resize(targets_.size());
   losses_.resize(targets_.size());
   top_logprobs_.resize(batch.want_top ? first_targets_.size() - 1 : 0);
@@ -248,7 +248,7 @@ PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t fir
   return work;
 }
 
-void MicroBatch::give_losses(const api::Batch& batch, api::BatchResult& result) const {
+void MicroBatch::store_losses(const api::Batch& batch, api::BatchResult& result) const {
   size_t row = 0;
   for (size_t s = first_; s < last_; ++s) {
     const auto first_token = static_cast<int64_t>(row);
@@ -266,7 +266,7 @@ void MicroBatch::give_losses(const api::Batch& batch, api::BatchResult& result) 
   }
 }
 
-void MicroBatch::give_indexer_losses(const api::Batch& batch, api::BatchResult& result) const {
+void MicroBatch::store_indexer_losses(const api::Batch& batch, api::BatchResult& result) const {
   if (indexer_losses_.empty()) return;
   auto next = indexer_losses_.begin();
   for (size_t s = first_; s < last_; ++s) {

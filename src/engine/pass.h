@@ -115,13 +115,13 @@ class MicroBatch {
   [[nodiscard]] std::span<float> indexer_losses() { return indexer_losses_; }
   // Into the results of the sequences laid out: what the model's end gives, and what is a sum over
   // all its layers.
-  void give_losses(const api::Batch& batch, api::BatchResult& result) const;
-  void give_indexer_losses(const api::Batch& batch, api::BatchResult& result) const;
+  void store_losses(const api::Batch& batch, api::BatchResult& result) const;
+  void store_indexer_losses(const api::Batch& batch, api::BatchResult& result) const;
   // Tells the adapters, or the base parameters, that have gradients now.
   void note_gradients(Engine& engine, const api::Batch& batch) const;
 
  private:
-  void gather(Engine& engine, const api::Batch& batch);
+  void lay_out_sequences(Engine& engine, const api::Batch& batch);
 
   size_t first_ = 0, last_ = 0;
   PassBuilder builder_;

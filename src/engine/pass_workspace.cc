@@ -73,7 +73,7 @@ model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weig
           .lists = lists_};
 }
 
-model::Pass PassBuilder::build_with(const model::Pass& pass) {
+model::Pass PassBuilder::build_like(const model::Pass& pass) {
   return {.backend = pass.backend,
           .weights = pass.weights,
           .ropes = pass.ropes,

@@ -102,7 +102,7 @@ class PassBuilder {
                     const model::CacheLayout& cache);
 
   // A pass over other rows with all else of `pass`, whose lists it uses.
-  model::Pass build_with(const model::Pass& pass);
+  model::Pass build_like(const model::Pass& pass);
 
   // Of a pass that was counted.
   [[nodiscard]] const std::vector<model::SavedCost>& saved_costs() const { return lists_.saved; }

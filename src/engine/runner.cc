@@ -31,7 +31,7 @@ constexpr int64_t kTagsBehindGather = 16;
 // one matrix.
 constexpr int64_t kStateTag = 2, kNewsTag = 3;
 
-std::function<Sent(int64_t)> kinds_of(const PipelinePlan& plan) {
+std::function<Sent(int64_t)> kind_of_tag(const PipelinePlan& plan) {
   return [end = plan.gather_tag()](int64_t tag) {
     if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
     if (tag - end == kStateTag) return Sent::kActivations;
@@ -96,8 +96,8 @@ Runner::Runner(Engine& whole)
     : own_plan_(make_whole_plan(whole.config().num_layers())),
       all_(alone_),
       plan_(own_plan_),
-      comm_(alone_, kinds_of(plan_)),
-      everyone_(alone_, kinds_of(plan_)) {
+      comm_(alone_, kind_of_tag(plan_)),
+      everyone_(alone_, kind_of_tag(plan_)) {
   add_stage(0, whole);
 }
 
@@ -107,9 +107,9 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
       pipeline_(pipeline_group(comm, plan)),
       data_group_(data_group(comm, plan, kDataTag)),
       weights_group_(data_group(comm, plan, kWeightTag)),
-      comm_(pipeline_ ? *pipeline_ : comm, kinds_of(plan)),
+      comm_(pipeline_ ? *pipeline_ : comm, kind_of_tag(plan)),
       data_(counted(data_group_)),
-      everyone_(comm, kinds_of(plan)),
+      everyone_(comm, kind_of_tag(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
   check_tags(comm, plan);
@@ -119,7 +119,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
 }
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
-    : all_(comm), plan_(plan), comm_(comm, kinds_of(plan)), everyone_(comm, kinds_of(plan)) {
+    : all_(comm), plan_(plan), comm_(comm, kind_of_tag(plan)), everyone_(comm, kind_of_tag(plan)) {
   CHECK(plan.data == 1, plan.data);
   const std::vector<int> stages = plan.stages_of(comm.rank());
   CHECK(stages.size() == 1, stages.size());
@@ -190,7 +190,7 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   round_.clear();
   round_.dealt = 0;
   round_.num_dealt = 1;
-  if (data_) deal(batch);
+  if (data_) deal_microbatches(batch);
   size_t num_backwards = 0;
   while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
     for (const auto& runner : runners_) runner->begin(round_, num_backwards);
@@ -271,13 +271,13 @@ void Runner::gather_result(const std::string& name, int stage, api::TensorSink* 
     CHECK(begin + count <= std::ssize(values), name, begin, count);
     return TensorView(values.data() + begin, DType::kF32, {count});
   };
-  gather(owner_of(stage, 0), here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
-         is_first_rank() ? flat(sink->at(name).values, first) : TensorView());
+  fetch(owner_of(stage, 0), here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
+        is_first_rank() ? flat(sink->at(name).values, first) : TensorView());
 }
 
 // The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
 // another one's are, which change nothing.
-double Runner::norm_of_sums() {
+double Runner::global_norm() {
   {
     const TraceSpan span("gather");
     comm_.all_gather(sums_, all_sums_);
@@ -307,7 +307,7 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
   for (const auto& runner : runners_) {
     train::add_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
   }
-  const double norm = norm_of_sums();
+  const double norm = global_norm();
   if (!std::isfinite(norm)) {
     // The first one's is dropped, and told, by its step.
     for (size_t i = 1; i < runners_.size(); ++i)
@@ -338,7 +338,7 @@ void Runner::send_state(TensorView state) {
     comm_.send(rank_of(first_stage_ + 1), plan_.gather_tag() + kStateTag, state);
 }
 
-void Runner::share(std::string& bytes) {
+void Runner::broadcast(std::string& bytes) {
   const int owner = rank_of(plan_.num_stages() - 1);
   const int64_t tag = plan_.gather_tag() + kNewsTag;
   auto size = std::ssize(bytes);
@@ -354,7 +354,7 @@ void Runner::share(std::string& bytes) {
   }
 }
 
-bool Runner::decide(bool of_first_rank) {
+bool Runner::broadcast_decision(bool of_first_rank) {
   if (comm_.size() == 1) return of_first_rank;
   const double mine = of_first_rank ? 1.0 : 0.0;
   comm_.all_gather({&mine, 1}, all_sums_);
@@ -381,9 +381,9 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
       stage.base_trainer().add_squares(stage.backend(), sums_);
     }
   }
-  if (data_) sum_over_data();
-  const double norm = norm_of_sums();
-  if (data_) sum_loads();
+  if (data_) sum_over_data_ranks();
+  const double norm = global_norm();
+  if (data_) sum_expert_loads();
   if (!std::isfinite(norm)) {
     for (size_t i = 1; i < runners_.size(); ++i) {
       Engine& stage = runners_[i]->engine();

@@ -82,9 +82,9 @@ class Runner {
   void receive_state(TensorView state);
   void send_state(TensorView state);
   // From the rank of the last stage to every other.
-  void share(std::string& bytes);
+  void broadcast(std::string& bytes);
   // Rank 0's answer.
-  [[nodiscard]] bool decide(bool of_first_rank);
+  [[nodiscard]] bool broadcast_decision(bool of_first_rank);
 
   // Base training. finish: likewise.
   void enable_base_steps(const train::BaseStep& how);
@@ -123,9 +123,9 @@ class Runner {
   // Of weights that ranks divide each has its part alone.
   void turn_away_weights();
   // Of a batch whose micro-batches are dealt out: which rank has which.
-  void deal(const api::Batch& batch);
+  void deal_microbatches(const api::Batch& batch);
   template <typename Body>
-  void for_dealt(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
+  void for_lists(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
                  Body body);
   void send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossLists lists,
                    api::BatchResult& result, int dealt_to);
@@ -133,19 +133,20 @@ class Runner {
                       api::BatchResult& result, int dealt_to);
   // From each of the ranks that have the lists' stage to the others of them.
   void exchange_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result);
-  void sum_loads();
+  void sum_expert_loads();
   // From that stage to every rank of a pipeline.
-  void share_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result);
+  void broadcast_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result);
   // All lists to all ranks.
   void spread_losses(const api::Batch& batch, api::BatchResult& result);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
   // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
   // be scratch of this rank's first stage.
   using PieceView = FunctionRef<TensorView(size_t piece)>;
-  void hand_over(int from, int to, int64_t tag, size_t num_pieces, PieceView own, PieceView place,
-                 FunctionRef<void(size_t piece, TensorView)> take);
+  void transfer_pieces(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
+                       PieceView place, FunctionRef<void(size_t piece, TensorView)> take);
   // Of the embedding, where the last stage reads it and the first one owns it.
-  void return_borrowed_gradients();
+  void swap_embedding_gradients(api::AdapterSlot slot);
+  void return_embedding_gradients();
   void lend_embedding();
   void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                      int64_t count);
@@ -161,13 +162,13 @@ class Runner {
                   FunctionRef<void(std::span<float>)> take);
   void serve_masters();
   void read_masters(size_t index, int64_t first_row, TensorView rows);
-  double norm_of_sums();
+  double global_norm();
   // Of each sum one rank has what is not zero.
-  void sum_over_data();
+  void sum_over_data_ranks();
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);
   // A tensor to rank 0 from one of all ranks; `from` matters there, `to` on rank 0.
-  void gather(int owner, TensorView from, TensorView to);
+  void fetch(int owner, TensorView from, TensorView to);
 
   LoneComm alone_;
   const PipelinePlan own_plan_;  // of a whole model

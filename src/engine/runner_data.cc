@@ -14,8 +14,8 @@ using Lists = Runner::LossLists;
 
 // Each list that a pass gives of a sequence, and how many values it has.
 template <typename Body>
-void for_each_list(const api::Batch& batch, size_t s, Lists lists, api::SequenceResult& of,
-                   Body body) {
+void for_each_loss_list(const api::Batch& batch, size_t s, Lists lists, api::SequenceResult& of,
+                        Body body) {
   const api::Sequence& sequence = batch.sequences[s];
   const size_t tokens = sequence.datum->tokens.size();
   const size_t targets = tokens * static_cast<size_t>(sequence.datum->targets_per_token());
@@ -34,7 +34,7 @@ void for_each_list(const api::Batch& batch, size_t s, Lists lists, api::Sequence
 
 // Every rank makes all passes of a batch whose large results are wanted: nothing that trains wants
 // any.
-void Runner::deal(const api::Batch& batch) {
+void Runner::deal_microbatches(const api::Batch& batch) {
   const bool is_large = batch.want_hidden_states || batch.want_logits;
   CHECK(!is_large || batch.gradients == api::Gradients::kNone);
   if (is_large) return;
@@ -55,18 +55,18 @@ void Runner::deal(const api::Batch& batch) {
 
 // Of the sequences that a rank was dealt; of all: -1.
 template <typename Body>
-void Runner::for_dealt(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
+void Runner::for_lists(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
                        Body body) {
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     if (rank < 0 || of_sequences_[s] == rank)
-      for_each_list(batch, s, lists, result.sequences[s], body);
+      for_each_loss_list(batch, s, lists, result.sequences[s], body);
   }
 }
 
 void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossLists lists,
                          api::BatchResult& result, int dealt_to) {
   shared_.clear();
-  for_dealt(batch, lists, dealt_to, result, [&](const std::vector<float>& values, size_t count) {
+  for_lists(batch, lists, dealt_to, result, [&](const std::vector<float>& values, size_t count) {
     CHECK(values.size() == count, values.size(), count);
     shared_.insert(shared_.end(), values.begin(), values.end());
   });
@@ -79,12 +79,12 @@ void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossL
 void Runner::receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch,
                             LossLists lists, api::BatchResult& result, int dealt_to) {
   size_t total = 0;
-  for_dealt(batch, lists, dealt_to, result,
+  for_lists(batch, lists, dealt_to, result,
             [&](std::vector<float>&, size_t count) { total += count; });
   shared_.resize(total);
   comm.receive_bytes(from, tag, shared_.data(), static_cast<int64_t>(total * sizeof(float)));
   auto next = shared_.begin();
-  for_dealt(batch, lists, dealt_to, result, [&](std::vector<float>& values, size_t count) {
+  for_lists(batch, lists, dealt_to, result, [&](std::vector<float>& values, size_t count) {
     values.assign(next, next + static_cast<int64_t>(count));
     next += static_cast<int64_t>(count);
   });
@@ -98,7 +98,7 @@ void Runner::exchange_losses(const api::Batch& batch, LossLists lists, api::Batc
   }
 }
 
-void Runner::share_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {
+void Runner::broadcast_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {
   const int owner = rank_of(stage_with(lists));
   if (comm_.size() == 1) return;
   if (comm_.rank() != owner)
@@ -110,7 +110,7 @@ void Runner::spread_losses(const api::Batch& batch, api::BatchResult& result) {
   for (const LossLists lists : {LossLists::kOfEnd, LossLists::kOfIndexers}) {
     if (lists == LossLists::kOfIndexers && batch.indexer_weight == 0.0f) continue;
     if (round_.num_dealt > 1) exchange_losses(batch, lists, result);
-    share_losses(batch, lists, result);
+    broadcast_losses(batch, lists, result);
   }
 }
 
@@ -121,14 +121,14 @@ void Runner::turn_away_weights() {
   data_->all_gather({}, all_sums_);
 }
 
-void Runner::sum_over_data() {
+void Runner::sum_over_data_ranks() {
   data_->all_gather(sums_, all_sums_);
   std::fill(sums_.begin(), sums_.end(), 0.0);
   for (size_t i = 0; i < all_sums_.size(); ++i) sums_[i % sums_.size()] += all_sums_[i];
 }
 
 // Rows that experts had are whole numbers, which a double holds.
-void Runner::sum_loads() {
+void Runner::sum_expert_loads() {
   std::vector<double> own, all;
   for (const auto& runner : runners_) {
     for (std::vector<int64_t>& loads : runner->engine().base_trainer().gradients()->expert_loads) {

@@ -12,30 +12,33 @@ namespace strata::engine {
 
 // The last stage reads the embedding for multi-token prediction. Each end gets what the other one
 // has accumulated, so that both add them in one order.
-void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
+void Runner::swap_embedding_gradients(api::AdapterSlot slot) {
   const int last_stage = plan_.num_stages() - 1;
   const bool is_shared =
       engine().config().use_mtp && engine().adapter(slot).find(-1, model::kEmbedding) != nullptr;
-  if (is_shared && last_stage > 0) {
-    StageRunner* const first = stage_here(0);
-    StageRunner* const last = stage_here(last_stage);
-    const auto for_gradients = [&](StageRunner* stage, int target, auto body) {
-      if (stage == nullptr) return;
-      const model::LoraModule& module = *stage->engine().adapter(slot).find(-1, target);
-      for (const TensorView& gradient : {module.d_a, module.d_b}) body(gradient);
-    };
-    const int64_t tag = plan_.gather_tag() + kSwapTag;
-    const auto send_to = [&](int stage) {
-      return [&, stage](const TensorView& view) { comm_.send(rank_of(stage), tag, view); };
-    };
-    const auto receive_from = [&](int stage) {
-      return [&, stage](const TensorView& view) { comm_.receive(rank_of(stage), tag, view); };
-    };
-    for_gradients(first, model::kEmbedding, send_to(last_stage));
-    for_gradients(last, model::kMtpEmbedding, send_to(0));
-    for_gradients(last, model::kEmbedding, receive_from(0));
-    for_gradients(first, model::kMtpEmbedding, receive_from(last_stage));
-  }
+  if (!is_shared || last_stage == 0) return;
+  StageRunner* const first = stage_here(0);
+  StageRunner* const last = stage_here(last_stage);
+  const auto for_gradients = [&](StageRunner* stage, int target, auto body) {
+    if (stage == nullptr) return;
+    const model::LoraModule& module = *stage->engine().adapter(slot).find(-1, target);
+    for (const TensorView& gradient : {module.d_a, module.d_b}) body(gradient);
+  };
+  const int64_t tag = plan_.gather_tag() + kSwapTag;
+  const auto send_to = [&](int stage) {
+    return [&, stage](const TensorView& view) { comm_.send(rank_of(stage), tag, view); };
+  };
+  const auto receive_from = [&](int stage) {
+    return [&, stage](const TensorView& view) { comm_.receive(rank_of(stage), tag, view); };
+  };
+  for_gradients(first, model::kEmbedding, send_to(last_stage));
+  for_gradients(last, model::kMtpEmbedding, send_to(0));
+  for_gradients(last, model::kEmbedding, receive_from(0));
+  for_gradients(first, model::kMtpEmbedding, receive_from(last_stage));
+}
+
+void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
+  swap_embedding_gradients(slot);
   for (const auto& runner : runners_) {
     runner->engine().adapter(slot).finish_gradients(runner->engine().backend());
   }
@@ -43,14 +46,14 @@ void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
 
 // What the last stage has accumulated of the embedding is the first one's, whose owners add it up
 // in the order of one stage.
-void Runner::return_borrowed_gradients() {
+void Runner::return_embedding_gradients() {
   const int last_stage = plan_.num_stages() - 1;
   const int num_uses = last_stage == 0 ? 0 : train::num_borrowed_uses(engine().config());
   if (num_uses == 0) return;
   const model::ModelWeights& weights = *engine().model().weights;
   const size_t index = weights.embedding_index();
   const int64_t cols = weights.table()[index].num_cols();
-  const train::Ownership borrowed = train::divide_borrowed(weights, plan_.data);
+  const train::Ownership borrowed = train::divide_borrowed_embedding(weights, plan_.data);
   Backend& backend = engine().backend();
   const auto part = [&](TensorView values, const train::OwnedRows& of,
                         const train::RowPiece& of_it) {
@@ -62,8 +65,8 @@ void Runner::return_borrowed_gradients() {
         const train::OwnedRows& resting = borrowed.rows(from, index);
         const train::OwnedRows& owned = ownership_of_stage(0).rows(owner, index);
         std::vector<train::RowPiece> pieces;
-        train::add_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
-        hand_over(
+        train::append_row_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
+        transfer_pieces(
             owner_of(last_stage, from), owner_of(0, owner), plan_.gather_tag() + kBorrowedTag,
             pieces.size(),
             [&](size_t i) {
@@ -93,15 +96,15 @@ void Runner::lend_embedding() {
   for (int owner = 0; owner < plan_.data; ++owner) {
     for (int to = 0; to < plan_.data; ++to) {
       std::vector<train::RowPiece> pieces;
-      train::add_pieces(index, ownership_of_stage(0).rows(owner, index),
-                        weights.table()[index].num_cols(), weights.compute_dtype(), pieces);
+      train::append_row_pieces(index, ownership_of_stage(0).rows(owner, index),
+                               weights.table()[index].num_cols(), weights.compute_dtype(), pieces);
       std::erase_if(pieces, [&](const train::RowPiece& piece) {
         return !is_sent(weights, piece, {to, plan_.data});
       });
       const auto take = [&](size_t i) {
         return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
       };
-      hand_over(
+      transfer_pieces(
           owner_of(0, owner), owner_of(last_stage, to), plan_.gather_tag() + kLentTag,
           pieces.size(),
           [&](size_t i) {
@@ -119,7 +122,7 @@ void Runner::lend_embedding() {
 }
 
 void Runner::finish_base_gradients() {
-  return_borrowed_gradients();
+  return_embedding_gradients();
   for (const auto& runner : runners_) {
     runner->engine().base_trainer().finish_gradients(runner->engine().backend());
   }

@@ -28,10 +28,31 @@ AdapterParts parts_of(const model::LoraAdapter& adapter, size_t first, int64_t c
   return parts;
 }
 
+TensorView values_of(const train::BaseTrainer& trainer, Runner::BaseValues which, size_t index) {
+  switch (which) {
+    case Runner::BaseValues::kGradients:
+      return trainer.gradient(index);
+    case Runner::BaseValues::kMasters:
+      return trainer.master(index);
+    case Runner::BaseValues::kFirstMoments:
+      return trainer.first_moment(index);
+    case Runner::BaseValues::kSecondMoments:
+      return trainer.second_moment(index);
+    case Runner::BaseValues::kRouterBias:
+      return trainer.router_bias(index);
+  }
+  return {};
+}
+
+// Rows of masters that rank 0 asks their owner for; of none: it asks no more.
+struct AskedRows {
+  int64_t index = 0, first = 0, count = 0;
+};
+
 }  // namespace
 
-void Runner::hand_over(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
-                       PieceView place, FunctionRef<void(size_t piece, TensorView)> take) {
+void Runner::transfer_pieces(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
+                             PieceView place, FunctionRef<void(size_t piece, TensorView)> take) {
   const bool sends = all_.rank() == from, takes = all_.rank() == to;
   if (!sends && !takes) return;
   const size_t ahead = std::min(size_t{train::kPiecesAhead}, num_pieces);
@@ -51,13 +72,13 @@ void Runner::hand_over(int from, int to, int64_t tag, size_t num_pieces, PieceVi
   }
 }
 
-void Runner::gather(int owner, TensorView from, TensorView to) {
+void Runner::fetch(int owner, TensorView from, TensorView to) {
   const int64_t count = (is_first_rank() ? to : from).shape.num_elements();
   const auto part = [&](const TensorView& whole, size_t piece) {
     const int64_t first = static_cast<int64_t>(piece) * kPieceValues;
     return whole.part(first, {std::min(kPieceValues, count - first)});
   };
-  hand_over(
+  transfer_pieces(
       owner, 0, plan_.gather_tag(), static_cast<size_t>((count + kPieceValues - 1) / kPieceValues),
       [&](size_t piece) { return part(from, piece); },
       [&](size_t piece) { return part(to, piece); }, [](size_t, TensorView) {});
@@ -99,7 +120,7 @@ const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
     if (here != nullptr) from = parts_of(here->engine().adapter(slot), first, count);
     if (whole_) to = parts_of(*whole_, first, count);
     for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
-      gather(owner_of(stage, 0), from[part], to[part]);
+      fetch(owner_of(stage, 0), from[part], to[part]);
     }
   }
   return whole_.get();
@@ -111,26 +132,6 @@ int Runner::stage_of_parameter(size_t index) {
   if (parameter.layer >= 0) return plan_.stage_of_layer(parameter.layer);
   return index == weights.embedding_index() ? 0 : plan_.num_stages() - 1;
 }
-
-namespace {
-
-TensorView values_of(const train::BaseTrainer& trainer, Runner::BaseValues which, size_t index) {
-  switch (which) {
-    case Runner::BaseValues::kGradients:
-      return trainer.gradient(index);
-    case Runner::BaseValues::kMasters:
-      return trainer.master(index);
-    case Runner::BaseValues::kFirstMoments:
-      return trainer.first_moment(index);
-    case Runner::BaseValues::kSecondMoments:
-      return trainer.second_moment(index);
-    case Runner::BaseValues::kRouterBias:
-      return trainer.router_bias(index);
-  }
-  return {};
-}
-
-}  // namespace
 
 const train::Ownership& Runner::ownership_of_stage(int stage) {
   for (int s = static_cast<int>(ownerships_.size()); s < plan_.num_stages(); ++s)
@@ -162,7 +163,7 @@ void Runner::read_owned(size_t index, BaseValues which, int data,
     if (owner_of(stage, data) == 0 && is_first_rank()) {
       ops::to_host(engine().backend(), own, piece);
     } else {
-      gather(owner_of(stage, data), own, TensorView(piece.data(), DType::kF32, shape));
+      fetch(owner_of(stage, data), own, TensorView(piece.data(), DType::kF32, shape));
     }
     if (is_first_rank()) take(piece);
   }
@@ -191,15 +192,6 @@ void Runner::read_base(BaseValues which, FunctionRef<void(TensorView)> take) {
     }
   }
 }
-
-namespace {
-
-// Rows of masters that rank 0 asks their owner for; of none: it asks no more.
-struct AskedRows {
-  int64_t index = 0, first = 0, count = 0;
-};
-
-}  // namespace
 
 void Runner::with_masters(FunctionRef<void(ReadRows read)> body) {
   if (!is_first_rank()) return serve_masters();

@@ -11,7 +11,7 @@ namespace strata::engine {
 
 Stages::Stages(Runner& whole) : plan_(whole.plan()), ranks_(1) {
   CHECK(plan_.num_stages() == 1);
-  add({.engine = &whole.engine(), .passes = &whole, .sampler = &whole});
+  add_stage({.engine = &whole.engine(), .passes = &whole, .sampler = &whole});
 }
 
 Stages::Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines)
@@ -22,13 +22,13 @@ Stages::Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines)
     std::unique_ptr<Engine>& engine = engines[static_cast<size_t>(rank)];
     auto passes = std::make_unique<Runner>(ranks_.comm(rank), plan_, *engine);
     auto sampler = std::make_unique<Runner>(ranks_.breaking_comm(rank), plan_, *engine);
-    add({.own = std::move(engine),
-         .own_passes = std::move(passes),
-         .own_sampler = std::move(sampler)});
+    add_stage({.own = std::move(engine),
+               .own_passes = std::move(passes),
+               .own_sampler = std::move(sampler)});
   }
 }
 
-void Stages::add(Stage stage) {
+void Stages::add_stage(Stage stage) {
   if (stage.own) {
     stage.engine = stage.own.get();
     stage.passes = stage.own_passes.get();
@@ -97,7 +97,7 @@ AdapterCopy Stages::copy_state(api::AdapterSlot slot) {
   return join_parts(engine().backend(), engine(), parts, /*moments=*/true);
 }
 
-std::shared_ptr<const model::LoraAdapter> Stages::whole(const StagedAdapter& parts) {
+std::shared_ptr<const model::LoraAdapter> Stages::whole_adapter(const StagedAdapter& parts) {
   if (size() == 1) return parts[0];
   std::vector<const model::LoraAdapter*> borrowed;
   for (const auto& part : parts) borrowed.push_back(part.get());

@@ -4,8 +4,7 @@
 // slots are the same everywhere. Passes, optimizer steps and sampling steps run on all ranks at
 // once; between them, and in a break of a pass, what stages keep is the engine thread's to look at
 // and to change (backend/rank_threads.h). Engine thread only.
-//   Stages stages(plan, std::move(engines));  stages.run(batch, &breaks);  stages.step(slot,
-//   adamw);
+//   Stages stages(plan, std::move(engines));  stages.run(batch);  stages.step(slot, adamw);
 #pragma once
 #include <memory>
 #include <vector>
@@ -56,7 +55,7 @@ class Stages {
   // For files: a copy with moments.
   AdapterCopy copy_state(api::AdapterSlot slot);
   // Likewise, the parts of what nothing trains put together; of a whole model the part itself.
-  std::shared_ptr<const model::LoraAdapter> whole(const StagedAdapter& parts);
+  std::shared_ptr<const model::LoraAdapter> whole_adapter(const StagedAdapter& parts);
   // New adapters with the weights of this one, which do not train.
   StagedAdapter copy_adapter(api::AdapterSlot slot);
   // Also in a break.
@@ -78,7 +77,7 @@ class Stages {
     std::unique_ptr<PassWorkspace> sampling = {};
   };
 
-  void add(Stage stage);
+  void add_stage(Stage stage);
 
   const PipelinePlan plan_;
   std::vector<Stage> stages_;

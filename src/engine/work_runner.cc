@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "api/context.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "model/adapter/base_numbers.h"
@@ -28,6 +27,17 @@ void check_finite(std::span<const float> values, size_t datum, std::string_view 
   }
 }
 
+std::vector<std::unique_ptr<PrefixCache>> make_prefix_caches(Stages& stages, bool wanted) {
+  std::vector<std::unique_ptr<PrefixCache>> prefixes;
+  for (size_t i = 0; wanted && i < stages.size(); ++i) {
+    Engine& engine = stages.engine(i);
+    if (engine.options().draft_tokens > 0) break;
+    prefixes.push_back(std::make_unique<PrefixCache>(engine.cache_layout(), engine.kv_pool(),
+                                                     engine.state_pool()));
+  }
+  return prefixes;
+}
+
 }  // namespace
 
 std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
@@ -43,21 +53,6 @@ std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
   return model::adapter_specs(layers, wanted, lora.rank, kAlpha, expert_rank);
 }
 
-namespace {
-
-std::vector<std::unique_ptr<PrefixCache>> make_prefixes(Stages& stages, bool wanted) {
-  std::vector<std::unique_ptr<PrefixCache>> prefixes;
-  for (size_t i = 0; wanted && i < stages.size(); ++i) {
-    Engine& engine = stages.engine(i);
-    if (engine.options().draft_tokens > 0) break;
-    prefixes.push_back(std::make_unique<PrefixCache>(engine.cache_layout(), engine.kv_pool(),
-                                                     engine.state_pool()));
-  }
-  return prefixes;
-}
-
-}  // namespace
-
 WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, AdapterBook& book,
                        const RunnerOptions& options)
     : stages_(stages),
@@ -68,7 +63,7 @@ WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, Adapter
       files_(stages, copies_.metadata()),
       snapshots_(stages, files_, options.snapshot_bytes),
       tokenizer_(tokenizer),
-      prefixes_(make_prefixes(stages, options.prefix_cache)),
+      prefixes_(make_prefix_caches(stages, options.prefix_cache)),
       loop_(stages, prefixes_),
       preemption_(engine_, loop_, options.max_sample_rows) {}
 
@@ -112,23 +107,22 @@ std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interrupti
   results_.clear();
   for (const api::RequestId& request : work.cancel) partial_.erase(request);
   if (!work.cancel.empty() || !work.release.empty()) leave(work);
-  const double begin = now_seconds();
-  for (const auto& command : work.control) control(*command);
-  const double joining = now_seconds();
+  timed(train_seconds_, [&] {
+    for (const auto& command : work.control) run_control(*command);
+  });
   // Before the pass, whose breaks let others join.
-  if (!work.samples.empty() || !work.resume.empty()) join(work, results_);
-  train_seconds_ += joining - begin;
-  sample_seconds_ += now_seconds() - joining;
+  timed(sample_seconds_, [&] {
+    if (!work.samples.empty() || !work.resume.empty()) join(work, results_);
+  });
   if (!work.rows.empty()) train(work.rows, breaks);
   if (work.decode) step(results_);
   return std::move(results_);
 }
 
 void WorkRunner::train(const std::vector<api::DataRange>& rows, const Interruption* breaks) {
-  const double begin = now_seconds();
   const double sampled_before = sample_seconds_;
-  run_rows(rows, breaks);
-  train_seconds_ += now_seconds() - begin - (sample_seconds_ - sampled_before);
+  timed(train_seconds_, [&] { run_rows(rows, breaks); });
+  train_seconds_ -= sample_seconds_ - sampled_before;
 }
 
 void WorkRunner::fail(const api::RequestId& request, api::FaultCategory category,
@@ -152,7 +146,7 @@ api::Failure WorkRunner::failure_of(const std::exception& fault) {
   return {api::FaultCategory::kServer, fault.what()};
 }
 
-void WorkRunner::control(const api::Command& command) {
+void WorkRunner::run_control(const api::Command& command) {
   try {
     if (auto outcome = execute(command)) results_.push_back({command.request, std::move(*outcome)});
   } catch (const std::exception& error) {
@@ -272,7 +266,7 @@ api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
     snapshots_.put(save.snapshot, weights, save.dir, save.ephemeral);
   if (save.ephemeral) return api::Saved{};
   const auto as = save.for_export ? api::SavedAs::kExport : api::SavedAs::kState;
-  return copies_.put(command.request, {.weights = stages_.whole(weights)}, {as, save.dir},
+  return copies_.put(command.request, {.weights = stages_.whole_adapter(weights)}, {as, save.dir},
                      save.base_model_name);
 }
 
@@ -286,7 +280,7 @@ int64_t WorkRunner::free_for_copies() const {
 
 // One copy may always be made, but while sampler weights are more than they may be.
 bool WorkRunner::may_copy() const {
-  if (snapshots_.is_behind()) return false;
+  if (snapshots_.awaits_writes()) return false;
   return copies_.num_bytes() == 0 || copies_.largest() <= free_for_copies();
 }
 
@@ -305,14 +299,14 @@ api::Sequence WorkRunner::to_sequence(const api::Command& command, size_t index)
 }
 
 // Everything is looked at before the first datum runs, so that a fault leaves no gradient.
-void WorkRunner::check(const api::Command& command) const {
+void WorkRunner::check_data(const api::Command& command) const {
   const auto& work = std::get<api::ForwardBackward>(command.op);
   if (work.data.empty())
     throw Error(ErrorCode::kInvalidArgument, "data: got none, want at least one datum");
   const int64_t context = engine_.config().max_position_embeddings;
   for (size_t i = 0; i < work.data.size(); ++i) {
     const api::Datum& datum = work.data[i];
-    if (const auto fault = api::over_context(std::ssize(datum.tokens), context))
+    if (const auto fault = api::context_fault(std::ssize(datum.tokens), context))
       throw Error(ErrorCode::kInvalidArgument, fmt::format("data[{}]: {}", i, *fault));
     engine_.check(to_sequence(command, i), fmt::format("data[{}]", i), true);
     for (const api::LossInputRow& input : api::kLossInputs)
@@ -335,7 +329,7 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
     api::BatchResult done = stages_.run(batch, breaks);
     size_t at = 0;
     for (const api::DataRange* rows : run) {
-      collect(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
+      add_results(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
       at += rows->last - rows->first;
     }
   } catch (const std::exception& error) {  // not the fault of any one of them
@@ -350,7 +344,7 @@ bool WorkRunner::add_rows(const api::DataRange& rows, api::Batch& batch) {
   const api::Command& command = *rows.command;
   const size_t before = batch.sequences.size();
   try {
-    if (rows.first == 0) check(command);
+    if (rows.first == 0) check_data(command);
     for (size_t i = rows.first; i < rows.last; ++i)
       batch.sequences.push_back(to_sequence(command, i));
     return true;
@@ -381,7 +375,7 @@ void WorkRunner::fail_data(const api::Command& command, const std::string& what)
                    what, command.model.text));
 }
 
-void WorkRunner::collect(const api::DataRange& rows, std::span<api::SequenceResult> results) {
+void WorkRunner::add_results(const api::DataRange& rows, std::span<api::SequenceResult> results) {
   const auto& work = std::get<api::ForwardBackward>(rows.command->op);
   Partial& partial = partial_[rows.command->request];
   for (size_t i = 0; i < results.size(); ++i) {

@@ -17,6 +17,7 @@
 #include "api/event.h"
 #include "api/result.h"
 #include "api/work.h"
+#include "base/clock.h"
 #include "engine/adapter_book.h"
 #include "engine/file_jobs.h"
 #include "engine/held_copies.h"
@@ -95,6 +96,14 @@ class WorkRunner {
     own_ = std::move(own);
   }
 
+  // Adds what the body takes.
+  template <typename Body>
+  static void timed(double& seconds, Body body) {
+    const double begin = now_seconds();
+    body();
+    seconds += now_seconds() - begin;
+  }
+
   // Samples (engine/work_samples.cc)
   void leave(const api::Work& work);
   void join(const api::Work& work, std::vector<api::Result>& results);
@@ -106,14 +115,14 @@ class WorkRunner {
   [[nodiscard]] std::optional<size_t> find_group(const api::RequestId& request) const;
   // One step of all rows. A fault that is not one row's own fails every running request.
   void step(std::vector<api::Result>& results);
-  void tell_token(size_t row, bool ended, bool stopped);
+  void emit_token(size_t row, bool ended, bool stopped);
   void end_sample(size_t row, bool stopped, std::vector<api::Result>& results);
   void drop_samples(const api::RequestId& request);
   void drop_unreachable_prefixes();
   void fail_samples(const std::string& reason, std::vector<api::Result>& results);
 
   // Models and passes
-  void control(const api::Command& command);
+  void run_control(const api::Command& command);
   // None: its answer comes when its files have been read.
   std::optional<api::Outcome> execute(const api::Command& command);
   std::optional<api::Outcome> create(const api::Command& command);
@@ -127,8 +136,8 @@ class WorkRunner {
   void run_rows(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   [[nodiscard]] bool add_rows(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
-  void check(const api::Command& command) const;
-  void collect(const api::DataRange& rows, std::span<api::SequenceResult> results);
+  void check_data(const api::Command& command) const;
+  void add_results(const api::DataRange& rows, std::span<api::SequenceResult> results);
   [[nodiscard]] int64_t free_for_copies() const;
   [[nodiscard]] bool may_copy() const;
   [[nodiscard]] bool may_load() const;

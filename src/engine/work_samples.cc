@@ -40,7 +40,7 @@ PromptLogprobs prompt_logprobs(const api::Sample& sample, std::vector<float> log
   return out;
 }
 
-void put_prompt(const api::Sample& sample, api::SampleResult& result, api::SampleOutput& output) {
+void move_prompt(const api::Sample& sample, api::SampleResult& result, api::SampleOutput& output) {
   PromptLogprobs of = prompt_logprobs(sample, std::move(result.prompt_logprobs),
                                       std::move(result.topk_ids), std::move(result.topk_logprobs));
   output.prompt_logprobs = std::move(of.logprobs);
@@ -54,11 +54,11 @@ void put_prompt(const api::Sample& sample, api::SampleResult& result, api::Sampl
 }  // namespace
 
 std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
-  const double begin = now_seconds();
   std::vector<api::Result> results;
-  leave(work);
-  join(work, results);
-  sample_seconds_ += now_seconds() - begin;
+  timed(sample_seconds_, [&] {
+    leave(work);
+    join(work, results);
+  });
   if (work.decode) step(results);
   return results;
 }
@@ -96,7 +96,7 @@ void WorkRunner::check_sample(const api::Sample& sample) const {
     throw Error(code, "sample: " + what);
   };
   const int64_t context = engine_.config().max_position_embeddings;
-  if (const auto fault = api::over_context(prompt, sample.max_tokens, context))
+  if (const auto fault = api::context_fault(prompt, sample.max_tokens, context))
     fail(ErrorCode::kInvalidArgument, *fault);
   if (sample.num_samples < 1)
     fail(ErrorCode::kInvalidArgument, fmt::format("num_samples: got {}", sample.num_samples));
@@ -122,7 +122,7 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
   StagedAdapter adapter;
   if (!sample.snapshot.empty()) adapter = snapshots_.find(sample.snapshot);
   const bool waits = !sample.snapshot.empty() && adapter.empty();
-  if (waits) snapshots_.ask(sample.snapshot, sample.snapshot_dir, command->tenant);
+  if (waits) snapshots_.request_read(sample.snapshot, sample.snapshot_dir, command->tenant);
   const size_t group =
       loop_.open(std::shared_ptr<const api::SampleRequest>(command, &sample), adapter,
                  /*owner=*/std::hash<std::string>()(command->tenant.text), answer);
@@ -158,7 +158,7 @@ void WorkRunner::add_sample(size_t group, int64_t index) {
   const size_t row = loop_.add_row(group, api::sample_seed(sample.seed, index));
   std::unique_ptr<StopText> stop;
   if (!sample.stop_texts.empty()) stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
-  loop_.name_sample(row, index, std::move(stop));
+  loop_.set_sample(row, index, std::move(stop));
 }
 
 std::optional<size_t> WorkRunner::find_group(const api::RequestId& request) const {
@@ -208,7 +208,7 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
   const api::RequestId& request = answer->command->request;
   try {
     api::SampleResult result = loop_.take(id);
-    if (index == 0) put_prompt(answer->sample(), result, answer->output);
+    if (index == 0) move_prompt(answer->sample(), result, answer->output);
     api::SampledSequence& out = answer->output.sequences[static_cast<size_t>(index)];
     out.tokens = std::move(result.tokens);
     out.logprobs = std::move(result.logprobs);
@@ -225,7 +225,7 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
 }
 
 // The newest token of a row, where its request asked for it; else that there is one.
-void WorkRunner::tell_token(size_t id, bool ended, bool stopped) {
+void WorkRunner::emit_token(size_t id, bool ended, bool stopped) {
   const SampleRow& row = loop_.row(id);
   const SampleGroup& group = loop_.group_of(row);
   SampleAnswer& answer = *group.answer;
@@ -268,14 +268,14 @@ void WorkRunner::step(std::vector<api::Result>& results) {
     sample_seconds_ += now_seconds() - begin;
     return;
   }
-  budget_.note(loop_.last_tokens(), now_seconds() - begin);
+  budget_.adapt(loop_.last_tokens(), now_seconds() - begin);
   sampled_tokens_ += std::ssize(sampled);
   for (const SampledToken& token : sampled) {
     if (!loop_.rows().contains(token.id)) continue;  // its request failed in this step
     StopText* stop = loop_.row(token.id).stop.get();
     const bool stopped = stop != nullptr && token.token >= 0 && stop->push(token.token, token.last);
     const bool ended = stopped || token.last;
-    if (token.token >= 0) tell_token(token.id, ended, stopped);
+    if (token.token >= 0) emit_token(token.id, ended, stopped);
     if (stopped && !token.last) loop_.finish(token.id);
     if (ended) end_sample(token.id, stopped, results);
   }

@@ -13,7 +13,7 @@
 namespace strata::model {
 namespace {
 
-CacheSpec spec_of(const Sublayer& sublayer, DType dtype) {
+CacheSpec checked_spec_of(const Sublayer& sublayer, DType dtype) {
   const CacheSpec spec = sublayer.block.ops().cache(sublayer.block.config(), dtype);
   CHECK(spec.ratio >= 1 && spec.entry_bytes >= 0 && spec.sequence_bytes >= 0, spec.ratio,
         spec.entry_bytes, spec.sequence_bytes);
@@ -31,7 +31,7 @@ CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_si
   if (config.use_mtp) layers.push_back(*config.mtp_layer);
   for (const LayerConfig& layer : layers) {
     for (const Sublayer& sublayer : layer) {
-      const CacheSpec spec = spec_of(sublayer, dtype);
+      const CacheSpec spec = checked_spec_of(sublayer, dtype);
       multiple = std::lcm(multiple, spec.ratio);
       if (spec.entry_bytes == 0) continue;
       reads_all = reads_all || spec.window == 0;
@@ -43,7 +43,7 @@ CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_si
   for (const LayerConfig& layer : layers) {
     std::vector<CachePlace>& places = places_.emplace_back();
     for (const Sublayer& sublayer : layer) {
-      const CacheSpec spec = spec_of(sublayer, dtype);
+      const CacheSpec spec = checked_spec_of(sublayer, dtype);
       places.push_back({.page_offset = page_bytes_, .state_offset = state_bytes_});
       page_bytes_ += page_size_ / spec.ratio * spec.entry_bytes;
       for (StateRing ring : spec.rings) {

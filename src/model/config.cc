@@ -26,7 +26,7 @@ constexpr OtherModel kOthers[] = {
      "DeepSeek-V4.1 is another model than DeepSeek-V4 (layers that read other layers' keys, engram "
      "tables) and is not supported"}};
 
-void refuse_others(const ConfigObject& object) {
+void refuse_lookalikes(const ConfigObject& object) {
   const std::string type = object.has("model_type") ? object.text("model_type") : "";
   const std::vector<std::string> names = object.texts("architectures");
   for (const OtherModel& other : kOthers) {
@@ -37,7 +37,7 @@ void refuse_others(const ConfigObject& object) {
 }
 
 const Family& family_of(const ConfigObject& object, std::string& architecture) {
-  refuse_others(object);
+  refuse_lookalikes(object);
   std::vector<std::string_view> known;
   for (const Family* family : families()) {
     known.insert(known.end(), family->architectures.begin(), family->architectures.end());
@@ -77,10 +77,11 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
 
 // The object that describes the decoder: the file's own, or its text_config, which some keys of the
 // whole model complete.
-ConfigObject text_config(const ConfigObject& object, const Family& family, ParsedConfig& parsed) {
+ConfigObject read_text_part(const ConfigObject& object, const Family& family,
+                            ParsedConfig& parsed) {
   if (!is_text_part(family, parsed.config.architecture)) return object;
   const TextPart& part = *family.text_part;
-  const ConfigObject inner = text_object(object);
+  const ConfigObject inner = text_config_object(object);
   for (const std::string& key : object.keys()) {
     const bool known =
         key == "text_config" || takes_any_value(family, key) ||
@@ -108,6 +109,9 @@ void check_layers(const ConfigObject& object, const ModelConfig& config) {
   };
   for (const LayerConfig& layer : config.layers) check(layer);
   if (config.mtp_layer) check(*config.mtp_layer);
+}
+
+void check_parameter_count(const ConfigObject& object, const ModelConfig& config) {
   // Sizes are below 2^31 each; their products must stay countable, whatever the file claims.
   constexpr double kMostParameters = 1e13;
   double parameters =
@@ -137,11 +141,12 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   ParsedConfig parsed;
   const Family& family = family_of(object, parsed.config.architecture);
   parsed.config.family = family.name;
-  const ConfigObject text_object = text_config(object, family, parsed);
+  const ConfigObject text_object = read_text_part(object, family, parsed);
   check_keys(text_object, family, strict, parsed.warnings);
-  const DecoderKeys keys = read_common(text_object, family.defaults, parsed.config);
+  const DecoderKeys keys = read_decoder_keys(text_object, family.defaults, parsed.config);
   family.read(text_object, keys, parsed.config);
   check_layers(object, parsed.config);
+  check_parameter_count(object, parsed.config);
   return parsed;
 }
 

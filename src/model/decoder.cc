@@ -15,7 +15,7 @@ void keep_hidden_state(Pass& pass, TensorView hidden_states, int64_t index, Tens
 }
 
 // The state before the first layer: the embedding's rows in every stream.
-void begin_state(Pass& pass, TensorView x) {
+void embed_tokens(Pass& pass, TensorView x) {
   const int64_t width = pass.weights.config().hidden_size;
   if (x.cols() == width) return embedding_forward(pass, x);
   const Scratch::Mark mark(pass.backend.scratch());
@@ -24,7 +24,7 @@ void begin_state(Pass& pass, TensorView x) {
   copy_to_streams(pass, rows, x);
 }
 
-void begin_state_backward(Pass& pass, TensorView d) {
+void embed_tokens_backward(Pass& pass, TensorView d) {
   const int64_t width = pass.weights.config().hidden_size;
   if (d.cols() == width) return embedding_backward(pass, d);
   const Scratch::Mark mark(pass.backend.scratch());
@@ -33,7 +33,7 @@ void begin_state_backward(Pass& pass, TensorView d) {
 
 // A layer's input; behind the last layer that is here, the state that the final norm or the next
 // stage reads.
-TensorView take_input(Pass& pass, int64_t layer, const Recompute& recompute) {
+TensorView take_layer_input(Pass& pass, int64_t layer, const Recompute& recompute) {
   const ModelConfig& config = pass.weights.config();
   const Shape shape = {pass.num_tokens(), config.state_width()};
   if (layer == pass.weights.part().last) {
@@ -57,11 +57,12 @@ FinalNorm norm_of(const Pass& pass) {
 
 // The layers where only the first one's input is kept of their inputs. What is kept of all layers
 // is taken before what goes.
-TensorView forward_as_one(Pass& pass, Tape& tape, TensorView x, TensorView hidden_states) {
+TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
+                                       TensorView hidden_states) {
   CHECK(!tape.recompute.offloads_any());
   const LayerRange& part = pass.weights.part();
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    tape.layers.push_back(keep_layer(pass, layer, x, tape.pool));
+    tape.layers.push_back(take_never_recomputed(pass, layer, x, tape.pool));
     take_kept(pass, layer, tape.layers.back(), tape.pool, tape.recompute);
   }
   const TensorView last = tape.last_memory.empty() ? take_state(pass) : tape.last_memory;
@@ -76,14 +77,14 @@ TensorView forward_as_one(Pass& pass, Tape& tape, TensorView x, TensorView hidde
     LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
     kept.states[0] = x;
     x = is_last ? last : next;
-    forward_and_forget(pass, layer, kept, tape.pool, tape.recompute, x);
+    forward_and_discard(pass, layer, kept, tape.pool, tape.recompute, x);
   }
   return last;
 }
 
 // Makes a stage again from what is kept: all of its layers or, where these are regions too, their
 // inputs.
-void make_stage_again(Pass& pass, Tape& tape) {
+void recompute_stage(Pass& pass, Tape& tape) {
   const TraceSpan span = traced(pass, "recompute stage", "tokens", pass.num_tokens());
   const LayerRange& part = pass.weights.part();
   const RecomputeRegions& regions = tape.regions;
@@ -121,16 +122,16 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   const LayerRange& part = pass.weights.part();
   const bool begins = pass.weights.begins();
   const Recompute& recompute = wants_backward ? tape.recompute : Recompute::kFull;
-  TensorView x = begins ? take_input(pass, 0, recompute) : tape.first;
+  TensorView x = begins ? take_layer_input(pass, 0, recompute) : tape.first;
   CHECK(!x.empty());
-  TensorView other = wants_backward ? TensorView() : take_input(pass, part.first, recompute);
+  TensorView other = wants_backward ? TensorView() : take_layer_input(pass, part.first, recompute);
   if (begins) {
     pass.on_host([&] { pass.weights.turn_to_embedding(); });
-    begin_state(pass, x);
+    embed_tokens(pass, x);
   }
   const bool as_one = wants_backward && part.size() > 0 && !recompute.keeps_all() &&
                       tape.regions.iterations && !tape.regions.keeps_layer_inputs;
-  if (as_one) x = forward_as_one(pass, tape, x, hidden_states);
+  if (as_one) x = forward_keeping_first_input(pass, tape, x, hidden_states);
   for (int64_t layer = part.first; layer < part.last && !as_one; ++layer) {
     pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
@@ -139,13 +140,14 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
       const Scratch::Mark mark(scratch);
       const SavedPool::Mark saved_mark(tape.pool);
       const TensorView out = is_given ? tape.last_memory : other;
-      forward_and_forget(pass, layer, keep_layer(pass, layer, x, tape.pool), tape.pool, recompute,
-                         out);
+      forward_and_discard(pass, layer, take_never_recomputed(pass, layer, x, tape.pool), tape.pool,
+                          recompute, out);
       other = std::exchange(x, out);
       continue;
     }
-    const TensorView out = is_given ? tape.last_memory : take_input(pass, layer + 1, recompute);
-    forward_and_keep(pass, layer, x, tape.pool, recompute, tape.layers, out);
+    const TensorView out =
+        is_given ? tape.last_memory : take_layer_input(pass, layer + 1, recompute);
+    forward_and_save(pass, layer, x, tape.pool, recompute, tape.layers, out);
     // But the last layer's, which backward needs first.
     if (layer + 1 < part.last) {
       pass.lists.saves.offloaded.write_behind(pass.backend, layer);
@@ -175,7 +177,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   }
   const SavedPool::Mark stage_mark(tape.pool);
   const bool as_one = tape.regions.makes_stage() && !tape.recompute.keeps_all();
-  if (as_one) make_stage_again(pass, tape);
+  if (as_one) recompute_stage(pass, tape);
   const std::vector<LayerSaved>& layers = as_one ? tape.again : tape.layers;
   const bool is_made = tape.recompute.keeps_all() || (as_one && !tape.regions.layers);
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
@@ -193,7 +195,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
     pass.lists.saves.offloaded.let_go(pass.backend, layer);
   }
   if (!pass.weights.begins()) return;
-  in_turn(tape.turns, kEmbeddingPart, [&] { begin_state_backward(pass, d); });
+  in_turn(tape.turns, kEmbeddingPart, [&] { embed_tokens_backward(pass, d); });
 }
 
 }  // namespace strata::model

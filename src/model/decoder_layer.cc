@@ -20,7 +20,7 @@ void* SavedPool::take(size_t bytes) {
   return data;
 }
 
-LayerSaved keep_layer(Pass& pass, int64_t layer, TensorView x, SavedPool& pool) {
+LayerSaved take_never_recomputed(Pass& pass, int64_t layer, TensorView x, SavedPool& pool) {
   LayerSaved saved;
   saved.states[0] = x;
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
@@ -43,7 +43,7 @@ double output_flops(const Pass& pass, const SublayerContext& sublayer) {
 
 }  // namespace
 
-LayerSaved save_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool) {
+LayerSaved take_activations(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool) {
   LayerSaved saved;
   saved.states[0] = kept.states[0];
   saved.first_kept = kept.first_kept;
@@ -74,18 +74,18 @@ void take_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
   saves.recompute = &recompute;
   saves.phase = SavePhase::kTakeKept;
   kept.first_kept = saves.kept.size();
-  save_layer(pass, layer, kept, pool);
+  take_activations(pass, layer, kept, pool);
   kept.last_kept = saves.kept.size();
   saves.phase = SavePhase::kAll;
 }
 
-LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                     const Recompute& recompute) {
+LayerSaved take_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                           const Recompute& recompute) {
   LayerSaves& saves = pass.lists.saves;
   saves.recompute = &recompute;
   saves.phase = SavePhase::kTakeRest;
   saves.next = kept.first_kept;
-  const LayerSaved saved = save_layer(pass, layer, kept, pool);
+  const LayerSaved saved = take_activations(pass, layer, kept, pool);
   CHECK(saves.next == kept.last_kept, saves.next, kept.last_kept);
   saves.phase = SavePhase::kAll;
   return saved;
@@ -96,38 +96,39 @@ void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, T
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
     const TraceSpan span = traced(pass, sublayers[s].block->name, "layer", layer);
-    const TensorView to = s + 1 < sublayers.size() ? pass.unknown(saved.states[s + 1]) : out;
+    const TensorView to =
+        s + 1 < sublayers.size() ? pass.unless_computed(saved.states[s + 1]) : out;
     sublayers[s].connector->forward(pass, sublayers[s], saved.parts[s], saved.states[s], to);
   }
 }
 
-void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                        const Recompute& recompute, TensorView out) {
+void forward_and_discard(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                         const Recompute& recompute, TensorView out) {
   const Scratch::Mark mark(pass.backend.scratch());
   const SavedPool::Mark saved_mark(pool);
-  decoder_layer_forward(pass, layer, save_rest(pass, layer, kept, pool, recompute), out);
+  decoder_layer_forward(pass, layer, take_recomputed(pass, layer, kept, pool, recompute), out);
 }
 
-void forward_and_keep(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
+void forward_and_save(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
                       const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out) {
-  LayerSaved kept = keep_layer(pass, layer, x, pool);
+  LayerSaved kept = take_never_recomputed(pass, layer, x, pool);
   if (recompute.keeps_all()) {
-    layers.push_back(save_layer(pass, layer, kept, pool));
+    layers.push_back(take_activations(pass, layer, kept, pool));
     return decoder_layer_forward(pass, layer, layers.back(), out);
   }
   take_kept(pass, layer, kept, pool, recompute);
   layers.push_back(kept);
-  forward_and_forget(pass, layer, kept, pool, recompute, out);
+  forward_and_discard(pass, layer, kept, pool, recompute, out);
 }
 
 LayerSaved recompute_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
                            const Recompute& recompute, TensorView out) {
-  const LayerSaved saved = save_rest(pass, layer, kept, pool, recompute);
+  const LayerSaved saved = take_recomputed(pass, layer, kept, pool, recompute);
   const TraceSpan span = traced(pass, "recompute", "layer", layer);
   LayerSaves& saves = pass.lists.saves;
-  saves.known = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};
+  saves.computed = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};
   decoder_layer_forward(pass, layer, saved, out);
-  saves.known = {};
+  saves.computed = {};
   return saved;
 }
 

@@ -54,26 +54,26 @@ class SavedPool {
 
 // What is kept of a layer whatever is recomputed: x, and from the scratch what blocks must not make
 // again.
-LayerSaved keep_layer(Pass& pass, int64_t layer, TensorView x, SavedPool& pool);
+LayerSaved take_never_recomputed(Pass& pass, int64_t layer, TensorView x, SavedPool& pool);
 // Takes, from the scratch, memory for the activations that the pass keeps of a layer.
 void take_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
                const Recompute& recompute);
 // Adds the rest of the layer's activations to what is kept, from the scratch; they last as long as
 // the caller's Marks let them.
-LayerSaved save_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool);
-LayerSaved save_rest(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                     const Recompute& recompute);
+LayerSaved take_activations(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool);
+LayerSaved take_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                           const Recompute& recompute);
 
-// Reads saved.states[0], fills saved (what is known already stays), writes out [T, D]; with an
+// Reads saved.states[0], fills saved (what is computed already stays), writes out [T, D]; with an
 // empty out it only fills.
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out);
 // The same in inference or with recompute: all but what is kept is gone when it returns.
-void forward_and_forget(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                        const Recompute& recompute, TensorView out);
+void forward_and_discard(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                         const Recompute& recompute, TensorView out);
 
 // The same of a layer that reads x, with what its backward needs as the last of `layers`: all, or
 // what the pass keeps.
-void forward_and_keep(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
+void forward_and_save(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
                       const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out);
 
 // What backward needs of a layer, from the scratch: recomputes what was not kept and, unless empty,

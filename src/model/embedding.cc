@@ -65,7 +65,7 @@ void embedding_backward(Pass& pass, TensorView d) {
     if (module == nullptr || !pass.trains(run)) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView h = gather_columns(pass, run, *module);
-    const TensorView d_rows = rounded(pass, d.slice_rows(run.begin, run.end));
+    const TensorView d_rows = to_compute_dtype(pass, d.slice_rows(run.begin, run.end));
     // x += h B^T
     ops::gemm_dw(pass.backend, d_rows, h, pass.rows.ends_of(run), module->d_b);
     const int64_t rank = module->spec.rank;

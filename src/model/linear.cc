@@ -88,7 +88,7 @@ struct LowRankBackward {
   }
 
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
-  void list_input(const AdapterSegment& run, const LoraModule& module) const {
+  void list_d_h_product(const AdapterSegment& run, const LoraModule& module) const {
     pass.lists.low_rank_inputs.push_back(
         {.x = dy.slice_rows(run.begin, run.end), .w = module.b_panel, .scale = module.scale});
     pass.lists.low_rank_d_h.push_back(d_h_of(run, module));
@@ -110,7 +110,7 @@ struct LowRankBackward {
   }
 
   // Fills the pass's lists.
-  void list() const {
+  void fill_lists() const {
     PassLists& lists = pass.lists;
     lists.low_rank.clear();
     lists.low_rank_inputs.clear();
@@ -121,7 +121,7 @@ struct LowRankBackward {
                                 .end = run.end,
                                 .x = d_h.slice_cols(0, module.spec.rank),
                                 .w = module.a_panel});
-      list_input(run, module);
+      list_d_h_product(run, module);
       list_gradients(run, module);
     });
   }
@@ -137,7 +137,7 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   const int64_t rank = largest_rank(rows, linear.layer, linear.target);
   const TensorView d_h =
       rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
-  LowRankBackward{pass, rows, linear, x, h, dy, d_h}.list();
+  LowRankBackward{pass, rows, linear, x, h, dy, d_h}.fill_lists();
   const PassLists& lists = pass.lists;
   if (!d_weight.empty() && pass.deferred != nullptr) {
     pass.deferred->add(backend, dy, x, rows.ends(), d_weight);
@@ -160,8 +160,8 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
 
 void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,
                     TensorView h, TensorView y) {
-  y = pass.unknown(y);
-  if (y.empty() && (h.empty() || pass.known(h))) return;  // nothing is left to make
+  y = pass.unless_computed(y);
+  if (y.empty() && (h.empty() || pass.is_computed(h))) return;  // nothing is left to make
   linear_forward(pass, pass.rows, linear_of(context, key), x, add, h, y);
 }
 

@@ -25,10 +25,10 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
   tape.pool.clear();
   tape.last = scratch.take(pass.dtype(), state.shape, "mtp_state");
   if (wants_backward) {
-    forward_and_keep(pass, layer, state, tape.pool, tape.recompute, tape.layers, tape.last);
+    forward_and_save(pass, layer, state, tape.pool, tape.recompute, tape.layers, tape.last);
   } else {
-    forward_and_forget(pass, layer, keep_layer(pass, layer, state, tape.pool), tape.pool,
-                       Recompute::kFull, tape.last);
+    forward_and_discard(pass, layer, take_never_recomputed(pass, layer, state, tape.pool),
+                        tape.pool, Recompute::kFull, tape.last);
   }
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
 }

@@ -14,7 +14,7 @@ inline ops::RmsNormArgs norm_args(TensorView x, TensorView weight, double eps, f
 }
 
 // The gradient as a product reads it: itself in f32 mode, rounded to bf16 in bf16 mode.
-inline TensorView rounded(const Pass& pass, TensorView d) {
+inline TensorView to_compute_dtype(const Pass& pass, TensorView d) {
   if (pass.dtype() == DType::kF32) return d;
   const TensorView y = pass.take(pass.dtype(), {d.rows(), d.cols()});
   ops::copy(pass.backend, d, y);

@@ -72,7 +72,7 @@ void check_gemm_dw(const GemmDwArgs& args) {
 }
 
 // Of the products themselves, without their low-rank terms.
-void count(Backend& backend, std::span<const GemmArgs> products) {
+void count_product_flops(Backend& backend, std::span<const GemmArgs> products) {
   if (!backend.is_counting()) return;
   for (const GemmArgs& args : products) {
     backend.count_flops(2.0 * static_cast<double>(args.x.rows() * args.w.rows) *
@@ -102,7 +102,7 @@ using Views = std::span<const TensorView>;
 
 void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   check_gemm(args, y);
-  count(backend, {&args, 1});
+  count_product_flops(backend, {&args, 1});
   if (y.rows() == 0) return;
   backend.call()->gemm.list(backend, staged(backend, Products(&args, 1)),
                             stage(backend, Views(&y, 1)), /*most_rows=*/0);
@@ -115,7 +115,7 @@ void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<c
     check_gemm(products[i], y[i]);
     CHECK(y[i].rows() > 0);
   }
-  count(backend, products);
+  count_product_flops(backend, products);
   if (products.empty()) return;
   backend.call()->gemm.list(backend, staged(backend, products), stage(backend, y), most_rows);
 }

@@ -12,7 +12,7 @@
 namespace strata::planner {
 namespace {
 
-std::string decision(const engine::RecomputePlan::Row& row) {
+std::string decision_text(const engine::RecomputePlan::Row& row) {
   const auto of_all = [&](const char* what, int64_t count) {
     return count == std::ssize(row.layers)
                ? std::string(what)
@@ -94,7 +94,7 @@ std::string activations_text(const engine::RunPlan& plan) {
   for (const engine::RecomputePlan::Row& row : recompute.rows) {
     const double again = row.layer_flops * static_cast<double>(row.num_again());
     table.add_row({std::string(row.tag), report::format_bytes(row.layer_bytes),
-                   std::to_string(row.layers.size()), decision(row),
+                   std::to_string(row.layers.size()), decision_text(row),
                    report::format_bytes(take_use(row.tag)),
                    again == 0.0 ? "" : report::format_count(again) + " FLOP"});
   }

@@ -12,7 +12,7 @@ namespace {
 constexpr int kMostMicrobatches = 65536;
 
 // Of every limit that may be tried (pass_limits).
-std::vector<LongestPass>& passes_by_limit(RunShape& shape) {
+std::vector<LongestPass>& ensure_limits(RunShape& shape) {
   if (!shape.longest_passes.empty()) return shape.longest_passes;
   shape.longest_passes.push_back({.limit = shape.micro_tokens});
   for (int64_t limit = shape.micro_tokens / 2; limit >= kLeastPassTokens; limit /= 2)
@@ -22,7 +22,7 @@ std::vector<LongestPass>& passes_by_limit(RunShape& shape) {
 
 // Lengths of sequences that run one after the other.
 void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained) {
-  for (LongestPass& longest : passes_by_limit(shape)) {
+  for (LongestPass& longest : ensure_limits(shape)) {
     int64_t& most = trained ? longest.trained : longest.evaluated;
     int64_t tokens = 0;
     for (const int64_t length : lengths) {
@@ -120,7 +120,7 @@ void add_step(RunShape& shape, const Division& division,
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
   if (!division.is_whole()) return add_micro_batches(shape, division.told, all, /*trained=*/true);
-  for (LongestPass& longest : passes_by_limit(shape)) add_rounds(longest, division.told.data, all);
+  for (LongestPass& longest : ensure_limits(shape)) add_rounds(longest, division.told.data, all);
 }
 
 void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths) {

@@ -46,8 +46,8 @@ struct PlannedPasses {
   int64_t all = 0;
 };
 
-PlannedPasses stage_passes(const ServedModel& model, size_t stage, int64_t tokens, int64_t rank,
-                           model::ExpertRank expert_rank) {
+PlannedPasses stage_pass_bytes(const ServedModel& model, size_t stage, int64_t tokens, int64_t rank,
+                               model::ExpertRank expert_rank) {
   engine::Engine& engine = *model.stages[stage];
   const engine::PlanShape shape = pass_shape(engine, tokens, rank, expert_rank);
   if (model.plan == nullptr) {
@@ -64,14 +64,14 @@ int64_t pass_bytes(const ServedModel& model, int64_t tokens, int64_t rank,
                    model::ExpertRank expert_rank) {
   int64_t bytes = 0;
   for (size_t i = 0; i < model.stages.size(); ++i)
-    bytes += stage_passes(model, i, tokens, rank, expert_rank).all;
+    bytes += stage_pass_bytes(model, i, tokens, rank, expert_rank).all;
   return bytes;
 }
 
 // A sampling step, which reads and samples at most so many tokens: as a pass without backward, and
 // the logits of a chunk of rows once more, divided by their temperatures.
-int64_t step_bytes(engine::Engine& engine, bool in_stages, int64_t tokens, int64_t rows,
-                   int64_t rank, model::ExpertRank expert_rank) {
+int64_t sampling_step_bytes(engine::Engine& engine, bool in_stages, int64_t tokens, int64_t rows,
+                            int64_t rank, model::ExpertRank expert_rank) {
   // Rows that decode may come on top, and so may all that they draft, which is read where it has
   // space in an empty step.
   const int64_t drafts = engine.options().draft_tokens;
@@ -167,8 +167,8 @@ class ServePlanner {
     int64_t rest = run_.memory - taken();
     if (rest < 2 * least_) refuse_memory(taken() + 2 * least_, run_.memory);
     rest = give_long_data(rest);
-    share(rest);
-    count_examples();
+    divide_rest(rest);
+    fill_examples();
     plan_.server.budget = run_.memory;
     plan_.server.requests = run_.requests;
     plan_.server.max_rank = run_.max_rank;
@@ -202,36 +202,37 @@ class ServePlanner {
 
   // Shorter passes rather than no adapter of a usual rank, but where none ever fits.
   void choose_passes() {
-    plan_.pass.pass_tokens = longest_passes(comfortable_);
-    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = longest_passes(2 * least_);
+    plan_.pass.pass_tokens = longest_pass_tokens(comfortable_);
+    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = longest_pass_tokens(2 * least_);
     if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = kLeastPassTokens;
-    passes_ = all_passes(plan_.pass.pass_tokens);
-    steps_ = all_steps(plan_.pass.pass_tokens);
+    passes_ = all_pass_bytes(plan_.pass.pass_tokens);
+    steps_ = all_step_bytes(plan_.pass.pass_tokens);
   }
 
   // The longest passes that take half of it, at most, and leave so much; 0: none do.
-  [[nodiscard]] int64_t longest_passes(int64_t wanted_rest) const {
+  [[nodiscard]] int64_t longest_pass_tokens(int64_t wanted_rest) const {
     const int64_t free = run_.memory - fixed_;
     for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
-      const int64_t passes = all_passes(tokens);
-      if (passes <= free / 2 && free - passes - all_steps(tokens) >= wanted_rest) return tokens;
+      const int64_t passes = all_pass_bytes(tokens);
+      if (passes <= free / 2 && free - passes - all_step_bytes(tokens) >= wanted_rest)
+        return tokens;
     }
     return 0;
   }
 
-  [[nodiscard]] int64_t all_passes(int64_t tokens) const {
+  [[nodiscard]] int64_t all_pass_bytes(int64_t tokens) const {
     int64_t bytes = 0;
     for (const ServedModel& model : models_)
       bytes += pass_bytes(model, tokens, run_.max_rank, expert_rank_);
     return bytes;
   }
 
-  [[nodiscard]] int64_t all_steps(int64_t tokens) const {
+  [[nodiscard]] int64_t all_step_bytes(int64_t tokens) const {
     int64_t bytes = 0;
     for (const ServedModel& model : models_) {
       for (engine::Engine* stage : model.stages) {
-        bytes += step_bytes(*stage, model.plan != nullptr, tokens, run_.max_sample_rows,
-                            run_.max_rank, expert_rank_);
+        bytes += sampling_step_bytes(*stage, model.plan != nullptr, tokens, run_.max_sample_rows,
+                                     run_.max_rank, expert_rank_);
       }
     }
     return bytes;
@@ -252,7 +253,7 @@ class ServePlanner {
             model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(i));
         const int64_t own_share = each / std::ssize(model.stages) / count;
         const int64_t bytes =
-            stage_passes(model, i, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
+            stage_pass_bytes(model, i, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
         const LongestDatum longest =
             longest_datum(*model.stages[i], model.plan != nullptr, plan_.pass.pass_tokens,
                           bytes + own_share, run_.max_rank, expert_rank_);
@@ -271,7 +272,7 @@ class ServePlanner {
 
   // Sampler weights, adapters, and pages and states: of each model its least, and of what is left
   // then as much as of any other.
-  void share(int64_t rest) {
+  void divide_rest(int64_t rest) {
     int64_t least = 0;
     for (const ServedModel& model : models_) least += least_of(model);
     snapshots_ = rest * kSamplerWeightsPercent / 100;
@@ -288,7 +289,7 @@ class ServePlanner {
   }
 
   // Of the first model, for people.
-  void count_examples() {
+  void fill_examples() {
     const ServedModel& first = models_[0];
     plan_.server.slot_rank_8 = slot_bytes(first, 8, expert_rank_);
     plan_.server.slot_rank_32 = slot_bytes(first, 32, expert_rank_);

@@ -31,7 +31,7 @@ double sum(const std::vector<double>& values) {
 }
 
 // A sample has pages of one stage on each rank.
-void check(const TrainRun& run) {
+void check_sampling(const TrainRun& run) {
   const engine::PipelinePlan& told = run.division.told;
   if (run.shape.pass.num_sampled == 0 || told.num_stages() == told.num_ranks()) return;
   throw Error(ErrorCode::kUnsupported,
@@ -55,10 +55,10 @@ class StagedPlanner {
   }
 
   [[nodiscard]] engine::RunPlan as_told() {
-    const Try one = at(shape_.longest_passes.front());
+    const Try one = make_try(shape_.longest_passes.front());
     engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price, processes_of(one));
     const StepWork work = work_of_step(one, fitter, /*in_files=*/false);
-    return finish(one, fitter, work, fitter.count(one.stages.regions, run_.recompute));
+    return make_plan(one, fitter, work, fitter.count(one.stages.regions, run_.recompute));
   }
 
   [[nodiscard]] engine::RunPlan within(const Budget& memory) {
@@ -88,8 +88,8 @@ class StagedPlanner {
   [[nodiscard]] std::optional<engine::RunPlan> within(const Budget& memory, bool any_files) {
     std::optional<engine::RunPlan> best;
     double best_time = std::numeric_limits<double>::max();
-    for (const LongestPass& longest : numbers()) {
-      const Try one = at(longest);
+    for (const LongestPass& longest : numbers_to_try()) {
+      const Try one = make_try(longest);
       engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price,
                                  processes_of(one));
       const int64_t others = besides_stages_of_a_process(one);
@@ -113,7 +113,7 @@ class StagedPlanner {
         if (!choice) continue;
         const double time = one.time_of(fitter.cost(*choice, work.as_told()));
         if (time >= best_time) continue;
-        best = finish(one, fitter, work, *std::move(choice));
+        best = make_plan(one, fitter, work, *std::move(choice));
         best_time = time;
       }
     }
@@ -138,7 +138,7 @@ class StagedPlanner {
     [[nodiscard]] engine::StageFitter::Work as_told() const { return {of_stages, in_files}; }
   };
 
-  [[nodiscard]] engine::PipelinePlan stages_of(int64_t microbatches) const {
+  [[nodiscard]] engine::PipelinePlan pipeline_of(int64_t microbatches) const {
     const engine::PipelinePlan& told = run_.division.told;
     if (microbatches == told.table.num_microbatches) return told;
     schedule::Spec spec = run_.division.spec.value();
@@ -156,7 +156,7 @@ class StagedPlanner {
 
   // Of micro-batches that are worth trying, each of which has a sequence: a file's schedule has the
   // one that it has.
-  [[nodiscard]] std::vector<LongestPass> numbers() const {
+  [[nodiscard]] std::vector<LongestPass> numbers_to_try() const {
     std::vector<LongestPass> numbers;
     for (const LongestPass& longest : shape_.longest_passes) {
       const std::vector<int64_t>& each = longest.of_microbatches;
@@ -168,9 +168,9 @@ class StagedPlanner {
     return numbers;
   }
 
-  [[nodiscard]] Try at(const LongestPass& longest) const {
+  [[nodiscard]] Try make_try(const LongestPass& longest) const {
     Try one;
-    one.stages = stages_of(longest.limit);
+    one.stages = pipeline_of(longest.limit);
     one.pass = shape_.pass;
     one.pass.pass_tokens = std::max(longest.trained, longest.evaluated);
     one.pass.sent_tokens =
@@ -264,8 +264,8 @@ class StagedPlanner {
     return (all + processes - 1) / processes;
   }
 
-  [[nodiscard]] engine::RunPlan finish(const Try& one, const engine::StageFitter& fitter,
-                                       const StepWork& work, engine::StagesChoice choice) const {
+  [[nodiscard]] engine::RunPlan make_plan(const Try& one, const engine::StageFitter& fitter,
+                                          const StepWork& work, engine::StagesChoice choice) const {
     engine::RunPlan plan = {.pipeline = one.stages,
                             .schedule = run_.division.schedule,
                             .micro_tokens = shape_.micro_tokens,
@@ -298,7 +298,7 @@ class StagedPlanner {
     plan.memory.state_file_bytes = of_stages([](const Stage& s) { return s.state_file_bytes; });
     plan.memory.activation_file_bytes =
         of_stages([](const Stage& s) { return s.activation_file_bytes(); });
-    const std::vector<engine::Work> again = fitter.again(choice.regions, choice.recompute);
+    const std::vector<engine::Work> again = fitter.recompute_work(choice.regions, choice.recompute);
     plan.work.resize(static_cast<size_t>(one.stages.num_ranks()));
     engine::Work even;
     for (size_t stage = 0; stage < again.size(); ++stage) {
@@ -323,7 +323,7 @@ class StagedPlanner {
 }  // namespace
 
 engine::RunPlan plan_staged(const TrainRun& run) {
-  check(run);
+  check_sampling(run);
   StagedPlanner planner(run);
   return run.memory ? planner.within(*run.memory) : planner.as_told();
 }

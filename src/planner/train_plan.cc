@@ -171,7 +171,7 @@ class Fits {
 };
 
 // Whether it had best be in files: the memory holds the run only so, or costs less.
-bool needs_files(Fits& fits) {
+bool prefers_files(Fits& fits) {
   const TrainRun& run = fits.run(/*in_files=*/false);
   const RunShape& shape = run.shape;
   if (run.is_loaded) return false;
@@ -207,7 +207,7 @@ engine::RunPlan plan_within(TrainRun run) {
   const bool in_memory = run.division.told.data > 1;
   if (in_memory) run.shape.file_space = {};
   Fits fits(run);
-  const bool in_files = !in_memory && needs_files(fits);
+  const bool in_files = !in_memory && prefers_files(fits);
   for (const bool any_files : {false, true}) {
     if (any_files && in_memory) break;
     Fit& fit = fits.of(in_files, any_files);

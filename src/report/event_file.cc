@@ -32,7 +32,7 @@ constexpr uint64_t kStart = 1;
 // How protobuf writes them.
 enum Wire : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
-constexpr std::array<uint32_t, 256> crc_table() {
+constexpr std::array<uint32_t, 256> make_crc_table() {
   std::array<uint32_t, 256> table = {};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t crc = i;
@@ -86,7 +86,7 @@ std::string host_name() {
 }  // namespace
 
 uint32_t crc32c(std::string_view bytes) {
-  static constexpr std::array<uint32_t, 256> kTable = crc_table();
+  static constexpr std::array<uint32_t, 256> kTable = make_crc_table();
   uint32_t crc = ~0u;
   for (const char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
   return ~crc;

@@ -33,7 +33,7 @@ int terminal_columns(std::FILE* out) {
 namespace {
 
 // With a bar of so many columns; 0: without.
-std::string whole_line(const ProgressState& state, int bar_columns) {
+std::string progress_line(const ProgressState& state, int bar_columns) {
   std::string line(state.label);
   if (state.total > 0) {
     const double share =
@@ -59,13 +59,13 @@ std::string whole_line(const ProgressState& state, int bar_columns) {
 }  // namespace
 
 std::string render_progress(const ProgressState& state, int columns) {
-  std::string line = whole_line(state, state.bar ? kBarColumns : 0);
+  std::string line = progress_line(state, state.bar ? kBarColumns : 0);
   // The bar gives way to what the note says.
   if (const int over = text_width(line) - columns; state.bar && over > 0) {
     const int left = kBarColumns - over;
-    line = whole_line(state, left >= kLeastBarColumns ? left : 0);
+    line = progress_line(state, left >= kLeastBarColumns ? left : 0);
   }
-  return fit_width(line, columns);
+  return truncate_to_width(line, columns);
 }
 
 Progress::Progress(ProgressOptions options) : options_(std::move(options)) {

@@ -38,7 +38,7 @@ struct Axis {
   }
 };
 
-std::string escaped(std::string_view text) {
+std::string xml_escaped(std::string_view text) {
   std::string out;
   for (const char c : printable(text)) {
     switch (c) {
@@ -62,7 +62,7 @@ std::string escaped(std::string_view text) {
 }
 
 // Air at both ends; without any point a range of its own.
-void widen(Axis& axis) {
+void add_margin(Axis& axis) {
   if (!(axis.low <= axis.high)) {  // no point at all
     axis.low = axis.log ? 0.1 : 0;
     axis.high = 1;
@@ -100,9 +100,9 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
     x.high = chart.x_range[1];
   }
   // A long run's x axis starts at its first point; y gets air above and below.
-  if (!(x.low < x.high) || x.log) widen(x);
+  if (!(x.low < x.high) || x.log) add_margin(x);
   const double least = y.low;
-  widen(y);
+  add_margin(y);
   if (chart.from_zero && !y.log) y.low = std::min(0.0, least);
 }
 
@@ -142,11 +142,12 @@ void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const A
       fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", x.begin, y.begin, x.end);
   out +=
       fmt::format("<text class=\"l\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
-                  (x.begin + x.end) / 2, y.begin + 40, escaped(chart.x_label));
+                  (x.begin + x.end) / 2, y.begin + 40, xml_escaped(chart.x_label));
   out += fmt::format(
       "<text class=\"l\" transform=\"translate(18 {:.1f}) rotate(-90)\" "
       "text-anchor=\"middle\">{}</text>\n",
-      (y.begin + y.end) / 2, escaped(chart.log_y ? chart.y_label + ", log scale" : chart.y_label));
+      (y.begin + y.end) / 2,
+      xml_escaped(chart.log_y ? chart.y_label + ", log scale" : chart.y_label));
 }
 
 bool is_shown(const CurveSeries& series, size_t i, const Axis& x, const Axis& y) {
@@ -154,7 +155,7 @@ bool is_shown(const CurveSeries& series, size_t i, const Axis& x, const Axis& y)
 }
 
 // In their order: of many points the ends, and of each stretch its lowest, its highest and a hole.
-std::vector<size_t> drawn_points(const CurveSeries& series, const Axis& x, const Axis& y) {
+std::vector<size_t> points_to_draw(const CurveSeries& series, const Axis& x, const Axis& y) {
   const size_t count = series.x.size();
   const size_t stride = count <= kMaxDrawn ? 1 : (3 * count + kMaxDrawn - 1) / kMaxDrawn;
   std::vector<size_t> out;
@@ -187,7 +188,7 @@ void draw_series(std::string& out, const CurveSeries& series, std::string_view c
     if (length == 1) path += "h0";  // a dot
     length = 0;
   };
-  for (const size_t at : drawn_points(series, x, y)) {
+  for (const size_t at : points_to_draw(series, x, y)) {
     if (!is_shown(series, at, x, y)) {
       end_line();
       continue;
@@ -218,7 +219,7 @@ void draw_labels(std::string& out, const CurveSeries& series, const Axis& x, con
     const bool is_left = at + 7 + 6.2 * text_width(series.labels[i]) > x.end;
     out += fmt::format("<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
                        is_left ? at - 7 : at + 7, y.pixel(series.y[i]) - 5,
-                       is_left ? "end" : "start", escaped(series.labels[i]));
+                       is_left ? "end" : "start", xml_escaped(series.labels[i]));
   }
 }
 
@@ -229,7 +230,7 @@ void draw_legend(std::string& out, const CurveChart& chart) {
     const CurveSeries& series = chart.series[i];
     if (series.name.empty()) continue;
     out += fmt::format("<text class=\"l\" x=\"{:.1f}\" y=\"26\" text-anchor=\"end\">{}</text>\n",
-                       right, escaped(series.name));
+                       right, xml_escaped(series.name));
     right -= 7.6 * text_width(series.name) + 10;
     out += fmt::format(
         "<path stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" d=\"M{:.1f} 22h-18\"/>\n",
@@ -304,7 +305,7 @@ std::string chart_body(const CurveChart& chart) {
   fit_axes(chart, x, y);
   std::string out = fmt::format(
       "<text x=\"{}\" y=\"26\" font-size=\"16\" font-weight=\"bold\" fill=\"#222\">{}</text>\n",
-      kLeft, escaped(chart.title));
+      kLeft, xml_escaped(chart.title));
   draw_axes(out, chart, x, y);
   for (size_t i = 0; i < chart.series.size(); ++i) {
     draw_series(out, chart.series[i], kColors[i % kColors.size()], x, y);

@@ -36,7 +36,7 @@ bool is_control(int32_t value) {
 }
 
 // Of what a terminal obeys only `kept` stays.
-std::string harmless(std::string_view text, std::string_view kept) {
+std::string replace_controls(std::string_view text, std::string_view kept) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     const CodePoint point = code_point_at(text, i);
@@ -53,8 +53,8 @@ std::string harmless(std::string_view text, std::string_view kept) {
 
 }  // namespace
 
-std::string printable(std::string_view text) { return harmless(text, ""); }
-std::string printable_lines(std::string_view text) { return harmless(text, "\n\t"); }
+std::string printable(std::string_view text) { return replace_controls(text, ""); }
+std::string printable_lines(std::string_view text) { return replace_controls(text, "\n\t"); }
 
 int text_width(std::string_view text) {
   int width = 0;
@@ -66,7 +66,7 @@ int text_width(std::string_view text) {
   return width;
 }
 
-std::string fit_width(std::string_view text, int columns) {
+std::string truncate_to_width(std::string_view text, int columns) {
   if (text_width(text) <= columns) return std::string(text);
   if (columns <= 0) return "";
   int width = 0;

@@ -19,6 +19,6 @@ int text_width(std::string_view text);
 
 // The longest start of the text that fits in `columns`; the last column becomes "~" when text is
 // cut.
-std::string fit_width(std::string_view text, int columns);
+std::string truncate_to_width(std::string_view text, int columns);
 
 }  // namespace strata::report

@@ -18,7 +18,7 @@ std::string quoted(std::string_view text) {
 // Microseconds, which the format counts in.
 std::string micros(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-void append_name(std::string& out, size_t tid, const TracedThread& thread) {
+void append_thread_metadata(std::string& out, size_t tid, const TracedThread& thread) {
   fmt::format_to(std::back_inserter(out),
                  R"({{"name":"thread_name","ph":"M","pid":1,"tid":{},"args":{{"name":{}}}}},)"
                  R"({{"name":"thread_sort_index","ph":"M","pid":1,"tid":{},)"
@@ -63,7 +63,7 @@ std::string trace_json(const std::vector<TracedThread>& threads) {
   std::string out = R"({"displayTimeUnit":"ms","traceEvents":[)";
   int64_t num_lost = 0;
   for (size_t tid = 0; tid < threads.size(); ++tid) {
-    append_name(out, tid, threads[tid]);
+    append_thread_metadata(out, tid, threads[tid]);
     std::vector<TracedSpan> spans = threads[tid].spans;
     std::ranges::sort(
         spans, {}, [](const TracedSpan& span) { return std::tuple(span.start_ns, -span.end_ns); });

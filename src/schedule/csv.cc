@@ -125,8 +125,8 @@ class Reader {
     }
     if (cell.empty()) return {};
     if (cell.front() == '(') return read_pair(cell);
-    const Parsed parsed = parse(cell);
-    if (parsed.left_out.empty()) return Slot(keep(parsed.action));
+    const Parsed parsed = parse_action(cell);
+    if (parsed.left_out.empty()) return Slot(note_numbers(parsed.action));
     ++out_.left_out[std::string(parsed.left_out)];
     return {};
   }
@@ -136,15 +136,15 @@ class Reader {
     constexpr std::string_view kEnd = ")OVERLAP_F_B";
     if (!cell.ends_with(kEnd)) fail(cell, kWant);
     std::string_view inner = cell.substr(1, cell.size() - 1 - kEnd.size());
-    const Parsed first = parse(trim(take_until(inner, ';')));
+    const Parsed first = parse_action(trim(take_until(inner, ';')));
     if (inner.find(';') != std::string_view::npos) fail(cell, kWant);
-    const Parsed second = parse(trim(inner));
+    const Parsed second = parse_action(trim(inner));
     if (!first.left_out.empty() || !second.left_out.empty()) fail(cell, kWant);
-    const Action kept = keep(first.action);
-    return {kept, keep(second.action)};
+    const Action kept = note_numbers(first.action);
+    return {kept, note_numbers(second.action)};
   }
 
-  Parsed parse(std::string_view cell) const {
+  Parsed parse_action(std::string_view cell) const {
     constexpr std::string_view kWant =
         "{stage}{op}{micro-batch} as 2F0, with op F, I, W, B, SEND_F, RECV_F, SEND_B or RECV_B and "
         "numbers of at most 6 digits";
@@ -170,7 +170,7 @@ class Reader {
     fail(cell, kWant);
   }
 
-  Action keep(const Action& action) {
+  Action note_numbers(const Action& action) {
     Table& table = out_.table;
     table.num_stages = std::max(table.num_stages, action.stage + 1);
     table.num_microbatches = std::max(table.num_microbatches, action.microbatch + 1);

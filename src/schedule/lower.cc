@@ -58,37 +58,37 @@ class Lowering {
     }
     ++next_[rank];
     if (slot.count > 0) lowered_.rows[rank].push_back(slot);
-    if (held_[rank]) send(*std::exchange(held_[rank], std::nullopt));
-    for (const Action& action : slot.actions()) pass_on(action, rank);
+    if (held_[rank]) add_transfer(*std::exchange(held_[rank], std::nullopt));
+    for (const Action& action : slot.actions()) deliver(action, rank);
     return true;
   }
 
-  void pass_on(const Action& action, size_t rank) {
+  void deliver(const Action& action, size_t rank) {
     if (action.op == Op::kWeightGrad) return;
     const int to = action.stage + (action.op == Op::kForward ? 1 : -1);
     if (to < 0 || to == table_.num_stages) return;
     if (rank_of_[static_cast<size_t>(to)] == static_cast<int>(rank)) {
-      give(action, to);
-    } else if (is_delayed_ && goes_on(action, rank)) {
+      mark_received(action, to);
+    } else if (is_delayed_ && next_is_same_op(action, rank)) {
       held_[rank] = action;
     } else {
-      send(action);
+      add_transfer(action);
     }
   }
 
   // Is the next action of the same direction? A forward must not wait for a backward that needs it.
-  [[nodiscard]] bool goes_on(const Action& action, size_t rank) const {
+  [[nodiscard]] bool next_is_same_op(const Action& action, size_t rank) const {
     const std::vector<Slot>& row = table_.rows[rank];
     if (next_[rank] == row.size() || row[next_[rank]].count != 1) return false;
     return row[next_[rank]].parts[0].op == action.op;
   }
 
-  void give(const Action& action, int to) {
+  void mark_received(const Action& action, int to) {
     std::vector<bool>& has = action.op == Op::kForward ? has_input_ : has_output_grad_;
     has[table_.item(to, action.microbatch)] = true;
   }
 
-  void send(const Action& action) {
+  void add_transfer(const Action& action) {
     const bool forward = action.op == Op::kForward;
     const int to = action.stage + (forward ? 1 : -1);
     const auto row = [&](int stage) -> std::vector<Slot>& {
@@ -98,7 +98,7 @@ class Lowering {
     const Op recv_op = forward ? Op::kRecvForward : Op::kRecvBackward;
     row(action.stage).emplace_back(Action{send_op, action.stage, action.microbatch});
     row(to).emplace_back(Action{recv_op, to, action.microbatch});
-    give(action, to);
+    mark_received(action, to);
   }
 
   const Table& table_;

@@ -32,7 +32,7 @@ constexpr Kind kKinds[] = {{"data", &ParallelLayout::data},
                   text, part, why));
 }
 
-int ParallelLayout::* find_kind(std::string_view name) {
+int ParallelLayout::* find_parts(std::string_view name) {
   for (const Kind& kind : kKinds) {
     if (name == kind.name) return kind.parts;
   }
@@ -70,7 +70,7 @@ ParallelLayout parse_layout(std::string_view text) {
     const size_t equals = std::min(part.find('='), part.size());
     const std::string_view name = part.substr(0, equals);
     const std::string_view number = part.substr(std::min(equals + 1, part.size()));
-    int ParallelLayout::* parts = find_kind(name);
+    int ParallelLayout::* parts = find_parts(name);
     if (parts == nullptr) refuse(part, text, "which names no kind");
     if (!named.insert(name).second) refuse(part, text, "which is named twice");
     const char* last = number.data() + number.size();

@@ -91,7 +91,7 @@ class Verifier {
       return true;
     }
     const int64_t wanted = int64_t{table_.num_stages} * table_.num_microbatches;
-    if (num_forwards < wanted) return find_missing_forward();
+    if (num_forwards < wanted) return fail_missing_forward();
     items_.resize(static_cast<size_t>(wanted));
     orders_.resize(static_cast<size_t>(table_.num_stages));
     return false;
@@ -107,7 +107,7 @@ class Verifier {
                             table_.num_microbatches - 1));
   }
 
-  bool find_missing_forward() {
+  bool fail_missing_forward() {
     std::vector<std::pair<int, int>> found;
     any_action([&](Place, const Action& a) {
       if (a.op == Op::kForward) found.emplace_back(a.stage, a.microbatch);
@@ -126,7 +126,7 @@ class Verifier {
   // Everything that one queue shows, place by place.
   bool refuses_queues() {
     return any_slot([&](Place at, const Slot& slot) {
-      if (slot.count == 2 && refuses_pair(at, slot)) return true;
+      if (slot.count == 2 && refuses_overlap(at, slot)) return true;
       for (const Action& action : slot.actions()) {
         if (refuses_action(at, action)) return true;
       }
@@ -134,7 +134,7 @@ class Verifier {
     });
   }
 
-  bool refuses_pair(Place at, const Slot& slot) {
+  bool refuses_overlap(Place at, const Slot& slot) {
     const auto& [first, second] = slot.parts;
     const bool is_pair = (first.op == Op::kForward && is_backward(second.op)) ||
                          (second.op == Op::kForward && is_backward(first.op));
@@ -148,7 +148,7 @@ class Verifier {
       return fail(at, a, Rule::kOneRank,
                   fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
     }
-    if (refuses_second(at, a)) return true;
+    if (refuses_to_place(at, a)) return true;
     switch (a.op) {
       case Op::kForward:
         return refuses_order(at, a) || refuses_source(at, a, a.stage - 1, a.stage == 0);
@@ -200,7 +200,7 @@ class Verifier {
   }
 
   // Notes where the action stands, unless it stands somewhere already; a B stands for I and W.
-  bool refuses_second(Place at, const Action& a) {
+  bool refuses_to_place(Place at, const Action& a) {
     Item& of = item(a.stage, a.microbatch);
     Place& own = place_of(of, a.op);
     Place& last = a.op == Op::kBackward ? of.weight_grad : own;

@@ -33,7 +33,7 @@ class Waits {
  private:
   // What others wait for: forwards, gradients of inputs, and sends of either.
   static constexpr size_t kNumKinds = 4;
-  [[nodiscard]] size_t bit(const Action& a) const {
+  [[nodiscard]] size_t index(const Action& a) const {
     const size_t kind = a.op == Op::kForward        ? 0
                         : a.op == Op::kSendForward  ? 1
                         : a.op == Op::kSendBackward ? 2
@@ -46,7 +46,7 @@ class Waits {
     const size_t begin = next_[rank];
     while (next_[rank] < row.size() && !awaited(row[next_[rank]])) {
       for (const Action& a : row[next_[rank]].actions()) {
-        if (a.op == Op::kForward || is_backward(a.op) || is_send(a.op)) has_run_[bit(a)] = true;
+        if (a.op == Op::kForward || is_backward(a.op) || is_send(a.op)) has_run_[index(a)] = true;
       }
       ++next_[rank];
     }
@@ -69,7 +69,7 @@ class Waits {
   [[nodiscard]] std::optional<Action> awaited(const Slot& slot) const {
     for (const Action& a : slot.actions()) {
       const std::optional<Action> from = source(a);
-      if (from && !has_run_[bit(*from)]) return from;
+      if (from && !has_run_[index(*from)]) return from;
     }
     return {};
   }

@@ -28,7 +28,7 @@ class Walker {
       progress = false;
       for (size_t rank = 0; rank < next_.size(); ++rank) {
         const size_t begin = next_[rank];
-        while (next_[rank] < table_.rows[rank].size() && run_slot(rank)) ++next_[rank];
+        while (next_[rank] < table_.rows[rank].size() && try_run_slot(rank)) ++next_[rank];
         progress |= next_[rank] > begin;
       }
     }
@@ -37,7 +37,7 @@ class Walker {
       CHECK(next_[rank] == table_.rows[rank].size(), rank, next_[rank]);  // was it verified?
       walk_.time = std::max(walk_.time, time_[rank]);
       busy += walk_.ranks[rank].busy;
-      count_live(rank);
+      note_peak_live(rank);
     }
     const double all = walk_.time * static_cast<double>(next_.size());
     walk_.bubble_share = all > 0 ? 1 - busy / all : 0;
@@ -80,7 +80,7 @@ class Walker {
     return end + (forward ? costs_.send_forward : costs_.send_backward);
   }
 
-  bool run_slot(size_t rank) {
+  bool try_run_slot(size_t rank) {
     const Slot& slot = table_.rows[rank][next_[rank]];
     double start = time_[rank], length = 0;
     for (const Action& a : slot.actions()) {
@@ -99,7 +99,7 @@ class Walker {
     return true;
   }
 
-  void count_live(size_t rank) {
+  void note_peak_live(size_t rank) {
     int live = 0;
     for (const Slot& slot : table_.rows[rank]) {
       int done = 0;

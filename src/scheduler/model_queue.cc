@@ -12,13 +12,13 @@ void ModelQueue::add(const CommandPtr& command, double now) {
   const bool blocked = has_gap();
   waiting_[command->seq_id] = command;
   if (!blocked) blocked_since_ = now;
-  find_missing();
+  update_missing();
 }
 
 void ModelQueue::consume(int64_t seq_id, double now) {
   if (!awaits(seq_id)) return;
   consumed_.insert(seq_id);
-  advance(now);
+  skip_refused(now);
   if (consumed_.size() <= kMostConsumed) return;
   const auto furthest = std::prev(consumed_.end());
   missing_ = std::min(missing_, *furthest);
@@ -26,18 +26,18 @@ void ModelQueue::consume(int64_t seq_id, double now) {
 }
 
 // Steps over refused numbers; a gap that opens now is counted from now.
-void ModelQueue::advance(double now) {
+void ModelQueue::skip_refused(double now) {
   const int64_t before = next_;
   while (!consumed_.empty() && *consumed_.begin() == next_) {
     consumed_.erase(consumed_.begin());
     ++next_;
   }
   if (next_ != before) blocked_since_ = now;
-  find_missing();
+  update_missing();
 }
 
 // Goes over each number once.
-void ModelQueue::find_missing() {
+void ModelQueue::update_missing() {
   missing_ = std::max(missing_, next_);
   while (waiting_.contains(missing_) || consumed_.contains(missing_)) ++missing_;
 }
@@ -63,7 +63,7 @@ void ModelQueue::pop(double now) {
   waiting_.erase(next_);
   ++next_;
   blocked_since_ = now;
-  advance(now);
+  skip_refused(now);
 }
 
 std::optional<double> ModelQueue::gap_since() const {
@@ -83,7 +83,7 @@ std::vector<CommandPtr> ModelQueue::take_all(double now) {
   waiting_.clear();
   consumed_.erase(consumed_.begin(), consumed_.lower_bound(next_));
   blocked_since_ = now;
-  advance(now);
+  skip_refused(now);
   return out;
 }
 

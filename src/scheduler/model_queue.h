@@ -54,8 +54,8 @@ class ModelQueue {
   [[nodiscard]] size_t num_waiting() const { return waiting_.size(); }
 
  private:
-  void advance(double now);
-  void find_missing();
+  void skip_refused(double now);
+  void update_missing();
 
   static constexpr size_t kMostConsumed = 1024;
 

@@ -77,7 +77,7 @@ api::Admission Scheduler::submit(api::Command command, double now) {
 
 // So that everything can always go on, what comes leaves space behind it: what may be put off, for
 // what may not; what waits for a missing number, for that one, which is taken to the last byte.
-api::Admission Scheduler::book(Held& held, const Model* model) {
+api::Admission Scheduler::reserve(Held& held, const Model* model) {
   const int64_t limit = queued_bytes_.limit();
   if (held.num_bytes > limit / kPartOfOne) return api::Admission::kTooLarge;
   const int64_t seq_id = held.command.seq_id;
@@ -91,7 +91,7 @@ api::Admission Scheduler::book(Held& held, const Model* model) {
 }
 
 api::Admission Scheduler::submit_sample(CommandPtr command, Held& held) {
-  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted) return full;
+  if (const auto full = reserve(held, nullptr); full != api::Admission::kAccepted) return full;
   if (!queued_samples_.take_only(command->tenant.text, 1)) return api::Admission::kFull;
   expect_answer(command->request);
   SampleQueue& queue = sides_[command->base].samples[command->tenant];
@@ -102,7 +102,7 @@ api::Admission Scheduler::submit_sample(CommandPtr command, Held& held) {
 
 api::Admission Scheduler::submit_create(CommandPtr command, Held& held) {
   if (models_.contains(command->model)) return api::Admission::kGivenUp;
-  if (const auto full = book(held, nullptr); full != api::Admission::kAccepted) return full;
+  if (const auto full = reserve(held, nullptr); full != api::Admission::kAccepted) return full;
   Model& model = models_[command->model];
   model.tenant = command->tenant;
   model.session = command->session;
@@ -132,7 +132,7 @@ api::Admission Scheduler::submit_training(CommandPtr command, Held& held, double
   const bool may_wait = command->seq_id != model.queue.next();
   if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
     return api::Admission::kFull;
-  if (const auto full = book(held, &model); full != api::Admission::kAccepted) return full;
+  if (const auto full = reserve(held, &model); full != api::Admission::kAccepted) return full;
   model.queue.add(command, now);
   expect_answer(command->request);
   return api::Admission::kAccepted;

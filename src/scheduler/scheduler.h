@@ -189,7 +189,7 @@ class Scheduler {
   api::Admission submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
   api::Admission submit_training(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
   // kAccepted, or why there is no space for the command's bytes: of `model`'s in its order, if any.
-  [[nodiscard]] api::Admission book(Held& held, const Model* model) REQUIRES(mutex_);
+  [[nodiscard]] api::Admission reserve(Held& held, const Model* model) REQUIRES(mutex_);
 
   void expect_answer(const api::RequestId& request) REQUIRES(mutex_);
   void answer(const api::RequestId& request, api::Outcome outcome) REQUIRES(mutex_);
@@ -210,14 +210,14 @@ class Scheduler {
   [[nodiscard]] CommandPtr next_control(const Model& model) const REQUIRES(mutex_);
   bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now)
       REQUIRES(mutex_);
-  bool take_control(const api::Capacity& engine, Side& side, api::Work& work, double now)
+  bool start_controls(const api::Capacity& engine, Side& side, api::Work& work, double now)
       REQUIRES(mutex_);
   // What requests of several rows need that have begun.
   struct Begun {
     int64_t held = 0;     // pages of their prompts
     int64_t largest = 0;  // pages of a row
   };
-  [[nodiscard]] Begun begun_samples(const api::Capacity& engine, const Side& side) const
+  [[nodiscard]] Begun pages_of_begun(const api::Capacity& engine, const Side& side) const
       REQUIRES(mutex_);
   [[nodiscard]] static int64_t pages_to_begin(const api::Capacity& engine, const Begun& begun,
                                               const SampleEntry& entry);
@@ -233,25 +233,25 @@ class Scheduler {
   };
   struct BudgetLeft;
   using LeastUsedFirst = std::set<std::pair<double, api::TenantId>>;
-  [[nodiscard]] std::vector<NextRow> next_rows_of(const api::TenantId& tenant,
-                                                  const api::Capacity& engine, const Side& side,
-                                                  const BudgetLeft& left, const Begun& begun) const
-      REQUIRES(mutex_);
-  [[nodiscard]] std::optional<NextRow> next_sample(const api::Capacity& engine, const Side& side,
-                                                   const BudgetLeft& left,
-                                                   const LeastUsedFirst& order,
-                                                   bool must_take) const REQUIRES(mutex_);
-  void hand_out(const api::Capacity& engine, const NextRow& row, Side& side, api::Work& work)
+  [[nodiscard]] std::vector<NextRow> candidate_rows(const api::TenantId& tenant,
+                                                    const api::Capacity& engine, const Side& side,
+                                                    const BudgetLeft& left,
+                                                    const Begun& begun) const REQUIRES(mutex_);
+  [[nodiscard]] std::optional<NextRow> choose_next_row(const api::Capacity& engine,
+                                                       const Side& side, const BudgetLeft& left,
+                                                       const LeastUsedFirst& order,
+                                                       bool must_take) const REQUIRES(mutex_);
+  void hand_out_row(const api::Capacity& engine, const NextRow& row, Side& side, api::Work& work)
       REQUIRES(mutex_);
   void take_sampling(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
-  void take_samples(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
-  void take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
+  void take_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
+  void take_training_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
       REQUIRES(mutex_);
   // The models with data to take, which alone share the pass.
-  std::vector<Models::iterator> share_among_ready(const api::Capacity& engine, Side& side)
+  std::vector<Models::iterator> activate_ready_models(const api::Capacity& engine, Side& side)
       REQUIRES(mutex_);
   void take_datum(Model& model, std::vector<api::DataRange>& rows, double now) REQUIRES(mutex_);
-  [[nodiscard]] bool any_rows(const api::Capacity& engine) const REQUIRES(mutex_);
+  [[nodiscard]] bool any_training_rows(const api::Capacity& engine) const REQUIRES(mutex_);
   static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);
   void note_change() REQUIRES(mutex_);

@@ -29,10 +29,11 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
     take_sampling(engine, side, work);
     work.cancel.insert(work.cancel.end(), side.abandoned.begin(), side.abandoned.end());
     side.abandoned.clear();
-    const bool any_files = take_control(engine, side, work, now);
-    const bool any_training = any_rows(engine);
+    const bool any_files = start_controls(engine, side, work, now);
+    const bool any_training = any_training_rows(engine);
     if (!work.decode || (!any_training && !any_files)) side.both_busy = false;
-    if (any_training && training_may_run(engine, side, work)) take_rows(engine, side, work, now);
+    if (any_training && training_may_run(engine, side, work))
+      take_training_rows(engine, side, work, now);
     if (work.empty()) continue;
     next_engine_ = index + 1;
     return work;
@@ -51,7 +52,7 @@ api::Work Scheduler::next_samples(const api::Capacity& engine) {
 void Scheduler::take_sampling(const api::Capacity& engine, Side& side, api::Work& work) {
   work.cancel = std::exchange(side.cancelled, {});
   work.release = std::exchange(side.released, {});
-  take_samples(engine, side, work);
+  take_sample_rows(engine, side, work);
   work.decode = engine.running_samples > engine.waiting_samples || !work.samples.empty() ||
                 !work.resume.empty();
 }
@@ -107,7 +108,8 @@ bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& w
 // One operation of each model; but of those that need files only one, of the tenant that had the
 // fewest, and only when training may run: a thousand loads in line hold up nobody else. Whether
 // there were any of these.
-bool Scheduler::take_control(const api::Capacity& engine, Side& side, api::Work& work, double now) {
+bool Scheduler::start_controls(const api::Capacity& engine, Side& side, api::Work& work,
+                               double now) {
   std::vector<Models::iterator> with_files;
   bool any_files = false;
   std::vector<api::TenantId> tenants;
@@ -150,7 +152,7 @@ int64_t Scheduler::pages_to_begin(const api::Capacity& engine, const Begun& begu
   return held + largest > engine.total_pages ? engine.total_pages + 1 : cost;
 }
 
-Scheduler::Begun Scheduler::begun_samples(const api::Capacity& engine, const Side& side) const {
+Scheduler::Begun Scheduler::pages_of_begun(const api::Capacity& engine, const Side& side) const {
   Begun out;
   for (const api::RequestId& request : side.begun) {
     const auto& sample = std::get<api::Sample>(samples_.at(request).command->op);
@@ -196,7 +198,7 @@ struct Scheduler::BudgetLeft {
   }
   // The one who has most of what the row lacks, if it still has as much as the row's tenant after
   // it gave that up. Then none can take it back, and nobody's rows change places for ever.
-  [[nodiscard]] api::TenantId to_take_from(const NextRow& row) const {
+  [[nodiscard]] api::TenantId tenant_to_take_from(const NextRow& row) const {
     const api::SampleShare own = of(row.tenant);
     const bool lacks_rows = rows <= 0 || row.states > states;
     const int64_t wanted = row.pages_to_begin;
@@ -221,10 +223,10 @@ struct Scheduler::BudgetLeft {
 };
 
 // A tenant's row that is aside comes before that of its next request.
-std::vector<Scheduler::NextRow> Scheduler::next_rows_of(const api::TenantId& tenant,
-                                                        const api::Capacity& engine,
-                                                        const Side& side, const BudgetLeft& left,
-                                                        const Begun& begun) const {
+std::vector<Scheduler::NextRow> Scheduler::candidate_rows(const api::TenantId& tenant,
+                                                          const api::Capacity& engine,
+                                                          const Side& side, const BudgetLeft& left,
+                                                          const Begun& begun) const {
   std::vector<NextRow> rows;
   const api::SampleShare share = left.of(tenant);
   if (share.rows_aside > 0 && !left.resumed.contains(tenant)) {
@@ -252,21 +254,22 @@ std::vector<Scheduler::NextRow> Scheduler::next_rows_of(const api::TenantId& ten
 // what does not fit waits for its space; until it comes, only who holds less passes by, or takes
 // space from who holds more. While nothing runs, any row that fits goes; and if none does, one that
 // never will is handed to the engine, which says so.
-std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& engine,
-                                                         const Side& side, const BudgetLeft& left,
-                                                         const LeastUsedFirst& order,
-                                                         bool must_take) const {
-  const Begun begun = begun_samples(engine, side);
+std::optional<Scheduler::NextRow> Scheduler::choose_next_row(const api::Capacity& engine,
+                                                             const Side& side,
+                                                             const BudgetLeft& left,
+                                                             const LeastUsedFirst& order,
+                                                             bool must_take) const {
+  const Begun begun = pages_of_begun(engine, side);
   std::optional<NextRow> last_resort;
   int64_t most_pages = INT64_MAX;  // that one who passes by may hold
   for (const auto& [used, tenant] : order) {
-    std::vector<NextRow> rows = next_rows_of(tenant, engine, side, left, begun);
+    std::vector<NextRow> rows = candidate_rows(tenant, engine, side, left, begun);
     if (!must_take && rows.size() > 1) rows.resize(1);
     const int64_t held = left.of(tenant).pages;
     for (NextRow& row : rows) {
       if (left.has(row) && held + row.pages <= most_pages) return row;
       if (!must_take && !left.has(row)) {
-        row.takes_from = left.to_take_from(row);
+        row.takes_from = left.tenant_to_take_from(row);
         if (!row.takes_from.empty()) return row;
       }
       if (!last_resort || (row.begun && !last_resort->begun)) last_resort = row;
@@ -276,8 +279,8 @@ std::optional<Scheduler::NextRow> Scheduler::next_sample(const api::Capacity& en
   return must_take ? last_resort : std::nullopt;
 }
 
-void Scheduler::hand_out(const api::Capacity& engine, const NextRow& row, Side& side,
-                         api::Work& work) {
+void Scheduler::hand_out_row(const api::Capacity& engine, const NextRow& row, Side& side,
+                             api::Work& work) {
   if (row.resumes) {
     work.resume.push_back({row.tenant, row.takes_from});
     return;
@@ -293,7 +296,7 @@ void Scheduler::hand_out(const api::Capacity& engine, const NextRow& row, Side& 
   }
   work.samples.back().last = ++entry.next_row;
   const bool may_know = engine.known != nullptr && entry.next_row == 1;
-  const int64_t known = may_know ? engine.known->count(row.tenant, sample, engine.cache) : 0;
+  const int64_t known = may_know ? engine.known->count_pages(row.tenant, sample, engine.cache) : 0;
   side.sampling_share.charge(row.tenant, static_cast<double>(row.pages - known));
   if (entry.next_row < sample.num_samples) {
     side.begun.insert(entry.command->request);
@@ -305,7 +308,7 @@ void Scheduler::hand_out(const api::Capacity& engine, const NextRow& row, Side& 
   if (queue->second.empty()) side.samples.erase(queue);
 }
 
-void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work& work) {
+void Scheduler::take_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) {
   BudgetLeft left(engine);
   std::vector<api::TenantId> tenants;
   for (const auto& [tenant, queue] : side.samples) tenants.push_back(tenant);
@@ -322,19 +325,19 @@ void Scheduler::take_samples(const api::Capacity& engine, Side& side, api::Work&
     const bool must_take =
         engine.running_samples == 0 && work.samples.empty() && work.resume.empty();
     if (!must_take && left.is_full()) return;
-    const std::optional<NextRow> row = next_sample(engine, side, left, order, must_take);
+    const std::optional<NextRow> row = choose_next_row(engine, side, left, order, must_take);
     if (!row) return;
     const bool fits = left.has(*row);
     left.take(*row);
     order.erase({side.sampling_share.used(row->tenant), row->tenant});
-    hand_out(engine, *row, side, work);
+    hand_out_row(engine, *row, side, work);
     if (side.samples.contains(row->tenant) || left.of(row->tenant).rows_aside > 0)
       order.emplace(side.sampling_share.used(row->tenant), row->tenant);
     if (!fits) return;  // only the engine knows how much space it will make for it
   }
 }
 
-bool Scheduler::any_rows(const api::Capacity& engine) const {
+bool Scheduler::any_training_rows(const api::Capacity& engine) const {
   return std::any_of(models_.begin(), models_.end(), [&](const auto& entry) {
     return entry.second.base == engine.base && rows_ready(entry.second);
   });
@@ -371,8 +374,8 @@ void Scheduler::take_datum(Model& model, std::vector<api::DataRange>& rows, doub
   pop(model, now);
 }
 
-std::vector<Scheduler::Models::iterator> Scheduler::share_among_ready(const api::Capacity& engine,
-                                                                      Side& side) {
+std::vector<Scheduler::Models::iterator> Scheduler::activate_ready_models(
+    const api::Capacity& engine, Side& side) {
   std::vector<Models::iterator> ready;
   std::vector<api::TenantId> tenants;
   std::vector<api::ModelId> ids;
@@ -387,7 +390,8 @@ std::vector<Scheduler::Models::iterator> Scheduler::share_among_ready(const api:
   return ready;
 }
 
-void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& work, double now) {
+void Scheduler::take_training_rows(const api::Capacity& engine, Side& side, api::Work& work,
+                                   double now) {
   std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
   // What is compared for each datum, of a thousand models for thousands of data.
   std::map<api::TenantId, double> used_by_tenant;
@@ -402,7 +406,7 @@ void Scheduler::take_rows(const api::Capacity& engine, Side& side, api::Work& wo
     return data.empty() ? 0 : datum_tokens(data[model.next_datum]);
   };
   std::list<Next> next;
-  for (const Models::iterator at : share_among_ready(engine, side)) {
+  for (const Models::iterator at : activate_ready_models(engine, side)) {
     double& used = used_by_tenant[at->second.tenant];
     used = side.training_share.used(at->second.tenant);
     next.push_back({at, used, side.model_share.used(at->first), next_cost(at->second)});

@@ -137,9 +137,10 @@ struct AuditLog::Writer {
   void warn_of_readers() const;
   void add(Job job);
   void loop();
-  [[nodiscard]] bool run(const Job& job);
+  [[nodiscard]] bool reopen();
+  [[nodiscard]] bool write_line(const Job& job);
   [[nodiscard]] bool sync();
-  void tell(std::vector<Told>& told);
+  void sync_and_tell(std::vector<Told>& told);
   [[nodiscard]] bool append(const std::string& text);
 
   const std::string path;
@@ -226,7 +227,7 @@ void AuditLog::Writer::loop() {
   for (;;) {
     if (!told.empty() && (jobs.empty() || told.size() >= kGroup)) {
       mutex.unlock();
-      tell(told);
+      sync_and_tell(told);
       mutex.lock();
       continue;
     }
@@ -236,7 +237,7 @@ void AuditLog::Writer::loop() {
     jobs.pop_front();
     queued_bytes -= job.text.size();
     mutex.unlock();
-    const bool is_written = run(job);
+    const bool is_written = job.text.empty() ? reopen() : write_line(job);
     if (job.done) told.push_back({std::move(job.done), is_written ? job.number : 0});
     mutex.lock();
   }
@@ -252,7 +253,7 @@ bool AuditLog::Writer::sync() {
   return false;
 }
 
-void AuditLog::Writer::tell(std::vector<Told>& told) {
+void AuditLog::Writer::sync_and_tell(std::vector<Told>& told) {
   const bool is_synced = sync();
   const MutexLock lock(telling);
   if (!is_forgotten) {
@@ -261,19 +262,20 @@ void AuditLog::Writer::tell(std::vector<Told>& told) {
   told.clear();
 }
 
-bool AuditLog::Writer::run(const Job& job) {
-  if (job.text.empty()) {
-    const int next = open_log(path);
-    if (next < 0) {
-      log(LogLevel::kError,
-          fmt::format("audit: {}: {}; the old file stays in use", path, std::strerror(errno)));
-      return false;
-    }
-    ::close(file);
-    file = next;
-    is_whole = read_tail(path).is_whole;
-    return true;
+bool AuditLog::Writer::reopen() {
+  const int next = open_log(path);
+  if (next < 0) {
+    log(LogLevel::kError,
+        fmt::format("audit: {}: {}; the old file stays in use", path, std::strerror(errno)));
+    return false;
   }
+  ::close(file);
+  file = next;
+  is_whole = read_tail(path).is_whole;
+  return true;
+}
+
+bool AuditLog::Writer::write_line(const Job& job) {
   const std::string text = fmt::format("{},\"seq\":{}", job.text, job.number);
   const std::string next = to_hex(sha256(chain + text));
   const bool is_written = append(fmt::format("{},\"chain\":\"{}\"}}\n", text, next));

@@ -64,8 +64,8 @@ void AuditSync::tick(double now) {
   }
 }
 
-Respond AuditSync::behind_line(const Exchange& told, int64_t begun, const Respond& respond,
-                               bool refuses) {
+Respond AuditSync::respond_behind_line(const Exchange& told, int64_t begun, const Respond& respond,
+                                       bool refuses) {
   return [this, told, begun, respond, refuses](Response response) {
     Exchange ended = told;
     ended.status = response.status;
@@ -88,30 +88,31 @@ Response AuditSync::not_written_response(int64_t number) {
 
 void AuditSync::run(Begun& what, int64_t number) {
   if (number == kNotWritten || number == kLate) return what.respond(not_written_response(number));
-  const Respond answer = behind_line(what.told, number, what.respond, /*refuses=*/false);
-  answer_faults(what.told.path, answer, [&] { what.handler(std::move(what.request), answer); });
+  const Respond answer = respond_behind_line(what.told, number, what.respond, /*refuses=*/false);
+  run_answering_faults(what.told.path, answer,
+                       [&] { what.handler(std::move(what.request), answer); });
 }
 
 Handler AuditSync::audited_if_answered(Handler handler) {
   return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
-    Exchange told = told_of(request);
-    told.about = std::make_shared<std::string>(one_word(request.path));
-    const Respond audited = behind_line(told, /*begun=*/0, respond, /*refuses=*/true);
+    Exchange told = exchange_of(request);
+    told.about = std::make_shared<std::string>(percent_escaped(request.path));
+    const Respond audited = respond_behind_line(told, /*begun=*/0, respond, /*refuses=*/true);
     const Respond answer = [respond, audited](Response response) {
       (response.status >= 400 ? respond : audited)(std::move(response));
     };
     const std::string path = request.path;
-    answer_faults(path, answer, [&] { handler(std::move(request), answer); });
+    run_answering_faults(path, answer, [&] { handler(std::move(request), answer); });
   };
 }
 
 Handler AuditSync::audited(Handler handler) {
   return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
-    AuditLine line = line_of(told_of(request));
+    AuditLine line = line_of(exchange_of(request));
     line.object = request.path;
     AuditLine refused = line;
     refused.status = 503;
-    Exchange told = told_of(request);
+    Exchange told = exchange_of(request);
     auto begun =
         std::make_shared<Begun>(Begun{handler, std::move(request), respond, std::move(told)});
     write(

@@ -15,7 +15,8 @@
 namespace strata::server {
 namespace {
 
-std::pair<std::string, std::string> split(const std::string& option, const std::string& text) {
+std::pair<std::string, std::string> split_name_value(const std::string& option,
+                                                     const std::string& text) {
   const size_t sign = text.find('=');
   if (sign == std::string::npos || sign == 0 || sign + 1 == text.size()) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -69,7 +70,7 @@ BaseNames::BaseNames(const std::vector<std::string>& models,
     throw Error(ErrorCode::kInvalidArgument, "--model: no model is given; want NAME=DIR");
   }
   for (const std::string& text : models) {
-    const auto [name, dir] = split("model", text);
+    const auto [name, dir] = split_name_value("model", text);
     const std::string real = real_path("model", name, dir);
     const auto known = std::find(directories_.begin(), directories_.end(), real);
     const int model = static_cast<int>(known - directories_.begin());
@@ -78,7 +79,7 @@ BaseNames::BaseNames(const std::vector<std::string>& models,
   }
   for (const std::string& text : adapters) add_adapter(text);
   for (const std::string& text : aliases) {
-    const auto [name, target] = split("alias", text);
+    const auto [name, target] = split_name_value("alias", text);
     const BaseName* model = find_exact(target);
     if (model == nullptr) {
       throw Error(ErrorCode::kNotFound,
@@ -89,7 +90,7 @@ BaseNames::BaseNames(const std::vector<std::string>& models,
     names_.back().adapter = find_exact(target)->adapter;
   }
   for (const std::string& text : tokenizers) {
-    const auto [name, id] = split("tokenizer", text);
+    const auto [name, id] = split_name_value("tokenizer", text);
     const auto model = std::ranges::find(names_, name, &BaseName::name);
     if (model == names_.end()) {
       throw Error(ErrorCode::kNotFound, fmt::format("--tokenizer: no model is called '{}'", name));
@@ -116,7 +117,7 @@ void BaseNames::add(const std::string& option, const std::string& name, int mode
 }
 
 void BaseNames::add_adapter(const std::string& text) {
-  const auto [name, dir] = split("adapter", text);
+  const auto [name, dir] = split_name_value("adapter", text);
   const std::string real = real_path("adapter", name, dir);
   add("adapter", name, model_of_adapter(name, real));
   names_.back().adapter = real;

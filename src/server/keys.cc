@@ -41,7 +41,7 @@ std::vector<std::string_view> words_of(std::string_view line) {
 }
 
 // 64 hex digits as 32 bytes; nothing for anything else.
-std::optional<std::string> hash_of(std::string_view hex) {
+std::optional<std::string> parse_hash(std::string_view hex) {
   if (hex.size() != 64) return std::nullopt;
   std::string bytes;
   for (size_t i = 0; i < hex.size(); i += 2) {
@@ -153,7 +153,7 @@ void KeyRing::read_text(std::string_view text, char separator, const std::string
                         bool is_admin) {
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find(separator), text.size());
-    add(text.substr(0, end), fmt::format("{}:{}", where, number), is_admin);
+    add_line(text.substr(0, end), fmt::format("{}:{}", where, number), is_admin);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
 }
@@ -162,7 +162,7 @@ void KeyRing::read_text(std::string_view text, char separator, const std::string
 // end in logs.
 std::string KeyRing::read_hash(std::string_view word, const std::string& where) {
   if (word.starts_with(kHashed)) {
-    std::optional<std::string> hash = hash_of(word.substr(kHashed.size()));
+    std::optional<std::string> hash = parse_hash(word.substr(kHashed.size()));
     if (hash) return std::move(*hash);
     throw Error(ErrorCode::kInvalidArgument,
                 where +
@@ -183,7 +183,7 @@ std::string KeyRing::read_hash(std::string_view word, const std::string& where) 
   return sha256(word);
 }
 
-void KeyRing::add(std::string_view line, const std::string& where, bool is_admin) {
+void KeyRing::add_line(std::string_view line, const std::string& where, bool is_admin) {
   const std::vector<std::string_view> words = words_of(line.substr(0, line.find('#')));
   if (words.empty()) return;
   const auto fail = [&](const std::string& message) {

@@ -72,7 +72,7 @@ class KeyRing {
   [[nodiscard]] bool has_keys_of(const KeyRing& other) const;
   void read_file(const std::string& path, bool is_admin);
   void read_text(std::string_view text, char separator, const std::string& where, bool is_admin);
-  void add(std::string_view line, const std::string& where, bool is_admin);
+  void add_line(std::string_view line, const std::string& where, bool is_admin);
   std::string read_hash(std::string_view word, const std::string& where);
 
   std::vector<Entry> entries_;  // sorted by hash

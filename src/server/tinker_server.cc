@@ -61,7 +61,7 @@ void log_exchange(const Exchange& exchange) {
   // The path without its query; signed URLs carry their token there.
   log(LogLevel::kDebug,
       fmt::format("event=http method={} path={} status={} seconds={:.4f}", exchange.method,
-                  one_word(exchange.path), exchange.status, exchange.seconds));
+                  percent_escaped(exchange.path), exchange.status, exchange.seconds));
 }
 
 // How jobs of tenants get to these threads.
@@ -122,7 +122,7 @@ struct TinkerServer::State {
     return database;
   }
   // Tells those who divide by tenants how many the keys name.
-  void count_tenants() {
+  void update_num_tenants() {
     const std::vector<std::string> tenants = newest->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
     http->set_num_tenants(static_cast<int64_t>(tenants.size()));
@@ -145,15 +145,15 @@ struct TinkerServer::State {
     reads.stop();
     worker.stop();
   }
-  [[nodiscard]] Reloads::Read reading();
+  [[nodiscard]] Reloads::Read reload_reader();
   bool use_keys(const std::shared_ptr<const KeyRing>& read);
-  void note_change(const Exchange& exchange);
+  void audit_exchange(const Exchange& exchange);
   void note_refused_login(const Exchange& exchange);
   void note_reload(const std::string& what);
   void make_http(Router router);
   void make_metrics(int port);
   void start_metrics();
-  void audit_before_answers(Router& router);
+  void audit_routes(Router& router);
   [[nodiscard]] std::string metrics_text();
   [[nodiscard]] Response metrics_response();
   [[nodiscard]] Response late_metrics();
@@ -211,12 +211,12 @@ void TinkerServer::State::note_refused_login(const Exchange& exchange) {
               .address = exchange.address,
               .action = "login refused",
               .object = fmt::format("{} since the start; the last: {} {}", num_refused_logins,
-                                    exchange.method, one_word(exchange.path)),
+                                    exchange.method, percent_escaped(exchange.path)),
               .status = exchange.status});
 }
 
 // Of those who have a key, or a URL that one of them signed.
-void TinkerServer::State::note_change(const Exchange& exchange) {
+void TinkerServer::State::audit_exchange(const Exchange& exchange) {
   if (!audit) return;
   if (exchange.status == 401) return note_refused_login(exchange);
   // Its handler was run, between two lines of its own.
@@ -224,7 +224,7 @@ void TinkerServer::State::note_change(const Exchange& exchange) {
   const bool hands_out = hands_out_weights(exchange.route) && exchange.status < 400;
   if (!hands_out && (exchange.effect != Effect::kChanges || exchange.tenant.empty())) return;
   AuditLine line = line_of(exchange);
-  if (hands_out) line.object = one_word(exchange.path);
+  if (hands_out) line.object = percent_escaped(exchange.path);
   audit->add(std::move(line));
 }
 
@@ -246,7 +246,7 @@ std::string TinkerServer::State::metrics_text() {
 
 void TinkerServer::State::make_http(Router router) {
   HttpOptions with = http_options(options, budget);
-  with.put_in_form = put_in_openai_form;
+  with.put_in_form = rewrite_as_openai_error;
   with.read_aside = poster(reads);
   http = std::make_unique<HttpServer>(
       with, std::move(router),
@@ -258,8 +258,8 @@ void TinkerServer::State::make_http(Router router) {
       },
       [this](const Exchange& exchange) {
         log_exchange(exchange);
-        watch.metrics().exchange(exchange.route, exchange.status, exchange.seconds);
-        note_change(exchange);
+        watch.metrics().count_exchange(exchange.route, exchange.status, exchange.seconds);
+        audit_exchange(exchange);
       },
       [this](const Request& request) { return service.admit(request); });
   http->call_every(kTickSeconds, [this] {
@@ -329,7 +329,7 @@ void TinkerServer::State::start_metrics() {
   }
 }
 
-void TinkerServer::State::audit_before_answers(Router& router) {
+void TinkerServer::State::audit_routes(Router& router) {
   audit_sync = std::make_unique<AuditSync>(
       *audit, [this](std::function<void()> task) { http->post(std::move(task)); });
   router.wrap([this](const Route& route) {
@@ -353,11 +353,11 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.rest.add_routes(router);
   s.openai.add_routes(router);
   s.page.add_routes(router);
-  if (s.options.audit_sync) s.audit_before_answers(router);
+  if (s.options.audit_sync) s.audit_routes(router);
   s.make_http(std::move(router));
   s.make_metrics(s.options.metrics_listen.port);
-  s.count_tenants();
-  s.reloads = std::make_unique<Reloads>(s.reading());
+  s.update_num_tenants();
+  s.reloads = std::make_unique<Reloads>(s.reload_reader());
 }
 
 TinkerServer::~TinkerServer() { state_->stop_threads(); }
@@ -379,7 +379,7 @@ void TinkerServer::post(std::vector<api::Event> events) {
 }
 
 // What it needs is copied: a read that hangs may outlive the server.
-Reloads::Read TinkerServer::State::reading() {
+Reloads::Read TinkerServer::State::reload_reader() {
   return [this, sources = key_sources(options), tls = TlsFiles{options.tls_cert, options.tls_key}] {
     std::shared_ptr<const KeyRing> ring;
     TlsContext context;
@@ -432,7 +432,7 @@ bool TinkerServer::State::use_keys(const std::shared_ptr<const KeyRing>& read) {
   }
   for (const std::string& warning : read->warnings()) log(LogLevel::kWarning, warning);
   former = std::exchange(newest, read);
-  count_tenants();
+  update_num_tenants();
   http->post([this, read] { keys = read; });
   log(LogLevel::kInfo,
       fmt::format("keys: read again: {} keys, {} of before are gone", read->num_keys(), lost));

@@ -31,7 +31,7 @@ Response limited_response(const std::string& message, double seconds) {
 
 double full(const UsageLimit& rate) { return std::max(1.0, kBurstSeconds * rate.amount); }
 
-const char* unit(UsageKind kind) {
+const char* kind_in_words(UsageKind kind) {
   switch (kind) {
     case UsageKind::kRequests:
       return "requests";
@@ -92,7 +92,7 @@ const UsageLimit* Usage::find(const Limits& limits, const std::string& tenant, U
 }
 
 // Filled up to now.
-Usage::Bucket& Usage::bucket(Tenant& tenant, const UsageLimit& rate, double now) {
+Usage::Bucket& Usage::refill_bucket(Tenant& tenant, const UsageLimit& rate, double now) {
   std::optional<Bucket>& found = tenant.buckets[index(rate.kind)];
   if (!found) found = Bucket{full(rate), now};
   found->level =
@@ -101,52 +101,55 @@ Usage::Bucket& Usage::bucket(Tenant& tenant, const UsageLimit& rate, double now)
   return *found;
 }
 
-std::optional<Response> Usage::refuses(const std::string& name, UsageKind kind, int64_t amount,
+std::optional<Response> Usage::refusal(const std::string& name, UsageKind kind, int64_t amount,
                                        double now) {
   CHECK(kind != UsageKind::kDiskBytes);
-  Tenant& tenant = tenants_[name];
-  if (const UsageLimit* rate = find(rates_, name, kind)) {
-    const double level = bucket(tenant, *rate, now).level;
-    // What is under way may yield all that it asked for, and gives back the rest at its end.
-    const auto& reserved = tenant.reserved[index(kind)];
-    const double held = reserved ? static_cast<double>(reserved->load()) : 0.0;
-    const double wanted = std::min(static_cast<double>(amount), full(*rate));
-    if (level - held < wanted) {
-      ++refused_[index(kind)].by_rate;
-      // By then there is enough, also where what is under way takes all of it: unless a full bucket
-      // holds less than both, when that has to end first.
-      const double seconds = std::max(1.0, std::ceil((wanted + held - level) / rate->amount));
-      const std::string under_way =
-          held > 0
-              ? fmt::format(", or when what is under way has ended, which may yield {:.0f}", held)
-              : "";
-      return limited_response(
-          fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
-                      "in {:.0f} s{}",
-                      name, rate->amount, unit(kind), rate->text, seconds, under_way),
-          seconds);
-    }
-  }
-  return over_quota(name, kind, tenant.counts[index(kind)], amount);
+  if (auto refused = rate_refusal(name, kind, amount, now)) return refused;
+  return quota_refusal(name, kind, tenants_[name].counts[index(kind)], amount);
 }
 
-std::optional<Response> Usage::refuses(const std::string& tenant, const TokenUse& use, double now) {
+std::optional<Response> Usage::rate_refusal(const std::string& name, UsageKind kind, int64_t amount,
+                                            double now) {
+  const UsageLimit* rate = find(rates_, name, kind);
+  if (rate == nullptr) return std::nullopt;
+  Tenant& tenant = tenants_[name];
+  const double level = refill_bucket(tenant, *rate, now).level;
+  // What is under way may yield all that it asked for, and gives back the rest at its end.
+  const auto& reserved = tenant.reserved[index(kind)];
+  const double held = reserved ? static_cast<double>(reserved->load()) : 0.0;
+  const double wanted = std::min(static_cast<double>(amount), full(*rate));
+  if (level - held >= wanted) return std::nullopt;
+  ++refused_[index(kind)].by_rate;
+  // By then there is enough, also where what is under way takes all of it: unless a full bucket
+  // holds less than both, when that has to end first.
+  const double seconds = std::max(1.0, std::ceil((wanted + held - level) / rate->amount));
+  const std::string under_way =
+      held > 0 ? fmt::format(", or when what is under way has ended, which may yield {:.0f}", held)
+               : "";
+  return limited_response(
+      fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
+                  "in {:.0f} s{}",
+                  name, rate->amount, kind_in_words(kind), rate->text, seconds, under_way),
+      seconds);
+}
+
+std::optional<Response> Usage::refusal(const std::string& tenant, const TokenUse& use, double now) {
   std::optional<Response> refused;
   for (const auto& [kind, amount] : {std::pair(UsageKind::kTrainedTokens, use.trained),
                                      std::pair(UsageKind::kPromptTokens, use.prompt),
                                      std::pair(UsageKind::kSampledTokens, use.most_sampled)}) {
     if (amount == 0 || refused) continue;
-    refused = refuses(tenant, kind, amount, now);
+    refused = refusal(tenant, kind, amount, now);
   }
   return refused;
 }
 
-std::optional<Response> Usage::refuses_disk(const std::string& tenant, int64_t used, int64_t more) {
-  return over_quota(tenant, UsageKind::kDiskBytes, used, more);
+std::optional<Response> Usage::disk_refusal(const std::string& tenant, int64_t used, int64_t more) {
+  return quota_refusal(tenant, UsageKind::kDiskBytes, used, more);
 }
 
-std::optional<Response> Usage::over_quota(const std::string& name, UsageKind kind, int64_t used,
-                                          int64_t more) {
+std::optional<Response> Usage::quota_refusal(const std::string& name, UsageKind kind, int64_t used,
+                                             int64_t more) {
   const UsageLimit* quota = find(quotas_, name, kind);
   if (quota == nullptr) return std::nullopt;
   const auto& reserved = tenants_[name].reserved[index(kind)];
@@ -159,7 +162,7 @@ std::optional<Response> Usage::over_quota(const std::string& name, UsageKind kin
       fmt::format(
           "tenant '{}' has a quota of {:.0f} {} (--quota {}): {} are used, {} more are held "
           "for what is under way, and this takes up to {}; {}",
-          name, quota->amount, unit(kind), quota->text, used, held, more, advice(kind)),
+          name, quota->amount, kind_in_words(kind), quota->text, used, held, more, advice(kind)),
       kQuotaWait);
 }
 
@@ -170,7 +173,7 @@ void Usage::add(const std::string& name, const std::string& key_id, UsageKind ki
   add_up(tenant.keys[key_id].counts[index(kind)], amount);
   add_up(tenant.counts[index(kind)], amount);
   if (const UsageLimit* rate = find(rates_, name, kind))
-    bucket(tenant, *rate, now).level -= static_cast<double>(amount);
+    refill_bucket(tenant, *rate, now).level -= static_cast<double>(amount);
 }
 
 std::shared_ptr<void> Usage::add(const std::string& tenant, const std::string& key_id,
@@ -188,7 +191,7 @@ std::shared_ptr<void> Usage::reserve(const std::string& tenant, UsageKind kind, 
   return {nullptr, [reserved, amount](void*) { *reserved -= amount; }};
 }
 
-std::vector<UsageRow> Usage::changed() const {
+std::vector<UsageRow> Usage::changed_rows() const {
   std::vector<UsageRow> out;
   for (const auto& [name, tenant] : tenants_) {
     for (const auto& [id, key] : tenant.keys) {
@@ -198,7 +201,7 @@ std::vector<UsageRow> Usage::changed() const {
   return out;
 }
 
-void Usage::wrote(const std::vector<UsageRow>& rows) {
+void Usage::note_written(const std::vector<UsageRow>& rows) {
   for (const UsageRow& row : rows) tenants_[row.tenant].keys[row.key_id].written = row.counts;
 }
 

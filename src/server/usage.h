@@ -6,7 +6,7 @@
 // wait. What samples yield is known, and taken, when they are done. A quota is never exceeded: what
 // a sample may yield at most is held back until then. I/O thread only, but for reservations' ends.
 //   const TokenUse use = tokens_of(command);
-//   if (const auto refused = usage.refuses(tenant, use, now)) ...
+//   if (const auto refused = usage.refusal(tenant, use, now)) ...
 //   const auto reserved = usage.add(tenant, key_id, use, now);
 #pragma once
 #include <array>
@@ -40,13 +40,13 @@ class Usage {
 
   // The 429 that says which limit has no space for `amount` more, what to do and when; nothing
   // where there is space. `now` is now_seconds().
-  [[nodiscard]] std::optional<Response> refuses(const std::string& tenant, UsageKind kind,
+  [[nodiscard]] std::optional<Response> refusal(const std::string& tenant, UsageKind kind,
                                                 int64_t amount, double now);
   // The same of a command.
-  [[nodiscard]] std::optional<Response> refuses(const std::string& tenant, const TokenUse& use,
+  [[nodiscard]] std::optional<Response> refusal(const std::string& tenant, const TokenUse& use,
                                                 double now);
   // The same of a checkpoint, where the tenant's take `used` bytes now.
-  [[nodiscard]] std::optional<Response> refuses_disk(const std::string& tenant, int64_t used,
+  [[nodiscard]] std::optional<Response> disk_refusal(const std::string& tenant, int64_t used,
                                                      int64_t more);
   void add(const std::string& tenant, const std::string& key_id, UsageKind kind, int64_t amount,
            double now);
@@ -60,9 +60,9 @@ class Usage {
     return find(quotas_, tenant, kind) != nullptr;
   }
 
-  // Rows that differ from what wrote() has seen.
-  [[nodiscard]] std::vector<UsageRow> changed() const;
-  void wrote(const std::vector<UsageRow>& rows);
+  // Rows that differ from what note_written() has seen.
+  [[nodiscard]] std::vector<UsageRow> changed_rows() const;
+  void note_written(const std::vector<UsageRow>& rows);
   // A tenant's, or all, in order.
   [[nodiscard]] std::vector<UsageRow> rows(const std::optional<std::string>& tenant) const;
   [[nodiscard]] int64_t total(UsageKind kind) const;  // of all tenants; not of disk bytes
@@ -91,9 +91,11 @@ class Usage {
 
   [[nodiscard]] static const UsageLimit* find(const Limits& limits, const std::string& tenant,
                                               UsageKind kind);
-  Bucket& bucket(Tenant& tenant, const UsageLimit& rate, double now);
-  std::optional<Response> over_quota(const std::string& tenant, UsageKind kind, int64_t used,
-                                     int64_t more);
+  Bucket& refill_bucket(Tenant& tenant, const UsageLimit& rate, double now);
+  std::optional<Response> rate_refusal(const std::string& tenant, UsageKind kind, int64_t amount,
+                                       double now);
+  std::optional<Response> quota_refusal(const std::string& tenant, UsageKind kind, int64_t used,
+                                        int64_t more);
 
   Limits rates_, quotas_;
   std::map<std::string, Tenant> tenants_;

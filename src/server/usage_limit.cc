@@ -22,7 +22,7 @@ struct Parts {
 };
 
 // What stands before and after '='; `form` is shown when they are not there.
-Parts split(const std::string& name, const std::string& text, const char* form) {
+Parts parse_tenant_and_kind(const std::string& name, const std::string& text, const char* form) {
   const size_t colon = text.find(':');
   const size_t equals = text.find('=');
   if (colon == std::string::npos || equals == std::string::npos || equals < colon)
@@ -48,7 +48,7 @@ std::string_view usage_kind_name(UsageKind kind) { return kNames[static_cast<siz
 
 UsageLimit parse_rate(const std::string& name, const std::string& text) {
   constexpr const char* kForm = "TENANT:KIND=N/s or *:KIND=N/s, like alice:requests=5/s";
-  auto [limit, amount] = split(name, text, kForm);
+  auto [limit, amount] = parse_tenant_and_kind(name, text, kForm);
   if (limit.kind == UsageKind::kDiskBytes)
     refuse_value(name, text, "a kind that goes by the second; disk-bytes has a --quota");
   if (!amount.ends_with("/s")) refuse_value(name, text, kForm);
@@ -62,7 +62,7 @@ UsageLimit parse_rate(const std::string& name, const std::string& text) {
 
 UsageLimit parse_quota(const std::string& name, const std::string& text) {
   constexpr const char* kForm = "TENANT:KIND=N or *:KIND=N, like *:trained-tokens=1000000";
-  auto [limit, amount] = split(name, text, kForm);
+  auto [limit, amount] = parse_tenant_and_kind(name, text, kForm);
   if (limit.kind == UsageKind::kDiskBytes) {
     limit.amount = static_cast<double>(parse_size(name, amount));
     return limit;

@@ -36,8 +36,8 @@ alignas(64) constexpr float kFp4[16] = {
     0.0f, 0.0625f / 12,  8.0f / 12,  1.0f,  4.0f / 12,  0.5f,  2.0f / 12,  0.25f,
     0.0f, -0.0625f / 12, -8.0f / 12, -1.0f, -4.0f / 12, -0.5f, -2.0f / 12, -0.25f};
 
-constexpr NarrowLayout row(std::string_view name, int bits, const float* values,
-                           NarrowScale scale) {
+constexpr NarrowLayout make_layout(std::string_view name, int bits, const float* values,
+                                   NarrowScale scale) {
   NarrowLayout l = {.name = name,
                     .bits = bits,
                     .values = values,
@@ -71,7 +71,7 @@ constexpr NarrowLayout row(std::string_view name, int bits, const float* values,
 
 // Of 128 columns each.
 constexpr NarrowLayout fp8() {
-  NarrowLayout l = row("fp8", 8, nullptr, NarrowScale::kFloat);
+  NarrowLayout l = make_layout("fp8", 8, nullptr, NarrowScale::kFloat);
   l.codes = NarrowCodes::kE4m3, l.super_fields = 2;
   return l;
 }
@@ -79,19 +79,19 @@ constexpr NarrowLayout fp8() {
 // By NarrowForm.
 constexpr NarrowLayout kLayouts[kNumNarrowForms] = {
     {},
-    row("q4_0", 4, kSigned, NarrowScale::kHalf),
-    row("q4_1", 4, kUnsigned, NarrowScale::kHalfMin),
-    row("q4_k", 4, kUnsigned, NarrowScale::kSuperMin),
-    row("iq4_nl", 4, kIq4, NarrowScale::kHalf),
-    row("iq4_xs", 4, kIq4, NarrowScale::kSuper),
-    row("mxfp4", 4, kTwiceE2m1, NarrowScale::kExponent),
-    row("q8_0", 8, nullptr, NarrowScale::kHalf),
-    row("q5_1", 8, nullptr, NarrowScale::kHalfMin),
-    row("q5_k", 8, nullptr, NarrowScale::kSuperMin),
-    row("q6_k", 8, nullptr, NarrowScale::kSuper16),
-    row("e2m1", 4, kTwiceE2m1Signed, NarrowScale::kExponent),
-    row("nf4", 4, kNf4, NarrowScale::kFloat),
-    row("fp4", 4, kFp4, NarrowScale::kFloat),
+    make_layout("q4_0", 4, kSigned, NarrowScale::kHalf),
+    make_layout("q4_1", 4, kUnsigned, NarrowScale::kHalfMin),
+    make_layout("q4_k", 4, kUnsigned, NarrowScale::kSuperMin),
+    make_layout("iq4_nl", 4, kIq4, NarrowScale::kHalf),
+    make_layout("iq4_xs", 4, kIq4, NarrowScale::kSuper),
+    make_layout("mxfp4", 4, kTwiceE2m1, NarrowScale::kExponent),
+    make_layout("q8_0", 8, nullptr, NarrowScale::kHalf),
+    make_layout("q5_1", 8, nullptr, NarrowScale::kHalfMin),
+    make_layout("q5_k", 8, nullptr, NarrowScale::kSuperMin),
+    make_layout("q6_k", 8, nullptr, NarrowScale::kSuper16),
+    make_layout("e2m1", 4, kTwiceE2m1Signed, NarrowScale::kExponent),
+    make_layout("nf4", 4, kNf4, NarrowScale::kFloat),
+    make_layout("fp4", 4, kFp4, NarrowScale::kFloat),
     fp8(),
 };
 

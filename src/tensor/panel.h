@@ -49,8 +49,8 @@ struct PanelView {
 };
 
 // Bytes of a panel matrix, before there is memory for it.
-inline int64_t panel_bytes(DType dtype, int64_t rows, int64_t cols, int64_t width,
-                           NarrowForm form = NarrowForm::kNone) {
+inline int64_t panel_matrix_bytes(DType dtype, int64_t rows, int64_t cols, int64_t width,
+                                  NarrowForm form = NarrowForm::kNone) {
   return PanelView{
       .data = nullptr, .dtype = dtype, .rows = rows, .cols = cols, .width = width, .form = form}
       .num_bytes();

@@ -23,7 +23,7 @@ std::string checked_utf8(std::string_view text, const std::string& what) {
 // Adds or replaces the texts of one file's tokens: a string, or an object with `content`. Besides
 // the standard names, any member that ends in _token is a variable, and those of
 // extra_special_tokens.
-void read_tokens(const JsonField& config, Variables& out) {
+void read_special_tokens(const JsonField& config, Variables& out) {
   const auto set = [&](const std::string& name, const JsonField& token) {
     const bool is_object = token.value().is_object();
     if (!is_object && !token.value().is_string()) return;
@@ -50,8 +50,8 @@ void read_tokens(const JsonField& config, Variables& out) {
 }
 
 // The field holds one template, or a list of named ones.
-void read_field(const JsonField& config, std::optional<std::string>& main,
-                std::optional<std::string>& tool_use) {
+void read_template_field(const JsonField& config, std::optional<std::string>& main,
+                         std::optional<std::string>& tool_use) {
   if (!config.has("chat_template")) return;
   const JsonField field = config.at("chat_template");
   if (field.value().is_string()) {
@@ -170,7 +170,7 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view token
   impl->source = source;
   if (!tokenizer_config.empty()) {
     const auto config = parse_json(tokenizer_config, "tokenizer_config.json");
-    read_tokens({config, "tokenizer_config.json"}, impl->tokens);
+    read_special_tokens({config, "tokenizer_config.json"}, impl->tokens);
   }
   return ChatTemplate(std::move(impl));
 }
@@ -187,12 +187,12 @@ std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
   if (const auto value = find_json(texts, kConfig)) {
     const JsonField config(*value, config_path);
     has_decoder = config.has("added_tokens_decoder");
-    read_tokens(config, impl->tokens);
-    read_field(config, main, tool_use);
+    read_special_tokens(config, impl->tokens);
+    read_template_field(config, main, tool_use);
   }
   // Only directories from before added_tokens_decoder are read with this file.
   const auto map = has_decoder ? std::nullopt : find_json(texts, kMap);
-  if (map) read_tokens({*map, texts.where(kMap)}, impl->tokens);
+  if (map) read_special_tokens({*map, texts.where(kMap)}, impl->tokens);
   // Files take the place of the whole field.
   if (auto text = texts.find(kTemplate, kMaxFileBytes)) {
     main = std::move(text);

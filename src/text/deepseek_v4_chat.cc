@@ -86,7 +86,7 @@ std::string text_or_empty(const Value* value) {
   return value == nullptr || !value->truthy() ? std::string() : to_text(*value);
 }
 
-std::string content_of_tool(const Value* content, size_t index) {
+std::string tool_content_text(const Value* content, size_t index) {
   if (content == nullptr) return "";
   if (!content->is_list()) return to_text(*content);
   std::string text;
@@ -101,12 +101,12 @@ std::string content_of_tool(const Value* content, size_t index) {
   return text;
 }
 
-BlockOfTurn block_of(const Turn& turn) {
+BlockOfTurn make_block(const Turn& turn) {
   const Value* content = turn.find("content");
   if (turn.role == "tool") {
     return {.is_result = true,
             .call_id = text_or_empty(turn.find("tool_call_id")),
-            .text = content_of_tool(content, turn.index)};
+            .text = tool_content_text(content, turn.index)};
   }
   if (content != nullptr && !content->is_string()) {
     fail(turn.index, ".content: got " + content->type_name() + ", wanted a text");
@@ -115,7 +115,7 @@ BlockOfTurn block_of(const Turn& turn) {
 }
 
 // Results of tools join the user's turn before them, or make one; neighbouring user turns join.
-std::vector<Turn> merge(const Value& messages) {
+std::vector<Turn> merge_into_turns(const Value& messages) {
   std::vector<Turn> turns;
   size_t index = 0;
   for (const Value& message : messages.as_list().items) {
@@ -129,7 +129,7 @@ std::vector<Turn> merge(const Value& messages) {
       turns.push_back(std::move(turn));
       continue;
     }
-    BlockOfTurn block = block_of(turn);
+    BlockOfTurn block = make_block(turn);
     const bool joins = !turns.empty() && turns.back().role == "user" &&
                        (is_tool || turns.back().find("task") == nullptr);
     if (!joins) {
@@ -150,22 +150,27 @@ const Value& function_of(const Value& call, size_t index, const char* where) {
   return *function;
 }
 
+// The place of each call's id in its turn.
+std::unordered_map<std::string, int64_t> places_of_calls(const Turn& turn, const Value& calls) {
+  std::unordered_map<std::string, int64_t> places;
+  int64_t place = 0;
+  for (const Value& call : calls.as_list().items) {
+    const Value& function = function_of(call, turn.index, ".tool_calls");
+    std::string id = text_or_empty(call.as_dict().find(std::string_view("id")));
+    if (id.empty()) id = text_or_empty(function.as_dict().find(std::string_view("id")));
+    if (!id.empty()) places[id] = place;
+    ++place;
+  }
+  return places;
+}
+
 // Results in the order of the calls before them; those of unknown calls count as the first.
-void sort_results(std::vector<Turn>& turns) {
+void sort_tool_results(std::vector<Turn>& turns) {
   std::unordered_map<std::string, int64_t> order;
   for (Turn& turn : turns) {
     const Value* calls = turn.find("tool_calls");
-    if (turn.role == "assistant" && calls != nullptr && calls->is_list() && calls->truthy()) {
-      order.clear();
-      int64_t place = 0;
-      for (const Value& call : calls->as_list().items) {
-        const Value& function = function_of(call, turn.index, ".tool_calls");
-        std::string id = text_or_empty(call.as_dict().find(std::string_view("id")));
-        if (id.empty()) id = text_or_empty(function.as_dict().find(std::string_view("id")));
-        if (!id.empty()) order[id] = place;
-        ++place;
-      }
-    }
+    if (turn.role == "assistant" && calls != nullptr && calls->is_list() && calls->truthy())
+      order = places_of_calls(turn, *calls);
     if (turn.role != "user" || order.empty()) continue;
     std::vector<BlockOfTurn> results;
     for (const BlockOfTurn& block : turn.blocks) {
@@ -184,15 +189,15 @@ void sort_results(std::vector<Turn>& turns) {
   }
 }
 
-size_t last_question(const std::vector<Turn>& turns) {
+size_t find_last_question(const std::vector<Turn>& turns) {
   const auto last =
       std::find_if(turns.rbegin(), turns.rend(), [](const Turn& turn) { return turn.asks(); });
   return last == turns.rend() ? SIZE_MAX : static_cast<size_t>(turns.rend() - last) - 1;
 }
 
 // What comes before the last question loses its reasoning, and developers' turns there go.
-std::vector<Turn> without_reasoning(std::vector<Turn> turns) {
-  const size_t last = last_question(turns);
+std::vector<Turn> drop_thinking(std::vector<Turn> turns) {
+  const size_t last = find_last_question(turns);
   if (last == SIZE_MAX) return turns;
   std::vector<Turn> kept;
   for (size_t i = 0; i < turns.size(); ++i) {
@@ -256,18 +261,18 @@ std::string calls_text(const Turn& turn) {
 class Encoder {
  public:
   explicit Encoder(const ChatFormat& chat) : chat_(chat) {
-    const Value* mode = variable("thinking_mode");
+    const Value* mode = find_variable("thinking_mode");
     if (mode != nullptr) {
       if (!mode->is_string() || (mode->text() != "thinking" && mode->text() != "chat"))
         template_fault("thinking_mode: wanted 'thinking' or 'chat'");
       thinks_ = mode->text() == "thinking";
     } else {
       for (const char* name : {"enable_thinking", "thinking"}) {
-        if (const Value* value = variable(name)) thinks_ = value->truthy();
+        if (const Value* value = find_variable(name)) thinks_ = value->truthy();
       }
     }
-    if (const Value* drop = variable("drop_thinking")) drops_ = drop->truthy();
-    const Value* effort = variable("reasoning_effort");
+    if (const Value* drop = find_variable("drop_thinking")) drops_ = drop->truthy();
+    const Value* effort = find_variable("reasoning_effort");
     if (effort == nullptr) return;
     if (!effort->is_string() || (effort->text() != "max" && effort->text() != "high"))
       template_fault("reasoning_effort: wanted 'max' or 'high'");
@@ -275,7 +280,7 @@ class Encoder {
   }
 
   std::string render() {
-    turns_ = merge(chat_.messages);
+    turns_ = merge_into_turns(chat_.messages);
     if (chat_.tools.is_list() && chat_.tools.truthy()) {
       if (turns_.front().role != "system") {
         turns_.insert(turns_.begin(),
@@ -283,12 +288,12 @@ class Encoder {
       }
       turns_.front().tools = chat_.tools;
     }
-    sort_results(turns_);
+    sort_tool_results(turns_);
     const bool has_tools = std::any_of(turns_.begin(), turns_.end(),
                                        [](const Turn& turn) { return turn.tools.truthy(); });
     drops_ = drops_ && !has_tools;
-    if (thinks_ && drops_) turns_ = without_reasoning(std::move(turns_));
-    last_question_ = last_question(turns_);
+    if (thinks_ && drops_) turns_ = drop_thinking(std::move(turns_));
+    last_question_ = find_last_question(turns_);
     std::string text(kBegin);
     if (thinks_ && most_effort_) text += kMostEffort;
     for (size_t i = 0; i < turns_.size(); ++i) {
@@ -296,13 +301,13 @@ class Encoder {
       const bool is_last = i + 1 == turns_.size();
       const bool is_answered = !is_last && (turns_[i + 1].role == "assistant" ||
                                             turns_[i + 1].role == "latest_reminder");
-      if (is_answered || (is_last && chat_.add_generation_prompt)) text += before_answer(i);
+      if (is_answered || (is_last && chat_.add_generation_prompt)) text += answer_prefix(i);
     }
     return text;
   }
 
  private:
-  [[nodiscard]] const Value* variable(std::string_view name) const {
+  [[nodiscard]] const Value* find_variable(std::string_view name) const {
     const Value* found = nullptr;
     for (const auto& [key, value] : chat_.variables) {
       if (key == name && !value.is_none()) found = &value;
@@ -349,7 +354,7 @@ class Encoder {
     return text;
   }
 
-  [[nodiscard]] std::string before_answer(size_t i) const {
+  [[nodiscard]] std::string answer_prefix(size_t i) const {
     const Turn& turn = turns_[i];
     const Value* task = turn.find("task");
     if (task != nullptr) {

@@ -10,7 +10,7 @@ StopFinder::StopFinder(std::span<const std::string> stops) : stops_(stops) {
   for (const std::string& stop : stops_) longest_ = std::max(longest_, stop.size());
 }
 
-size_t StopFinder::add(std::string_view piece) {
+size_t StopFinder::append_and_search(std::string_view piece) {
   held_.append(piece);
   size_t first = std::string::npos;
   for (const std::string& stop : stops_) {
@@ -22,9 +22,15 @@ size_t StopFinder::add(std::string_view piece) {
 
 std::string StopFinder::push(std::string_view piece) {
   if (found_) return "";
-  const size_t first = add(piece);
+  const size_t first = append_and_search(piece);
   if (found_) return held_.substr(0, first);
-  size_t keep = 0;  // the longest end of the text that may begin a stop
+  std::string certain = held_.substr(0, held_.size() - size_of_started_stop());
+  held_.erase(0, certain.size());
+  return certain;
+}
+
+size_t StopFinder::size_of_started_stop() const {
+  size_t keep = 0;
   for (const std::string& stop : stops_) {
     if (stop.empty()) continue;
     for (size_t size = std::min(stop.size() - 1, held_.size()); size > keep; --size) {
@@ -33,16 +39,14 @@ std::string StopFinder::push(std::string_view piece) {
         keep = size;
     }
   }
-  std::string certain = held_.substr(0, held_.size() - keep);
-  held_.erase(0, certain.size());
-  return certain;
+  return keep;
 }
 
 std::string StopFinder::flush() { return found_ ? "" : std::exchange(held_, ""); }
 
 bool StopFinder::watch(std::string_view piece) {
   if (found_) return true;
-  add(piece);
+  append_and_search(piece);
   if (!found_ && held_.size() >= longest_)
     held_.erase(0, held_.size() - std::max<size_t>(1, longest_) + 1);
   return found_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StopFinder: whether text that comes in pieces has come to hold one of the stop texts. Borrows
-// them; empty ones never stop. A stream pushes pieces and passes on what it gets; who needs no text
-// watches.
+// them; empty ones never stop. A stream pushes pieces and sends what it gets; others watch.
 #pragma once
 #include <span>
 #include <string>
@@ -24,7 +23,8 @@ class StopFinder {
 
  private:
   // Where the first stop begins in what is held, or npos.
-  size_t add(std::string_view piece);
+  size_t append_and_search(std::string_view piece);
+  [[nodiscard]] size_t size_of_started_stop() const;  // in bytes, at the end of what is held
 
   std::span<const std::string> stops_;
   size_t longest_ = 0;

@@ -38,17 +38,21 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
     for (int64_t row = pass.sequences[s].begin; row < pass.sequences[s].end; ++row)
       row_sequences_[static_cast<size_t>(row)] = static_cast<int32_t>(s);
   }
-  sequence_values(pass, inputs, hidden, logprobs);
-  for (size_t row = 0; row < tokens; ++row) {
+  compute_sequence_values(pass, inputs, hidden, logprobs);
+  select_rows(inputs);
+  std::fill(logprobs.begin(), logprobs.end(), 0.0f);
+  std::fill(losses.begin(), losses.end(), 0.0f);
+  if (!d_hidden.empty()) ops::fill_zero(pass.backend, d_hidden);
+  run_chunks(pass, inputs, hidden, logprobs, losses, d_hidden, head);
+}
+
+void LossPass::select_rows(const LossInputs& inputs) {
+  for (size_t row = 0; row < selected_.size(); ++row) {
     const Range range = targets_of(inputs, row);
     selected_[row] = inputs.score_all ? 1 : 0;
     for (size_t t = range.begin; t < range.end; ++t)
       selected_[row] |= inputs.weights()[t] != 0.0f ? 1 : 0;
   }
-  std::fill(logprobs.begin(), logprobs.end(), 0.0f);
-  std::fill(losses.begin(), losses.end(), 0.0f);
-  if (!d_hidden.empty()) ops::fill_zero(pass.backend, d_hidden);
-  run_chunks(pass, inputs, hidden, logprobs, losses, d_hidden, head);
 }
 
 void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
@@ -71,7 +75,7 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
   auto rows = chunks_.next();
   for (; !rows.empty() && num_kept + std::ssize(rows) <= most; rows = chunks_.next()) {
     const int64_t end = num_kept + std::ssize(rows);
-    chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, kept.rows(num_kept, end));
+    run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, kept.rows(num_kept, end));
     const std::span<const int64_t> ends = chunks_.groups().ends();
     kept_chunks_.push_back({std::ssize(rows), kept_ends_.size(), ends.size()});
     kept_ends_.insert(kept_ends_.end(), ends.begin(), ends.end());
@@ -84,7 +88,7 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
     if (head.turns != nullptr && all) head.turns->end(model::kHeadPart - part);
   }
   for (; !rows.empty(); rows = chunks_.next())
-    chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, {});
+    run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, {});
   for (int64_t part = 0; head.turns != nullptr && !all && part < model::kHeadParts; ++part)
     head.turns->end(model::kHeadPart - part);
 }
@@ -106,8 +110,8 @@ void LossPass::add_head_gradient(model::Pass& pass, const Kept& kept, int64_t pa
 
 // What a formula makes of a sequence needs logprobs of the whole of it before the first slope: such
 // rows go through the head twice, with the same bits. `logprobs` is used as scratch.
-void LossPass::sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
-                               std::span<float> logprobs) {
+void LossPass::compute_sequence_values(model::Pass& pass, const LossInputs& inputs,
+                                       TensorView hidden, std::span<float> logprobs) {
   sequence_values_.assign(pass.sequences.size(), 1.0f);
   bool any = false;
   for (size_t row = 0; row < selected_.size(); ++row) {
@@ -126,7 +130,7 @@ void LossPass::sequence_values(model::Pass& pass, const LossInputs& inputs, Tens
     const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
     const TensorView lse = scratch.take(DType::kF32, {count, 2});
     ops::gather(pass.backend, hidden, rows, x);
-    score(pass, inputs, rows, x, {}, lse, logprobs);
+    compute_logprobs(pass, inputs, rows, x, {}, lse, logprobs);
   }
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
     if (!api::row_of(inputs.losses[s].name).mean_over) continue;
@@ -155,9 +159,9 @@ void LossPass::list_targets(const LossInputs& inputs, std::span<const int32_t> r
   target_logprobs_.resize(target_ids_.size());
 }
 
-TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
-                           std::span<const int32_t> rows, TensorView x, TensorView h,
-                           TensorView lse, std::span<float> logprobs) {
+TensorView LossPass::compute_logprobs(model::Pass& pass, const LossInputs& inputs,
+                                      std::span<const int32_t> rows, TensorView x, TensorView h,
+                                      TensorView lse, std::span<float> logprobs) {
   const int64_t vocab = pass.weights.config().vocab_size;
   const TensorView logits =
       pass.backend.scratch().take(DType::kF32, {static_cast<int64_t>(rows.size()), vocab});
@@ -175,7 +179,8 @@ TensorView LossPass::score(model::Pass& pass, const LossInputs& inputs,
   return logits;
 }
 
-void LossPass::give_top(model::Pass& pass, std::span<const int32_t> rows, TensorView lse) {
+void LossPass::write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows,
+                                  TensorView lse) {
   pass.on_host([&] {
     lse_.resize(2 * rows.size());
     ops::to_host(pass.backend, lse, lse_);
@@ -186,8 +191,8 @@ void LossPass::give_top(model::Pass& pass, std::span<const int32_t> rows, Tensor
   });
 }
 
-void LossPass::losses_of_row(const LossInputs& inputs, size_t i, size_t row,
-                             std::span<const float> logprobs, std::span<float> losses) {
+void LossPass::compute_row_losses(const LossInputs& inputs, size_t i, size_t row,
+                                  std::span<const float> logprobs, std::span<float> losses) {
   const auto sequence = static_cast<size_t>(row_sequences_[row]);
   TokenInputs in = {.loss = inputs.losses[sequence], .sequence = sequence_values_[sequence]};
   for (const api::LossInputRow& input : api::kLossInputs) {
@@ -208,9 +213,9 @@ void LossPass::losses_of_row(const LossInputs& inputs, size_t i, size_t row,
   chunk_slopes_[i] = slope;
 }
 
-void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
-                     TensorView hidden, std::span<float> logprobs, std::span<float> losses,
-                     TensorView d_hidden, const Kept& kept) {
+void LossPass::run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
+                         TensorView hidden, std::span<float> logprobs, std::span<float> losses,
+                         TensorView d_hidden, const Kept& kept) {
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
   const auto count = static_cast<int64_t>(rows.size());
@@ -221,12 +226,12 @@ void LossPass::chunk(model::Pass& pass, const LossInputs& inputs, std::span<cons
   const int64_t rank = model::largest_rank(groups, -1, model::head_target(pass));
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
   ops::gather(pass.backend, hidden, rows, x);
-  const TensorView logits = score(pass, inputs, rows, x, h, lse, logprobs);
-  if (!top_logprobs_.empty()) give_top(pass, rows, lse);
+  const TensorView logits = compute_logprobs(pass, inputs, rows, x, h, lse, logprobs);
+  if (!top_logprobs_.empty()) write_top_logprobs(pass, rows, lse);
   chunk_slopes_.resize(rows.size());
   pass.on_host([&] {
     for (size_t i = 0; i < rows.size(); ++i)
-      losses_of_row(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
+      compute_row_losses(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
   });
   if (d_hidden.empty()) return;
   // d_logits shares memory with the logits: fp32 in place, bf16 in the first half of each row.

@@ -50,14 +50,16 @@ class LossPass {
     size_t begin, end;
   };
   [[nodiscard]] static Range targets_of(const LossInputs& inputs, size_t row);
-  void sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
-                       std::span<float> logprobs);
+  void compute_sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                               std::span<float> logprobs);
+  void select_rows(const LossInputs& inputs);
   // All targets of a chunk, and the first one of each of its rows.
   void list_targets(const LossInputs& inputs, std::span<const int32_t> rows);
   // Logits [C, V] f32 of the rows x [C, D], in scratch, and the logprobs of all their targets. h
   // [C, R], or empty: the adapters' inner product; lse [C, 2] f32 (ops::logsumexp).
-  TensorView score(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
-                   TensorView x, TensorView h, TensorView lse, std::span<float> logprobs);
+  TensorView compute_logprobs(model::Pass& pass, const LossInputs& inputs,
+                              std::span<const int32_t> rows, TensorView x, TensorView h,
+                              TensorView lse, std::span<float> logprobs);
   // Of rows whose head's gradient is made later, x [C, D] and d_logits [C, V] of the compute type;
   // empty where it is made at once.
   struct Kept {
@@ -69,14 +71,14 @@ class LossPass {
   void run_chunks(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
                   const HeadTurns& head);
-  void chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
-             TensorView hidden, std::span<float> logprobs, std::span<float> losses,
-             TensorView d_hidden, const Kept& kept);
+  void run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
+                 TensorView hidden, std::span<float> logprobs, std::span<float> losses,
+                 TensorView d_hidden, const Kept& kept);
   // A part of the head's gradient, of the chunks that are kept.
   void add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part);
-  void give_top(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
-  void losses_of_row(const LossInputs& inputs, size_t i, size_t row,
-                     std::span<const float> logprobs, std::span<float> losses);
+  void write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
+  void compute_row_losses(const LossInputs& inputs, size_t i, size_t row,
+                          std::span<const float> logprobs, std::span<float> losses);
   void add_further_targets(Backend& backend, const LossInputs& inputs,
                            std::span<const int32_t> rows, std::span<const float> logprobs,
                            TensorView d_logits);

@@ -24,7 +24,7 @@ struct Coefficients {
 constexpr Coefficients kFast = {3.4445f, -4.7750f, 2.0315f};
 constexpr Coefficients kSettling = {2.0f, -1.5f, 0.5f};
 
-PanelView packed(Backend& backend, TensorView x) {
+PanelView pack_in_scratch(Backend& backend, TensorView x) {
   PanelView panel{.data = nullptr,
                   .dtype = DType::kF32,
                   .rows = x.rows(),
@@ -36,32 +36,32 @@ PanelView packed(Backend& backend, TensorView x) {
 }
 
 // a becomes b a + c a^2; a [n, n] symmetric.
-void polynomial(Backend& backend, const Coefficients& k, TensorView a) {
+void apply_polynomial(Backend& backend, const Coefficients& k, TensorView a) {
   const Scratch::Mark mark(backend.scratch());
   const TensorView square = backend.scratch().take(DType::kF32, a.shape);
-  ops::gemm(backend, {.x = a, .w = packed(backend, a)}, square);
+  ops::gemm(backend, {.x = a, .w = pack_in_scratch(backend, a)}, square);
   ops::scale(backend, a, k.b, a);
   ops::scale(backend, square, k.c, square);
   ops::add_into(backend, square, a);
 }
 
-void newton_schulz(Backend& backend, const Coefficients& k, TensorView x) {
+void newton_schulz_step(Backend& backend, const Coefficients& k, TensorView x) {
   Scratch& scratch = backend.scratch();
   const Scratch::Mark mark(scratch);
   const int64_t n = std::min(x.rows(), x.cols());
   const TensorView a = scratch.take(DType::kF32, {n, n});
   const TensorView y = scratch.take(DType::kF32, x.shape);
   if (x.rows() <= x.cols()) {
-    const PanelView panel = packed(backend, x);
+    const PanelView panel = pack_in_scratch(backend, x);
     ops::gemm(backend, {.x = x, .w = panel}, a);
-    polynomial(backend, k, a);
+    apply_polynomial(backend, k, a);
     ops::gemm_dx(backend, {.x = a, .w = panel}, y);
   } else {
     const int64_t end = x.rows();
     ops::fill_zero(backend, a);
     ops::gemm_dw(backend, x, x, {&end, 1}, a);
-    polynomial(backend, k, a);
-    ops::gemm(backend, {.x = x, .w = packed(backend, a)}, y);
+    apply_polynomial(backend, k, a);
+    ops::gemm(backend, {.x = x, .w = pack_in_scratch(backend, a)}, y);
   }
   ops::scale(backend, x, k.a, x);
   ops::add_into(backend, y, x);
@@ -71,12 +71,12 @@ void newton_schulz(Backend& backend, const Coefficients& k, TensorView x) {
 
 void orthogonalise(Backend& backend, TensorView u) {
   const double norm = std::sqrt(ops::sum_of_squares(backend, u));
-  backend.on_plan([&] { newton_schulz(backend, kFast, u); });
+  backend.on_plan([&] { newton_schulz_step(backend, kFast, u); });
   backend.on_host([&] {
     if (norm <= kLeastNorm) return;
     ops::scale(backend, u, static_cast<float>(1.0 / norm), u);
     for (int step = 0; step < kSteps; ++step)
-      newton_schulz(backend, step < kFastSteps ? kFast : kSettling, u);
+      newton_schulz_step(backend, step < kFastSteps ? kFast : kSettling, u);
   });
 }
 

@@ -82,7 +82,7 @@ bool is_stepped_by_muon(const model::ModelWeights& weights, const BaseStep& how,
          (parameter.is_matrix() || parameter.draw == model::ParamDraw::kNormal);
 }
 
-int64_t part_of(const model::ModelWeights& weights, size_t index) {
+int64_t gradient_part_of(const model::ModelWeights& weights, size_t index) {
   const int64_t layer = weights.table()[index].layer;
   if (layer >= 0) return layer == weights.layers().mtp_layer() ? model::kMtpPart : layer;
   if (index == weights.embedding_index()) return model::kEmbeddingPart;
@@ -114,7 +114,7 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
   return {items, num_owners};
 }
 
-Ownership divide_borrowed(const model::ModelWeights& weights, int num_owners) {
+Ownership divide_borrowed_embedding(const model::ModelWeights& weights, int num_owners) {
   std::vector<Ownership::Item> items(weights.table().size());
   const model::Parameter& embedding = weights.table()[weights.embedding_index()];
   items[weights.embedding_index()] = {.rows = embedding.num_rows(), .cols = embedding.num_cols()};
@@ -136,11 +136,11 @@ void BaseTrainer::allocate_gradients() {
   ownership_ = divide_parameters(weights_, how_, share_.num_owners, [&](size_t index) {
     return table[index].held && !is_borrowed(index);
   });
-  borrowed_ = divide_borrowed(weights_, share_.num_owners);
+  borrowed_ = divide_borrowed_embedding(weights_, share_.num_owners);
   num_owned_ = ownership_.num_values(share_.owner);
   grad_memory_ = Memory(allocator_, num_owned_ * dtype_bytes(DType::kF32));
   grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_owned_});
-  owned_gradients_ = views(grads_);
+  owned_gradients_ = owned_views(grads_);
   gradients_.d_weight = owned_gradients_;
   accumulators_.clear();
   second_memory_.clear();
@@ -148,7 +148,7 @@ void BaseTrainer::allocate_gradients() {
   for (size_t index = 0; index < table.size(); ++index) {
     if (!table[index].trains() || is_borrowed(index)) continue;
     const TensorView& own = owned_gradients_[index];
-    accumulators_.push_back({part_of(weights_, index), index, own, own});
+    accumulators_.push_back({gradient_part_of(weights_, index), index, own, own});
   }
   first_second_use_ = accumulators_.size();
   const size_t embedding = weights_.embedding_index(), head = weights_.head_index();
@@ -158,7 +158,7 @@ void BaseTrainer::allocate_gradients() {
     if (mtp) add_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
     if (mtp) add_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
   }
-  if (share_.num_owners > 1) allocate_working();
+  if (share_.num_owners > 1) allocate_working_gradients();
 }
 
 void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
@@ -176,7 +176,7 @@ void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
 }
 
 // Parts take turns, so that each begins where the others do.
-void BaseTrainer::allocate_working() {
+void BaseTrainer::allocate_working_gradients() {
   std::map<int64_t, int64_t> values;  // of each part
   const auto shape = [&](const Accumulator& a) { return weights_.table()[a.index].shape; };
   int64_t most = 0;
@@ -194,7 +194,7 @@ void BaseTrainer::allocate_working() {
   }
 }
 
-std::vector<TensorView> BaseTrainer::views(TensorView flat) const {
+std::vector<TensorView> BaseTrainer::owned_views(TensorView flat) const {
   std::vector<TensorView> out;
   int64_t offset = 0;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
@@ -225,15 +225,15 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
     CHECK(!has_gradient);
     allocate_gradients();  // of matrices as a whole
   }
-  allocate_steps();
-  allocate_loads();
+  allocate_masters_and_moments();
+  allocate_expert_loads();
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (!masters_[index].empty()) read(index, own_rows(index).first, masters_[index]);
   }
   steps_enabled_ = true;
 }
 
-void BaseTrainer::allocate_steps() {
+void BaseTrainer::allocate_masters_and_moments() {
   int64_t num_second = 0;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
     if (!is_muons(index)) num_second += ownership_.num_values(share_.owner, index);
@@ -246,8 +246,8 @@ void BaseTrainer::allocate_steps() {
   params_ = TensorView(base, DType::kF32, {num_owned_});
   m_ = TensorView(base + bytes, DType::kF32, {num_owned_});
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_second});
-  masters_ = views(params_);
-  firsts_ = views(m_);
+  masters_ = owned_views(params_);
+  firsts_ = owned_views(m_);
   seconds_.assign(firsts_.size(), {});
   int64_t second = 0;
   for (size_t index = 0; index < seconds_.size(); ++index) {
@@ -257,7 +257,7 @@ void BaseTrainer::allocate_steps() {
   }
 }
 
-void BaseTrainer::allocate_loads() {
+void BaseTrainer::allocate_expert_loads() {
   const bool balances = how_.router_bias_rate != 0.0;
   gradients_.expert_loads.assign(balances ? weights_.table().size() : 0, {});
   for (const size_t index : router_biases()) {
@@ -408,7 +408,7 @@ void BaseTrainer::step_muon(Backend& backend, const MuonArgs& args, size_t index
   }
 }
 
-void BaseTrainer::count_step(Backend& counter) {
+void BaseTrainer::count_step_scratch(Backend& counter) {
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (masters_[index].empty() || !is_muons(index)) continue;
     const TensorView part = masters_[index].part(0, {muon_rows(index), masters_[index].cols()});

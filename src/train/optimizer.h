@@ -52,7 +52,7 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
 
 // A last stage that is not the first reads the embedding too, and owns none of it: what its uses
 // accumulate rests there, divided among its own ranks, until it goes to the first stage's owners.
-Ownership divide_borrowed(const model::ModelWeights& weights, int num_owners);
+Ownership divide_borrowed_embedding(const model::ModelWeights& weights, int num_owners);
 // How many such uses there are: as the head, and as embedding and head of multi-token prediction.
 [[nodiscard]] int num_borrowed_uses(const model::ModelConfig& config);
 
@@ -84,7 +84,7 @@ class BaseTrainer {
     return ownership_.rows(share_.owner, index);
   }
   // Who has what of an accumulator's gradients between passes: the owners, or of what is borrowed
-  // those that divide_borrowed() says.
+  // those that divide_borrowed_embedding() says.
   [[nodiscard]] const Ownership& resting(size_t index) const {
     return is_borrowed(index) ? borrowed_ : ownership_;
   }
@@ -143,7 +143,7 @@ class BaseTrainer {
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw,
                        double norm);
   // Takes of a counting backend the scratch that a step takes.
-  void count_step(Backend& counter);
+  void count_step_scratch(Backend& counter);
   void zero_gradients(Backend& backend);
   // Writes the masters that are owned to the weights' compute copies.
   void refresh(Backend& backend, model::ModelWeights& weights) const;
@@ -153,11 +153,11 @@ class BaseTrainer {
 
  private:
   void allocate_gradients();
-  void allocate_working();
-  void allocate_steps();  // masters and moments
-  void allocate_loads();  // of routers whose biases follow them
+  void allocate_working_gradients();
+  void allocate_masters_and_moments();
+  void allocate_expert_loads();  // of routers whose biases follow them
   void add_second_use(TensorView& view, int64_t part, size_t index);
-  std::vector<TensorView> views(TensorView flat) const;
+  std::vector<TensorView> owned_views(TensorView flat) const;
   [[nodiscard]] bool is_borrowed(size_t index) const {
     return index == weights_.embedding_index() && !weights_.begins();
   }

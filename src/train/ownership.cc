@@ -12,8 +12,8 @@ OwnedRows OwnedRows::shared_with(const OwnedRows& other) const {
   return {begin, std::max<int64_t>(0, std::min(end(), other.end()) - begin)};
 }
 
-void add_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType dtype,
-                std::vector<RowPiece>& pieces) {
+void append_row_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType dtype,
+                       std::vector<RowPiece>& pieces) {
   const int64_t most = std::max<int64_t>(1, kPieceBytes / (cols * dtype_bytes(dtype)));
   for (int64_t first = rows.first; first < rows.end(); first += most) {
     const int64_t count = std::min(most, rows.end() - first);

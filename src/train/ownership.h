@@ -40,8 +40,8 @@ struct RowPiece {
   DType dtype = DType::kF32;
 };
 // Those of a matrix' rows.
-void add_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType dtype,
-                std::vector<RowPiece>& pieces);
+void append_row_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType dtype,
+                       std::vector<RowPiece>& pieces);
 
 class Ownership {
  public:

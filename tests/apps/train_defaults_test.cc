@@ -35,7 +35,7 @@ class TrainDefaultsTest : public TrainTest {
   }
   [[nodiscard]] static TrainSettings settled(const TrainOptions& o) {
     const LoadSpec spec = read_train_spec(o);
-    return settle(o, spec, read_train_data(o, spec));
+    return resolve_settings(o, spec, read_train_data(o, spec));
   }
   static std::string said(const TrainOptions& o) {
     testing::internal::CaptureStderr();

@@ -233,7 +233,7 @@ class TrainTest : public ::testing::Test {
   void with_job(const TrainOptions& given, Body body) const {
     const LoadSpec spec = read_train_spec(given);
     const TrainData data = read_train_data(given, spec);
-    const TrainSettings settings = settle(given, spec, data);
+    const TrainSettings settings = resolve_settings(given, spec, data);
     const TrainRun run = plan_run(spec, settings, data);
     run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
       const auto job = make_train_job(comm, run, settings, data);

@@ -38,7 +38,7 @@ bool has_ended(void* operation, const char** fault) {
   *fault = nullptr;
   return operation == &ended;
 }
-bool waiting(int channel, int* from, int* tag, int64_t* bytes) {
+bool probe(int channel, int* from, int* tag, int64_t* bytes) {
   if (channel != kControl || has_said_hello) return false;
   has_said_hello = true;
   *from = 1;
@@ -52,9 +52,9 @@ constexpr MpiTable kTable = {.version = kMpiTableVersion,
                              .highest_tag = [] { return 1 << 20; },
                              .send = send,
                              .receive = receive,
-                             .ended = has_ended,
+                             .finish_if_done = has_ended,
                              .cancel = [](void*) {},
-                             .waiting = waiting,
+                             .probe = probe,
                              .abort = [](int) {},
                              .end = [] {}};
 

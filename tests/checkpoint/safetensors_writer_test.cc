@@ -77,14 +77,14 @@ TEST(Narrow, IsTheCommonRoundingForNumbers) {
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 9'973) {
     const float value = std::bit_cast<float>(static_cast<uint32_t>(bits));
     if (value != value) continue;
-    ASSERT_EQ(narrow(value, DType::kBF16), to_bf16(value).bits);
-    ASSERT_EQ(narrow(value, DType::kF16), float_to_f16(value));
+    ASSERT_EQ(narrow_to_16_bits(value, DType::kBF16), to_bf16(value).bits);
+    ASSERT_EQ(narrow_to_16_bits(value, DType::kF16), float_to_f16(value));
   }
 }
 
 TEST(Narrow, NanStaysNanWhenItsPayloadIsLost) {
-  EXPECT_EQ(narrow(std::bit_cast<float>(0x7f800001u), DType::kBF16), 0x7fc0);
-  EXPECT_EQ(narrow(std::bit_cast<float>(0xff800001u), DType::kF16), 0xfe00);
+  EXPECT_EQ(narrow_to_16_bits(std::bit_cast<float>(0x7f800001u), DType::kBF16), 0x7fc0);
+  EXPECT_EQ(narrow_to_16_bits(std::bit_cast<float>(0xff800001u), DType::kF16), 0xfe00);
 }
 
 TEST(SafetensorsWriter, ViewsWithRowsApartAreDense) {

@@ -37,7 +37,7 @@ TEST(BatchDefaults, FollowTheData) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(testing::Message() << c.examples << " examples of " << c.tokens_each);
-    const BatchChoice choice = complete({}, c.examples, c.examples * c.tokens_each);
+    const BatchChoice choice = fill_batch_defaults({}, c.examples, c.examples * c.tokens_each);
     EXPECT_EQ(choice.batch_size, c.batch_size);
     EXPECT_EQ(choice.batch_tokens, kBatchTokens);
     EXPECT_EQ(choice.epochs, c.epochs);
@@ -51,7 +51,7 @@ TEST(BatchDefaults, FollowTheData) {
 TEST(BatchDefaults, AreEnoughStepsWhereTheDataAllowIt) {
   for (int64_t examples = 1; examples < 2'000; ++examples) {
     for (const int64_t tokens : {1, 40, 3'000, 20'000}) {
-      const BatchChoice choice = complete({}, examples, examples * tokens);
+      const BatchChoice choice = fill_batch_defaults({}, examples, examples * tokens);
       EXPECT_GE(steps_of(choice, examples, tokens), std::min(kLeastSteps, kMostEpochs * examples))
           << examples;
       EXPECT_LE(*choice.epochs, kMostEpochs);
@@ -61,19 +61,20 @@ TEST(BatchDefaults, AreEnoughStepsWhereTheDataAllowIt) {
 
 TEST(BatchDefaults, WhatIsGivenStays) {
   // Epochs alone: batches are as small as it takes.
-  EXPECT_EQ(complete({.epochs = 1}, 230, 9'200).batch_size, 2);
-  EXPECT_EQ(complete({.epochs = 1}, 230, 9'200).epochs, 1);
+  EXPECT_EQ(fill_batch_defaults({.epochs = 1}, 230, 9'200).batch_size, 2);
+  EXPECT_EQ(fill_batch_defaults({.epochs = 1}, 230, 9'200).epochs, 1);
   // A batch alone: as many epochs as it takes, and no limit that was not asked for.
-  const BatchChoice sized = complete({.batch_size = 16}, 230, 9'200);
+  const BatchChoice sized = fill_batch_defaults({.batch_size = 16}, 230, 9'200);
   EXPECT_EQ(sized.batch_size, 16);
   EXPECT_EQ(sized.batch_tokens, 0);
   EXPECT_EQ(sized.epochs, 4);
-  const BatchChoice tokens = complete({.batch_tokens = 512}, 230, 9'200);
+  const BatchChoice tokens = fill_batch_defaults({.batch_tokens = 512}, 230, 9'200);
   EXPECT_EQ(tokens.batch_size, 0);
   EXPECT_EQ(tokens.batch_tokens, 512);
   EXPECT_EQ(tokens.epochs, 4);  // of at least 18 steps
-  EXPECT_EQ(complete({.batch_tokens = 8192}, 230, 9'200).epochs, kMostEpochs);
-  const BatchChoice all = complete({.batch_size = 7, .batch_tokens = 99, .epochs = 5}, 230, 9'200);
+  EXPECT_EQ(fill_batch_defaults({.batch_tokens = 8192}, 230, 9'200).epochs, kMostEpochs);
+  const BatchChoice all =
+      fill_batch_defaults({.batch_size = 7, .batch_tokens = 99, .epochs = 5}, 230, 9'200);
   EXPECT_EQ(all.batch_size, 7);
   EXPECT_EQ(all.batch_tokens, 99);
   EXPECT_EQ(all.epochs, 5);

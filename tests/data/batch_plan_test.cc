@@ -36,17 +36,17 @@ int64_t tokens_of(const std::vector<int64_t>& examples, const std::vector<int64_
 // Values of a Python program with its own Philox: a change here would break every run that is to be
 // resumed.
 TEST(Shuffled, OrderIsFrozen) {
-  EXPECT_EQ(shuffled(10, 1, 5), (std::vector<int64_t>{7, 4, 9, 6, 5, 1, 2, 0, 3, 8}));
-  EXPECT_EQ(shuffled(10, 0, (uint64_t{1} << 40) + 3),
+  EXPECT_EQ(shuffled_indices(10, 1, 5), (std::vector<int64_t>{7, 4, 9, 6, 5, 1, 2, 0, 3, 8}));
+  EXPECT_EQ(shuffled_indices(10, 0, (uint64_t{1} << 40) + 3),
             (std::vector<int64_t>{9, 0, 3, 4, 8, 5, 2, 6, 7, 1}));
-  EXPECT_TRUE(shuffled(0, 1, 1).empty());
+  EXPECT_TRUE(shuffled_indices(0, 1, 1).empty());
 }
 
 TEST(Shuffled, EveryPlaceIsEquallyLikely) {
   // 4000 shuffles of 5: each of 25 cells expects 800; 6 sigma is 6 * sqrt(800 * 0.8) = 152.
   int64_t counts[5][5] = {};
   for (uint64_t stream = 0; stream < 4000; ++stream) {
-    const auto order = shuffled(5, 3, stream);
+    const auto order = shuffled_indices(5, 3, stream);
     for (int place = 0; place < 5; ++place) ++counts[place][order[static_cast<size_t>(place)]];
   }
   for (const auto& row : counts) {

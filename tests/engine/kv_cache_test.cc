@@ -70,8 +70,8 @@ TEST_P(PrefixCaches, FindWhatAModelOfThemSays) {
     const std::string request = "request " + std::to_string(i);
     const api::Command command = ask(request, tenant, prompt, max_tokens, static_cast<uint64_t>(i));
     const api::Capacity capacity = with.runner.capacity();
-    const int64_t known =
-        page * capacity.known->count({tenant}, std::get<api::Sample>(command.op), capacity.cache);
+    const int64_t known = page * capacity.known->count_pages(
+                                     {tenant}, std::get<api::Sample>(command.op), capacity.cache);
     with.submit(command);
     run_all(with);
     without.submit(command);

@@ -75,7 +75,7 @@ struct Server {
   bool reads = true;  // files that are asked for at once, as other threads do later
 
   void finish_files() {
-    while (reads && runner.files().num_waiting() > 0) runner.files().work();
+    while (reads && runner.files().num_waiting() > 0) runner.files().run_one();
     post(runner.finish_files());
   }
   void post(std::vector<api::Result> results) {

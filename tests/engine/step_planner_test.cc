@@ -77,13 +77,13 @@ TEST(StepShare, NeverMoreThanTheRoomOrTheClaim) {
 TEST(StepBudget, ShrinksToWhatFitsItsTimeAndGrowsBack) {
   StepBudget budget;
   const int64_t start = budget.tokens();
-  budget.note(start, 4 * StepBudget::kSeconds);
+  budget.adapt(start, 4 * StepBudget::kSeconds);
   EXPECT_EQ(budget.tokens(), start / 4);
-  budget.note(budget.tokens(), 100.0);
+  budget.adapt(budget.tokens(), 100.0);
   EXPECT_EQ(budget.tokens(), StepBudget::kLeast);
-  budget.note(1, 0.001);  // says nothing of a full step
+  budget.adapt(1, 0.001);  // says nothing of a full step
   EXPECT_EQ(budget.tokens(), StepBudget::kLeast);
-  for (int i = 0; i < 20; ++i) budget.note(budget.tokens(), 0.001);
+  for (int i = 0; i < 20; ++i) budget.adapt(budget.tokens(), 0.001);
   EXPECT_EQ(budget.tokens(), StepBudget::kMost);
 }
 

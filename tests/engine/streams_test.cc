@@ -79,7 +79,8 @@ struct Relay {
     const TensorView n = pass.take(pass.dtype(), {x.rows(), x.cols()});
     ops::rms_norm(pass.backend, norm_of(context.outer, x), n, {});
     const TensorView d_n = pass.take(DType::kF32, {d_sum.rows(), d_sum.cols()});
-    context.block->backward(pass, context.inner, saved.inner, n, model::rounded(pass, d_sum), d_n);
+    context.block->backward(pass, context.inner, saved.inner, n,
+                            model::to_compute_dtype(pass, d_sum), d_n);
     ops::rms_norm_backward(pass.backend, norm_of(context.outer, x), {}, d_n, d_sum,
                            pass.base_gradient(context.outer.param(0).index));
     ops::add_into(pass.backend, d_sum, stream(d, i));

@@ -66,7 +66,7 @@ TEST(Pack, UnpackAndGatherReadBack) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const Buffer rows = random_buffer(dtype, {c.rows, c.cols}, {.seed = 2});
         const Tensor memory(cpu_allocator(), DType::kF32,
-                            {panel_bytes(dtype, c.rows, c.cols, c.width) / 4 + 1});
+                            {panel_matrix_bytes(dtype, c.rows, c.cols, c.width) / 4 + 1});
         const PanelView panel{.data = memory.view().data,
                               .dtype = dtype,
                               .rows = c.rows,
@@ -131,7 +131,7 @@ TEST(Pack, LargeMatricesAreTheSame) {
       bits[i] = static_cast<uint16_t>(counter.words(static_cast<uint64_t>(i))[0] & 0xbbff);
     }
     for (const DType to : {DType::kF32, DType::kBF16}) {
-      const int64_t bytes = panel_bytes(to, kRows, kCols, 64);
+      const int64_t bytes = panel_matrix_bytes(to, kRows, kCols, 64);
       ASSERT_GT(bytes, 4 << 20);
       const Tensor want(cpu_allocator(), DType::kF32, {bytes / 4});
       PanelView panel{
@@ -154,7 +154,7 @@ TEST(Pack, KeepsTheBitsOfItsOwnTypeAndRoundsToNearestEven) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 1);
     const uint16_t bits[] = {0x7fc1, 0xff81, 0x7f80, 0xff80, 0x8000, 0x0001, 0x807f, 0x3f80};
-    Tensor memory(cpu_allocator(), DType::kBF16, {panel_bytes(DType::kBF16, 1, 8, 16) / 2});
+    Tensor memory(cpu_allocator(), DType::kBF16, {panel_matrix_bytes(DType::kBF16, 1, 8, 16) / 2});
     const PanelView panel{
         .data = memory.view().data, .dtype = DType::kBF16, .rows = 1, .cols = 8, .width = 16};
     uint16_t back[8] = {};

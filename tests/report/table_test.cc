@@ -25,11 +25,11 @@ TEST(TextWidth, HostileBytesBecomeHarmless) {
 }
 
 TEST(TextWidth, FitsAtCharacterBoundaries) {
-  EXPECT_EQ(fit_width("abcdef", 6), "abcdef");
-  EXPECT_EQ(fit_width("abcdef", 4), "abc~");
-  EXPECT_EQ(fit_width("\xE6\x97\xA5\xE6\x9C\xAC", 3), "\xE6\x97\xA5~");
-  EXPECT_EQ(fit_width("\xE6\x97\xA5\xE6\x9C\xAC", 2), "~");
-  EXPECT_EQ(fit_width("abc", 0), "");
+  EXPECT_EQ(truncate_to_width("abcdef", 6), "abcdef");
+  EXPECT_EQ(truncate_to_width("abcdef", 4), "abc~");
+  EXPECT_EQ(truncate_to_width("\xE6\x97\xA5\xE6\x9C\xAC", 3), "\xE6\x97\xA5~");
+  EXPECT_EQ(truncate_to_width("\xE6\x97\xA5\xE6\x9C\xAC", 2), "~");
+  EXPECT_EQ(truncate_to_width("abc", 0), "");
 }
 
 TEST(Table, AlignsByColumns) {

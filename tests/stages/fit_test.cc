@@ -97,7 +97,7 @@ TEST(StageFitter, SparesTheBusiestRank) {
   const auto choice =
       fitting->fit(kAllowed, fitting.work(), (full + most) / 2 + (most - full) / 8, kNoFiles);
   ASSERT_TRUE(choice);
-  const std::vector<Work> again = fitting->again(choice->regions, choice->recompute);
+  const std::vector<Work> again = fitting->recompute_work(choice->regions, choice->recompute);
   EXPECT_EQ(again[0].flops, 0.0);
   EXPECT_GT(again[1].flops, 0.0);
 }

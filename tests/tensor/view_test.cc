@@ -100,7 +100,7 @@ TEST(PanelView, OffsetsAreThoseOfTheLayout) {
               ASSERT_TRUE(seen.insert(view.offset(r, c)).second);
             }
           }
-          EXPECT_EQ(panel_bytes(dtype, rows, cols, width), view.num_bytes());
+          EXPECT_EQ(panel_matrix_bytes(dtype, rows, cols, width), view.num_bytes());
         }
       }
     }

@@ -84,14 +84,14 @@ class Bench {
     measure(probe);  // warm-up: memory is touched, scratch is booked
     runs_.clear();
     for (int i = 0; i < options_.repeat; ++i) measure(probe);
-    if (work_.adapters) measure_base(probe);
-    if (options_.context > 0) measure_context();
+    if (work_.adapters) measure_share_of_base(probe);
+    if (options_.context > 0) measure_context_cost();
     if (work_.kind == Kind::kTrain && has_block(model::kMoe)) {
       for (const int64_t tokens : {64, 128}) {
         groups_.push_back(measure_groups(*engine_, probe, tokens, std::max(3, options_.repeat)));
       }
     }
-    options_.json ? print_json() : print_words();
+    options_.json ? print_json() : print_text();
     return 0;
   }
 
@@ -118,8 +118,8 @@ class Bench {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--context: {} does not decode", work_.name));
     }
-    check_kept(options_.memory, options_.recompute.empty() ? "none" : options_.recompute,
-               options_.offload);
+    check_memory_options(options_.memory, options_.recompute.empty() ? "none" : options_.recompute,
+                         options_.offload);
   }
 
   // Of each adapter; none where all parameters train.
@@ -216,8 +216,8 @@ class Bench {
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
 
-  void add_compute_sample(ops::LimitProbe& probe, const engine::MachineLimits& before, double flops,
-                          double seconds) {
+  void add_compute_bound_run(ops::LimitProbe& probe, const engine::MachineLimits& before,
+                             double flops, double seconds) {
     const engine::MachineLimits after = planner::probe_limits(probe, dtype());
     const engine::MachineLimits limits = mean(before, after);
     const auto tokens = static_cast<double>(work_.batch * work_.length);
@@ -253,9 +253,9 @@ class Bench {
     runner_->run(trained.batch);
     runner_->step(slots_[0], {.lr = 1e-4});
     const double seconds = now_seconds() - start;
-    const double flops = flops_of_work(engine_->config(), work_.batch, work_.length, modules(),
-                                       recompute() == "full");
-    add_compute_sample(probe, before, flops, seconds);
+    const double flops = training_step_flops(engine_->config(), work_.batch, work_.length,
+                                             modules(), recompute() == "full");
+    add_compute_bound_run(probe, before, flops, seconds);
   }
 
   api::SampleRequest request(int64_t index, int64_t max_tokens, bool adapters) const {
@@ -274,7 +274,7 @@ class Bench {
     const double start = now_seconds();
     engine::sample(*runner_, {request(0, 1, false)});
     const double seconds = now_seconds() - start;
-    add_compute_sample(probe, before, prefill_work().flops, seconds);
+    add_compute_bound_run(probe, before, prefill_work().flops, seconds);
   }
 
   // kTimedTokens steps in four stretches with probes between them.
@@ -317,7 +317,7 @@ class Bench {
   }
 
   // lora8: pairs of the base alone and the mixed batch.
-  void measure_base(ops::LimitProbe& probe) {
+  void measure_share_of_base(ops::LimitProbe& probe) {
     std::vector<double> ratios;
     for (int i = 0; i < options_.repeat; ++i) {
       const double base = measure_decode(probe, false).tokens_per_s;
@@ -335,7 +335,7 @@ class Bench {
   }
 
   // Pairs of a step behind a short context and behind a long one.
-  void measure_context() {
+  void measure_context_cost() {
     NoisyContext near(*engine_, kNearContext, kTimedTokens);
     NoisyContext far(*engine_, options_.context, kTimedTokens);
     near.decode(1);
@@ -402,11 +402,11 @@ class Bench {
     fmt::print("{}\n", boost::json::serialize(line));
   }
 
-  void print_words() {
+  void print_text() {
     const engine::MemoryPlan& memory = plan().memory;
     const Backend& by = engine_->backend();
     fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {}\n", work_.name,
-               words_of(median(runs_), "", by.arithmetic(), by.parallelism()), peak_rss_gib(),
+               figures_text(median(runs_), "", by.arithmetic(), by.parallelism()), peak_rss_gib(),
                gib(memory.total()), report::format_seconds(startup_s_));
     if (memory.activation_file_bytes > 0) {
       fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,

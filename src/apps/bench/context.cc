@@ -20,12 +20,12 @@ NoisyContext::NoisyContext(engine::Engine& engine, int64_t positions, int64_t mo
   engine::KvPool& pool = engine.kv_pool();
   while (std::ssize(pages_) < pool.pages_for(positions + most_tokens)) {
     pages_.push_back(pool.take());
-    fill(pages_.back(), pool.page_bytes());
+    fill_with_noise(pages_.back(), pool.page_bytes());
   }
   const int64_t state_bytes = engine.cache_layout().state_bytes();
   if (state_bytes == 0) return;
   state_ = engine.state_pool().take();
-  fill(state_, state_bytes);
+  fill_with_noise(state_, state_bytes);
 }
 
 NoisyContext::~NoisyContext() {
@@ -34,7 +34,7 @@ NoisyContext::~NoisyContext() {
 }
 
 // Numbers of bf16, of which two are a number of f32 too.
-void NoisyContext::fill(void* memory, int64_t bytes) {
+void NoisyContext::fill_with_noise(void* memory, int64_t bytes) {
   Backend& backend = engine_.backend();
   const Scratch::Mark mark(backend.scratch());
   const TensorView noise = backend.scratch().take(DType::kBF16, {kNoise});

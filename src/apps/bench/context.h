@@ -23,7 +23,7 @@ class NoisyContext {
   double decode(int64_t tokens);
 
  private:
-  void fill(void* memory, int64_t bytes);
+  void fill_with_noise(void* memory, int64_t bytes);
   void run_pass(Backend& backend);
 
   engine::Engine& engine_;

@@ -72,16 +72,16 @@ double process_age() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started;
 }
 
-double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_t length,
-                     std::span<const model::LoraModuleSpec> modules, bool recompute) {
+double training_step_flops(const model::ModelConfig& config, int64_t sequences, int64_t length,
+                           std::span<const model::LoraModuleSpec> modules, bool recompute) {
   const std::vector<int64_t> lengths(static_cast<size_t>(sequences), length);
   const engine::StepShape shape = {.lengths = lengths, .modules = modules};
   return engine::step_flops(config, shape) +
          (recompute ? engine::forward_flops(config, shape) : 0.0);
 }
 
-std::string words_of(const Figures& figures, std::string_view of, std::string_view arithmetic,
-                     int threads) {
+std::string figures_text(const Figures& figures, std::string_view of, std::string_view arithmetic,
+                         int threads) {
   const std::string reads =
       figures.bandwidth > 0 ? fmt::format(", {:.1f} GB/s", figures.bandwidth / 1e9) : "";
   const std::string predicted =

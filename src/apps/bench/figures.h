@@ -37,12 +37,12 @@ double process_age();
 
 // What a step of so many sequences asks for that trains an adapter of these modules, or without any
 // all parameters; with `full` recompute.
-double flops_of_work(const model::ModelConfig& config, int64_t sequences, int64_t length,
-                     std::span<const model::LoraModuleSpec> modules, bool recompute);
+double training_step_flops(const model::ModelConfig& config, int64_t sequences, int64_t length,
+                           std::span<const model::LoraModuleSpec> modules, bool recompute);
 
 // "812.5 tokens/s{of}, 93.1 % of the limit (120 GFLOP/s probed, avx2, 2 threads)"
-std::string words_of(const Figures& figures, std::string_view of, std::string_view arithmetic,
-                     int threads);
+std::string figures_text(const Figures& figures, std::string_view of, std::string_view arithmetic,
+                         int threads);
 void put_speed(boost::json::object& line, const Figures& figures);
 // The runs that those are medians of.
 void put_runs(boost::json::object& line, const std::vector<Figures>& runs);

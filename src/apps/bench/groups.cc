@@ -16,7 +16,7 @@ namespace {
 
 // bf16 or f32 values in (-1, 1), never zero: what they are does not matter, that they are finite
 // and normal does.
-void fill(Backend& backend, TensorView view) {
+void fill_with_finite_values(Backend& backend, TensorView view) {
   std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] =
@@ -56,9 +56,9 @@ class Groups {
     narrow_ = Tensor(allocator, dtype, {rows, moe.expert_width});
     other_ = Tensor(allocator, dtype, {rows, moe.expert_width});
     sum_ = Tensor(allocator, DType::kF32, {rows, c.hidden_size});
-    fill(backend_, wide_);
-    fill(backend_, narrow_);
-    divide(moe.num_experts, tokens_per_expert);
+    fill_with_finite_values(backend_, wide_);
+    fill_with_finite_values(backend_, narrow_);
+    route_evenly(moe.num_experts, tokens_per_expert);
     flops_ = 3.0 * 2.0 * static_cast<double>(rows * c.hidden_size * moe.expert_width);
   }
 
@@ -78,7 +78,7 @@ class Groups {
 
  private:
   // Each token goes to one expert, each expert has as many.
-  void divide(int64_t num_experts, int64_t tokens_per_expert) {
+  void route_evenly(int64_t num_experts, int64_t tokens_per_expert) {
     const int64_t rows = num_experts * tokens_per_expert;
     std::vector<float> table;
     std::vector<int32_t> tokens;

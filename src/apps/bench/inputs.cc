@@ -24,8 +24,8 @@ uint64_t mixed(uint64_t index) {
 
 // Rows of a form, whose scales make 0.035 of its largest code: random codes, and of each kind of
 // field one value.
-void fill_rows(const NarrowLayout& layout, int64_t rows, int64_t cols, uint64_t key,
-               std::byte* out) {
+void fill_narrow_rows(const NarrowLayout& layout, int64_t rows, int64_t cols, uint64_t key,
+                      std::byte* out) {
   constexpr float kLargest = 0.035f;
   constexpr uint8_t kField = 32;
   const bool four = layout.bits == 4;
@@ -69,8 +69,8 @@ void fill_narrow(Backend& backend, model::ModelWeights& weights, size_t index) {
     const Scratch::Mark mark(backend.scratch());
     auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
     backend.run_on_host(rows, [&](int64_t row) {
-      fill_rows(layout, 1, cols, (index << 40) + static_cast<uint64_t>((begin + row) * cols),
-                data + row * row_bytes);
+      fill_narrow_rows(layout, 1, cols, (index << 40) + static_cast<uint64_t>((begin + row) * cols),
+                       data + row * row_bytes);
     });
     weights.write_narrow(backend, index, begin,
                          {.form = form, .data = data, .rows = rows, .cols = cols});
@@ -87,8 +87,8 @@ std::string form_names() {
 }
 
 // Of few bits where `name` is a form of them.
-model::WeightForms random_forms(const Backend& backend, const model::ModelConfig& config,
-                                DType dtype, const std::string& name) {
+model::WeightForms weight_forms_named(const Backend& backend, const model::ModelConfig& config,
+                                      DType dtype, const std::string& name) {
   model::WeightForms forms;
   if (name == "bf16" || name == "auto") return forms;
   NarrowForm form = NarrowForm::kNone;
@@ -159,9 +159,9 @@ std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> back
                                                    MemoryShare share) {
   model::LoadedModel made;
   made.config = config;
-  made.weights =
-      std::make_unique<model::ModelWeights>(*backend, config, dtype, nullptr, part,
-                                            random_forms(*backend, config, dtype, weights), share);
+  made.weights = std::make_unique<model::ModelWeights>(
+      *backend, config, dtype, nullptr, part, weight_forms_named(*backend, config, dtype, weights),
+      share);
   fill_random(*backend, *made.weights);
   return std::make_unique<engine::Engine>(std::move(backend), std::move(made), options);
 }

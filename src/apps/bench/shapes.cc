@@ -20,8 +20,8 @@ namespace {
 using model::Block;
 using model::ModelConfig;
 
-ModelConfig made(std::string_view family, std::string_view architecture, int64_t vocab_size,
-                 int64_t hidden_size, int64_t max_positions) {
+ModelConfig config_with_sizes(std::string_view family, std::string_view architecture,
+                              int64_t vocab_size, int64_t hidden_size, int64_t max_positions) {
   ModelConfig c;
   c.family = family;
   c.architecture = architecture;
@@ -42,7 +42,7 @@ Block qwen3_attention(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
 }
 
 ModelConfig qwen3_06b() {
-  ModelConfig c = made("qwen3", "Qwen3ForCausalLM", 151936, 1024, 40960);
+  ModelConfig c = config_with_sizes("qwen3", "Qwen3ForCausalLM", 151936, 1024, 40960);
   c.tie_word_embeddings = true;
   const Block attention = qwen3_attention(c, 16, 8);
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 3072});
@@ -51,7 +51,7 @@ ModelConfig qwen3_06b() {
 }
 
 ModelConfig qwen3_30b_a3b() {
-  ModelConfig c = made("qwen3_moe", "Qwen3MoeForCausalLM", 32768, 2048, 40960);
+  ModelConfig c = config_with_sizes("qwen3_moe", "Qwen3MoeForCausalLM", 32768, 2048, 40960);
   const Block attention = qwen3_attention(c, 32, 4);
   const Block experts(
       model::kMoe,
@@ -62,7 +62,7 @@ ModelConfig qwen3_30b_a3b() {
 
 // Three gated delta nets to one attention with an output gate.
 ModelConfig qwen35_08b() {
-  ModelConfig c = made("qwen3_5", "Qwen3_5ForCausalLM", 248320, 1024, 262144);
+  ModelConfig c = config_with_sizes("qwen3_5", "Qwen3_5ForCausalLM", 248320, 1024, 262144);
   c.tie_word_embeddings = true;
   c.norm_offset = 1.0f;
   constexpr int64_t kHeadDim = 256, kRotaryDim = 64;
@@ -89,7 +89,7 @@ ModelConfig qwen35_08b() {
 }
 
 ModelConfig deepseek_v3_attention() {
-  ModelConfig c = made("deepseek_v3", "DeepseekV3ForCausalLM", 32768, 7168, 163840);
+  ModelConfig c = config_with_sizes("deepseek_v3", "DeepseekV3ForCausalLM", 32768, 7168, 163840);
   const Block attention(model::kMla, model::MlaConfig{.num_heads = 128,
                                                       .q_lora_rank = 1536,
                                                       .kv_lora_rank = 512,
@@ -105,7 +105,7 @@ ModelConfig deepseek_v3_attention() {
 
 // Compressed sparse and heavily compressed layers in turn, as all of Flash's but the first two.
 ModelConfig deepseek_v4_flash() {
-  ModelConfig c = made("deepseek_v4", "DeepseekV4ForCausalLM", 32768, 4096, 1048576);
+  ModelConfig c = config_with_sizes("deepseek_v4", "DeepseekV4ForCausalLM", 32768, 4096, 1048576);
   constexpr int64_t kStreams = 4;
   const auto connector = [](std::string_view norm, const std::array<std::string_view, 3>& names) {
     return model::Connector(model::kHyperConnection,

@@ -32,7 +32,7 @@ namespace {
 
 // Without a model of a shape of its own, whose weights are no file's.
 LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
-  check_kept(options.memory, work.recompute, options.offload);
+  check_memory_options(options.memory, work.recompute, options.offload);
   if (!options.model.empty()) {
     LoadSpec spec = read_spec({.model = options.model,
                                .dtype = options.dtype,
@@ -54,7 +54,7 @@ LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
 RankFacts facts_to_bench(const LoadSpec& spec, BenchOptions options) {
   const OptionTable table = options_of(options);
   RankFacts facts = options.model.empty() ? facts_of(table) : facts_of(spec, table);
-  add_schedule(options.stages, facts);
+  add_schedule_hash(options.stages, facts);
   return facts;
 }
 
@@ -68,7 +68,7 @@ class StagesBench {
         spec_(std::move(spec)),
         config_(spec_.parsed.config),
         plan_(division_of(config_, stages, spec_).told) {
-    if (options.trains_base()) check_sums(plan_, stages);
+    if (options.trains_base()) check_deferred_weight_grads(plan_, stages);
   }
 
   int run() {
@@ -104,7 +104,7 @@ class StagesBench {
   }
 
   // Returns when all ranks have come.
-  static void meet(Comm& comm) {
+  static void barrier(Comm& comm) {
     std::vector<double> all;
     comm.all_gather(std::vector<double>{0.0}, all);
   }
@@ -128,23 +128,23 @@ class StagesBench {
   void measure(Comm& comm, engine::Runner& pipeline, const api::Batch& batch, api::AdapterSlot slot,
                bool counts) {
     const double before = matrix_flops(comm);
-    meet(comm);
+    barrier(comm);
     double seconds = 0.0;
     {
       const TraceSpan span("measure");
       const double start = now_seconds();
       pipeline.run(batch);
       pipeline.step(slot, {.lr = 1e-4});
-      meet(comm);
+      barrier(comm);
       seconds = now_seconds() - start;
     }
     const double peak = (before + matrix_flops(comm)) / 2.0;
-    meet(comm);
+    barrier(comm);
     if (!counts || comm.rank() != 0) return;
     std::vector<model::LoraModuleSpec> modules;  // none: all parameters
     if (!options_.trains_base()) modules = bench_modules(config_);
-    const double flops =
-        flops_of_work(config_, work_.sequences, work_.length, modules, work_.recompute == "full");
+    const double flops = training_step_flops(config_, work_.sequences, work_.length, modules,
+                                             work_.recompute == "full");
     runs_.push_back({.tokens_per_s = static_cast<double>(work_.sequences * work_.length) / seconds,
                      .share = flops / seconds / peak,
                      .peak = peak});
@@ -216,8 +216,8 @@ class StagesBench {
         "{}: {}; {} ranks of {} stages{}, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
         "balance {:.1f} %, {} micro-batches alive on rank 0; peak {:.2f} GiB\n",
         work_.name,
-        words_of(figures, fmt::format(" of {} sequences", work_.sequences), arithmetic_in_use(),
-                 num_threads_),
+        figures_text(figures, fmt::format(" of {} sequences", work_.sequences), arithmetic_in_use(),
+                     num_threads_),
         plan_.num_ranks(), num_chunks, plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data),
         options_.stages.schedule, plan_.table.num_microbatches, fmt::join(layers, " "),
         100 * bubble_share(), 100 * balance(), peak_live_, peak_rss_gib());

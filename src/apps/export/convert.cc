@@ -46,7 +46,7 @@ const TypeRow* find_type(std::string_view name) {
 }
 
 // What most of the model's weights are stored in.
-std::string own_type(const model::LoadedModel& names) {
+std::string stored_type(const model::LoadedModel& names) {
   const model::ModelWeights& weights = *names.weights;
   const auto& embedding = weights.table()[weights.embedding_index()];
   const TensorInfo& info = names.checkpoint->find(embedding.name)->info;
@@ -57,7 +57,7 @@ std::string own_type(const model::LoadedModel& names) {
   return "bf16";
 }
 
-void check_safetensors(const ConvertOptions& o) {
+void check_safetensors_options(const ConvertOptions& o) {
   if (o.type == "nf4" && o.layout == "stacked") {
     refuse("--layout stacked: of full types alone; bitsandbytes has a tensor for each layer");
   }
@@ -70,7 +70,7 @@ void check_safetensors(const ConvertOptions& o) {
   refuse(fmt::format("--type {}: only GGUF files have this type: add --to gguf", o.type));
 }
 
-void check_gguf(const ConvertOptions& o) {
+void check_gguf_options(const ConvertOptions& o) {
   if (o.type == "nf4") refuse("--type nf4: of safetensors alone, for bitsandbytes");
   if (o.layout == "stacked") {
     refuse("--layout stacked: of safetensors alone; GGUF files have a tensor for each layer");
@@ -89,7 +89,7 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
                                          {{"quantization_config", model::nf4_config()}}));
   dir.commit();
   fmt::print("{}: {} tensors in 4 bits\n", o.out, errors->size());
-  print_errors(*errors, o.report);
+  print_rounding(*errors, o.report);
   return 0;
 }
 
@@ -106,7 +106,7 @@ int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
   model.write_small_files(dir.file("."), type == nullptr ? "" : type->of_config);
   dir.commit();
   fmt::print("{}: {} tensors\n", o.out, errors->size());
-  print_errors(*errors, o.report);
+  print_rounding(*errors, o.report);
   return 0;
 }
 
@@ -115,13 +115,13 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   const std::string name = source.has_filename() ? source.stem() : source.parent_path().filename();
   const auto errors =
       model::write_gguf(model.backend(), model.source(), model.names(), model.texts(), o.out,
-                        {.type = o.type == "keep" ? own_type(model.names()) : o.type,
+                        {.type = o.type == "keep" ? stored_type(model.names()) : o.type,
                          .name = name,
                          .unties = model.merged() != nullptr && model.merged()->unties()});
   if (!errors) return StopSignals::exit_code();
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
   fmt::print("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes));
-  print_errors(*errors, o.report);
+  print_rounding(*errors, o.report);
   return 0;
 }
 
@@ -148,8 +148,8 @@ std::string only_adapter(const ConvertOptions& o) {
   refuse("--data: takes one adapter without a weight; measure others with strata train --eval");
 }
 
-void compare_perplexity(const ConvertOptions& o, const ModelTexts& texts,
-                        const std::string& adapter, const data::Dataset& data) {
+void print_perplexity_change(const ConvertOptions& o, const ModelTexts& texts,
+                             const std::string& adapter, const data::Dataset& data) {
   const LoadSpec spec = read_spec({.model = o.model, .threads = o.threads}, texts);
   // What is computed in is not what changed.
   const char* const dtype = spec.dtype == DType::kF32 ? "f32" : "bf16";
@@ -169,7 +169,7 @@ int convert(const ConvertOptions& o, const ModelTexts& texts) {
 
 int run_convert(const ConvertOptions& options) {
   if (options.to == "gguf-lora") return convert_adapter(options);
-  options.to == "gguf" ? check_gguf(options) : check_safetensors(options);
+  options.to == "gguf" ? check_gguf_options(options) : check_safetensors_options(options);
   check_new("out", options.out);
   if (options.to == "gguf") make_folder_for("out", options.out);
   if (!options.report.empty()) make_folder_for("report", options.report);
@@ -186,7 +186,7 @@ int run_convert(const ConvertOptions& options) {
     const int code = convert(options, texts);
     if (code != 0) return code;
   }
-  if (data) compare_perplexity(options, texts, adapter, *data);
+  if (data) print_perplexity_change(options, texts, adapter, *data);
   return 0;
 }
 

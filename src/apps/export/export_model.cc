@@ -28,7 +28,7 @@ constexpr std::string_view kConfig = "config.json";
 constexpr std::string_view kOtherFiles[] = {"tokenizer.model", "preprocessor_config.json",
                                             "processor_config.json", "chat_template.json"};
 
-void write_report(const std::vector<model::TensorError>& errors, const std::string& path) {
+void write_rounding_report(const std::vector<model::TensorError>& errors, const std::string& path) {
   std::string out = "{\"tensors\": [";
   for (const model::TensorError& e : errors) {
     out += fmt::format(
@@ -162,13 +162,13 @@ std::string with_members(const std::string& text, const std::string& where,
   return out + "\n}\n";
 }
 
-void print_errors(const std::vector<model::TensorError>& errors, const std::string& report) {
+void print_rounding(const std::vector<model::TensorError>& errors, const std::string& report) {
   constexpr size_t kShown = 10;
   std::vector<const model::TensorError*> changed;
   for (const model::TensorError& error : errors) {
     if (error.largest_error > 0.0) changed.push_back(&error);
   }
-  if (!report.empty()) write_report(errors, report);
+  if (!report.empty()) write_rounding_report(errors, report);
   if (changed.empty()) {
     fmt::print("no value was rounded\n");
     return;

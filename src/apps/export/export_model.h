@@ -63,6 +63,6 @@ std::string with_members(const std::string& text, const std::string& where,
 
 // The tensors that rounding changed, the largest change first, at most ten; all of them as JSON to
 // `report`, where it is not empty.
-void print_errors(const std::vector<model::TensorError>& errors, const std::string& report);
+void print_rounding(const std::vector<model::TensorError>& errors, const std::string& report);
 
 }  // namespace strata::apps

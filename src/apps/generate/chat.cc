@@ -66,7 +66,7 @@ const ChatCommand kCommands[] = {
      }},
     {"/stats", "", "tokens, speed, sampling",
      [](Conversation& chat, const std::string&, FunctionRef<bool()>) {
-       fmt::print(stderr, "{}", chat.stats());
+       fmt::print(stderr, "{}", chat.stats_text());
      }},
     {"/reset", "", "the same as /clear",
      [](Conversation& chat, const std::string&, FunctionRef<bool()>) { chat.clear(); }},
@@ -113,7 +113,7 @@ void take_turn(Conversation& chat, const std::string& turn, FunctionRef<bool()> 
 }
 
 // Of a terminal: nothing but leaving ends the conversation.
-int talk(Conversation& chat, TurnReader& reader) {
+int run_terminal_chat(Conversation& chat, TurnReader& reader) {
   const Interrupts interrupts;
   fmt::print(stderr, "/help lists the commands, /bye leaves\n");
   const auto stop = [] { return Interrupts::noted(); };
@@ -130,7 +130,7 @@ int talk(Conversation& chat, TurnReader& reader) {
 }
 
 // Signals are taken while an answer comes, and else end the process.
-int answer(Conversation& chat, const std::string& turn) {
+int take_turn_until_signal(Conversation& chat, const std::string& turn) {
   const StopSignals signals("");
   const auto stop = [] { return StopSignals::asked(); };
   take_turn(chat, turn, stop);
@@ -149,10 +149,10 @@ int run_chat(const ChatOptions& options) {
     return StopSignals::exit_code();
   }
   TurnReader reader;
-  if (reader.is_terminal()) return talk(chat, reader);
+  if (reader.is_terminal()) return run_terminal_chat(chat, reader);
   while (const std::optional<std::string> turn = reader.next()) {
     if (leaves(*turn)) break;
-    if (const int code = answer(chat, *turn); code != 0) return code;
+    if (const int code = take_turn_until_signal(chat, *turn); code != 0) return code;
   }
   return 0;
 }

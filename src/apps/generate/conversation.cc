@@ -27,8 +27,8 @@ bool begins_with_system(const json::array& messages) {
 }
 
 // One message of a file, which is to be of one of these roles.
-json::object read_message(const json::value& value, const std::string& where,
-                          std::initializer_list<std::string_view> roles) {
+json::object checked_message(const json::value& value, const std::string& where,
+                             std::initializer_list<std::string_view> roles) {
   const json::object* message = value.if_object();
   const json::value* role = message != nullptr ? message->if_contains("role") : nullptr;
   const json::value* content = message != nullptr ? message->if_contains("content") : nullptr;
@@ -56,10 +56,10 @@ json::array read_conversation(const std::string& path) {
     const std::string where = fmt::format("{}: messages[{}]", path, messages.size());
     const size_t turn = messages.size() - (begins_with_system(messages) ? 1 : 0);
     if (messages.empty()) {
-      messages.push_back(read_message(value, where, {"user", "system"}));
+      messages.push_back(checked_message(value, where, {"user", "system"}));
     } else {
-      messages.push_back(turn % 2 == 0 ? read_message(value, where, {"user"})
-                                       : read_message(value, where, {"assistant"}));
+      messages.push_back(turn % 2 == 0 ? checked_message(value, where, {"user"})
+                                       : checked_message(value, where, {"assistant"}));
     }
   }
   if ((messages.size() - (begins_with_system(messages) ? 1 : 0)) % 2 != 0)
@@ -121,7 +121,7 @@ std::vector<int32_t> Conversation::encoded(const json::array& messages, bool to_
 
 // Of the turns up to a question. Drops pairs of question and answer as long as there are any and
 // the space for an answer is too small.
-std::vector<int32_t> Conversation::prompt_that_fits() {
+std::vector<int32_t> Conversation::fit_prompt_to_context() {
   const int64_t context = generator_.context();
   const int64_t wanted =
       std::max<int64_t>(1, std::min(options_.generation.max_tokens, context / kAnswerShare));
@@ -150,7 +150,7 @@ std::vector<int32_t> Conversation::prompt_that_fits() {
 
 Generated Conversation::answer(FunctionRef<bool()> stop) {
   const auto write = [](std::string_view piece) { print_piece(piece); };
-  Generated out = generator_.run(prompt_that_fits(), write, stop);
+  Generated out = generator_.run(fit_prompt_to_context(), write, stop);
   print_piece("\n");
   ++num_answers_;
   num_tokens_ += std::ssize(out.tokens);
@@ -196,7 +196,7 @@ void Conversation::load(const std::string& path) {
       begins_with_system(messages_) ? std::string(messages_.front().at("content").as_string()) : "";
 }
 
-std::string Conversation::stats() {
+std::string Conversation::stats_text() {
   const SamplingSettings& sampling = generator_.sampling();
   const size_t used = messages_.empty() ? 0 : encoded(messages_, /*to_answer=*/false).size();
   std::string out = fmt::format("questions: {}; {} of {} tokens of the context\n", num_questions(),
@@ -204,7 +204,7 @@ std::string Conversation::stats() {
   out += fmt::format(
       "answers: {}; {} tokens, {} tokens/s\n", num_answers_, num_tokens_,
       num_tokens_ == 0 ? "0" : report::format_count(static_cast<double>(num_tokens_) / seconds_));
-  out += describe(sampling.request);
+  out += sampling_text(sampling.request);
   out += sampling.greedy() ? "\n" : fmt::format(", seed {}\n", generator_.seed().value_or(0));
   return out;
 }

@@ -34,7 +34,7 @@ class Conversation {
   // {"messages": [...]}, as strata train reads it. Throws Error where something else is there.
   void save(const std::string& path) const;
   void load(const std::string& path);
-  [[nodiscard]] std::string stats();
+  [[nodiscard]] std::string stats_text();
   [[nodiscard]] size_t num_questions() const;
   [[nodiscard]] const Generator& generator() const { return generator_; }
 
@@ -42,7 +42,7 @@ class Conversation {
   void add(const char* role, const std::string& content);
   [[nodiscard]] std::vector<int32_t> encoded(const boost::json::array& messages,
                                              bool to_answer = true) const;
-  std::vector<int32_t> prompt_that_fits();
+  std::vector<int32_t> fit_prompt_to_context();
   Generated answer(FunctionRef<bool()> stop);
 
   ConversationOptions options_;

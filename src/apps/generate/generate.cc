@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kMostPrompt = size_t{64} << 20;  // bytes of stdin
 
-std::string as_json(const GenerateOptions& options, const Generated& answer,
-                    std::optional<uint64_t> seed) {
+std::string answer_json(const GenerateOptions& options, const Generated& answer,
+                        std::optional<uint64_t> seed) {
   boost::json::object out;
   out["prompt"] = options.prompt;
   out["text"] = answer.text;
@@ -51,7 +51,7 @@ std::string read_stdin() {
 }
 
 // The text that is named, or stdin's.
-std::string prompt_of(const GenerateOptions& options) {
+std::string read_prompt(const GenerateOptions& options) {
   if (options.has_prompt && options.prompt != "-") return options.prompt;
   if (!options.has_prompt && ::isatty(STDIN_FILENO) == 1) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -78,7 +78,7 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
   const auto stop = [] { return StopSignals::asked(); };
   const Generated answer = generator.run(prompt, write, stop);
   if (!prints) return;
-  print_piece(options.json ? as_json(options, answer, generator.seed()) + "\n" : "\n");
+  print_piece(options.json ? answer_json(options, answer, generator.seed()) + "\n" : "\n");
   const std::string drafts =
       options.generation.speculate == "none"
           ? ""
@@ -94,7 +94,7 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
 
 int run_generate(const GenerateOptions& given) {
   GenerateOptions options = given;
-  options.prompt = prompt_of(given);  // before minutes of loading
+  options.prompt = read_prompt(given);  // before minutes of loading
   if (!options.generation.seed) options.generation.seed = draw_seed();
   int exit_code = 0;
   run_ranks(options.generation.division.stages,

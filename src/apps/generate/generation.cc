@@ -93,7 +93,7 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   engine::SamplingLoop loop(*runner_);
   const size_t id = loop.add(request);
   bool is_stopped = false;
-  while (!loop.done() && !stops.found() && !(is_stopped = runner_->decide(stop()))) {
+  while (!loop.done() && !stops.found() && !(is_stopped = runner_->broadcast_decision(stop()))) {
     for (const engine::SampledToken& token : loop.step())
       emit(stops.push(detokenizer.push(token.token)));
   }

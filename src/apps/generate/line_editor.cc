@@ -49,7 +49,7 @@ void use_utf8() {
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-std::string narrow(const wchar_t* text, size_t count) {
+std::string to_utf8(const wchar_t* text, size_t count) {
   std::string out;
   std::mbstate_t state = {};
   char bytes[MB_LEN_MAX];
@@ -68,7 +68,7 @@ class LineSignals {
  public:
   LineSignals() {
     noted_.store(0);
-    for (size_t i = 0; i < kSignals.size(); ++i) install(i);
+    for (size_t i = 0; i < kSignals.size(); ++i) install_handler(i);
   }
   ~LineSignals() {
     for (size_t i = 0; i < kSignals.size(); ++i) restore(i);
@@ -80,7 +80,7 @@ class LineSignals {
   LineSignals& operator=(const LineSignals&) = delete;
 
   // Does what was asked since the last call; the terminal is as it was found while others have it.
-  void act(EditLine* editor) {
+  void handle_noted(EditLine* editor) {
     for (size_t i = 0; i < kSignals.size(); ++i) {
       if (!take(i)) continue;
       if (kSignals[i] == SIGWINCH) {
@@ -92,7 +92,7 @@ class LineSignals {
         to_terminal(kLeavePastes);
         restore(i);
         ::raise(kSignals[i]);  // goes on here after a stop (SIGTSTP) alone
-        install(i);
+        install_handler(i);
         noted_.fetch_and(~(uint64_t{1} << SIGCONT));
       }
       to_terminal(kMarkPastes);
@@ -113,7 +113,7 @@ class LineSignals {
     return (noted_.fetch_and(~bit) & bit) != 0;
   }
   // What is ignored (nohup) stays ignored.
-  void install(size_t i) {
+  void install_handler(size_t i) {
     struct sigaction action = {};
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
@@ -130,7 +130,7 @@ class LineSignals {
 std::atomic<uint64_t> LineSignals::noted_{0};
 
 // Bound to what a terminal sends before a paste: takes it into the line, line breaks and all.
-unsigned char take_paste(EditLine* editor, int) {
+unsigned char insert_paste(EditLine* editor, int) {
   std::wstring text;
   wchar_t c = 0;
   while (!text.ends_with(kPasteEnd) && text.size() < kMostPasted) {
@@ -164,14 +164,14 @@ struct LineEditor::State {
   static int key_of(EditLine* editor, wchar_t* key) { return of(editor).next_key(key); }
   int next_key(wchar_t* key);
   int next_byte(char* byte);
-  void save() const;
+  void save_history() const;
 };
 
 // As libedit has it: 1, 0 at the end, -1 where there is none, here after an interrupt.
 int LineEditor::State::next_byte(char* byte) {
   if (num_early < 0 && ::ioctl(STDIN_FILENO, FIONREAD, &num_early) != 0) num_early = 0;
   do {
-    signals->act(editor);
+    signals->handle_noted(editor);
     if (Interrupts::noted()) return -1;
   } while (!Interrupts::wait_for_input());
   const ssize_t count = ::read(STDIN_FILENO, byte, 1);
@@ -193,7 +193,7 @@ int LineEditor::State::next_key(wchar_t* key) {
 }
 
 // A link, as to /dev/null, stays what it is.
-void LineEditor::State::save() const {
+void LineEditor::State::save_history() const {
   if (history_file.empty()) return;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(history_file).parent_path(), ignored);
@@ -227,7 +227,7 @@ LineEditor::LineEditor(std::string history_file) : state_(std::make_unique<State
   el_set(s.editor, EL_EDITOR, "emacs");
   el_wset(s.editor, EL_GETCFN, &State::key_of);
   el_set(s.editor, EL_HIST, ::history, s.history);
-  el_wset(s.editor, EL_ADDFN, L"strata-paste", L"Take a paste as it is", &take_paste);
+  el_wset(s.editor, EL_ADDFN, L"strata-paste", L"Take a paste as it is", &insert_paste);
   el_set(s.editor, EL_BIND, "\\e[200~", "strata-paste", nullptr);
   el_set(s.editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   el_source(s.editor, nullptr);
@@ -258,13 +258,13 @@ LineEditor::Line LineEditor::read(const std::string& prompt) {
   s.signals = nullptr;
   if (text != nullptr && count > 0) {
     if (text[count - 1] == L'\n') --count;
-    return {.outcome = Outcome::kLine, .text = narrow(text, static_cast<size_t>(count))};
+    return {.outcome = Outcome::kLine, .text = to_utf8(text, static_cast<size_t>(count))};
   }
   if (!Interrupts::noted()) return {};
   const LineInfoW* line = ::el_wline(s.editor);
   Interrupts::forget();
   return {.outcome = Outcome::kInterrupted,
-          .text = narrow(line->buffer, static_cast<size_t>(line->lastchar - line->buffer))};
+          .text = to_utf8(line->buffer, static_cast<size_t>(line->lastchar - line->buffer))};
 }
 
 bool LineEditor::has_more() {
@@ -275,7 +275,7 @@ bool LineEditor::has_more() {
 void LineEditor::remember(const std::string& entry) {
   HistEvent event;
   ::history(state_->history, &event, H_ENTER, entry.c_str());
-  state_->save();
+  state_->save_history();
 }
 
 }  // namespace strata::apps

@@ -32,7 +32,7 @@ std::string dashed(std::string_view name) {
 }
 
 template <typename T>
-T whole(std::string_view text, std::string_view pair) {
+T parse_number(std::string_view text, std::string_view pair) {
   T value = {};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size()) refuse_bias(pair);
@@ -40,16 +40,16 @@ T whole(std::string_view text, std::string_view pair) {
 }
 
 // "ID:VALUE,ID:VALUE"; ids are held against the vocabulary when the model is there.
-std::vector<api::LogitBias> read_biases(std::string_view text) {
+std::vector<api::LogitBias> parse_logit_biases(std::string_view text) {
   std::vector<api::LogitBias> out;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view pair = text.substr(begin, end - begin);
     const size_t colon = pair.find(':');
     if (colon == std::string_view::npos) refuse_bias(pair);
-    const auto add = whole<float>(pair.substr(colon + 1), pair);
+    const auto add = parse_number<float>(pair.substr(colon + 1), pair);
     if (!(std::abs(add) <= api::kMostLogitBias)) refuse_bias(pair);
-    out.push_back({.token = whole<int32_t>(pair.substr(0, colon), pair), .add = add});
+    out.push_back({.token = parse_number<int32_t>(pair.substr(0, colon), pair), .add = add});
     begin = end + 1;
   }
   return out;
@@ -60,7 +60,7 @@ void bias_row(OptionTable& table, std::vector<api::LogitBias>& field) {
   table.add({.name = kBias,
              .unit = "ID:VALUE,...",
              .help = "added to the logits of these tokens; -100 bans one",
-             .set = [at](const std::string& text) { *at = read_biases(text); },
+             .set = [at](const std::string& text) { *at = parse_logit_biases(text); },
              .text =
                  [at] {
                    std::string text;
@@ -83,14 +83,14 @@ constexpr FileNumber kFileNumbers[] = {
      &data::NamedSampling::repetition_penalty},
 };
 
-data::SamplingDefaults read_file(const std::string& model, SamplingChoices choices) {
+data::SamplingDefaults load_file_defaults(const std::string& model, SamplingChoices choices) {
   data::NamedSampling named = {.top_k = choices.top_k.has_value()};
   for (const FileNumber& number : kFileNumbers)
     named.*number.named = choices.number(number.name).has_value();
   return data::load_sampling_defaults(open_texts(model), named);
 }
 
-std::optional<double> number_of(const data::SamplingDefaults& file, std::string_view name) {
+std::optional<double> file_number(const data::SamplingDefaults& file, std::string_view name) {
   for (const FileNumber& number : kFileNumbers) {
     if (number.name == name) return file.*number.value;
   }
@@ -125,7 +125,7 @@ void sampling_rows(OptionTable& table, SamplingChoices& choices) {
 }
 
 SamplingSettings sampling_settings(const std::string& model, const SamplingChoices& choices) {
-  const data::SamplingDefaults file = read_file(model, choices);
+  const data::SamplingDefaults file = load_file_defaults(model, choices);
   SamplingSettings out;
   const auto take = [&](std::string_view name, const auto& value) {
     if (value) out.taken += fmt::format("{}{} {}", out.taken.empty() ? "" : ", ", name, *value);
@@ -135,7 +135,7 @@ SamplingSettings sampling_settings(const std::string& model, const SamplingChoic
   bool greedy = file.greedy;
   for (size_t i = 0; i < choices.numbers.size(); ++i) {
     const api::SamplingOption& option = api::kSamplingOptions[i];
-    const std::optional<double> from_file = number_of(file, option.name);
+    const std::optional<double> from_file = file_number(file, option.name);
     const double otherwise = from_file.value_or(option.neutral);
     out.request.*option.field = static_cast<float>(choices.numbers[i].value_or(otherwise));
     if (option.name == "temperature") {
@@ -153,7 +153,7 @@ SamplingSettings sampling_settings(const std::string& model, const SamplingChoic
   return out;
 }
 
-std::string describe(const api::SampleRequest& request) {
+std::string sampling_text(const api::SampleRequest& request) {
   const bool greedy = request.temperature == 0.0f;
   std::string out = greedy ? "greedy" : fmt::format("temperature {}", request.temperature);
   if (!greedy && request.top_k != 0) out += fmt::format(", top-k {}", request.top_k);

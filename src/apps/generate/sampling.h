@@ -36,6 +36,6 @@ struct SamplingSettings {
 SamplingSettings sampling_settings(const std::string& model, const SamplingChoices& choices);
 
 // "temperature 0.6, top-k 20", of what is not at its neutral value, or "greedy".
-std::string describe(const api::SampleRequest& request);
+std::string sampling_text(const api::SampleRequest& request);
 
 }  // namespace strata::apps

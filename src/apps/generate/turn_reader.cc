@@ -41,7 +41,7 @@ TurnReader::TurnReader() : is_terminal_(::isatty(STDIN_FILENO) == 1) {
   if (LineEditor::is_usable()) editor_ = std::make_unique<LineEditor>(history_file());
 }
 
-std::optional<TurnReader::Line> TurnReader::line(const std::string& prompt) {
+std::optional<TurnReader::Line> TurnReader::read_line(const std::string& prompt) {
   if (editor_) {
     LineEditor::Line read = editor_->read(prompt);
     if (read.outcome != LineEditor::Outcome::kLine) fmt::print(stderr, "\n");
@@ -49,14 +49,14 @@ std::optional<TurnReader::Line> TurnReader::line(const std::string& prompt) {
     return Line{.is_broken_off = read.outcome == LineEditor::Outcome::kInterrupted,
                 .text = std::move(read.text)};
   }
-  if (is_terminal_) return plain_line(prompt);
+  if (is_terminal_) return read_plain_line(prompt);
   Line read;
   if (!std::getline(std::cin, read.text)) return std::nullopt;
   return read;
 }
 
 // Of a terminal that edits nothing.
-std::optional<TurnReader::Line> TurnReader::plain_line(const std::string& prompt) {
+std::optional<TurnReader::Line> TurnReader::read_plain_line(const std::string& prompt) {
   fmt::print(stderr, "{}", prompt);
   size_t end = 0;
   while ((end = unread_.find('\n')) == std::string::npos) {
@@ -83,11 +83,11 @@ std::optional<TurnReader::Line> TurnReader::plain_line(const std::string& prompt
 }
 
 // `text` begins with the quote; lines are added until one ends with it.
-std::optional<TurnReader::Line> TurnReader::quoted(std::string text) {
+std::optional<TurnReader::Line> TurnReader::read_quoted(std::string text) {
   text.erase(0, kQuote.size());
   bool is_first = true;
   while (!text.ends_with(kQuote)) {
-    const std::optional<Line> more = line(kMorePrompt);
+    const std::optional<Line> more = read_line(kMorePrompt);
     if (!more) {
       fmt::print(stderr, "[the input ended before a closing \"\"\"]\n");
       return std::nullopt;
@@ -100,9 +100,9 @@ std::optional<TurnReader::Line> TurnReader::quoted(std::string text) {
   return Line{.text = text};
 }
 
-TurnReader::Line TurnReader::together(std::string text) {
+TurnReader::Line TurnReader::read_pasted(std::string text) {
   while (editor_ && !is_command(text) && LineEditor::has_more()) {
-    const std::optional<Line> more = line(kMorePrompt);
+    const std::optional<Line> more = read_line(kMorePrompt);
     has_ended_ = !more;
     if (!more) break;
     if (more->is_broken_off) return *more;
@@ -113,10 +113,10 @@ TurnReader::Line TurnReader::together(std::string text) {
 
 std::optional<std::string> TurnReader::next() {
   while (true) {
-    std::optional<Line> turn = has_ended_ ? std::nullopt : line(kPrompt);
+    std::optional<Line> turn = has_ended_ ? std::nullopt : read_line(kPrompt);
     if (!turn) return std::nullopt;
     if (!turn->is_broken_off) {
-      turn = turn->text.starts_with(kQuote) ? quoted(turn->text) : together(turn->text);
+      turn = turn->text.starts_with(kQuote) ? read_quoted(turn->text) : read_pasted(turn->text);
       if (!turn) return std::nullopt;
     } else if (turn->text.empty()) {
       fmt::print(stderr, "Ctrl-D or /bye leaves\n");

@@ -25,10 +25,10 @@ class TurnReader {
     bool is_broken_off = false;  // by Ctrl-C
     std::string text;
   };
-  std::optional<Line> line(const std::string& prompt);
-  std::optional<Line> plain_line(const std::string& prompt);
-  std::optional<Line> quoted(std::string text);
-  Line together(std::string text);
+  std::optional<Line> read_line(const std::string& prompt);
+  std::optional<Line> read_plain_line(const std::string& prompt);
+  std::optional<Line> read_quoted(std::string text);
+  Line read_pasted(std::string text);
 
   bool is_terminal_;
   bool has_ended_ = false;              // behind the lines of the turn that was last

@@ -105,7 +105,7 @@ train::BaseStep step_of(const PlanOptions& options) {
 
 // One word for a tag that is treated alike everywhere, else one for each layer of the model; null
 // where a layer has no such activation.
-boost::json::value decisions_of(const engine::RunPlan& plan, ScratchTag tag, int64_t num_layers) {
+boost::json::value decisions_json(const engine::RunPlan& plan, ScratchTag tag, int64_t num_layers) {
   const model::Recompute& recompute = plan.recompute.recompute;
   boost::json::array by_layer(static_cast<size_t>(num_layers), nullptr);
   boost::json::value word;
@@ -135,7 +135,7 @@ boost::json::object json_of_passes(const engine::RunPlan& plan, const engine::En
   const int64_t num_layers = engine.model().weights->layers().num_layers();
   boost::json::object decisions;
   for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
-    decisions[row.tag] = decisions_of(plan, row.tag, num_layers);
+    decisions[row.tag] = decisions_json(plan, row.tag, num_layers);
   }
   return {{"planned_bytes", plan.memory.total()},
           {"microbatch_tokens", plan.pass.pass_tokens},
@@ -198,8 +198,8 @@ StageOptions stages_of(const PlanOptions& options) {
 }
 
 engine::MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
-  return limits_of(engine.backend(), engine.model().weights->compute_dtype(), kProbeBytes,
-                   options.machine, options.save_machine);
+  return read_or_probe_limits(engine.backend(), engine.model().weights->compute_dtype(),
+                              kProbeBytes, options.machine, options.save_machine);
 }
 
 // What each rank sends for a step, of an engine whose plan is made.
@@ -220,7 +220,7 @@ std::vector<engine::SentBytes> sent_of_step(const planner::RunShape& shape,
 }
 
 // As `strata train` refuses it.
-StageOptions divided_by_ranks(const PlanOptions& options, const model::ModelConfig& config) {
+StageOptions checked_stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
   check_layout(layout, config);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
@@ -229,18 +229,31 @@ StageOptions divided_by_ranks(const PlanOptions& options, const model::ModelConf
   return stages;
 }
 
+// Of each rank, of which so many have the same stages.
+boost::json::array json_of_ranks(const engine::RunPlan& plan,
+                                 const std::vector<engine::SentBytes>& sent, int num_data_ranks) {
+  boost::json::array ranks;
+  const std::vector<int64_t> memory = plan.bytes_of_ranks();
+  for (size_t rank = 0; rank < sent.size(); ++rank) {
+    ranks.push_back({{"rank", rank},
+                     {"planned_bytes", memory[rank / static_cast<size_t>(num_data_ranks)]},
+                     {"planned_sent_bytes", boost::json::parse(sent_json({&sent[rank], 1}))}});
+  }
+  return ranks;
+}
+
 // Of processes: what each of them takes and sends.
 int plan_over_ranks(const PlanOptions& options) {
   LoadSpec spec = checked_spec(options);
-  const StageOptions stages = divided_by_ranks(options, spec.parsed.config);
-  check_kept(options.memory, options.recompute, options.offload);
+  const StageOptions stages = checked_stages_of_ranks(options, spec.parsed.config);
+  check_memory_options(options.memory, options.recompute, options.offload);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexers(options, *engine);
   engine->set_share({.num_owners = stages.data});
   const planner::Division division =
       division_of(engine->config(), stages, spec, !options.memory.empty());
-  if (options.method == "full") check_sums(division.told, stages);
+  if (options.method == "full") check_deferred_weight_grads(division.told, stages);
   planner::RunShape shape = shape_of(options, *engine, division);
   const engine::MachineLimits limits = machine_of(options, *engine);
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
@@ -256,14 +269,7 @@ int plan_over_ranks(const PlanOptions& options) {
     boost::json::object line =
         division.is_whole() ? json_of_passes(plan, *engine, limits) : json_of_stages(plan, limits);
     line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
-    boost::json::array ranks;
-    const std::vector<int64_t> memory = plan.bytes_of_ranks();
-    for (size_t rank = 0; rank < sent.size(); ++rank) {
-      ranks.push_back({{"rank", rank},
-                       {"planned_bytes", memory[rank / static_cast<size_t>(stages.data)]},
-                       {"planned_sent_bytes", boost::json::parse(sent_json({&sent[rank], 1}))}});
-    }
-    line["ranks"] = std::move(ranks);
+    line["ranks"] = json_of_ranks(plan, sent, stages.data);
     fmt::print("{}\n", boost::json::serialize(line));
     return 0;
   }
@@ -296,7 +302,7 @@ int plan_training(const PlanOptions& options, bool in_stages) {
         "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
         "strata plan stages");
   }
-  if (in_stages) check_kept(options.memory, options.recompute, options.offload);
+  if (in_stages) check_memory_options(options.memory, options.recompute, options.offload);
   const LoadSpec spec = checked_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexers(options, *engine);
@@ -314,7 +320,7 @@ int plan_training(const PlanOptions& options, bool in_stages) {
                                  .recompute = spec.recompute.policy,
                                  .memory = budget_of(options.memory)};
   const engine::RunPlan plan = plan_run(spec, run, step_of(options));
-  if (!options.svg.empty()) draw_front(options.svg, run, limits, plan);
+  if (!options.svg.empty()) write_front_chart(options.svg, run, limits, plan);
   if (options.json) {
     const boost::json::object line =
         in_stages ? json_of_stages(plan, limits) : json_of_passes(plan, *engine, limits);
@@ -427,7 +433,7 @@ constexpr Mode kModes[] = {
      [](const PlanOptions& o) { return plan_training(o, /*in_stages=*/false); }},
 };
 
-const Mode& mode_called(std::string_view word) {
+const Mode& find_mode(std::string_view word) {
   const auto found =
       std::ranges::find_if(kModes, [&](const Mode& mode) { return mode.told.word == word; });
   CHECK(found != std::end(kModes));
@@ -435,7 +441,7 @@ const Mode& mode_called(std::string_view word) {
 }
 
 // An option that would change nothing is an error.
-void check_effects(const Mode& mode, PlanOptions given) {
+void refuse_unused_options(const Mode& mode, PlanOptions given) {
   PlanOptions absent;
   const OptionTable values = options_of(given);
   const OptionTable defaults = options_of(absent);
@@ -454,28 +460,28 @@ void check_effects(const Mode& mode, PlanOptions given) {
 std::vector<PlanMode> plan_modes() {
   std::vector<PlanMode> modes;
   for (const char* word : {"train", "stages", "serve", "schedule"})
-    modes.push_back(mode_called(word).told);
+    modes.push_back(find_mode(word).told);
   return modes;
 }
 
 OptionTable options_of(PlanOptions& o, const PlanMode& mode) {
   OptionTable table = options_of(o);
   const std::vector<std::string> read = split_commas(mode.options);
-  table.keep(std::vector<std::string_view>(read.begin(), read.end()));
+  table.keep_only(std::vector<std::string_view>(read.begin(), read.end()));
   for (const std::string& name : split_commas(mode.required)) table.require(name);
   return table;
 }
 
 int run_plan(const PlanOptions& options, const PlanMode& mode) {
   const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
-  return mode_called(mode.word).run(options);
+  return find_mode(mode.word).run(options);
 }
 
 int run_plan(const PlanOptions& options) {
   const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
   for (const Mode& mode : kModes) {
     if (!mode.asked(options)) continue;
-    check_effects(mode, options);
+    refuse_unused_options(mode, options);
     return mode.run(options);
   }
   refuse("--model, or --schedule of a pipeline, says what is planned");

@@ -32,6 +32,22 @@ FrontPoint point_of(const engine::RunPlan& plan, const engine::MachineLimits& li
           .seconds = engine::step_seconds(plan, limits)};
 }
 
+void sort_by_memory(std::vector<FrontPoint>& points) {
+  std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
+    return a.gib != b.gib ? a.gib < b.gib : a.seconds < b.seconds;
+  });
+}
+
+// Those that none with less memory is as fast as.
+std::vector<FrontPoint> fastest_of(std::vector<FrontPoint> points) {
+  sort_by_memory(points);
+  std::vector<FrontPoint> front;
+  for (const FrontPoint& point : points) {
+    if (front.empty() || point.seconds < front.back().seconds) front.push_back(point);
+  }
+  return front;
+}
+
 // Policies by their names, as far as there is space for their files.
 std::vector<std::pair<std::string, engine::RunPlan>> plans_of_presets(planner::TrainRun run) {
   std::vector<std::pair<std::string, engine::RunPlan>> plans;
@@ -51,8 +67,8 @@ std::vector<std::pair<std::string, engine::RunPlan>> plans_of_presets(planner::T
 
 // The best plans for budgets from the least that training takes to all that it can use, and for
 // those of the presets; none takes more than another and is slower.
-std::vector<FrontPoint> front_of(const planner::TrainRun& run, const engine::MachineLimits& limits,
-                                 Presets presets) {
+std::vector<FrontPoint> pareto_front(const planner::TrainRun& run,
+                                     const engine::MachineLimits& limits, Presets presets) {
   std::vector<FrontPoint> points;
   for (const int64_t limit : pass_limits(run.shape)) {
     const engine::PlanShape pass = planner::pass_of(run.shape, limit);
@@ -74,18 +90,11 @@ std::vector<FrontPoint> front_of(const planner::TrainRun& run, const engine::Mac
       }
     }
   }
-  std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
-    return a.gib != b.gib ? a.gib < b.gib : a.seconds < b.seconds;
-  });
-  std::vector<FrontPoint> front;
-  for (const FrontPoint& point : points) {
-    if (front.empty() || point.seconds < front.back().seconds) front.push_back(point);
-  }
-  return front;
+  return fastest_of(std::move(points));
 }
 
 // A dot each: the NaN behind it keeps it from being joined to the next.
-report::CurveSeries dots(std::string name, const std::vector<FrontPoint>& points) {
+report::CurveSeries scatter_series(std::string name, const std::vector<FrontPoint>& points) {
   report::CurveSeries series = {.name = std::move(name), .markers = true};
   for (const FrontPoint& point : points) {
     series.x.insert(series.x.end(), {point.gib, std::numeric_limits<double>::quiet_NaN()});
@@ -96,7 +105,7 @@ report::CurveSeries dots(std::string name, const std::vector<FrontPoint>& points
 }
 
 // With less memory than a point takes the one before it holds.
-report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& points) {
+report::CurveSeries staircase_series(std::string name, const std::vector<FrontPoint>& points) {
   report::CurveSeries series = {.name = std::move(name)};
   for (const FrontPoint& point : points) {
     if (!series.y.empty()) {
@@ -109,16 +118,14 @@ report::CurveSeries steps(std::string name, const std::vector<FrontPoint>& point
   return series;
 }
 
-std::vector<FrontPoint> points_of(Presets presets, const engine::MachineLimits& limits) {
+std::vector<FrontPoint> preset_points(Presets presets, const engine::MachineLimits& limits) {
   std::vector<FrontPoint> points;
   for (const auto& [name, plan] : presets) {
     points.push_back(point_of(plan, limits));
     points.back().name = name;
   }
   // Presets that come to the same share a dot, and a label.
-  std::sort(points.begin(), points.end(), [](const FrontPoint& a, const FrontPoint& b) {
-    return a.gib != b.gib ? a.gib < b.gib : a.seconds < b.seconds;
-  });
+  sort_by_memory(points);
   std::vector<FrontPoint> out;
   for (FrontPoint& point : points) {
     const bool is_same =
@@ -131,8 +138,8 @@ std::vector<FrontPoint> points_of(Presets presets, const engine::MachineLimits& 
 
 }  // namespace
 
-void draw_front(const std::string& path, planner::TrainRun run, const engine::MachineLimits& limits,
-                const engine::RunPlan& plan) {
+void write_front_chart(const std::string& path, planner::TrainRun run,
+                       const engine::MachineLimits& limits, const engine::RunPlan& plan) {
   run.memory.reset();
   run.shape.pass.weights_in_files = plan.weights_in_files;
   run.shape.pass.state_in_files = plan.state_in_files;
@@ -141,9 +148,9 @@ void draw_front(const std::string& path, planner::TrainRun run, const engine::Ma
       .title = fmt::format("training {} tokens a step", run.shape.step_tokens),
       .x_label = fmt::format("memory, GiB (limits of the machine: {})", limits.source),
       .y_label = "predicted seconds a step",
-      .series = {steps("fastest that fits", front_of(run, limits, presets)),
-                 dots("presets", points_of(presets, limits)),
-                 dots("this plan", {point_of(plan, limits)})},
+      .series = {staircase_series("fastest that fits", pareto_front(run, limits, presets)),
+                 scatter_series("presets", preset_points(presets, limits)),
+                 scatter_series("this plan", {point_of(plan, limits)})},
       .from_zero = true};
   write_file_atomic(path, report::svg_chart(chart));
 }

@@ -60,8 +60,8 @@ void print_json(const PlanScheduleOptions& options, const Table& table,
   fmt::print("{}\n", json::serialize(out));
 }
 
-void print_words(const PlanScheduleOptions& options, const Table& table,
-                 const schedule::Walk& walk) {
+void print_text(const PlanScheduleOptions& options, const Table& table,
+                const schedule::Walk& walk) {
   fmt::print("schedule {}: {} ranks, {} micro-batches, {} chunks a rank; verified\n",
              options.schedule, table.num_ranks(), table.num_microbatches,
              table.num_stages / table.num_ranks());
@@ -121,7 +121,7 @@ int plan_schedule(const PlanScheduleOptions& options, bool as_json) {
   const schedule::Walk walk =
       schedule::walk(computation, schedule::ideal_costs(options.forwarding_delay));
   if (!options.trace.empty()) write_timeline(options.trace, computation, walk);
-  as_json ? print_json(options, out, walk) : print_words(options, out, walk);
+  as_json ? print_json(options, out, walk) : print_text(options, out, walk);
   return 0;
 }
 

@@ -38,7 +38,7 @@ class Probe {
   void run(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
     pipeline_ = make_runner(comm, plan, spec_);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
-    check_request();
+    check_samples();
     forward();
     if (request_.adapter_grads) adapter_grads();
     if (request_.param_grads) param_grads();
@@ -49,14 +49,14 @@ class Probe {
   }
 
  private:
-  void check_request() {
+  void check_samples() {
     // The engine checks ids and samples; do it before any compute, with the first call that would.
     for (size_t i = 0; i < request_.samples.size(); ++i) {
       pipeline_->engine().check(request_.samples[i], i);
     }
   }
 
-  api::Batch batch(api::Gradients gradients) const {
+  api::Batch make_batch(api::Gradients gradients) const {
     api::Batch out;
     out.sequences = request_.sequences;
     out.gradients = gradients;
@@ -70,7 +70,7 @@ class Probe {
   }
 
   void forward() {
-    api::Batch wanted = batch(api::Gradients::kNone);
+    api::Batch wanted = make_batch(api::Gradients::kNone);
     wanted.want_hidden_states = request_.hidden_states;
     wanted.want_logits = request_.logits;
     wanted.want_loss = request_.logprobs || request_.loss;
@@ -108,7 +108,7 @@ class Probe {
   }
 
   // Every LoRA tensor of every adapter, under the names of its file.
-  void put_adapters(const std::string& prefix, bool gradients) {
+  void put_adapter_tensors(const std::string& prefix, bool gradients) {
     for (size_t k = 0; k < slots_.size(); ++k) {
       const model::LoraAdapter* whole = pipeline_->whole_adapter(slots_[k]);
       if (whole == nullptr) continue;
@@ -131,21 +131,21 @@ class Probe {
       for (const api::AdapterSlot slot : slots_) pipeline_->for_adapter(slot, body);
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
-    const api::Batch trained = batch(api::Gradients::kAdapters);
-    count_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained, &sink_)); });
+    const api::Batch trained = make_batch(api::Gradients::kAdapters);
+    run_and_note_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained, &sink_)); });
     sample_memory();
     for (const api::AdapterSlot slot : slots_) pipeline_->finish_adapter_gradients(slot);
-    put_adapters("adapter_grad", true);
+    put_adapter_tensors("adapter_grad", true);
     // A step of rate 0 would move moments; gradients are dropped instead.
     for_each([](model::LoraAdapter& adapter) { adapter.drop_gradients(); });
   }
 
   void param_grads() {
-    const api::Batch trained = batch(api::Gradients::kParameters);
-    count_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained)); });
+    const api::Batch trained = make_batch(api::Gradients::kParameters);
+    run_and_note_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained)); });
     sample_memory();
     pipeline_->finish_base_gradients();
-    put_parameters("param_grad.", engine::Runner::BaseValues::kGradients);
+    put_parameter_tensors("param_grad.", engine::Runner::BaseValues::kGradients);
     pipeline_->zero_base_gradients();
   }
 
@@ -157,12 +157,12 @@ class Probe {
                                     ? add("train.grad_norm", {plan.steps})
                                     : add("train.grad_norm", {plan.steps, num_adapters});
     const api::Batch trained =
-        batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters);
+        make_batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters);
     const std::vector<api::AdapterSlot> stepped =
         plan.parameters ? std::vector{api::AdapterSlot::kBase} : used_slots();
     for (int64_t step = 0; step < plan.steps; ++step) {
       const auto at = static_cast<size_t>(step);
-      count_sent(trained, stepped, [&] {
+      run_and_note_sent(trained, stepped, [&] {
         losses[at] = static_cast<float>(pipeline_->run(trained).loss_sum);
         sample_memory();
         if (plan.parameters) norms[at] = step_of(api::AdapterSlot::kBase, plan);
@@ -170,8 +170,8 @@ class Probe {
           norms[at * slots_.size() + k] = step_of(slots_[k], plan);
       });
     }
-    if (!plan.parameters) return put_adapters("adapter_final", false);
-    put_parameters("param_final.", engine::Runner::BaseValues::kMasters);
+    if (!plan.parameters) return put_adapter_tensors("adapter_final", false);
+    put_parameter_tensors("param_final.", engine::Runner::BaseValues::kMasters);
   }
 
   float step_of(api::AdapterSlot slot, const ProbeTrain& plan) {
@@ -179,7 +179,7 @@ class Probe {
   }
 
   // Every trained tensor of the checkpoint, under its name there.
-  void put_parameters(const std::string& prefix, engine::Runner::BaseValues which) {
+  void put_parameter_tensors(const std::string& prefix, engine::Runner::BaseValues which) {
     const model::ModelWeights& weights = *pipeline_->engine().model().weights;
     for (const model::StoredTensor& tensor : weights.stored_tensors()) {
       const model::Parameter& first = weights.table()[tensor.parameters.front()];
@@ -239,8 +239,8 @@ class Probe {
 
   // A batch that trains, and the steps behind it: what processes send for it.
   template <typename Body>
-  void count_sent(const api::Batch& trained, const std::vector<api::AdapterSlot>& stepped,
-                  Body body) {
+  void run_and_note_sent(const api::Batch& trained, const std::vector<api::AdapterSlot>& stepped,
+                         Body body) {
     if (stats_ == nullptr || options_.stages.ranks.empty()) return body();
     std::vector<engine::SentBytes> planned =
         plan_sent(pipeline_->plan(), pipeline_->engine(), trained, stepped);
@@ -267,11 +267,11 @@ class Probe {
   void record_stats() {
     const bool trains = request_.train.has_value(), params = trains && request_.train->parameters;
     if (request_.adapter_grads || (trains && !params))
-      stats_->record(*pipeline_, batch(api::Gradients::kAdapters));
+      stats_->record(*pipeline_, make_batch(api::Gradients::kAdapters));
     if (request_.param_grads || params)
-      stats_->record(*pipeline_, batch(api::Gradients::kParameters));
+      stats_->record(*pipeline_, make_batch(api::Gradients::kParameters));
     if (!request_.adapter_grads && !request_.param_grads && !trains)
-      stats_->record(*pipeline_, batch(api::Gradients::kNone));
+      stats_->record(*pipeline_, make_batch(api::Gradients::kNone));
   }
 
   const ProbeOptions& options_;
@@ -322,9 +322,9 @@ engine::PipelinePlan plan_request(const LoadSpec& asked, const StageOptions& sta
                 fmt::format("--microbatches: got {}, and the request has {} sequences",
                             num_microbatches, request.sequences.size()));
   }
-  if (!plan.is_whole()) check_kept(/*memory=*/"", asked.recompute.name, asked.offload);
+  if (!plan.is_whole()) check_memory_options(/*memory=*/"", asked.recompute.name, asked.offload);
   const bool parameters = request.param_grads || (request.train && request.train->parameters);
-  if (parameters) check_sums(plan, stages);
+  if (parameters) check_deferred_weight_grads(plan, stages);
   return plan;
 }
 
@@ -356,13 +356,13 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptio
   const LoadSpec asked = read_spec(options);
   check_layout(layout, asked.parsed.config);
   RankFacts facts = facts_of(asked, options_of(options));
-  add_schedule(stages, facts);
+  add_schedule_hash(stages, facts);
   for (const std::string& dir : options.adapters)
-    facts.emplace_back("--adapter (hash)", identity_of(dir));
+    facts.emplace_back("--adapter (hash)", adapter_or_model_hash(dir));
   check_alike(comm, facts);
   std::string json;
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
-  share(comm, json);
+  broadcast(comm, json);
   const ProbeRequest request = parse(json, options);
   if (!(request.train && request.train->parameters)) share_weights(comm, stages);
   return run_request(options, stages, asked, request, &comm);

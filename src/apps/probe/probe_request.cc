@@ -50,7 +50,7 @@ const api::LossRow& to_loss_row(const Fields& fields) {
   fields.fail("name", fmt::format("got '{}', wanted one of {}", name, fmt::join(known, ", ")));
 }
 
-void read_options(const Fields& fields, api::Loss& loss) {
+void read_loss_options(const Fields& fields, api::Loss& loss) {
   const std::span<const api::LossOptionRow> options = options_of(api::row_of(loss.name));
   std::vector<std::string_view> names;
   for (size_t i = 0; i < options.size(); ++i) {
@@ -60,13 +60,13 @@ void read_options(const Fields& fields, api::Loss& loss) {
         static_cast<float>(option.is_required ? fields.number(option.name)
                                               : fields.number_or(option.name, option.otherwise));
   }
-  fields.only(names);
+  fields.refuse_unknown_fields(names);
 }
 
 api::Loss to_loss(const Fields& fields) {
-  fields.only({"name", "config"});
+  fields.refuse_unknown_fields({"name", "config"});
   api::Loss loss = {.name = to_loss_row(fields).id};
-  read_options(fields.object_or_empty("config"), loss);
+  read_loss_options(fields.object_or_empty("config"), loss);
   return loss;
 }
 
@@ -97,7 +97,7 @@ void add_sequence(const Fields& fields, const api::Loss& loss, int64_t num_adapt
                   ProbeRequest& request) {
   std::vector<std::string_view> names = {"adapter", "loss", "tokens", "targets"};
   for (const api::LossInputRow& input : api::kLossInputs) names.push_back(input.name);
-  fields.only(names);
+  fields.refuse_unknown_fields(names);
   api::Datum datum = to_datum(fields);
   check_lengths(fields, datum);
   request.data.push_back(std::move(datum));
@@ -123,7 +123,8 @@ void read_wants(const Fields& fields, ProbeRequest& request) {
 }
 
 ProbeTrain to_train(const Fields& fields) {
-  fields.only({"what", "steps", "lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm"});
+  fields.refuse_unknown_fields(
+      {"what", "steps", "lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm"});
   ProbeTrain train;
   const std::string what = fields.string("what");
   if (what != "adapters" && what != "params")
@@ -154,8 +155,8 @@ uint64_t to_seed(const Fields& fields) {
 }
 
 api::SampleRequest to_sample(const Fields& fields, int64_t num_adapters) {
-  fields.only({"tokens", "max_tokens", "adapter", "temperature", "top_k", "top_p", "seed", "stop",
-               "prompt_logprobs", "topk_prompt_logprobs"});
+  fields.refuse_unknown_fields({"tokens", "max_tokens", "adapter", "temperature", "top_k", "top_p",
+                                "seed", "stop", "prompt_logprobs", "topk_prompt_logprobs"});
   api::SampleRequest sample;
   sample.slot = to_slot(fields, num_adapters);
   sample.prompt = to_ids(fields, "tokens");
@@ -178,7 +179,7 @@ float to_weight(const Fields& fields, std::string_view name) {
 }
 
 // What the losses and wants read must be there.
-void check_inputs(const Fields& sequence, size_t index, const ProbeRequest& request) {
+void check_loss_inputs(const Fields& sequence, size_t index, const ProbeRequest& request) {
   const api::Datum& datum = request.data[index];
   if (datum.targets.empty()) sequence.fail("targets", "is missing; what is wanted needs it");
   for (const api::LossInput input : api::row_of(request.sequences[index].loss.name).inputs) {
@@ -193,7 +194,8 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
                                  int64_t num_adapters) {
   const server::JsonBody body(text, where);
   const Fields fields = body.root();
-  fields.only({"loss", "sequences", "want", "mtp", "indexer_loss", "train", "sample"});
+  fields.refuse_unknown_fields(
+      {"loss", "sequences", "want", "mtp", "indexer_loss", "train", "sample"});
   ProbeRequest request;
   const api::Loss loss = fields.has("loss") ? to_loss(fields.object("loss")) : api::Loss{};
   fields.each_object("sequences", [&](const Fields& sequence) {
@@ -212,8 +214,8 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
   }
   if (!request.needs_targets()) return request;
   size_t index = 0;
-  fields.each_object("sequences",
-                     [&](const Fields& sequence) { check_inputs(sequence, index++, request); });
+  fields.each_object(
+      "sequences", [&](const Fields& sequence) { check_loss_inputs(sequence, index++, request); });
   return request;
 }
 

@@ -25,7 +25,7 @@ int wait_for_signal(const sigset_t& signals, double seconds) {
   return sigtimedwait(&signals, nullptr, &wait);
 }
 
-void watch(const sigset_t& signals, double seconds, int code) {
+void exit_unless_done(const sigset_t& signals, double seconds, int code) {
   double end = now_seconds() + seconds;
   while (now_seconds() < end) {
     const int signal = wait_for_signal(signals, std::max(0.0, end - now_seconds()));
@@ -41,7 +41,7 @@ void watch(const sigset_t& signals, double seconds, int code) {
 }  // namespace
 
 EndWatch::EndWatch(const sigset_t& signals, double seconds, int code)
-    : thread_([=] { watch(signals, seconds, code); }) {}
+    : thread_([=] { exit_unless_done(signals, seconds, code); }) {}
 
 EndWatch::~EndWatch() {
   pthread_kill(thread_.native_handle(), SIGUSR1);

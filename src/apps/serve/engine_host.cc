@@ -59,7 +59,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   const model::KeepWeights keep = parse_weights(options.weights);
   check_weights_fit(directories, options.memory,
                     options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
-  for (const std::string& dir : directories) load(dir, options);
+  for (const std::string& dir : directories) load_base(dir, options);
   planner::ServeRun run = {.models = {},
                            .memory = options.memory,
                            .max_rank = options.adapters.max_rank,
@@ -110,7 +110,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
 
 EngineHost::~EngineHost() { stop(); }
 
-void EngineHost::load(const std::string& dir, const HostOptions& options) {
+void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
   Base base{.texts = open_texts(dir)};
   const LoadSpec spec =
       read_spec({.model = dir,
@@ -162,7 +162,7 @@ void EngineHost::start(scheduler::Scheduler& scheduler,
   post_ = std::move(post);
   for (const Base& base : engines_) {
     for (int i = 0; i < kFileThreads; ++i)
-      file_threads_.emplace_back([this, &files = base.runner->files()] { do_files(files); });
+      file_threads_.emplace_back([this, &files = base.runner->files()] { run_file_jobs(files); });
   }
   thread_ = std::jthread([this] { loop(); });
 }
@@ -186,9 +186,9 @@ void EngineHost::stop() {
   file_threads_.clear();
 }
 
-void EngineHost::do_files(engine::FileJobs& files) {
+void EngineHost::run_file_jobs(engine::FileJobs& files) {
   name_thread("files");
-  while (files.work()) scheduler_->wake();
+  while (files.run_one()) scheduler_->wake();
 }
 
 void EngineHost::loop() {
@@ -204,7 +204,7 @@ void EngineHost::loop() {
       const TraceSpan span("turn");
       turn_began_ = now_seconds();
       results = run(work);
-      count(work);
+      update_counts(work);
       turn_began_ = 0.0;
     }
     results = scheduler_->complete(std::move(results), now_seconds());
@@ -221,7 +221,7 @@ void EngineHost::finish_files() {
     std::move(finished.begin(), finished.end(), std::back_inserter(results));
   }
   if (results.empty()) return;
-  count_adapters();  // one that could not be read is gone
+  update_adapter_counts();  // one that could not be read is gone
   post(scheduler_->complete(std::move(results), now_seconds()));
 }
 
@@ -236,7 +236,7 @@ void EngineHost::post(std::vector<api::Result> results) {
   if (!events.empty()) post_(std::move(events));
 }
 
-bool EngineHost::is_break_due() {
+bool EngineHost::poll_for_break() {
   const double now = now_seconds();
   if (now < next_look_) return false;
   next_look_ = now + kLookSeconds;
@@ -246,7 +246,7 @@ bool EngineHost::is_break_due() {
 }
 
 // One step of each engine's samples. The pass then goes on for as long as that took.
-void EngineHost::take_break() {
+void EngineHost::sample_in_break() {
   const TraceSpan span("break");
   const double begin = now_seconds();
   try {
@@ -255,9 +255,9 @@ void EngineHost::take_break() {
       const api::Work work = scheduler_->next_samples(base.runner->capacity());
       if (work.empty()) continue;
       std::vector<api::Result> results = scheduler_->complete(
-          answered(work, [&](engine::WorkRunner& runner) { return runner.sample(work); }),
+          run_or_fail(work, [&](engine::WorkRunner& runner) { return runner.sample(work); }),
           now_seconds());
-      count(work);
+      update_counts(work);
       post(std::move(results));
     }
   } catch (const std::exception& error) {  // the pass must go on
@@ -268,15 +268,15 @@ void EngineHost::take_break() {
 }
 
 std::vector<api::Result> EngineHost::run(const api::Work& work) {
-  const auto is_due = [this] { return is_break_due(); };
-  const auto take = [this] { take_break(); };
+  const auto is_due = [this] { return poll_for_break(); };
+  const auto take = [this] { sample_in_break(); };
   const Interruption breaks{.is_due = is_due, .run = take};
-  return answered(work, [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });
+  return run_or_fail(work, [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });
 }
 
 // The runner answers faults itself; should one escape, this work's commands fail and the rest goes
 // on.
-std::vector<api::Result> EngineHost::answered(
+std::vector<api::Result> EngineHost::run_or_fail(
     const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body) {
   try {
     return body(*engines_[static_cast<size_t>(work.base)].runner);
@@ -294,7 +294,7 @@ std::vector<api::Result> EngineHost::answered(
   }
 }
 
-void EngineHost::count(const api::Work& work) {
+void EngineHost::update_counts(const api::Work& work) {
   Counts sum;
   for (const Base& base : engines_) {
     sum.trained_tokens += base.runner->trained_tokens();
@@ -314,8 +314,8 @@ void EngineHost::count(const api::Work& work) {
   snapshot_bytes_ = sum.snapshot_bytes;
   prompt_tokens_ = sum.prompt_tokens;
   cached_tokens_ = sum.cached_tokens;
-  if (!work.control.empty()) count_adapters();
-  if (work.decode || !work.cancel.empty() || !work.release.empty()) count_cache();
+  if (!work.control.empty()) update_adapter_counts();
+  if (work.decode || !work.cancel.empty() || !work.release.empty()) update_cache_counts();
   int64_t batch = 0;
   for (const api::DataRange& rows : work.rows) {
     const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
@@ -328,12 +328,12 @@ void EngineHost::count(const api::Work& work) {
   }
 }
 
-void EngineHost::count_adapters() {
+void EngineHost::update_adapter_counts() {
   adapters_ = book_->num_models();
   adapter_bytes_ = book_->num_bytes();
 }
 
-void EngineHost::count_cache() {
+void EngineHost::update_cache_counts() {
   int64_t kv_bytes = 0, state_bytes = 0, prefix_bytes = 0;
   for (const Base& base : engines_) {
     const engine::Stages& stages = *base.stages;

@@ -107,20 +107,20 @@ class EngineHost {
     std::optional<text::Tokenizer> tokenizer = {};
     std::unique_ptr<engine::WorkRunner> runner = nullptr;
   };
-  void load(const std::string& dir, const HostOptions& options);
+  void load_base(const std::string& dir, const HostOptions& options);
   void loop();
   std::vector<api::Result> run(const api::Work& work);
-  std::vector<api::Result> answered(
+  std::vector<api::Result> run_or_fail(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
-  void do_files(engine::FileJobs& files);
+  void run_file_jobs(engine::FileJobs& files);
   void finish_files();
   void post(std::vector<api::Result> results);
-  [[nodiscard]] bool is_break_due();
-  void take_break();
+  [[nodiscard]] bool poll_for_break();
+  void sample_in_break();
   // What the engines hold, as far as such work changes it, for counts().
-  void count(const api::Work& work);
-  void count_adapters();
-  void count_cache();
+  void update_counts(const api::Work& work);
+  void update_adapter_counts();
+  void update_cache_counts();
 
   std::vector<Base> engines_;
   std::vector<api::BaseInfo> bases_;

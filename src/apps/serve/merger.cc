@@ -31,7 +31,7 @@ bool write_merged(const std::string& model, const std::string& adapter, const st
 int64_t merged_bytes(const ExportModel& model) {
   const CheckpointSource& source = *model.names().checkpoint;
   const model::ModelConfig& config = model.names().config;
-  const model::NameForm& form = model::form_of(source, config);
+  const model::NameForm& form = model::name_form_of(source, config);
   const std::string embedding = model::in_form(form, model::kEmbeddingName);
   const std::string head = model::in_form(form, model::kHeadName);
   const bool unties = config.tie_word_embeddings &&

@@ -48,7 +48,7 @@ bool gives(const std::vector<server::OptionSource>& sources, const std::string& 
 }
 
 // Whether all that listens can be reached from this machine alone.
-bool is_local(const std::vector<server::OptionSource>& sources) {
+bool listens_locally(const std::vector<server::OptionSource>& sources) {
   for (const char* name : {"listen", "metrics-listen"}) {
     for (const server::OptionSource& source : sources) {
       const auto found = source.values.find(name);
@@ -71,7 +71,7 @@ std::string add_short_form(const std::string& model, std::vector<server::OptionS
   const std::string name = server::base_name_for(model);
   server::OptionSource source{"command line", {{"model", {name + "=" + model}}}};
   const bool has_keys = gives(sources, "keys") || gives(sources, "admin-keys");
-  if (!has_keys && !is_local(sources)) {
+  if (!has_keys && !listens_locally(sources)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("serve {}: other machines could reach it, and no keys are given; "
                             "'strata keygen > keys' makes one for --keys keys, with --data DIR; "
@@ -97,7 +97,7 @@ std::string add_short_form(const std::string& model, std::vector<server::OptionS
 }  // namespace
 
 server::ServeOptions read_serve_options(const ServeCommandLine& line) {
-  const std::map<std::string, std::string> variables = env_strata();
+  const std::map<std::string, std::string> variables = env_strata_variables();
   std::string config = line.config;
   const auto named = variables.find("STRATA_CONFIG");
   if (config.empty() && named != variables.end()) config = named->second;

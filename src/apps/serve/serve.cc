@@ -137,7 +137,7 @@ int wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
 
 // Left alone, glibc takes buffers of up to 32 MiB from its heap once one of them has been freed.
 // Bodies that grow side by side leave holes there, resident but in nobody's --max-body-bytes.
-void return_large_buffers() {
+void tune_malloc_for_large_buffers() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, kOwnMapping);
   mallopt(M_TRIM_THRESHOLD, 2 * kOwnMapping);  // as glibc has it when it moves the other one
@@ -223,7 +223,7 @@ int run_serve(const server::ServeOptions& given) {
   const sigset_t signals = block_signals();
   std::optional<LeaveWhileStarting> starting(std::in_place, signals);
   report::TraceFile trace(given.trace);
-  return_large_buffers();
+  tune_malloc_for_large_buffers();
   server::raise_file_limit(given);
   server::ServeOptions options = given;
   const server::BaseNames names(options.models, options.aliases, options.tokenizers,

@@ -14,7 +14,7 @@ namespace strata::apps {
 namespace {
 
 // What `read` throws is a warning.
-void try_to(const std::string& dir, const char* without, const std::function<void()>& read) {
+void warn_on_error(const std::string& dir, const char* without, const std::function<void()>& read) {
   try {
     read();
   } catch (const Error& error) {
@@ -22,7 +22,7 @@ void try_to(const std::string& dir, const char* without, const std::function<voi
   }
 }
 
-void take_defaults(const data::SamplingDefaults& file, api::SampleRequest& defaults) {
+void set_sampling_defaults(const data::SamplingDefaults& file, api::SampleRequest& defaults) {
   if (file.temperature) defaults.temperature = static_cast<float>(*file.temperature);
   if (file.greedy) defaults.temperature = 0.0f;
   if (file.top_k) defaults.top_k = *file.top_k;
@@ -37,13 +37,13 @@ server::ServedText served_text(const ModelTexts& texts, const text::Tokenizer& t
   const std::string& dir = texts.where();
   server::ServedText out{.tokenizer = tokenizer};
   out.build = fmt::format("{} {} {}", kVersion, kCommit, kBuild);
-  try_to(dir, "its chats are refused", [&] { out.chat = text::ChatTemplate::load(texts); });
+  warn_on_error(dir, "its chats are refused", [&] { out.chat = text::ChatTemplate::load(texts); });
   if (out.chat) {
-    try_to(dir, "its chats end at the end tokens alone",
-           [&] { out.turn_end = turn_end(*out.chat, tokenizer, ""); });
+    warn_on_error(dir, "its chats end at the end tokens alone",
+                  [&] { out.turn_end = turn_end(*out.chat, tokenizer, ""); });
   }
-  try_to(dir, "generation_config.json is not used",
-         [&] { take_defaults(data::load_sampling_defaults(texts), out.defaults); });
+  warn_on_error(dir, "generation_config.json is not used",
+                [&] { set_sampling_defaults(data::load_sampling_defaults(texts), out.defaults); });
   return out;
 }
 

@@ -98,12 +98,12 @@ ConfigSource find_config(const std::string& option, const std::string& config) {
         ErrorCode::kNotFound,
         fmt::format(
             "--{}: got '{}', want a model directory, a GGUF file, a config.json, or one of {}",
-            option, config, named_configs()));
+            option, config, config_names_text()));
   }
   return {read_file(config, kMaxConfigBytes), config, ""};
 }
 
-std::string named_configs() {
+std::string config_names_text() {
   std::string names;
   for (const NamedConfig& named : kNamed)
     names += (names.empty() ? "" : ", ") + std::string(named.name);

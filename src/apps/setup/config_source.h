@@ -19,6 +19,6 @@ struct ConfigSource {
 ConfigSource find_config(const std::string& option, const std::string& config);
 
 // The names of built-in configurations, comma-separated.
-std::string named_configs();
+std::string config_names_text();
 
 }  // namespace strata::apps

@@ -58,8 +58,8 @@ void check_optimizer(const std::string& optimizer, const std::string& method) {
               "--optimizer muon: steps matrices of all parameters; give --method full with it");
 }
 
-void check_kept(const std::string& memory, const std::string& recompute,
-                const std::string& offload) {
+void check_memory_options(const std::string& memory, const std::string& recompute,
+                          const std::string& offload) {
   const bool offloads = parse_recompute(recompute).policy.offloads_any();
   // A folder that will not do is refused now, and not by the first pass.
   if (!offload.empty() || offloads) check_offload_folder(offload);
@@ -77,7 +77,7 @@ void check_kept(const std::string& memory, const std::string& recompute,
 std::string usable_offload_folder(const std::string& named) {
   if (!named.empty()) return FileAllocator(named).folder();
   const std::string temporary = env_temporary_folder();
-  return FileAllocator::fault(temporary).empty() ? temporary : "";
+  return FileAllocator::folder_fault(temporary).empty() ? temporary : "";
 }
 
 std::vector<std::string> split_commas(const std::string& list) {
@@ -113,7 +113,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   model::ParsedConfig parsed = spec.parsed;
   // A plan wants a model's config alone, but looks at its weights where they are there.
   const auto weights = find_weights(spec.dir);
-  if (weights) model::untie_stored_head(*weights, parsed);
+  if (weights) model::untie_if_head_differs(*weights, parsed);
   auto backend = make_backend(threads > 0 ? threads : spec.threads);
   model::LoadedModel model;
   model.dir = spec.dir;

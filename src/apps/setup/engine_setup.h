@@ -19,8 +19,8 @@ void check_offload_folder(const std::string& named);
 void check_optimizer(const std::string& optimizer, const std::string& method);
 // What training keeps is said by --memory or by --recompute, and --offload serves what they put
 // into files. Error{kInvalidArgument} otherwise.
-void check_kept(const std::string& memory, const std::string& recompute,
-                const std::string& offload);
+void check_memory_options(const std::string& memory, const std::string& recompute,
+                          const std::string& offload);
 // The same of a server: empty where none was named and that of temporary files is held in memory.
 // Error{kInvalidArgument} where the named one is.
 std::string usable_offload_folder(const std::string& named);

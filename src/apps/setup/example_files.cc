@@ -13,7 +13,7 @@ namespace strata::apps {
 namespace {
 
 // 0 where it is not known before.
-int64_t bytes_of(const std::vector<data::Source>& sources) {
+int64_t known_bytes(const std::vector<data::Source>& sources) {
   int64_t bytes = 0;
   for (const data::Source& source : sources) {
     std::error_code fault;
@@ -25,9 +25,9 @@ int64_t bytes_of(const std::vector<data::Source>& sources) {
   return bytes;
 }
 
-void say_what_was_seen(const data::Dataset& dataset, const data::ReadOptions& options) {
+void print_dataset_notes(const data::Dataset& dataset, const data::ReadOptions& options) {
   for (const data::DataFile& file : dataset.files) {
-    for (const std::string& text : {data::seen_text(file), data::overlong_text(file, options)}) {
+    for (const std::string& text : {data::format_note(file), data::overlong_text(file, options)}) {
       if (!text.empty()) fmt::print(stderr, "{}\n", text);
     }
   }
@@ -54,10 +54,10 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
   const data::ReadOptions options = {.max_length = choice.max_length,
                                      .overlong = data::parse_overlong(choice.overlong),
                                      .looks_only = choice.looks_only};
-  report::Progress progress({.label = option, .total = bytes_of(sources), .quiet_seconds = 2});
+  report::Progress progress({.label = option, .total = known_bytes(sources), .quiet_seconds = 2});
   data::Dataset dataset = data::read_dataset(sources, context, options, &progress);
   progress.finish();
-  say_what_was_seen(dataset, options);
+  print_dataset_notes(dataset, options);
   return dataset;
 }
 

@@ -31,7 +31,7 @@ struct CustomTags {
   std::vector<std::string> memory, files, recomputed;
 };
 
-CustomTags custom_tags(const std::string& text) {
+CustomTags parse_custom_tags(const std::string& text) {
   CustomTags tags;
   for (size_t begin = kCustom.size(); begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -59,7 +59,7 @@ CustomTags custom_tags(const std::string& text) {
 }
 
 // All but what the config says.
-LoadSpec spec_of(const EngineSetup& setup) {
+LoadSpec spec_without_config(const EngineSetup& setup) {
   check_device(setup.device);
   LoadSpec spec;
   spec.recompute = parse_recompute(setup.recompute);
@@ -81,7 +81,7 @@ LoadSpec with_config(LoadSpec spec, const EngineSetup& setup, model::ParsedConfi
 LoadSpec read_spec(const EngineSetup& setup) { return read_spec(setup, open_texts(setup.model)); }
 
 LoadSpec read_spec(const EngineSetup& setup, const ModelTexts& texts) {
-  LoadSpec spec = spec_of(setup);
+  LoadSpec spec = spec_without_config(setup);
   spec.dir = setup.model;
   spec.where = texts.where("config.json");
   spec.texts = texts;
@@ -89,7 +89,7 @@ LoadSpec read_spec(const EngineSetup& setup, const ModelTexts& texts) {
 }
 
 LoadSpec read_plan_spec(const EngineSetup& setup) {
-  LoadSpec spec = spec_of(setup);
+  LoadSpec spec = spec_without_config(setup);
   ConfigSource source = find_config("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
   spec.dir = std::move(source.dir);
@@ -134,7 +134,7 @@ engine::RecomputeChoice parse_recompute(const std::string& text) {
     if (preset.name == text) return {.name = text, .policy = preset.value()};
   }
   if (!text.starts_with(kCustom)) refuse_recompute(text);
-  CustomTags tags = custom_tags(text);
+  CustomTags tags = parse_custom_tags(text);
   const auto has_inputs = [](const std::vector<std::string>& named) {
     return std::find(named.begin(), named.end(), model::kLayerInputTag) != named.end();
   };

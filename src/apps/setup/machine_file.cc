@@ -66,8 +66,8 @@ engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
           .source = path};
 }
 
-engine::MachineLimits limits_of(Backend& backend, DType dtype, int64_t most_bytes,
-                                const std::string& file, const std::string& save) {
+engine::MachineLimits read_or_probe_limits(Backend& backend, DType dtype, int64_t most_bytes,
+                                           const std::string& file, const std::string& save) {
   if (!save.empty()) {
     if (!file.empty()) {
       throw Error(ErrorCode::kInvalidArgument,

@@ -21,7 +21,7 @@ constexpr int64_t kPieceBytes = 64;
 
 uint64_t hash_of(const std::string& text) { return hash_name(text.data(), text.size()); }
 
-std::string pieces_of(const CheckpointSource& checkpoint, const CheckpointTensor& tensor) {
+std::string sampled_bytes(const CheckpointSource& checkpoint, const CheckpointTensor& tensor) {
   const int64_t bytes = tensor.info.num_bytes();
   const int64_t size = std::min(kPieceBytes, bytes);
   std::array<std::byte, kPieceBytes> piece = {};
@@ -45,7 +45,7 @@ std::string model_identity(const ModelTexts& texts) {
   const std::unique_ptr<CheckpointSource> checkpoint = open_checkpoint(texts.where());
   for (const CheckpointTensor& tensor : checkpoint->tensors()) {
     all += fmt::format("{} {} {} {:016x};", tensor.info.name, tensor.info.dtype_name,
-                       tensor.info.shape_text(), hash_of(pieces_of(*checkpoint, tensor)));
+                       tensor.info.shape_text(), hash_of(sampled_bytes(*checkpoint, tensor)));
   }
   return fmt::format("{:016x}", hash_of(all));
 }

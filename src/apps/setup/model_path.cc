@@ -150,7 +150,7 @@ void check_weights(const std::string& typed, const std::string& dir, bool is_fro
   }
 }
 
-[[noreturn]] void ask_for_base(const std::string& adapter) {
+[[noreturn]] void refuse_without_base(const std::string& adapter) {
   const std::string base = base_name_of_adapter(adapter);
   const std::string where =
       base.empty() ? "its adapter_config.json does not say of which model"
@@ -218,7 +218,7 @@ ModelPath find_model(const std::string& typed) {
   const std::string dir = find_directory("model", typed);
   if (is_adapter_directory(dir)) {
     const std::string base = find_base_of_adapter(dir);
-    if (base.empty()) ask_for_base(dir);
+    if (base.empty()) refuse_without_base(dir);
     return {.model = base, .adapter = dir};
   }
   if (has_gguf(dir)) return {.model = dir};

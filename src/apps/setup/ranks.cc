@@ -69,7 +69,7 @@ std::string receive_text(Comm& comm, int from) {
 
 // Neighbouring cores, as many as it has threads of all of them. Ranks that mpirun has bound to
 // cores of their own stay there, and so do more ranks than cores.
-void bind_to_part(const Comm& comm) {
+void bind_to_own_cores(const Comm& comm) {
   const std::vector<int> cores = cores_by_node();
   const int ranks = comm.ranks_here(), rank = comm.rank_here();
   const auto count = static_cast<int>(cores.size());
@@ -91,7 +91,7 @@ int run_as_rank(const StageOptions& stages, RankBody body) {
     ranks.run([&](Comm& comm) {
       const schedule::ParallelLayout layout = schedule::parse_layout(stages.ranks);
       schedule::check_num_ranks(layout, comm.size());
-      if (stages.bind == "auto") bind_to_part(comm);
+      if (stages.bind == "auto") bind_to_own_cores(comm);
       code = body(comm, layout);
     });
   } catch (const Error& error) {
@@ -131,7 +131,7 @@ ProcessRanks process_ranks(const StageOptions& stages) {
 }
 
 // A backward's products that come later would have turns of their own.
-void check_sums(const engine::PipelinePlan& plan, const StageOptions& options) {
+void check_deferred_weight_grads(const engine::PipelinePlan& plan, const StageOptions& options) {
   bool defers = false;
   for (int stage = 0; stage < plan.num_stages(); ++stage) defers = defers || plan.defers(stage);
   if (plan.data == 1 || !defers) return;
@@ -150,7 +150,7 @@ void check_memory_of_ranks(const std::string& memory, const std::string& offload
                           memory, offload));
 }
 
-void add_schedule(const StageOptions& stages, RankFacts& facts) {
+void add_schedule_hash(const StageOptions& stages, RankFacts& facts) {
   schedule::Kind kind = {};
   const std::string& file = stages.schedule;
   if (schedule::parse_kind(file, kind)) return;
@@ -210,7 +210,7 @@ void check_alike(Comm& comm, const RankFacts& facts) {
   }
 }
 
-void share_bytes(Comm& comm, void* data, int64_t bytes) {
+void broadcast_bytes(Comm& comm, void* data, int64_t bytes) {
   auto* const begin = static_cast<std::byte*>(data);
   for (int64_t first = 0; first < bytes; first += kPiece) {
     const int64_t count = std::min(kPiece, bytes - first);
@@ -225,11 +225,11 @@ void share_bytes(Comm& comm, void* data, int64_t bytes) {
   }
 }
 
-void share(Comm& comm, std::string& text) {
+void broadcast(Comm& comm, std::string& text) {
   auto size = std::ssize(text);
-  share(comm, size);
+  broadcast(comm, size);
   text.resize(static_cast<size_t>(size));
-  share_bytes(comm, text.data(), size);
+  broadcast_bytes(comm, text.data(), size);
 }
 
 }  // namespace strata::apps

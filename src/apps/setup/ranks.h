@@ -40,7 +40,7 @@ ProcessRanks process_ranks(const StageOptions& stages);
 
 // Where all parameters take gradients: an Error for a schedule whose weight gradients come behind
 // its backwards on several data ranks.
-void check_sums(const engine::PipelinePlan& plan, const StageOptions& options);
+void check_deferred_weight_grads(const engine::PipelinePlan& plan, const StageOptions& options);
 
 // An Error for a --memory of ranks that has files: it is of each process, which has all in memory.
 void check_memory_of_ranks(const std::string& memory, const std::string& offload);
@@ -53,7 +53,7 @@ RankFacts facts_of(const LoadSpec& spec, const OptionTable& table);
 // The same without a base model.
 RankFacts facts_of(const OptionTable& table);
 // And of a schedule in a file.
-void add_schedule(const StageOptions& stages, RankFacts& facts);
+void add_schedule_hash(const StageOptions& stages, RankFacts& facts);
 // An Error that names both ranks where one differs from rank 0. Collective.
 void check_alike(Comm& comm, const RankFacts& facts);
 
@@ -61,19 +61,19 @@ void check_alike(Comm& comm, const RankFacts& facts);
 std::vector<std::string> gather_texts(Comm& comm, const std::string& own);
 
 // Rank 0's value, on every rank. Collective, and so is what follows.
-void share_bytes(Comm& comm, void* data, int64_t bytes);
-void share(Comm& comm, std::string& text);
+void broadcast_bytes(Comm& comm, void* data, int64_t bytes);
+void broadcast(Comm& comm, std::string& text);
 template <typename T>
-void share(Comm& comm, T& value) {
+void broadcast(Comm& comm, T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
-  share_bytes(comm, &value, sizeof(value));
+  broadcast_bytes(comm, &value, sizeof(value));
 }
 template <typename T>
-void share(Comm& comm, std::vector<T>& values) {
+void broadcast(Comm& comm, std::vector<T>& values) {
   auto count = std::ssize(values);
-  share(comm, count);
+  broadcast(comm, count);
   values.resize(static_cast<size_t>(count));
-  share_bytes(comm, values.data(), count * static_cast<int64_t>(sizeof(T)));
+  broadcast_bytes(comm, values.data(), count * static_cast<int64_t>(sizeof(T)));
 }
 
 }  // namespace strata::apps

@@ -21,7 +21,7 @@ constexpr int64_t kMaxFileBytes = 64 << 20;
 }
 
 // The file's table with the numbers that were asked for: what does not fit them is a fault of it.
-Table read(const ScheduleSource& source) {
+Table read_schedule_file(const ScheduleSource& source) {
   const std::string& path = source.schedule;
   if (!file_exists(path)) {
     refuse(fmt::format("{}: got '{}', want gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file",
@@ -60,7 +60,7 @@ Table find_schedule(const ScheduleSource& source) {
                                 .num_microbatches = source.num_microbatches,
                                 .num_chunks = source.num_chunks == 0 ? 1 : source.num_chunks,
                                 .forwarding_delay = source.forwarding_delay})
-          : read(source);
+          : read_schedule_file(source);
   check_schedule(source.schedule, table);
   return table;
 }

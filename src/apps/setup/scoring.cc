@@ -34,7 +34,7 @@ PassData read_pass(const data::Dataset& dataset, const std::vector<int64_t>& pas
   return out;
 }
 
-void count_tokens(const api::Datum& datum, const api::SequenceResult& result, Score& score) {
+void count_trained(const api::Datum& datum, const api::SequenceResult& result, Score& score) {
   const std::vector<float>& weights = datum.inputs[api::LossInput::kWeights];
   for (size_t t = 0; t < weights.size(); ++t) {
     if (weights[t] == 0.0f) continue;
@@ -55,8 +55,8 @@ void add_pass(const PassData& pass, std::span<const api::SequenceResult> results
       of_file += static_cast<double>(loss);
     }
     Score& file = score.files[pass.files[i]];
-    count_tokens(pass.data[i], results[i], file);
-    count_tokens(pass.data[i], results[i], score.total);
+    count_trained(pass.data[i], results[i], file);
+    count_trained(pass.data[i], results[i], score.total);
     if (i + 1 < results.size() && pass.files[i + 1] == pass.files[i]) continue;
     file.loss_sum += std::exchange(of_file, 0.0);
   }

@@ -29,7 +29,7 @@ using model::LayerRange;
   throw Error(ErrorCode::kInvalidArgument, what);
 }
 
-std::vector<LayerRange> ranges_of(const std::vector<int64_t>& sizes) {
+std::vector<LayerRange> consecutive_ranges(const std::vector<int64_t>& sizes) {
   std::vector<LayerRange> ranges;
   int64_t first = 0;
   for (const int64_t size : sizes) {
@@ -62,18 +62,18 @@ std::vector<LayerRange> listed_layers(const std::string& list, int64_t num_layer
                     "model's {} layers",
                     list, sizes.size(), sum, num_stages, num_layers));
   }
-  return ranges_of(sizes);
+  return consecutive_ranges(sizes);
 }
 
 // As many in each, and what is left over with the first or the last.
 std::vector<LayerRange> equal_layers(bool before, int64_t num_layers, int64_t num_stages) {
   std::vector<int64_t> sizes(static_cast<size_t>(num_stages), num_layers / num_stages);
   (before ? sizes.front() : sizes.back()) += num_layers % num_stages;
-  return ranges_of(sizes);
+  return consecutive_ranges(sizes);
 }
 
-std::vector<LayerRange> divide(const StageOptions& options, const model::ModelConfig& config,
-                               int64_t num_stages) {
+std::vector<LayerRange> divide_layers(const StageOptions& options, const model::ModelConfig& config,
+                                      int64_t num_stages) {
   const int64_t num_layers = config.num_layers();
   const bool listed = options.layers_per_stage != "auto";
   if (num_stages > std::max<int64_t>(1, num_layers)) {
@@ -94,8 +94,8 @@ std::vector<LayerRange> divide(const StageOptions& options, const model::ModelCo
   return engine::balanced_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
 }
 
-model::RecomputeRegions regions_of(const StageOptions& options,
-                                   const engine::RecomputeChoice& recompute, bool is_whole) {
+model::RecomputeRegions checked_regions(const StageOptions& options,
+                                        const engine::RecomputeChoice& recompute, bool is_whole) {
   const model::RecomputeRegions regions = {.iterations = options.recompute_iterations == "on",
                                            .layers = options.recompute_layers == "on",
                                            .keeps_layer_inputs = recompute.keeps_layer_inputs};
@@ -176,13 +176,13 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
                                                .forwarding_delay = options.forwarding_delay});
   planner::Division division = {
       .told = engine::make_pipeline_plan(table, options.forwarding_delay,
-                                         divide(options, config, table.num_stages)),
+                                         divide_layers(options, config, table.num_stages)),
       .schedule = options.schedule,
       .regions = regions_allowed(options)};
   division.told.data = options.data;
   division.told.shard_weights = options.shard_weights;
   division.told.weight_sharers = options.weight_sharers;
-  division.told.regions = regions_of(
+  division.told.regions = checked_regions(
       options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
   if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind)) {
     division.spec = {.kind = kind,
@@ -208,7 +208,7 @@ engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& optio
 namespace {
 
 // What a rank loads.
-LoadSpec with_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
+LoadSpec with_weight_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
   spec.share = plan.weight_share(rank % plan.data);
   spec.weight_sharers = std::max(1, plan.weight_sharers);
   return spec;
@@ -228,7 +228,7 @@ engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run, const trai
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (size_t stage = 0; stage < parts.size(); ++stage) {
     engines.push_back(make_planning_engine(
-        with_share(spec, told, /*rank=*/0), /*draft_tokens=*/0,
+        with_weight_share(spec, told, /*rank=*/0), /*draft_tokens=*/0,
         parts.size() == 1 ? std::nullopt : std::optional<LayerRange>(parts[stage]),
         threads_of(told.ranks[stage], told.num_ranks(), spec.threads)));
     engines.back()->set_share({.num_owners = told.data});
@@ -246,13 +246,13 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
       plan.regions.any() ? spec.recompute : engine::RecomputeChoice();
   const int threads = threads_of(comm.rank_here(), comm.ranks_here(), spec.threads);
   WeightGroup group(comm, plan.data, plan.weight_sharers > 0);
-  LoadSpec own = with_share(spec, plan, comm.rank());
+  LoadSpec own = with_weight_share(spec, plan, comm.rank());
   own.weight_sharers = group.size();
   const auto load = [&](auto make) {
-    std::unique_ptr<SharedMemory> shared = group.begin();
+    std::unique_ptr<SharedMemory> shared = group.begin_loading();
     SharedMemory* const memory = shared.get();
     engines.push_back(make(std::move(shared)));
-    group.end(memory);
+    group.end_loading(memory);
   };
   if (plan.num_stages() == 1) {
     if (plan.data > 1) own.threads = threads;

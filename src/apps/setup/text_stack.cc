@@ -19,7 +19,7 @@ TextStack::TextStack(const ModelTexts& texts)
       end_tokens_(data::load_end_tokens(texts, tokenizer_)),
       template_(text::ChatTemplate::load(texts)) {}
 
-const text::ChatTemplate& TextStack::chat() const {
+const text::ChatTemplate& TextStack::required_template() const {
   if (!template_) {
     throw Error(ErrorCode::kInvalidArgument,
                 model_ +
@@ -30,11 +30,11 @@ const text::ChatTemplate& TextStack::chat() const {
 }
 
 std::string TextStack::render(const text::ChatRequest& request) const {
-  return chat().render(request);
+  return required_template().render(request);
 }
 
 std::optional<int32_t> TextStack::turn_end(const std::string& vars) const {
-  return apps::turn_end(chat(), tokenizer_, vars);
+  return apps::turn_end(required_template(), tokenizer_, vars);
 }
 
 std::optional<int32_t> turn_end(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer,

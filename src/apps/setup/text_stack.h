@@ -32,7 +32,7 @@ class TextStack {
   [[nodiscard]] std::optional<int32_t> turn_end(const std::string& vars) const;
 
  private:
-  [[nodiscard]] const text::ChatTemplate& chat() const;
+  [[nodiscard]] const text::ChatTemplate& required_template() const;
 
   std::string model_;
   text::Tokenizer tokenizer_;

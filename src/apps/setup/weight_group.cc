@@ -22,7 +22,7 @@ constexpr int64_t kProbeBytes = 4096;
 // The same number on ranks of one machine as it runs now, of one host name (where two names are one
 // machine's, somebody wants them apart), and on the same NUMA nodes: who is bound to one reads its
 // memory there.
-double machine_number() {
+double machine_hash() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   constexpr int kKept = 53;  // bits of a double
@@ -42,7 +42,7 @@ SharedPlace receive_place(Comm& ranks, int from) {
 
 // Calls body, whose Error is why this rank and that one do not have the weights together.
 template <typename Body>
-bool can_share(const Comm& ranks, int first, Warnings tell, Body body) {
+bool try_to_share(const Comm& ranks, int first, Warnings tell, Body body) {
   try {
     body();
     return true;
@@ -62,7 +62,7 @@ WeightGroup::WeightGroup(Comm& ranks, int data, bool shares, Warnings tell)
     : ranks_(ranks), members_({ranks.rank()}) {
   if (!shares) return;
   std::vector<double> machines, able;
-  ranks.all_gather({{machine_number()}}, machines);
+  ranks.all_gather({{machine_hash()}}, machines);
   const auto group_of = [&](int rank) {
     std::vector<int> group;
     for (int other = rank / data * data; other < (rank / data + 1) * data; ++other) {
@@ -78,13 +78,13 @@ WeightGroup::WeightGroup(Comm& ranks, int data, bool shares, Warnings tell)
   bool can = true;
   if (first != ranks.rank()) {
     const SharedPlace place = receive_place(ranks, first);
-    can = can_share(ranks, first, tell, [&] {
+    can = try_to_share(ranks, first, tell, [&] {
       SharedMemory theirs(place);
       const Memory mapped(theirs, kProbeBytes);
     });
   } else if (near.size() > 1) {
     SharedPlace place;
-    can = can_share(ranks, first, tell, [&] {
+    can = try_to_share(ranks, first, tell, [&] {
       probe = Memory(memory, kProbeBytes);
       place = memory.publish();
     });
@@ -106,13 +106,13 @@ WeightGroup::WeightGroup(Comm& ranks, int data, bool shares, Warnings tell)
     least_size_ = std::min(least_size_, static_cast<int>(members_of(rank).size()));
 }
 
-std::unique_ptr<SharedMemory> WeightGroup::begin() {
+std::unique_ptr<SharedMemory> WeightGroup::begin_loading() {
   if (size() == 1) return nullptr;
   if (members_.front() == ranks_.rank()) return std::make_unique<SharedMemory>();
   return std::make_unique<SharedMemory>(receive_place(ranks_, members_.front()));
 }
 
-void WeightGroup::end(SharedMemory* memory) {
+void WeightGroup::end_loading(SharedMemory* memory) {
   if (memory == nullptr || memory->is_filled()) return;
   const SharedPlace place = memory->publish();
   for (const int other : members_) {

@@ -26,9 +26,9 @@ class WeightGroup {
 
   // Around the loading of each stage: memory to load it into, which is filled where another rank
   // has done that; null for a rank that is alone.
-  std::unique_ptr<SharedMemory> begin();
-  // Behind it the first one tells the others. `memory` is what begin() gave.
-  void end(SharedMemory* memory);
+  std::unique_ptr<SharedMemory> begin_loading();
+  // Behind it the first one tells the others. `memory` is what begin_loading() gave.
+  void end_loading(SharedMemory* memory);
 
  private:
   Comm& ranks_;

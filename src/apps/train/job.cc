@@ -91,14 +91,14 @@ TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
   pipeline_->for_adapter(slot_, [first](model::LoraAdapter& a) { a.enable_training(first); });
 }
 
-int64_t TrainJob::num_trained_parameters() { return sizes_of_state().front(); }
+int64_t TrainJob::num_trained_parameters() { return sizes_of_flat_blocks().front(); }
 
 double TrainJob::mtp_weight() const {
   return pipeline_->engine().config().use_mtp ? options().mtp_weight.value_or(kMtpWeight) : 0.0;
 }
 
-api::BatchResult TrainJob::run(const data::Examples& examples, const Pass& pass,
-                               const Weights& weights, api::Gradients gradients) {
+api::BatchResult TrainJob::run_examples(const data::Examples& examples, const Pass& pass,
+                                        const Weights& weights, api::Gradients gradients) {
   std::vector<api::Datum> data;
   for (const int64_t i : pass) {
     api::Datum& datum = data.emplace_back(datum_of(examples[static_cast<size_t>(i)]));
@@ -107,13 +107,16 @@ api::BatchResult TrainJob::run(const data::Examples& examples, const Pass& pass,
   api::Batch batch = {.gradients = gradients, .indexer_weight = weights.indexer};
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
-  if (gradients != api::Gradients::kNone && is_divided() && is_first_rank()) {
-    const std::vector<engine::SentBytes> planned =
-        engine::plan_sent(stages(), engine(), batch, {&slot_, 1});
-    planned_.resize(planned.size());
-    for (size_t rank = 0; rank < planned.size(); ++rank) planned_[rank] += planned[rank];
-  }
+  if (gradients != api::Gradients::kNone && is_divided() && is_first_rank())
+    note_planned_sent(batch);
   return pipeline_->run(batch);
+}
+
+void TrainJob::note_planned_sent(const api::Batch& batch) {
+  const std::vector<engine::SentBytes> planned =
+      engine::plan_sent(stages(), engine(), batch, {&slot_, 1});
+  planned_.resize(planned.size());
+  for (size_t rank = 0; rank < planned.size(); ++rank) planned_[rank] += planned[rank];
 }
 
 std::vector<engine::SentBytes> TrainJob::plan_next_sent() {
@@ -133,12 +136,12 @@ std::vector<engine::SentBytes> TrainJob::plan_next_sent() {
   return engine::plan_sent(stages(), engine(), batch, {&slot_, 1});
 }
 
-TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, const Weights& weights) {
+TrainJob::Losses TrainJob::run_passes(const std::vector<Pass>& passes, const Weights& weights) {
   const auto gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
   Losses losses;
   if (!is_divided()) {
     for (const Pass& pass : passes) {
-      const api::BatchResult result = run(data_.train.examples, pass, weights, gradients);
+      const api::BatchResult result = run_examples(data_.train.examples, pass, weights, gradients);
       losses.decoder += result.loss_sum;
       losses.mtp += result.mtp_loss_sum;
       losses.indexer += result.indexer_loss_sum;
@@ -147,7 +150,7 @@ TrainJob::Losses TrainJob::run_step(const std::vector<Pass>& passes, const Weigh
   }
   Pass all;
   for (const Pass& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
-  const api::BatchResult result = run(data_.train.examples, all, weights, gradients);
+  const api::BatchResult result = run_examples(data_.train.examples, all, weights, gradients);
   auto sequence = result.sequences.begin();
   for (const Pass& pass : passes) {
     Losses of_pass;
@@ -180,7 +183,7 @@ TrainStep TrainJob::step() {
       .trained = 1.0f / static_cast<float>(done.trained_tokens),
       .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(done.tokens))};
   sent_ -= pipeline_->sent();
-  const Losses losses = run_step(plan.passes, weights);
+  const Losses losses = run_passes(plan.passes, weights);
   done.loss = losses.decoder;
   if (mtp_weight() > 0 && mtp_tokens > 0) {
     done.mtp_loss =
@@ -224,7 +227,7 @@ int64_t num_values(const model::LoraModule& module) {
 
 }  // namespace
 
-std::vector<int64_t> TrainJob::sizes_of_state() {
+std::vector<int64_t> TrainJob::sizes_of_flat_blocks() {
   int64_t count = 0, seconds = 0;
   if (is_lora()) {
     for (const model::LoraModule& module : engine().adapter(slot_).modules()) {
@@ -245,7 +248,7 @@ std::vector<int64_t> TrainJob::sizes_of_state() {
 
 std::vector<StatePart> TrainJob::parts_of_state() {
   std::vector<StatePart> parts;
-  const std::vector<int64_t> sizes = sizes_of_state();
+  const std::vector<int64_t> sizes = sizes_of_flat_blocks();
   const auto add = [&](size_t block, int64_t first, TensorView values) {
     parts.push_back({kBlocks[block], sizes[block], first, values});
   };
@@ -303,7 +306,7 @@ TensorView TrainJob::gather_router_bias(size_t index) {
 
 std::vector<StateBlock> TrainJob::blocks_of_state() {
   std::vector<StateBlock> blocks;
-  const std::vector<int64_t> sizes = sizes_of_state();
+  const std::vector<int64_t> sizes = sizes_of_flat_blocks();
   for (size_t i = 0; i < sizes.size(); ++i) blocks.push_back({kBlocks[i], sizes[i]});
   const std::vector<size_t> biases = router_biases();
   for (size_t i = 0; i < biases.size(); ++i) {
@@ -339,13 +342,13 @@ void TrainJob::read_state(FunctionRef<void(const std::string& block, TensorView 
   }
 }
 
-double TrainJob::of_first_rank(double value) {
+double TrainJob::broadcast_from_first_rank(double value) {
   if (pipeline_->comm().size() == 1) return value;
   pipeline_->comm().all_gather({&value, 1}, of_ranks_);
   return of_ranks_.front();
 }
 
-void TrainJob::restore(int64_t steps_done, const Evaluations& evaluations) {
+void TrainJob::resume_after(int64_t steps_done, const Evaluations& evaluations) {
   steps_done_ = steps_done;
   evaluations_ = evaluations;
   for (const auto& runner : pipeline_->stages()) {

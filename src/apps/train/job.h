@@ -107,7 +107,7 @@ class TrainJob {
   // Nats per trained token of the evaluation examples; NaN when there are none. Collective.
   double evaluate();
   // The first rank's value, on every one. Collective.
-  double of_first_rank(double value);
+  double broadcast_from_first_rank(double value);
   // The trained flat f32 blocks, in a fixed order: values, first and second moments; and routers'
   // biases that follow loads.
   [[nodiscard]] std::vector<StateBlock> blocks_of_state();
@@ -115,9 +115,9 @@ class TrainJob {
   void read_state(FunctionRef<void(const std::string& block, TensorView values)> take);
   // Where the stages of this rank have what they hold of it, and how long its first three are.
   [[nodiscard]] std::vector<StatePart> parts_of_state();
-  [[nodiscard]] std::vector<int64_t> sizes_of_state();
+  [[nodiscard]] std::vector<int64_t> sizes_of_flat_blocks();
   // After those parts were overwritten with a saved state of that many steps.
-  void restore(int64_t steps_done, const Evaluations& evaluations);
+  void resume_after(int64_t steps_done, const Evaluations& evaluations);
   // The adapter, or the model with the small files of its directory. Collective; the first rank
   // writes.
   void export_to(const std::string& dir);
@@ -137,11 +137,12 @@ class TrainJob {
   };
   // Runs these examples, each weight times that of the step; multi-token prediction where they take
   // gradients.
-  api::BatchResult run(const data::Examples& examples, const Pass& pass, const Weights& weights,
-                       api::Gradients gradients);
+  api::BatchResult run_examples(const data::Examples& examples, const Pass& pass,
+                                const Weights& weights, api::Gradients gradients);
+  void note_planned_sent(const api::Batch& batch);
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
-  Losses run_step(const std::vector<Pass>& passes, const Weights& weights);
+  Losses run_passes(const std::vector<Pass>& passes, const Weights& weights);
   // Of a router, that follows loads; gathered on the first rank.
   TensorView gather_router_bias(size_t index);
   [[nodiscard]] std::vector<size_t> router_biases();

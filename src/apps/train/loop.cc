@@ -39,7 +39,7 @@ int64_t peak_rss_bytes() {
 constexpr const char* kKept = "step-";
 
 // Those of the newest `keep` saves stay.
-void remove_older(const std::string& out, int64_t keep) {
+void remove_older_saves(const std::string& out, int64_t keep) {
   std::vector<std::pair<int64_t, fs::path>> kept;
   for (const auto& entry : fs::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
@@ -92,7 +92,7 @@ TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
         .label = "train", .total = job.num_steps(), .start = job.steps_done()});
   }
   card_ = card_facts(job, fingerprint_);
-  if (job.steps_done() > 0) read_back();
+  if (job.steps_done() > 0) read_logged_losses();
 }
 
 bool TrainLoop::run() {
@@ -104,7 +104,7 @@ bool TrainLoop::run() {
 void TrainLoop::start() {
   if (job_.steps_done() > 0) return;
   evaluate(0);
-  stops_ = wish() == Wish::kStop;
+  stops_ = decide_next_action() == NextAction::kStop;
 }
 
 bool TrainLoop::is_done() const {
@@ -116,20 +116,20 @@ void TrainLoop::advance() {
   const int64_t step = job_.steps_done();
   if (is_evaluated(step, job_.num_steps(), job_.options().eval_every)) evaluate(step);
   if (is_done()) return;
-  const Wish now = wish();
-  stops_ = now == Wish::kStop;
-  if (now == Wish::kSave) save(/*keeps=*/true);
+  const NextAction now = decide_next_action();
+  stops_ = now == NextAction::kStop;
+  if (now == NextAction::kSave) save(/*keeps=*/true);
 }
 
 bool TrainLoop::finish() {
   if (stops_) {
-    stop();
+    save_at_stop();
     return false;
   }
   // Also where a resumed run had nothing left to do: the export may be what a kill prevented.
   save(/*keeps=*/true);
-  add_ranks();
-  if (progress_) progress_->finish(note());
+  gather_costs_of_ranks();
+  if (progress_) progress_->finish(progress_text());
   return true;
 }
 
@@ -138,17 +138,18 @@ bool TrainLoop::ends_early() const {
   return most > 0 && job_.evaluations().since_lowest >= most;
 }
 
-TrainLoop::Wish TrainLoop::wish() {
-  Wish own = Wish::kNone;
+TrainLoop::NextAction TrainLoop::decide_next_action() {
+  NextAction own = NextAction::kNone;
   if (job_.is_first_rank()) {
     const int64_t step = job_.steps_done();
     const bool by_steps = save_every_.steps > 0 && step % save_every_.steps == 0;
     const bool by_time =
         save_every_.seconds > 0 && now_seconds() - last_save_ >= save_every_.seconds;
-    if (by_steps || by_time) own = Wish::kSave;
-    if (StopSignals::asked()) own = Wish::kStop;
+    if (by_steps || by_time) own = NextAction::kSave;
+    if (StopSignals::asked()) own = NextAction::kStop;
   }
-  return static_cast<Wish>(static_cast<int>(job_.of_first_rank(static_cast<double>(own))));
+  return static_cast<NextAction>(
+      static_cast<int>(job_.broadcast_from_first_rank(static_cast<double>(own))));
 }
 
 void TrainLoop::train_step() {
@@ -168,6 +169,10 @@ void TrainLoop::train_step() {
                 fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step,
                             done.loss));
   }
+  log_step(done, seconds);
+}
+
+void TrainLoop::log_step(const TrainStep& done, double seconds) {
   if (!log_) return;
   std::vector<report::Metric> metrics = {
       {"epoch", done.epoch},
@@ -181,7 +186,7 @@ void TrainLoop::train_step() {
   if (done.indexer_loss) metrics.push_back({"indexer_loss", *done.indexer_loss});
   log_->append(done.step, metrics);
   if (events_) events_->append(done.step, metrics);
-  if (progress_) progress_->update(done.step, note());
+  if (progress_) progress_->update(done.step, progress_text());
 }
 
 void TrainLoop::evaluate(int64_t step) {
@@ -232,7 +237,7 @@ void TrainLoop::save(bool keeps) {
   write_card(out);
   last_save_ = now_seconds();
   if (!job_.is_first_rank()) return;
-  if (to_folder) remove_older(out, kept);
+  if (to_folder) remove_older_saves(out, kept);
   write_curves(out);
 }
 
@@ -245,7 +250,7 @@ void TrainLoop::write_card(const std::string& dir) const {
 
 // Only what a run has anyway: no folder of --keep, so that a run that is stopped and resumed has
 // those of one that was not.
-void TrainLoop::stop() {
+void TrainLoop::save_at_stop() {
   if (job_.steps_done() > 0) save(/*keeps=*/false);
   if (!job_.is_first_rank()) return;
   progress_.reset();  // the bar's line ends
@@ -263,7 +268,7 @@ void TrainLoop::note_memory() {
   peak_.files = std::max(peak_.files, memory.files);
 }
 
-void TrainLoop::add_ranks() {
+void TrainLoop::gather_costs_of_ranks() {
   if (job_.options().stages.ranks.empty()) return;
   Comm& comm = job_.pipeline().comm();
   // Of a process, and the weights of its other ranks that it shares.
@@ -289,7 +294,7 @@ void TrainLoop::add_ranks() {
   sent_ = gather_sent(comm, job_.sent());
 }
 
-void TrainLoop::read_back() {
+void TrainLoop::read_logged_losses() {
   for (const report::MetricsRecord& record :
        report::read_metrics(metrics_path(job_.settings().out))) {
     const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
@@ -310,7 +315,7 @@ double TrainLoop::step_seconds() const {
 double TrainLoop::tokens_per_second() const {
   return busy_seconds_ > 0 ? static_cast<double>(tokens_) / busy_seconds_ : 0;
 }
-std::string TrainLoop::note() const {
+std::string TrainLoop::progress_text() const {
   std::string text = fmt::format("loss {:.4f}", loss_);
   if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
   if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
@@ -319,7 +324,7 @@ std::string TrainLoop::note() const {
   return text + "  " + report::format_bytes(peak_.anonymous);
 }
 
-void TrainLoop::add_losses(report::Table& table) const {
+void TrainLoop::add_loss_rows(report::Table& table) const {
   table.add_row({"training loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
   if (mtp_loss_) {
     table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
@@ -346,7 +351,7 @@ void TrainLoop::add_losses(report::Table& table) const {
                                      evaluations.lowest_step, is_kept ? ": best/" : "")});
 }
 
-void TrainLoop::add_costs(report::Table& table) const {
+void TrainLoop::add_cost_rows(report::Table& table) const {
   if (num_steps_ == 0) {
     table.add_row({"time", "no step was left to do"});
     return;
@@ -378,8 +383,8 @@ void TrainLoop::print_summary() const {
                job_.steps_done(), job_.num_steps(), job_.evaluations().since_lowest);
   }
   report::Table table({{""}, {""}});
-  add_losses(table);
-  add_costs(table);
+  add_loss_rows(table);
+  add_cost_rows(table);
   table.add_row(
       {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
                             job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});

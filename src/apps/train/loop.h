@@ -47,7 +47,7 @@ class TrainLoop {
   void advance();
   bool finish();
   // Ends it as a signal does.
-  void stop_here() { stops_ = true; }
+  void request_stop() { stops_ = true; }
   void print_summary() const;
   [[nodiscard]] double loss() const { return loss_; }
   [[nodiscard]] const std::optional<double>& first_eval() const { return first_eval_; }
@@ -55,29 +55,30 @@ class TrainLoop {
 
  private:
   // What the first rank wants after a step.
-  enum class Wish { kNone, kSave, kStop };
+  enum class NextAction { kNone, kSave, kStop };
 
   void train_step();
+  void log_step(const TrainStep& done, double seconds);
   void evaluate(int64_t step);
   void sample(int64_t step);
   [[nodiscard]] bool ends_early() const;  // by --early-stop
   // The same on every rank.
-  Wish wish();
+  NextAction decide_next_action();
   void save(bool keeps);  // and a folder of it, with --keep
-  void stop();
+  void save_at_stop();
   // The model card next to an export. The first rank writes.
   void write_card(const std::string& dir) const;
   // A pass's memory stays with the process until the run ends, so that nothing is missed between.
   void note_memory();
   // Where ranks are processes, the peak of all together, and what each has sent. Collective.
-  void add_ranks();
+  void gather_costs_of_ranks();
   // What a resumed run's summary needs of the part before it.
-  void read_back();
+  void read_logged_losses();
   [[nodiscard]] double step_seconds() const;
   [[nodiscard]] double tokens_per_second() const;
-  [[nodiscard]] std::string note() const;
-  void add_losses(report::Table& table) const;
-  void add_costs(report::Table& table) const;
+  [[nodiscard]] std::string progress_text() const;
+  void add_loss_rows(report::Table& table) const;
+  void add_cost_rows(report::Table& table) const;
   void print_json() const;
 
   TrainJob& job_;

@@ -27,7 +27,7 @@ std::string hex_sha256(const data::InputFile& file) {
 }
 
 // Its examples in the set, each counted once.
-int64_t count_in(const data::DataFile& file, const data::Dataset& dataset) {
+int64_t num_examples_of(const data::DataFile& file, const data::Dataset& dataset) {
   std::vector<bool> seen(static_cast<size_t>(file.count));
   for (const int64_t i : dataset.examples.order()) {
     if (i >= file.first && i < file.first + file.count)
@@ -38,7 +38,7 @@ int64_t count_in(const data::DataFile& file, const data::Dataset& dataset) {
 
 std::string file_row(const data::DataFile& file, const data::Dataset& dataset) {
   const std::string name = std::filesystem::path(file.file->shown()).filename().string();
-  std::string text = fmt::format("`{}`, {} examples", name, count_in(file, dataset));
+  std::string text = fmt::format("`{}`, {} examples", name, num_examples_of(file, dataset));
   if (file.weight != 1) text += fmt::format(", weight {}", file.weight);
   const bool is_packed = file.file->packing() != data::Packing::kNone;
   return text + fmt::format(", SHA-256{} `{}`", is_packed ? " of its content" : "",
@@ -49,13 +49,13 @@ std::string file_row(const data::DataFile& file, const data::Dataset& dataset) {
 bool is_plain(std::string_view text) { return strata::is_plain(text, "/"); }
 
 // A plain scalar of YAML, or a quoted one.
-std::string yaml(const std::string& text) {
+std::string yaml_scalar(const std::string& text) {
   const bool starts = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0]));
   return starts && is_plain(text) ? text : json_quote(text);
 }
 
 std::string front_matter(const CardFacts& facts) {
-  std::string out = fmt::format("---\nbase_model: {}\n", yaml(facts.base));
+  std::string out = fmt::format("---\nbase_model: {}\n", yaml_scalar(facts.base));
   out += fmt::format("library_name: {}\n", facts.is_lora ? "peft" : "transformers");
   out += "pipeline_tag: text-generation\ntags:\n";
   if (facts.is_lora) out += "- lora\n";
@@ -63,7 +63,7 @@ std::string front_matter(const CardFacts& facts) {
 }
 
 // A cell of a table of Markdown.
-std::string cell(const std::string& text) {
+std::string markdown_cell(const std::string& text) {
   std::string out;
   for (const char c : text) {
     if (c == '|') out += '\\';
@@ -72,10 +72,11 @@ std::string cell(const std::string& text) {
   return out;
 }
 
-std::string table(const std::string& head,
-                  const std::vector<std::pair<std::string, std::string>>& rows) {
+std::string markdown_table(const std::string& head,
+                           const std::vector<std::pair<std::string, std::string>>& rows) {
   std::string out = head + "|---|---|\n";
-  for (const auto& [name, value] : rows) out += fmt::format("| {} | {} |\n", name, cell(value));
+  for (const auto& [name, value] : rows)
+    out += fmt::format("| {} | {} |\n", name, markdown_cell(value));
   return out + "\n";
 }
 
@@ -83,7 +84,8 @@ std::string loss_text(double loss) {
   return fmt::format("{:.4f} nats per token (perplexity {:.4g})", loss, std::exp(loss));
 }
 
-void add_losses(const CardLosses& losses, std::vector<std::pair<std::string, std::string>>& rows) {
+void add_loss_rows(const CardLosses& losses,
+                   std::vector<std::pair<std::string, std::string>>& rows) {
   rows.emplace_back("training loss", loss_text(losses.loss) + ", last step");
   if (losses.mtp_loss) {
     rows.emplace_back("loss of multi-token prediction", loss_text(*losses.mtp_loss));
@@ -113,7 +115,7 @@ std::string strata_usage(const CardFacts& facts) {
 }
 
 // Lines that answer "Hello" with `model` and `tokenizer`.
-std::string answer_lines(const CardFacts& facts) {
+std::string python_generate_lines(const CardFacts& facts) {
   const char* const prompt =
       facts.has_chat_template
           ? "messages = [{\"role\": \"user\", \"content\": \"Hello\"}]\n"
@@ -138,12 +140,12 @@ std::string python_usage(const CardFacts& facts) {
   const std::string import = fmt::format("from transformers import {}, AutoTokenizer\n", cls);
   if (!facts.is_lora) {
     return fmt::format("### transformers\n\n```python\n{}\n{}{}```\n", import, load,
-                       answer_lines(facts));
+                       python_generate_lines(facts));
   }
   std::string out = fmt::format(
       "### PEFT\n\n```python\nfrom peft import PeftModel\n{}\n{}"
       "model = PeftModel.from_pretrained(model, \".\")\n{}```\n\n",
-      import, load, answer_lines(facts));
+      import, load, python_generate_lines(facts));
   if (facts.has_experts) {
     out +=
         "PEFT 0.21 warns that keys of `rank_pattern` and `alpha_pattern` match no module: those of "
@@ -156,11 +158,11 @@ std::string python_usage(const CardFacts& facts) {
   return out + fmt::format(
                    "### transformers\n\nWith PEFT installed:\n\n```python\n{}\n{}"
                    "model.load_adapter(\".\")\n{}```\n",
-                   import, load, answer_lines(facts));
+                   import, load, python_generate_lines(facts));
 }
 
 // Whether an option had a part in the run; files have rows of their own.
-bool takes_part(std::string_view name, const std::string& value, const TrainOptions& options) {
+bool is_listed(std::string_view name, const std::string& value, const TrainOptions& options) {
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -227,7 +229,7 @@ CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
   for (const auto& option : values) {
     const std::string name(option.key());
     const std::string value = text_of(name);
-    if (takes_part(name, value, options)) facts.settings.emplace_back(name, value);
+    if (is_listed(name, value, options)) facts.settings.emplace_back(name, value);
   }
   return facts;
 }
@@ -240,9 +242,9 @@ std::string model_card(const CardFacts& facts, int64_t steps, int64_t num_steps,
   out += "Trained with `strata train`.\n\n";
   std::vector<std::pair<std::string, std::string>> rows = facts.rows;
   rows.emplace_back("steps", fmt::format("{} of {}", steps, num_steps));
-  add_losses(losses, rows);
-  out += table("| | |\n", rows);
-  out += "## Settings\n\n" + table("| option | value |\n", facts.settings);
+  add_loss_rows(losses, rows);
+  out += markdown_table("| | |\n", rows);
+  out += "## Settings\n\n" + markdown_table("| option | value |\n", facts.settings);
   const std::string folder = "path/to/" + facts.base.substr(facts.base.rfind('/') + 1);
   out += "## Use\n\nIn this folder";
   out += facts.is_lora ? fmt::format(", with the base model in `{}`:\n\n```bash\nBASE={}\n```\n\n",

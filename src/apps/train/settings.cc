@@ -26,7 +26,8 @@ constexpr double kWarmupRatio = 0.05;
 
 // The value that a run recorded of an option, where the options now do not say.
 template <typename T>
-void recall(const boost::json::object& recorded, const char* name, std::optional<T>& value) {
+void fill_from_record(const boost::json::object& recorded, const char* name,
+                      std::optional<T>& value) {
   const boost::json::value* text = recorded.if_contains(name);
   if (value || text == nullptr || !text->is_string()) return;
   const std::string_view digits = text->get_string();
@@ -41,20 +42,20 @@ struct Said {
   std::optional<double> lr, warmup_ratio;
 };
 
-void recall_all(const std::string& recorded, Said& o) {
+void fill_all_from_record(const std::string& recorded, Said& o) {
   const boost::json::object was = boost::json::parse(recorded).as_object();
   // One of the two says how long a run is.
   if (o.epochs && !o.steps) o.steps = 0;
-  recall(was, "steps", o.steps);
-  if (o.steps.value_or(0) == 0) recall(was, "epochs", o.epochs);
+  fill_from_record(was, "steps", o.steps);
+  if (o.steps.value_or(0) == 0) fill_from_record(was, "epochs", o.epochs);
   if (o.epochs == 0) o.epochs.reset();  // of a run by steps
-  recall(was, "batch-size", o.batch_size);
-  recall(was, "batch-tokens", o.batch_tokens);
-  recall(was, "lr", o.lr);
-  if (!o.warmup_ratio) recall(was, "warmup-steps", o.warmup_steps);
+  fill_from_record(was, "batch-size", o.batch_size);
+  fill_from_record(was, "batch-tokens", o.batch_tokens);
+  fill_from_record(was, "lr", o.lr);
+  if (!o.warmup_ratio) fill_from_record(was, "warmup-steps", o.warmup_steps);
 }
 
-void check_batch(const TrainOptions& o) {
+void check_warmup_and_accumulation(const TrainOptions& o) {
   if (o.warmup_steps && o.warmup_ratio) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--warmup-ratio and --warmup-steps: both say how long the warmup is; give one");
@@ -74,14 +75,14 @@ double default_learning_rate(const std::string& method, int64_t hidden_size, int
   return rate * std::sqrt(static_cast<double>(batch_size) / kWholeRateBatch);
 }
 
-TrainSettings settle(const TrainOptions& options, const LoadSpec& spec, const TrainData& data,
-                     const std::string& recorded) {
-  check_batch(options);
+TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
+                               const TrainData& data, const std::string& recorded) {
+  check_warmup_and_accumulation(options);
   Said said = {options.batch_size,   options.batch_tokens, options.epochs,      options.steps,
                options.warmup_steps, options.lr,           options.warmup_ratio};
   if (said.batch_size) *said.batch_size *= options.gradient_accumulation_steps;
-  if (!recorded.empty()) recall_all(recorded, said);
-  const data::BatchChoice batch = data::complete(
+  if (!recorded.empty()) fill_all_from_record(recorded, said);
+  const data::BatchChoice batch = data::fill_batch_defaults(
       {.batch_size = said.batch_size, .batch_tokens = said.batch_tokens, .epochs = said.epochs},
       static_cast<int64_t>(data.train.examples.size()), data.train.num_tokens);
   TrainSettings s = {

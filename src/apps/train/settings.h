@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// TrainSettings: the values of a run that its options leave open. settle() derives them from the
-// data, the model and, of a run that is resumed, from what it recorded, so that they stay what they
-// were even where another version would derive others.
+// TrainSettings: the values of a run that its options leave open. resolve_settings() derives them
+// from the data, the model and, of a run that is resumed, from what it recorded, so that they stay
+// what they were even where another version would derive others.
 #pragma once
 #include <string>
 #include <vector>
@@ -29,8 +29,8 @@ struct TrainSettings {
 
 // `recorded`: options of the saved state (state.h), empty of a new run. Throws Error where two of
 // the options exclude each other.
-TrainSettings settle(const TrainOptions& options, const LoadSpec& spec, const TrainData& data,
-                     const std::string& recorded = {});
+TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
+                               const TrainData& data, const std::string& recorded = {});
 
 // What to do about a run of so few steps that it learns little; empty of any other.
 std::string few_steps_text(const TrainSettings& settings, int64_t num_steps);

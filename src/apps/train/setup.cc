@@ -23,7 +23,7 @@ namespace strata::apps {
 namespace {
 
 // Of --adapter, whose modules have what they have.
-void check_start(const TrainOptions& o) {
+void check_adapter_options(const TrainOptions& o) {
   const TrainOptions defaults;
   if (o.method != "lora") {
     throw Error(ErrorCode::kInvalidArgument,
@@ -41,12 +41,12 @@ void check_start(const TrainOptions& o) {
                           o.adapter));
 }
 
-void check_together(const TrainOptions& o) {
+void check_option_combinations(const TrainOptions& o) {
   check_device(o.device);
-  check_kept(o.memory, o.recompute, o.offload);
+  check_memory_options(o.memory, o.recompute, o.offload);
   data::parse_schedule(o.lr_schedule);
   check_optimizer(o.optimizer, o.method);
-  if (!o.adapter.empty()) check_start(o);
+  if (!o.adapter.empty()) check_adapter_options(o);
   if (o.router_bias_rate > 0 && o.method != "full") {
     throw Error(ErrorCode::kInvalidArgument,
                 "--router-bias-rate: the biases are the base model's, an adapter has no place for "
@@ -110,7 +110,7 @@ void check_indexers(const TrainSettings& settings, const model::LoadedModel& mod
 
 // Of examples what is in memory; and of each run of them the order of an epoch, its shuffle and
 // their lengths.
-int64_t bytes_of(const data::Dataset& dataset, int64_t num_runs) {
+int64_t dataset_bytes(const data::Dataset& dataset, int64_t num_runs) {
   constexpr int64_t kLists = 4 * sizeof(int64_t);
   return dataset.examples.memory_bytes() + num_runs * std::ssize(dataset.examples.order()) * kLists;
 }
@@ -168,7 +168,7 @@ planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& setting
   shape.pass.kv_positions = settings.sample_positions;
   shape.pass.num_sampled = std::ssize(options.samples);
   const int64_t num_runs = std::max<int64_t>(1, std::ssize(options.sweep));
-  shape.pass.data_bytes = bytes_of(train, num_runs) + bytes_of(eval, num_runs);
+  shape.pass.data_bytes = dataset_bytes(train, num_runs) + dataset_bytes(eval, num_runs);
   if (train.examples.store() == eval.examples.store()) {  // which both then share
     shape.pass.data_bytes -= eval.examples.store()->memory_bytes();
   }
@@ -180,8 +180,8 @@ planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& setting
 }
 
 // The examples that are trained on, as often as their files' weights say.
-data::Dataset weighted(const data::Dataset& train, const std::vector<int64_t>& kept,
-                       uint64_t seed) {
+data::Dataset weighted_by_file(const data::Dataset& train, const std::vector<int64_t>& kept,
+                               uint64_t seed) {
   std::vector<data::SourceRange> ranges;
   for (const data::DataFile& file : train.files) {
     ranges.push_back({file.weight, file.first, file.count});
@@ -196,7 +196,7 @@ data::Dataset weighted(const data::Dataset& train, const std::vector<int64_t>& k
 
 LoadSpec read_train_spec(const TrainOptions& options) {
   check_options(options);
-  check_together(options);
+  check_option_combinations(options);
   LoadSpec spec = read_spec(options);
   spec.mtp = use_mtp(options);
   spec.weights = usable_weights(spec.weights, options.method);
@@ -224,7 +224,7 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
     kept = std::move(split.train);
   }
   check_evaluations(options, eval);
-  return {.train = weighted(all, kept, options.seed), .eval = std::move(eval)};
+  return {.train = weighted_by_file(all, kept, options.seed), .eval = std::move(eval)};
 }
 
 TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const TrainData& data,
@@ -240,7 +240,7 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
   config.use_mtp = has_mtp;
   const planner::Division division =
       division_of(config, settings.stages, spec, !options.memory.empty());
-  if (options.method == "full") check_sums(division.told, settings.stages);
+  if (options.method == "full") check_deferred_weight_grads(division.told, settings.stages);
   spec.share = division.told.weight_share(0);
   spec.weight_sharers = std::max(1, division.told.weight_sharers);
   const auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);

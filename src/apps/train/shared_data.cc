@@ -18,7 +18,7 @@ constexpr size_t kPieceValues = 256 << 10;
 
 // Its length, its first token, and each target, of which the highest bit says whether it is
 // trained.
-void pack(const data::Example& example, std::vector<uint32_t>& values) {
+void pack_example(const data::Example& example, std::vector<uint32_t>& values) {
   values.push_back(static_cast<uint32_t>(example.targets.size()));
   values.push_back(static_cast<uint32_t>(example.tokens.front()));
   for (size_t t = 0; t < example.targets.size(); ++t) {
@@ -27,7 +27,7 @@ void pack(const data::Example& example, std::vector<uint32_t>& values) {
   }
 }
 
-data::Example unpack(std::span<const uint32_t> values) {
+data::Example unpack_example(std::span<const uint32_t> values) {
   data::Example example;
   example.tokens.push_back(static_cast<int32_t>(values.front()));
   for (const uint32_t value : values.subspan(1)) {
@@ -39,20 +39,20 @@ data::Example unpack(std::span<const uint32_t> values) {
   return example;
 }
 
-std::shared_ptr<const ExampleStore> share_store(Comm& comm,
-                                                std::shared_ptr<const ExampleStore> store) {
+std::shared_ptr<const ExampleStore> broadcast_store(Comm& comm,
+                                                    std::shared_ptr<const ExampleStore> store) {
   auto received = std::make_shared<ExampleStore>();
   std::vector<uint32_t> piece;
   int64_t next = 0;
   do {
     piece.clear();
     for (; comm.rank() == 0 && next < store->size() && piece.size() < kPieceValues; ++next)
-      pack(store->at(next), piece);
-    share(comm, piece);
+      pack_example(store->at(next), piece);
+    broadcast(comm, piece);
     if (comm.rank() == 0) continue;
     for (std::span<const uint32_t> left = piece; !left.empty();) {
       const size_t count = left.front() + size_t{1};
-      received->add(unpack(left.subspan(1, count)));
+      received->add(unpack_example(left.subspan(1, count)));
       left = left.subspan(1 + count);
     }
   } while (!piece.empty());
@@ -65,18 +65,18 @@ struct FileFacts {
   int64_t first = 0, count = 0;
 };
 
-void share_dataset(Comm& comm, const std::shared_ptr<const ExampleStore>& store,
-                   data::Dataset& dataset) {
+void broadcast_dataset(Comm& comm, const std::shared_ptr<const ExampleStore>& store,
+                       data::Dataset& dataset) {
   std::vector<int64_t> order = dataset.examples.order();
-  share(comm, order);
+  broadcast(comm, order);
   for (int64_t* number :
        {&dataset.num_lines, &dataset.num_too_long, &dataset.num_tokens, &dataset.num_trained}) {
-    share(comm, *number);
+    broadcast(comm, *number);
   }
   std::vector<FileFacts> files;
   for (const data::DataFile& file : dataset.files)
     files.push_back({file.weight, file.first, file.count});
-  share(comm, files);
+  broadcast(comm, files);
   if (comm.rank() == 0) return;
   dataset.examples = data::Examples(store, std::move(order));
   for (const FileFacts& facts : files) {
@@ -90,12 +90,13 @@ void share_dataset(Comm& comm, const std::shared_ptr<const ExampleStore>& store,
 
 }  // namespace
 
-void share_data(Comm& comm, TrainData& data) {
+void broadcast_data(Comm& comm, TrainData& data) {
   bool is_one = data.train.examples.store() == data.eval.examples.store();
-  share(comm, is_one);
-  const auto train = share_store(comm, data.train.examples.store());
-  share_dataset(comm, train, data.train);
-  share_dataset(comm, is_one ? train : share_store(comm, data.eval.examples.store()), data.eval);
+  broadcast(comm, is_one);
+  const auto train = broadcast_store(comm, data.train.examples.store());
+  broadcast_dataset(comm, train, data.train);
+  broadcast_dataset(comm, is_one ? train : broadcast_store(comm, data.eval.examples.store()),
+                    data.eval);
 }
 
 }  // namespace strata::apps

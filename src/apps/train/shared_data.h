@@ -6,6 +6,6 @@
 namespace strata::apps {
 
 // Of rank 0; on the others files have no content, only the examples that came of it. Collective.
-void share_data(Comm& comm, TrainData& data);
+void broadcast_data(Comm& comm, TrainData& data);
 
 }  // namespace strata::apps

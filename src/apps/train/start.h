@@ -11,7 +11,7 @@ namespace strata::apps {
 
 // Whether --out has a state, to be resumed; an Error where it has one and is not. Says so where
 // there is none to resume.
-bool find_state(const std::string& out, bool resume);
+bool has_state_to_resume(const std::string& out, bool resume);
 std::string fingerprint_of(TrainJob& job);
 // Makes --out, and loads its state or removes what a run that never saved left there.
 void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes);

@@ -27,7 +27,7 @@ constexpr int64_t kFirstFormat = 2;  // that is still read
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
 
 // Of their content, unpacked, and of their weights.
-std::string hash_of(const std::vector<data::DataFile>& files) {
+std::string file_hashes_text(const std::vector<data::DataFile>& files) {
   std::string text;
   for (const data::DataFile& file : files) {
     if (!text.empty()) text += ",";
@@ -38,7 +38,7 @@ std::string hash_of(const std::vector<data::DataFile>& files) {
 }
 
 // As they are recorded, with their settings. What others make meaningless does not count.
-TrainOptions effective(const TrainSettings& settings) {
+TrainOptions effective_options(const TrainSettings& settings) {
   const TrainOptions defaults;
   TrainOptions o = settings.options;
   o.lr = settings.lr;
@@ -67,7 +67,7 @@ TrainOptions effective(const TrainSettings& settings) {
 
 // Format 3 had no choice of what becomes of long examples, and fresh adapters alone; format 2
 // recorded what the options said, and the learning rate that is no longer the default.
-void upgrade(int64_t format, boost::json::object& options) {
+void upgrade_options(int64_t format, boost::json::object& options) {
   if (format < 4) {
     options["overlong"] = "drop";
     options["adapter"] = "";
@@ -125,13 +125,13 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
   RunRecord record{.step = step,
                    .options = object->at("options").get_object(),
                    .evaluations = parse_evaluations(*object)};
-  upgrade(format, record.options);
+  upgrade_options(format, record.options);
   return record;
 }
 
 }  // namespace
 
-std::string identity_of(const std::string& path) {
+std::string adapter_or_model_hash(const std::string& path) {
   if (!is_adapter_directory(path)) return model_identity(open_texts(path));
   std::string all;
   for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
@@ -142,7 +142,7 @@ std::string identity_of(const std::string& path) {
 
 std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
                               const FilesOfRun& files, const std::string& cpu_path) {
-  TrainOptions o = effective(settings);
+  TrainOptions o = effective_options(settings);
   boost::json::object values = {{"cpu path", cpu_path}};
   const OptionTable table = options_of(o);
   for (const OptionRow& row : table.rows()) {
@@ -154,14 +154,14 @@ std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& m
         break;
       case ResultsBy::kFile:
         CHECK(row.name == "data" || row.name == "eval", row.name);
-        values[row.name] = row.name == "data" ? hash_of(files.train)
+        values[row.name] = row.name == "data" ? file_hashes_text(files.train)
                            : o.eval.empty()   ? ""
-                                              : hash_of(files.eval);
+                                              : file_hashes_text(files.eval);
         break;
       case ResultsBy::kModel:
         values[row.name] = row.name == "model"  ? model_identity(model)
                            : row.text().empty() ? ""
-                                                : identity_of(row.text());
+                                                : adapter_or_model_hash(row.text());
         break;
     }
   }
@@ -213,7 +213,7 @@ struct WantedPart {
 constexpr int64_t kTag = 0;
 constexpr int64_t kPieceValues = (1 << 20) / dtype_bytes(DType::kF32);
 
-SavedAt check_record(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
+SavedAt checked_position(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
   const std::string& out = job.settings().out;
   const boost::json::object wanted = boost::json::parse(fingerprint).as_object();
   std::string faults;
@@ -232,7 +232,7 @@ SavedAt check_record(TrainJob& job, const RunRecord& record, const std::string& 
 }
 
 // Gives a rank the parts that it asks for.
-void serve_parts(Comm& comm, int to, const TrainerState& saved) {
+void send_wanted_parts(Comm& comm, int to, const TrainerState& saved) {
   std::vector<float> values;
   for (;;) {
     WantedPart wanted;
@@ -246,7 +246,7 @@ void serve_parts(Comm& comm, int to, const TrainerState& saved) {
 }
 
 // Asks the first rank for its parts, piece by piece: what is on its way takes memory too.
-void ask_for_parts(Comm& comm, const std::vector<StatePart>& parts) {
+void fetch_parts(Comm& comm, const std::vector<StatePart>& parts) {
   for (const StatePart& part : parts) {
     const int64_t size = part.values.shape.num_elements();
     for (int64_t first = 0; first < size; first += kPieceValues) {
@@ -270,8 +270,8 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   if (job.is_first_rank()) {
     const std::string& out = job.settings().out;
     const TrainerState saved(state_dir(out));
-    at = check_record(job, parse_record(out, saved.json()), fingerprint);
-    share(comm, at);
+    at = checked_position(job, parse_record(out, saved.json()), fingerprint);
+    broadcast(comm, at);
     {
       const HostAccess access(job.engine().backend().allocator());
       for (const StatePart& part : job.parts_of_state()) {
@@ -279,12 +279,12 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
                    part.values.f32());
       }
     }
-    for (int other = 1; other < comm.size(); ++other) serve_parts(comm, other, saved);
+    for (int other = 1; other < comm.size(); ++other) send_wanted_parts(comm, other, saved);
   } else {
-    share(comm, at);
-    ask_for_parts(comm, job.parts_of_state());
+    broadcast(comm, at);
+    fetch_parts(comm, job.parts_of_state());
   }
-  job.restore(at.step, at.evaluations);
+  job.resume_after(at.step, at.evaluations);
 }
 
 }  // namespace strata::apps

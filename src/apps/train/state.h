@@ -16,7 +16,7 @@ struct FilesOfRun {
   const std::vector<data::DataFile>& eval;  // read where --eval named them
 };
 // Of the content of an adapter, by its two files; of a folder without them as of a model.
-std::string identity_of(const std::string& path);
+std::string adapter_or_model_hash(const std::string& path);
 std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
                               const FilesOfRun& files, const std::string& cpu_path);
 

@@ -52,8 +52,8 @@ std::vector<Member> members_of(const TrainOptions& options, const LoadSpec& spec
   std::vector<Member> members;
   for (const std::string& rate : options.sweep) {
     const std::string out = fmt::format("{}/lr-{}", options.out, rate);
-    const bool found = find_state(out, options.resume);
-    TrainSettings own = settle(options, spec, data, found ? recorded_options(out) : std::string());
+    const bool found = has_state_to_resume(out, options.resume);
+    TrainSettings own = resolve_settings(options, spec, data, found ? recorded_options(out) : "");
     std::from_chars(rate.data(), rate.data() + rate.size(), own.lr);
     own.out = out;
     if (!own.tensorboard.empty()) own.tensorboard += "/lr-" + rate;
@@ -83,7 +83,7 @@ void train_in_turn(std::vector<Member>& members, const std::string& label) {
     }
   }
   for (Member& member : members) {
-    if (StopSignals::asked() && !member.loop->is_done()) member.loop->stop_here();
+    if (StopSignals::asked() && !member.loop->is_done()) member.loop->request_stop();
   }
   progress.finish();
 }
@@ -136,7 +136,7 @@ report::CurveSeries curve_of(const Member& member) {
   return evaluated.x.size() > 1 ? evaluated : smooth(series_of(records, "loss", {}), name);
 }
 
-void write_picture(const std::string& out, const std::vector<Member>& members) {
+void write_chart(const std::string& out, const std::vector<Member>& members) {
   const bool evaluates = members.front().loop->last_eval().has_value();
   report::CurveChart chart{.title = evaluates ? "evaluation loss" : "training loss (smoothed)",
                            .x_label = "step",
@@ -159,12 +159,12 @@ void print_json(const std::vector<Member>& members) {
 }
 
 // False where a signal stopped it.
-bool finish(const TrainOptions& options, std::vector<Member>& members, double begin) {
+bool finish_members(const TrainOptions& options, std::vector<Member>& members, double begin) {
   bool ended = true;
   for (Member& member : members) ended = member.loop->finish() && ended;
   if (!ended) return false;
   write_table(options.out, members);
-  write_picture(options.out, members);
+  write_chart(options.out, members);
   print_table(members);
   fmt::print(stderr, "{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
              options.out, fmt::join(options.sweep, ", lr-"));
@@ -198,7 +198,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   }
   const StopSignals signals("saving after this step; again: ends at once");
   train_in_turn(members, "sweep");
-  return finish(options, members, begin);
+  return finish_members(options, members, begin);
 }
 
 }  // namespace

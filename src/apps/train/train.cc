@@ -69,7 +69,7 @@ std::string rates_text(const TrainSettings& settings) {
 }
 
 // Those that were given, else those of this rank now, in so much memory.
-engine::MachineLimits limits_of(TrainJob& job, int64_t most_bytes) {
+engine::MachineLimits given_or_probed_limits(TrainJob& job, int64_t most_bytes) {
   if (job.spec().limits) return *job.spec().limits;
   engine::Engine& engine = job.engine();
   engine::MachineLimits limits =
@@ -116,7 +116,7 @@ std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) 
   const std::string cores =
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   // Before the pass takes its memory: the probe borrows that much.
-  const engine::MachineLimits limits = limits_of(job, plan.stages.front().pass_bytes);
+  const engine::MachineLimits limits = given_or_probed_limits(job, plan.stages.front().pass_bytes);
   if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages())});
   planner::add_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, engine.backend()) + cores});
@@ -144,7 +144,7 @@ void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes
   remove_file(out + "/samples.jsonl");
 }
 
-bool find_state(const std::string& out, bool resume) {
+bool has_state_to_resume(const std::string& out, bool resume) {
   const bool found = has_train_state(out);
   if (found && !resume) {
     throw Error(
@@ -207,7 +207,7 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
 }
 
 // What ranks that are processes cannot do yet.
-void check_over_ranks(const TrainOptions& o) {
+void check_rank_options(const TrainOptions& o) {
   check_memory_of_ranks(o.memory, o.offload);
   if (o.sweep.empty()) return;
   throw Error(ErrorCode::kUnsupported,
@@ -215,36 +215,36 @@ void check_over_ranks(const TrainOptions& o) {
 }
 
 // Which a plan weighs work by, as the first rank's --machine has them.
-void share_limits(Comm& comm, std::optional<engine::MachineLimits>& limits) {
+void broadcast_limits(Comm& comm, std::optional<engine::MachineLimits>& limits) {
   bool is_known = limits.has_value();
-  share(comm, is_known);
+  broadcast(comm, is_known);
   if (!is_known) return;
   if (!limits) limits.emplace();
   for (double* limit : {&limits->flops, &limits->f32_flops, &limits->bytes, &limits->file_bytes})
-    share(comm, *limit);
-  share(comm, limits->source);
+    broadcast(comm, *limit);
+  broadcast(comm, limits->source);
 }
 
 // And an adapter to start from, and a schedule in a file.
 RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
   RankFacts facts = facts_of(spec, options_of(options));
   facts.emplace_back("--adapter (hash)",
-                     options.adapter.empty() ? "none" : identity_of(options.adapter));
-  add_schedule(options.stages, facts);
+                     options.adapter.empty() ? "none" : adapter_or_model_hash(options.adapter));
+  add_schedule_hash(options.stages, facts);
   return facts;
 }
 
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
   StageOptions stages = stages_of(given.stages, layout);
-  check_over_ranks(given);
+  check_rank_options(given);
   const bool is_first = comm.rank() == 0;
   TrainOptions options = given;
   if (!is_first) options.machine.clear();
   LoadSpec spec = read_train_spec(options);
   check_layout(layout, spec.parsed.config);
   check_alike(comm, facts_of_run(spec, options));
-  share_limits(comm, spec.limits);
+  broadcast_limits(comm, spec.limits);
   // Refused before any data are read.
   static_cast<void>(division_of(spec.parsed.config, stages, spec));
   report::TraceFile trace(is_first ? options.trace : "");
@@ -253,14 +253,14 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   std::string recorded;
   if (is_first) {
     if (!options.save_config.empty()) save_recipe(options);
-    found = find_state(options.out, options.resume);
+    found = has_state_to_resume(options.out, options.resume);
     data = read_train_data(options, spec);
     if (found) recorded = recorded_options(options.out);
   }
-  share(comm, found);
-  share(comm, recorded);
-  share_data(comm, data);
-  TrainSettings settings = settle(options, spec, data, recorded);
+  broadcast(comm, found);
+  broadcast(comm, recorded);
+  broadcast_data(comm, data);
+  TrainSettings settings = resolve_settings(options, spec, data, recorded);
   if (settings.options.method != "full") share_weights(comm, stages);
   settings.stages = stages;
   const TrainRun run = plan_run(spec, settings, data, comm.ranks_here() * stages.ranks_each);
@@ -290,11 +290,11 @@ int run_train(const TrainOptions& options) {
     trace.finish();
     return code;
   }
-  const bool found = find_state(options.out, options.resume);
+  const bool found = has_state_to_resume(options.out, options.resume);
   const LoadSpec spec = read_train_spec(options);
   const TrainData data = read_train_data(options, spec);
   const TrainSettings settings =
-      settle(options, spec, data, found ? recorded_options(options.out) : "");
+      resolve_settings(options, spec, data, found ? recorded_options(options.out) : "");
   const TrainRun run = plan_run(spec, settings, data);
   int code = 0;
   run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {

@@ -63,7 +63,7 @@ int highest_tag() {
 
 // An empty message has one piece as well.
 template <typename Begin>
-Operation* in_pieces(int64_t bytes, bool receives, Begin begin) {
+Operation* begin_in_pieces(int64_t bytes, bool receives, Begin begin) {
   auto* operation = new Operation{.requests = {}, .bytes = receives ? bytes : -1};
   for (int64_t first = 0; first == 0 || first < bytes; first += state.chunk_bytes) {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -78,14 +78,14 @@ Operation* in_pieces(int64_t bytes, bool receives, Begin begin) {
 }
 
 void* send(int channel, int to, int tag, const void* data, int64_t bytes) {
-  return in_pieces(bytes, false, [&](int64_t first, int count, MPI_Request* request) {
+  return begin_in_pieces(bytes, false, [&](int64_t first, int count, MPI_Request* request) {
     return MPI_Isend(static_cast<const std::byte*>(data) + first, count, MPI_BYTE, to, tag,
                      state.channels[static_cast<size_t>(channel)], request);
   });
 }
 
 void* receive(int channel, int from, int tag, void* data, int64_t bytes) {
-  return in_pieces(bytes, true, [&](int64_t first, int count, MPI_Request* request) {
+  return begin_in_pieces(bytes, true, [&](int64_t first, int count, MPI_Request* request) {
     return MPI_Irecv(static_cast<std::byte*>(data) + first, count, MPI_BYTE,
                      from < 0 ? MPI_ANY_SOURCE : from, tag,
                      state.channels[static_cast<size_t>(channel)], request);
@@ -93,7 +93,7 @@ void* receive(int channel, int from, int tag, void* data, int64_t bytes) {
 }
 
 // Pieces end in order, each is looked at until it has.
-bool ended(void* handle, const char** fault) {
+bool finish_if_done(void* handle, const char** fault) {
   auto* operation = static_cast<Operation*>(handle);
   *fault = nullptr;
   while (!operation->requests.empty()) {
@@ -120,7 +120,7 @@ void cancel(void* handle) {
   for (MPI_Request& request : operation->requests) MPI_Cancel(&request);
 }
 
-bool waiting(int channel, int* from, int* tag, int64_t* bytes) {
+bool probe(int channel, int* from, int* tag, int64_t* bytes) {
   int found = 0, count = 0;
   MPI_Status status;
   const int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG,
@@ -145,9 +145,9 @@ extern "C" __attribute__((visibility("default"))) const MpiTable* strata_mpi_tab
                                       .highest_tag = highest_tag,
                                       .send = send,
                                       .receive = receive,
-                                      .ended = ended,
+                                      .finish_if_done = finish_if_done,
                                       .cancel = cancel,
-                                      .waiting = waiting,
+                                      .probe = probe,
                                       .abort = abort_all,
                                       .end = end};
   return &kTable;

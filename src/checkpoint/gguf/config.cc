@@ -52,17 +52,17 @@ class ConfigWriter {
   explicit ConfigWriter(const GgufModel& model)
       : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
 
-  std::string text() {
-    add_shape();
+  std::string config_json() {
+    add_common_members();
     if (row_.name == "llama") add_llama();
     if (row_.name == "qwen3moe") add_experts();
     if (row_.is_hybrid) add_hybrid();
     if (row_.name == "gemma3") add_gemma3();
-    if (row_.has_mla) add_deepseek();
+    if (row_.has_mla) add_mla_and_experts();
     if (row_.name != "gemma3" && !row_.is_hybrid) add_rope();
     refuse_unless_neutral();
-    add_text_keys();
-    add_unknown();
+    add_special_token_ids();
+    add_unused_keys();
     std::string out = "{";
     for (const auto& [name, value] : members_) {
       out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", json_quote(name), value);
@@ -117,7 +117,7 @@ class ConfigWriter {
     return integer("attention.key_length", integer("embedding_length") / heads());
   }
 
-  void add_shape() {
+  void add_common_members() {
     set("architectures", fmt::format("[{}]", json_quote(row_.model_class)));
     set("model_type", json_quote(row_.model_type));
     const GgufTensor* embedding = model_.find("token_embd.weight");
@@ -130,7 +130,8 @@ class ConfigWriter {
     set_integer("vocab_size", integer("vocab_size", embedding->rows()));
     set_integer("hidden_size", integer("embedding_length"));
     const int64_t expert_width = integer("expert_feed_forward_length", 1);
-    const int64_t width = row_.name == "qwen35moe" ? expert_width : feed_forward(expert_width);
+    const int64_t width =
+        row_.name == "qwen35moe" ? expert_width : feed_forward_width(expert_width);
     set_integer("intermediate_size", width);
     set_integer("num_hidden_layers", num_layers_);
     set_integer("num_attention_heads", heads());
@@ -153,7 +154,7 @@ class ConfigWriter {
   }
 
   // One width, or one by layer of which layers of experts may have none.
-  int64_t feed_forward(int64_t fallback) {
+  int64_t feed_forward_width(int64_t fallback) {
     const std::string name = key("feed_forward_length");
     int64_t width = 0;
     for (const int64_t value : model_.keys().integers(name)) {
@@ -216,7 +217,7 @@ class ConfigWriter {
     }
     const auto dim = static_cast<double>(head_dim());
     const double part = static_cast<double>(integer("rope.dimension_count")) / dim;
-    const std::string scaling = rope_scaling();
+    const std::string scaling = rope_scaling_members();
     set("rope_parameters",
         fmt::format(R"({{"rope_theta": {}, "partial_rotary_factor": {}, {}}})",
                     number_text(number("rope.freq_base", 10000.0)), number_text(part),
@@ -230,7 +231,7 @@ class ConfigWriter {
     set_integer("query_pre_attn_scalar",
                 num_layers_ == kLayersOf27B ? hidden / heads() : head_dim());
     set_integer("sliding_window", integer("attention.sliding_window"));
-    set("layer_types", sliding_types());
+    set("layer_types", sliding_layer_types());
     set_number("rope_theta", number("rope.freq_base", 1e6));
     set_number("rope_local_base_freq", number("rope.freq_base_swa", 1e4));
     const double factor = number("rope.scaling.factor", 1.0);
@@ -241,10 +242,10 @@ class ConfigWriter {
     } else if (type != "linear" && type != "none") {
       refuse("rope.scaling.type", fmt::format("got '{}', supported are linear and none", type));
     }
-    check_rotated();
+    check_whole_head_rotates();
   }
 
-  std::string sliding_types() {
+  std::string sliding_layer_types() {
     const std::string name = key("attention.sliding_window_pattern");
     const GgufKeys& keys = model_.keys();
     std::vector<bool> sliding;
@@ -266,7 +267,7 @@ class ConfigWriter {
     return fmt::format("[{}]", fmt::join(types, ", "));
   }
 
-  void add_deepseek() {
+  void add_mla_and_experts() {
     const int64_t rope = integer("rope.dimension_count");
     const int64_t key_dim = integer("attention.key_length_mla", integer("attention.key_length"));
     const bool has_q_rank = has("attention.q_lora_rank");
@@ -301,7 +302,7 @@ class ConfigWriter {
   }
 
   // What is rotated must be the whole head.
-  void check_rotated() {
+  void check_whole_head_rotates() {
     const int64_t dim = row_.has_mla ? integer("rope.dimension_count") : head_dim();
     const int64_t rotated = integer("rope.dimension_count", dim);
     if (rotated != dim) {
@@ -311,21 +312,21 @@ class ConfigWriter {
   }
 
   void add_rope() {
-    check_rotated();
+    check_whole_head_rotates();
     set_number("rope_theta", number("rope.freq_base", 10000.0));
-    const std::string scaling = rope_scaling();
+    const std::string scaling = rope_scaling_members();
     if (!scaling.empty()) set("rope_scaling", "{" + scaling + "}");
   }
 
   // The members of a scaling, or nothing. No type is linear with a factor, which may be 1.
-  std::string rope_scaling() {
+  std::string rope_scaling_members() {
     const std::string type = model_.keys().text(key("rope.scaling.type"), "linear");
     const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
     if (has_tensor("rope_freqs.weight")) {
       if (type == "yarn" || factor != 1.0) refuse("rope.scaling.type", "both this and rope_freqs");
-      return llama3();
+      return llama3_members();
     }
-    if (type == "yarn") return yarn(factor);
+    if (type == "yarn") return yarn_members(factor);
     if (type != "linear" && type != "none") {
       refuse("rope.scaling.type",
              fmt::format("got '{}', supported are none, linear and yarn", type));
@@ -334,7 +335,7 @@ class ConfigWriter {
     return fmt::format(R"("rope_type": "linear", "factor": {})", number_text(factor));
   }
 
-  std::string yarn(double factor) {
+  std::string yarn_members(double factor) {
     std::string json = fmt::format(R"("rope_type": "yarn", "factor": {})", number_text(factor));
     const auto add = [&](std::string_view name, double value) {
       json += fmt::format(R"(, "{}": {})", name, number_text(value));
@@ -363,7 +364,7 @@ class ConfigWriter {
   }
 
   // Llama 3.x: not keys but a table of divisors.
-  std::string llama3() {
+  std::string llama3_members() {
     const GgufTensor& tensor = *model_.find("rope_freqs.weight");
     const int64_t dim = head_dim();
     used_.insert("rope_freqs.weight");
@@ -411,7 +412,7 @@ class ConfigWriter {
     }
   }
 
-  void add_text_keys() {
+  void add_special_token_ids() {
     const GgufKeys& keys = model_.keys();
     const auto id = [&](std::string_view name) { return gguf_token_id(keys, name); };
     if (id("bos") >= 0) set_integer("bos_token_id", id("bos"));
@@ -424,7 +425,7 @@ class ConfigWriter {
     if (ends.size() > 1) set("eos_token_id", fmt::format("[{}]", fmt::join(ends, ", ")));
   }
 
-  void add_unknown() {
+  void add_unused_keys() {
     const std::string prefix = model_.architecture() + ".";
     for (const auto& [name, value] : model_.keys().all()) {
       if (!name.starts_with(prefix) || used_.contains(name)) continue;
@@ -474,6 +475,6 @@ int64_t gguf_num_layers(const GgufModel& model) {
   return blocks - extra;
 }
 
-std::string gguf_config(const GgufModel& model) { return ConfigWriter(model).text(); }
+std::string gguf_config(const GgufModel& model) { return ConfigWriter(model).config_json(); }
 
 }  // namespace strata

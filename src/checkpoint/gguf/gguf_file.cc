@@ -63,11 +63,11 @@ class HeaderReader {
   }
 
   // `what` is being read, for messages.
-  void bytes(std::span<std::byte> out, std::string_view what) {
+  void read_bytes(std::span<std::byte> out, std::string_view what) {
     if (std::ssize(out) > left())
       fail(fmt::format("{} needs {} bytes, {}", what, out.size(), left_text()));
     for (size_t done = 0; done < out.size();) {
-      if (at_ == buffer_.size()) fill();
+      if (at_ == buffer_.size()) refill();
       const size_t part = std::min(out.size() - done, buffer_.size() - at_);
       std::memcpy(out.data() + done, buffer_.data() + at_, part);
       at_ += part;
@@ -76,24 +76,24 @@ class HeaderReader {
   }
 
   template <typename T>
-  T value(std::string_view what) {
+  T read(std::string_view what) {
     T out;
-    bytes(std::as_writable_bytes(std::span(&out, 1)), what);
+    read_bytes(std::as_writable_bytes(std::span(&out, 1)), what);
     return out;
   }
 
-  std::string text(std::string_view what) {
-    const auto size = value<uint64_t>(what);
+  std::string read_text(std::string_view what) {
+    const auto size = read<uint64_t>(what);
     if (size > static_cast<uint64_t>(left()))
       fail(fmt::format("{} has {} bytes, {}", what, size, left_text()));
     std::string out(size, '\0');
-    bytes(std::as_writable_bytes(std::span(out)), what);
+    read_bytes(std::as_writable_bytes(std::span(out)), what);
     return out;
   }
 
  private:
   [[nodiscard]] int64_t limit() const { return std::min(file_.size(), GgufFile::kMaxHeader); }
-  void fill() {
+  void refill() {
     constexpr int64_t kBuffer = 1 << 20;
     begin_ += static_cast<int64_t>(buffer_.size());
     buffer_.resize(static_cast<size_t>(std::min(kBuffer, limit() - begin_)));
@@ -110,29 +110,29 @@ class HeaderReader {
 int64_t read_integer(HeaderReader& in, uint32_t type, std::string_view key) {
   switch (type) {
     case kU8:
-      return in.value<uint8_t>(key);
+      return in.read<uint8_t>(key);
     case kI8:
-      return in.value<int8_t>(key);
+      return in.read<int8_t>(key);
     case kU16:
-      return in.value<uint16_t>(key);
+      return in.read<uint16_t>(key);
     case kI16:
-      return in.value<int16_t>(key);
+      return in.read<int16_t>(key);
     case kU32:
-      return in.value<uint32_t>(key);
+      return in.read<uint32_t>(key);
     case kI32:
-      return in.value<int32_t>(key);
+      return in.read<int32_t>(key);
     case kI64:
-      return in.value<int64_t>(key);
+      return in.read<int64_t>(key);
     default:
       break;
   }
-  const auto value = in.value<uint64_t>(key);
+  const auto value = in.read<uint64_t>(key);
   if (value > INT64_MAX) in.fail(fmt::format("key '{}': {} does not fit 63 bits", key, value));
   return static_cast<int64_t>(value);
 }
 
 bool read_bool(HeaderReader& in, std::string_view key) {
-  const auto value = in.value<uint8_t>(key);
+  const auto value = in.read<uint8_t>(key);
   if (value > 1) in.fail(fmt::format("key '{}': a bool is {}, want 0 or 1", key, value));
   return value == 1;
 }
@@ -142,12 +142,12 @@ GgufValue read_items(HeaderReader& in, uint32_t type, uint64_t count, const std:
   GgufValue out;
   if (type == kString) {
     GgufValue::Texts& texts = out.list.emplace<GgufValue::Texts>();
-    for (uint64_t i = 0; i < count; ++i) texts.push_back(in.text(key));
+    for (uint64_t i = 0; i < count; ++i) texts.push_back(in.read_text(key));
   } else if (type == kF32 || type == kF64) {
     GgufValue::Numbers& numbers = out.list.emplace<GgufValue::Numbers>();
     out.is_f32 = type == kF32;
     for (uint64_t i = 0; i < count; ++i) {
-      numbers.push_back(out.is_f32 ? in.value<float>(key) : in.value<double>(key));
+      numbers.push_back(out.is_f32 ? in.read<float>(key) : in.read<double>(key));
     }
   } else if (type == kBool) {
     GgufValue::Booleans& booleans = out.list.emplace<GgufValue::Booleans>();
@@ -160,14 +160,14 @@ GgufValue read_items(HeaderReader& in, uint32_t type, uint64_t count, const std:
 }
 
 GgufValue read_value(HeaderReader& in, const std::string& key) {
-  const auto type = in.value<uint32_t>(key);
+  const auto type = in.read<uint32_t>(key);
   if (type >= kNumTypes) in.fail(fmt::format("key '{}': unknown type of value {}", key, type));
   if (type != kArray) return read_items(in, type, 1, key);
-  const auto item = in.value<uint32_t>(key);
+  const auto item = in.read<uint32_t>(key);
   if (item >= kNumTypes || item == kArray) {
     in.fail(fmt::format("key '{}': a list of items of type {}, which is not supported", key, item));
   }
-  const auto count = in.value<uint64_t>(key);
+  const auto count = in.read<uint64_t>(key);
   if (count > static_cast<uint64_t>(in.left()) / static_cast<uint64_t>(kBytes[item])) {
     in.fail(fmt::format("key '{}': a list of {} items, {}", key, count, in.left_text()));
   }
@@ -178,7 +178,7 @@ GgufValue read_value(HeaderReader& in, const std::string& key) {
 
 void read_keys(HeaderReader& in, uint64_t count, GgufKeys& keys) {
   for (uint64_t i = 0; i < count; ++i) {
-    std::string key = in.text("a key");
+    std::string key = in.read_text("a key");
     if (key.empty() || key.size() > kMaxName)
       in.fail("a key without a name, or with too long a one");
     if (keys.has(key)) in.fail(fmt::format("key '{}' is there twice", key));
@@ -187,7 +187,7 @@ void read_keys(HeaderReader& in, uint64_t count, GgufKeys& keys) {
   }
 }
 
-const GgufType& checked_type(HeaderReader& in, const std::string& name, uint32_t id) {
+const GgufType& require_type(HeaderReader& in, const std::string& name, uint32_t id) {
   const GgufType* type = find_gguf_type(id);
   if (type != nullptr) return *type;
   const bool removed = id == 4 || id == 5 || (id >= 31 && id <= 38);
@@ -196,19 +196,19 @@ const GgufType& checked_type(HeaderReader& in, const std::string& name, uint32_t
 }
 
 // The info; begin is the offset in the data, and end begin plus the size.
-GgufTensor read_tensor(HeaderReader& in) {
+GgufTensor read_tensor_info(HeaderReader& in) {
   GgufTensor tensor;
-  tensor.name = in.text("a tensor's name");
+  tensor.name = in.read_text("a tensor's name");
   if (tensor.name.empty() || tensor.name.size() > kMaxName) {
     in.fail("a tensor without a name, or with too long a one");
   }
-  const auto num_dims = in.value<uint32_t>(tensor.name);
+  const auto num_dims = in.read<uint32_t>(tensor.name);
   if (num_dims < 1 || num_dims > 4) {
     in.fail(fmt::format("tensor '{}' has {} dimensions, want 1 to 4", tensor.name, num_dims));
   }
   int64_t elements = 1;
   for (uint32_t i = 0; i < num_dims; ++i) {
-    const auto dim = in.value<uint64_t>(tensor.name);
+    const auto dim = in.read<uint64_t>(tensor.name);
     if (dim == 0 || dim > INT64_MAX ||
         __builtin_mul_overflow(elements, static_cast<int64_t>(dim), &elements)) {
       in.fail(fmt::format("tensor '{}': dimension {} of {}: its elements cannot be counted",
@@ -216,8 +216,8 @@ GgufTensor read_tensor(HeaderReader& in) {
     }
     tensor.dims.insert(tensor.dims.begin(), static_cast<int64_t>(dim));
   }
-  tensor.type = &checked_type(in, tensor.name, in.value<uint32_t>(tensor.name));
-  const auto offset = in.value<uint64_t>(tensor.name);
+  tensor.type = &require_type(in, tensor.name, in.read<uint32_t>(tensor.name));
+  const auto offset = in.read<uint64_t>(tensor.name);
   if (tensor.columns() % tensor.type->block_elements != 0) {
     in.fail(fmt::format("tensor '{}': rows of {} elements are no whole blocks of {} ({})",
                         tensor.name, tensor.columns(), tensor.type->block_elements,
@@ -283,8 +283,8 @@ void place_tensors(const ReadOnlyFile& file, int64_t header_end, int64_t alignme
 
 // The one value of a list of equal ones.
 template <typename List>
-auto only(const GgufKeys& keys, std::string_view key, const GgufValue* value,
-          std::string_view wanted) {
+auto single_value(const GgufKeys& keys, std::string_view key, const GgufValue* value,
+                  std::string_view wanted) {
   using Item = typename List::value_type;
   const List* list = value == nullptr ? nullptr : std::get_if<List>(&value->list);
   if (list == nullptr || list->empty()) {
@@ -321,13 +321,13 @@ void GgufKeys::fail(std::string_view key, const std::string& what) const {
 int64_t GgufKeys::integer(std::string_view key, std::optional<int64_t> fallback) const {
   const GgufValue* value = find(key);
   if (value == nullptr && fallback) return *fallback;
-  return only<GgufValue::Integers>(*this, key, value, "a whole number");
+  return single_value<GgufValue::Integers>(*this, key, value, "a whole number");
 }
 
 double GgufKeys::number(std::string_view key, std::optional<double> fallback) const {
   const GgufValue* value = find(key);
   if (value == nullptr && fallback) return *fallback;
-  const double number = only<GgufValue::Numbers>(*this, key, value, "a number");
+  const double number = single_value<GgufValue::Numbers>(*this, key, value, "a number");
   // The shortest decimal of 32 bits is what the writer's double was.
   if (!value->is_f32) return number;
   return std::stod(fmt::format("{}", static_cast<float>(number)));
@@ -336,13 +336,13 @@ double GgufKeys::number(std::string_view key, std::optional<double> fallback) co
 bool GgufKeys::boolean(std::string_view key, std::optional<bool> fallback) const {
   const GgufValue* value = find(key);
   if (value == nullptr && fallback) return *fallback;
-  return only<GgufValue::Booleans>(*this, key, value, "true or false");
+  return single_value<GgufValue::Booleans>(*this, key, value, "true or false");
 }
 
 std::string GgufKeys::text(std::string_view key, std::optional<std::string> fallback) const {
   const GgufValue* value = find(key);
   if (value == nullptr && fallback) return *fallback;
-  return only<GgufValue::Texts>(*this, key, value, "a text");
+  return single_value<GgufValue::Texts>(*this, key, value, "a text");
 }
 
 std::span<const int64_t> GgufKeys::integers(std::string_view key) const {
@@ -389,9 +389,9 @@ int64_t GgufTensor::rows() const {
 
 GgufFile::GgufFile(const std::string& path) : file_(path), keys_(path) {
   HeaderReader in(file_);
-  const auto magic = in.value<std::array<char, 4>>("the magic");
+  const auto magic = in.read<std::array<char, 4>>("the magic");
   if (std::string_view(magic.data(), magic.size()) != kMagic) in.fail("not a GGUF file");
-  const auto version = in.value<uint32_t>("the version");
+  const auto version = in.read<uint32_t>("the version");
   if ((version & 0xffff) == 0 && version != 0) {
     in.fail("a file of a big-endian machine, which is not supported");
   }
@@ -400,8 +400,8 @@ GgufFile::GgufFile(const std::string& path) : file_(path), keys_(path) {
                         version == 1 ? "; convert the model again" : ""));
   }
   version_ = static_cast<int>(version);
-  const auto num_tensors = in.value<uint64_t>("the number of tensors");
-  const auto num_keys = in.value<uint64_t>("the number of keys");
+  const auto num_tensors = in.read<uint64_t>("the number of tensors");
+  const auto num_keys = in.read<uint64_t>("the number of keys");
   if (num_tensors > kMaxTensors || num_keys > kMaxKeys) {
     in.fail(fmt::format("{} tensors and {} keys, at most {} and {} are accepted", num_tensors,
                         num_keys, kMaxTensors, kMaxKeys));
@@ -409,7 +409,7 @@ GgufFile::GgufFile(const std::string& path) : file_(path), keys_(path) {
   read_keys(in, num_keys, keys_);
   std::unordered_set<std::string> names;
   for (uint64_t i = 0; i < num_tensors; ++i) {
-    tensors_.push_back(read_tensor(in));
+    tensors_.push_back(read_tensor_info(in));
     if (!names.insert(tensors_.back().name).second) {
       in.fail(fmt::format("tensor '{}' is there twice", tensors_.back().name));
     }

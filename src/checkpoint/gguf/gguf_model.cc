@@ -30,7 +30,7 @@ std::string part_suffix(int64_t part, int64_t count) {
 
 // Models' files of a folder; of a split one the first part. Those of projectors for images are no
 // models of their own.
-std::vector<std::string> models_in(const std::string& folder) {
+std::vector<std::string> model_files_in(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -48,9 +48,9 @@ std::vector<std::string> models_in(const std::string& folder) {
   return found;
 }
 
-std::string file_of(const std::string& path) {
+std::string find_model_file(const std::string& path) {
   if (!std::filesystem::is_directory(path)) return path;
-  const std::vector<std::string> found = models_in(path);
+  const std::vector<std::string> found = model_files_in(path);
   if (found.size() == 1) return found.front();
   if (found.empty()) fail(path, "holds no first part of a model in GGUF");
   constexpr std::ptrdiff_t kMostShown = 10;
@@ -59,7 +59,7 @@ std::string file_of(const std::string& path) {
                          fmt::join(found.begin(), end, ", "), end == found.end() ? "" : ", ..."));
 }
 
-void check_kind(const GgufKeys& keys) {
+void check_is_model(const GgufKeys& keys) {
   const std::string kind = keys.text("general.type", "model");
   if (kind != "model") {
     throw Error(ErrorCode::kUnsupported,
@@ -71,7 +71,7 @@ void check_kind(const GgufKeys& keys) {
 }  // namespace
 
 GgufModel::GgufModel(const std::string& path) {
-  const std::string file = file_of(path);
+  const std::string file = find_model_file(path);
   GgufFile first(file);
   const int64_t count = first.keys().integer(kSplitCount, 1);
   if (count == 1 || count == 0) {
@@ -79,7 +79,7 @@ GgufModel::GgufModel(const std::string& path) {
   } else {
     open_split(file, count);
   }
-  check_kind(keys());
+  check_is_model(keys());
   architecture_ = keys().text("general.architecture");
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const GgufTensor& tensor : files_[i].tensors()) {

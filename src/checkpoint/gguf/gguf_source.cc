@@ -58,7 +58,7 @@ float log_of_negative(float stored) {
   return gives ? narrow : value;
 }
 
-float changed(GgufWeight::Change change, float value) {
+float huggingface_value(GgufWeight::Change change, float value) {
   switch (change) {
     case GgufWeight::Change::kNone:
       break;
@@ -102,8 +102,8 @@ const GgufWeight& GgufSource::readable_weight_of(const CheckpointTensor& tensor)
                           tensor.info.shape_text(), readable_gguf_types(), kMaxRank));
 }
 
-void GgufSource::dequantise(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
-                            float* out) const {
+void GgufSource::dequantise_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
+                                 float* out) const {
   const GgufTensor& info = *tensor.info;
   const int64_t blocks = info.columns() / info.type->block_elements;
   std::vector<std::byte> bytes(static_cast<size_t>(count * info.row_bytes()));
@@ -122,7 +122,7 @@ void GgufSource::fail_scale(const GgufModel::Tensor& tensor, int64_t block) cons
 
 // Rows that lie one behind the other are read at once.
 template <typename Body>
-void for_each_run(const GgufWeight& weight, int64_t first_row, int64_t count, Body body) {
+void for_each_run_of_rows(const GgufWeight& weight, int64_t first_row, int64_t count, Body body) {
   if (weight.rows.empty()) return body(first_row, weight.first_row + first_row, count);
   for (int64_t row = first_row; row < first_row + count;) {
     const auto stored = [&](int64_t at) { return weight.rows[static_cast<size_t>(at)]; };
@@ -135,22 +135,22 @@ void for_each_run(const GgufWeight& weight, int64_t first_row, int64_t count, Bo
 
 void GgufSource::read_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
                            float* out) const {
-  if (weight.values.info != nullptr) return read_latent(weight, first_row, count, out);
+  if (weight.values.info != nullptr) return read_kv_b_rows(weight, first_row, count, out);
   const int64_t stored_columns = weight.from.info->columns();
   const int64_t columns = weight.dims.back();
   std::vector<float> row(static_cast<size_t>(weight.columns.empty() ? 0 : stored_columns));
-  for_each_run(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
+  for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
     float* const to = out + (begin - first_row) * columns;
-    if (weight.columns.empty()) return dequantise(weight.from, stored, run, to);
+    if (weight.columns.empty()) return dequantise_rows(weight.from, stored, run, to);
     for (int64_t i = 0; i < run; ++i) {
-      dequantise(weight.from, stored + i, 1, row.data());
+      dequantise_rows(weight.from, stored + i, 1, row.data());
       for (int64_t c = 0; c < columns; ++c) {
         to[i * columns + c] = row[static_cast<size_t>(weight.columns[static_cast<size_t>(c)])];
       }
     }
   });
   if (weight.change == GgufWeight::Change::kNone) return;
-  for (int64_t i = 0; i < count * columns; ++i) out[i] = changed(weight.change, out[i]);
+  for (int64_t i = 0; i < count * columns; ++i) out[i] = huggingface_value(weight.change, out[i]);
 }
 
 void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
@@ -163,7 +163,7 @@ void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int6
                                                 {to, static_cast<size_t>(rows * info.row_bytes())});
   };
   std::vector<std::byte> row(weight.columns.empty() ? 0 : static_cast<size_t>(info.row_bytes()));
-  for_each_run(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
+  for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
     std::byte* to = out + static_cast<size_t>((begin - first_row) * columns) * size;
     if (weight.columns.empty()) return file(stored, run, to);
     for (int64_t i = 0; i < run; ++i) {
@@ -176,8 +176,8 @@ void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int6
   });
 }
 
-void GgufSource::read_latent(const GgufWeight& weight, int64_t first_row, int64_t count,
-                             float* out) const {
+void GgufSource::read_kv_b_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                                float* out) const {
   const int64_t rank = weight.from.info->dims[1];
   const int64_t nope = weight.from.info->dims[2];
   const int64_t value = weight.values.info->dims[1];
@@ -187,10 +187,10 @@ void GgufSource::read_latent(const GgufWeight& weight, int64_t first_row, int64_
     const int64_t head = row / (nope + value);
     const int64_t within = row % (nope + value);
     if (within >= nope) {
-      dequantise(weight.values, head * value + within - nope, 1, out);
+      dequantise_rows(weight.values, head * value + within - nope, 1, out);
       continue;
     }
-    if (held != head) dequantise(weight.from, head * rank, rank, keys.data());
+    if (held != head) dequantise_rows(weight.from, head * rank, rank, keys.data());
     held = head;
     for (int64_t c = 0; c < rank; ++c) out[c] = keys[static_cast<size_t>(c * nope + within)];
   }
@@ -248,10 +248,10 @@ void GgufSource::read_narrow(const CheckpointTensor& tensor, int64_t first_row, 
   const int64_t row_bytes = narrow_layout(gguf_narrow_form(*info.type)).row_bytes(info.columns());
   const int64_t blocks = info.columns() / info.type->block_elements;
   std::vector<std::byte> bytes;
-  for_each_run(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
+  for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
     bytes.resize(static_cast<size_t>(run * info.row_bytes()));
     model_.files()[weight.from.file].read_bytes(info, stored * info.row_bytes(), bytes);
-    const int64_t fault = gguf_narrow_rows(*info.type, bytes.data(), run, info.columns(),
+    const int64_t fault = gguf_repack_rows(*info.type, bytes.data(), run, info.columns(),
                                            out + (begin - first_row) * row_bytes);
     if (fault >= 0) fail_scale(weight.from, stored * blocks + fault);
   });

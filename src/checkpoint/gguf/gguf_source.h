@@ -37,9 +37,9 @@ class GgufSource final : public CheckpointSource {
   void read_rows(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
   void read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
                      std::byte* out) const;
-  void read_latent(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
-  void dequantise(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
-                  float* out) const;
+  void read_kv_b_rows(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
+  void dequantise_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
+                       float* out) const;
   [[noreturn]] void fail_scale(const GgufModel::Tensor& tensor, int64_t block) const;
 
   GgufModel model_;

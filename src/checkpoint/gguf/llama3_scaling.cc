@@ -21,7 +21,7 @@ float llama3_divisor(const Llama3Scaling& s, double theta, int64_t pair, int64_t
   return static_cast<float>(1.0 / ((1.0 - smooth) / s.factor + smooth));
 }
 
-bool gives(const Llama3Scaling& s, std::span<const float> divisors, double theta) {
+bool reproduces(const Llama3Scaling& s, std::span<const float> divisors, double theta) {
   const auto dim = std::ssize(divisors) * 2;
   for (int64_t pair = 0; pair < dim / 2; ++pair) {
     const float got = divisors[static_cast<size_t>(pair)];
@@ -38,7 +38,7 @@ std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors
   if (divisors.empty() || !(theta > 0.0)) return std::nullopt;
   Llama3Scaling s;
   s.factor = static_cast<double>(*std::max_element(divisors.begin(), divisors.end()));
-  if (gives(s, divisors, theta)) return s;
+  if (reproduces(s, divisors, theta)) return s;
   // Between the ends 1 / divisor is linear in 1 / wavelength: one such point gives the original
   // length.
   const auto dim = static_cast<double>(divisors.size() * 2);
@@ -51,7 +51,7 @@ std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors
     for (const double high : {4.0, 2.0, 8.0, 3.0, 16.0, 32.0}) {
       s.high = high;
       s.original = std::round(wavelength * (smooth * (high - 1.0) + 1.0));
-      if (gives(s, divisors, theta)) return s;
+      if (reproduces(s, divisors, theta)) return s;
     }
   }
   return std::nullopt;

@@ -64,7 +64,7 @@ constexpr NameRow kExperts[] = {{"ffn_gate_exps.weight", "mlp.experts.gate_proj.
 
 using Rows = std::span<const NameRow>;
 
-std::string_view find(Rows rows, std::string_view stored) {
+std::string_view find_name(Rows rows, std::string_view stored) {
   for (const NameRow& row : rows) {
     if (row.stored == stored) return row.name;
   }
@@ -79,7 +79,7 @@ std::string_view find_stored(Rows rows, std::string_view name) {
 }
 
 // The tables of an architecture, in the order in which they count.
-std::vector<Rows> rows_of(const GgufArchitecture& architecture) {
+std::vector<Rows> tables_of(const GgufArchitecture& architecture) {
   std::vector<Rows> rows;
   if (architecture.name == "gemma3") rows.emplace_back(kGemma3);
   if (architecture.is_hybrid) rows.emplace_back(kHybrid);
@@ -108,16 +108,16 @@ std::string without_expert(std::string_view name) {
 
 }  // namespace
 
-std::string_view gguf_outside_name(std::string_view stored) { return find(kOutside, stored); }
+std::string_view gguf_outside_name(std::string_view stored) { return find_name(kOutside, stored); }
 
 std::string gguf_layer_name(const GgufArchitecture& architecture, std::string_view stored) {
-  if (const std::string_view whole = find(kWhole, stored); !whole.empty()) {
+  if (const std::string_view whole = find_name(kWhole, stored); !whole.empty()) {
     return std::string(whole);
   }
   const auto [base, ending] = split_ending(stored);
   if (base.empty()) return {};
-  for (const Rows& rows : rows_of(architecture)) {
-    const std::string_view name = find(rows, base);
+  for (const Rows& rows : tables_of(architecture)) {
+    const std::string_view name = find_name(rows, base);
     if (!name.empty()) return fmt::format("{}{}", name, ending);
   }
   return {};
@@ -140,7 +140,7 @@ std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_v
   }
   const auto [base, ending] = split_ending(rest);
   if (base.empty()) return {};
-  for (const Rows& rows : rows_of(architecture)) {
+  for (const Rows& rows : tables_of(architecture)) {
     const std::string_view stored = find_stored(rows, base);
     // The names of other tables may be another tensor's here.
     if (stored.empty() ||

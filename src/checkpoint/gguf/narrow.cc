@@ -30,7 +30,7 @@ int nibble(const uint8_t* codes, int i) { return i < 16 ? codes[i] & 15 : codes[
 // A block's parts are written; whether its scales are finite.
 using Convert = bool (*)(const uint8_t* block, const Out& out);
 
-bool q8_0(const uint8_t* b, const Out& out) {
+bool repack_q8_0(const uint8_t* b, const Out& out) {
   std::memcpy(out.fields, b, 2);
   std::memcpy(out.codes, b + 2, 32);
   return finite(b);
@@ -38,7 +38,7 @@ bool q8_0(const uint8_t* b, const Out& out) {
 
 // Q4_0, Q4_1, IQ4_NL: kScales of two bytes, then the codes.
 template <int kScales>
-bool four(const uint8_t* b, const Out& out) {
+bool repack_q4(const uint8_t* b, const Out& out) {
   std::memcpy(out.fields, b, 2 * kScales);
   for (int i = 0; i < 32; ++i) out.codes[i] = static_cast<uint8_t>(nibble(b + 2 * kScales, i));
   return finite(b) && (kScales == 1 || finite(b + 2));
@@ -46,7 +46,7 @@ bool four(const uint8_t* b, const Out& out) {
 
 // Q5_0 and, with a minimum, Q5_1.
 template <bool kMin>
-bool five(const uint8_t* b, const Out& out) {
+bool repack_q5(const uint8_t* b, const Out& out) {
   constexpr int kHigh = kMin ? 4 : 2;
   std::memcpy(out.fields, b, kHigh);
   for (int i = 0; i < 32; ++i) {
@@ -57,7 +57,7 @@ bool five(const uint8_t* b, const Out& out) {
   return finite(b) && (!kMin || finite(b + 2));
 }
 
-bool mxfp4(const uint8_t* b, const Out& out) {
+bool repack_mxfp4(const uint8_t* b, const Out& out) {
   out.fields[0] = b[0];
   bool fits = true;
   for (int i = 0; i < 32; ++i) {
@@ -72,7 +72,7 @@ bool mxfp4(const uint8_t* b, const Out& out) {
 }
 
 // The six-bit scale and minimum of each of eight groups.
-void scales_of_k(const uint8_t* x, uint8_t* fields) {
+void unpack_k_scales(const uint8_t* x, uint8_t* fields) {
   for (int g = 0; g < 8; ++g) {
     const int scale = g < 4 ? u8(x, g) & 63 : (u8(x, g + 4) & 15) | (u8(x, g - 4) >> 6) << 4;
     const int min = g < 4 ? u8(x, g + 4) & 63 : (u8(x, g + 4) >> 4) | (u8(x, g) >> 6) << 4;
@@ -83,10 +83,10 @@ void scales_of_k(const uint8_t* x, uint8_t* fields) {
 
 // Q4_K and Q5_K, which has fifth bits before the codes.
 template <bool kFive>
-bool four_or_five_k(const uint8_t* b, const Out& out) {
+bool repack_q4_or_5_k(const uint8_t* b, const Out& out) {
   constexpr int kCodes = kFive ? 48 : 16;
   std::memcpy(out.supers, b, 4);
-  scales_of_k(b + 4, out.fields);
+  unpack_k_scales(b + 4, out.fields);
   for (int i = 0; i < 256; ++i) {
     const int g = i / 32;
     const int byte = u8(b, kCodes + 32 * (g / 2) + i % 32);
@@ -96,7 +96,7 @@ bool four_or_five_k(const uint8_t* b, const Out& out) {
   return finite(b) && finite(b + 2);
 }
 
-bool q6_k(const uint8_t* b, const Out& out) {
+bool repack_q6_k(const uint8_t* b, const Out& out) {
   std::memcpy(out.supers, b + 208, 2);
   std::memcpy(out.fields, b + 192, 16);
   for (int i = 0; i < 256; ++i) {
@@ -110,7 +110,7 @@ bool q6_k(const uint8_t* b, const Out& out) {
   return finite(b + 208);
 }
 
-bool q3_k(const uint8_t* b, const Out& out) {
+bool repack_q3_k(const uint8_t* b, const Out& out) {
   std::memcpy(out.supers, b + 108, 2);
   for (int g = 0; g < 16; ++g) {
     const int low = g < 8 ? u8(b, 96 + g) & 15 : u8(b, 96 + g - 8) >> 4;
@@ -126,7 +126,7 @@ bool q3_k(const uint8_t* b, const Out& out) {
   return finite(b + 108);
 }
 
-bool iq4_xs(const uint8_t* b, const Out& out) {
+bool repack_iq4_xs(const uint8_t* b, const Out& out) {
   std::memcpy(out.supers, b, 2);
   const int high = u8(b, 2) | u8(b, 3) << 8;
   for (int g = 0; g < 8; ++g) {
@@ -146,18 +146,18 @@ struct Row {
 };
 
 constexpr std::array kRows = {
-    Row{"Q8_0", NarrowForm::kQ8_0, q8_0},
-    Row{"Q4_0", NarrowForm::kQ4_0, four<1>},
-    Row{"Q4_1", NarrowForm::kQ4_1, four<2>},
-    Row{"IQ4_NL", NarrowForm::kIq4Nl, four<1>},
-    Row{"Q5_0", NarrowForm::kQ8_0, five<false>},
-    Row{"Q5_1", NarrowForm::kQ5_1, five<true>},
-    Row{"MXFP4", NarrowForm::kMxfp4, mxfp4},
-    Row{"Q4_K", NarrowForm::kQ4_K, four_or_five_k<false>},
-    Row{"Q5_K", NarrowForm::kQ5_K, four_or_five_k<true>},
-    Row{"Q6_K", NarrowForm::kQ6_K, q6_k},
-    Row{"Q3_K", NarrowForm::kQ6_K, q3_k},
-    Row{"IQ4_XS", NarrowForm::kIq4Xs, iq4_xs},
+    Row{"Q8_0", NarrowForm::kQ8_0, repack_q8_0},
+    Row{"Q4_0", NarrowForm::kQ4_0, repack_q4<1>},
+    Row{"Q4_1", NarrowForm::kQ4_1, repack_q4<2>},
+    Row{"IQ4_NL", NarrowForm::kIq4Nl, repack_q4<1>},
+    Row{"Q5_0", NarrowForm::kQ8_0, repack_q5<false>},
+    Row{"Q5_1", NarrowForm::kQ5_1, repack_q5<true>},
+    Row{"MXFP4", NarrowForm::kMxfp4, repack_mxfp4},
+    Row{"Q4_K", NarrowForm::kQ4_K, repack_q4_or_5_k<false>},
+    Row{"Q5_K", NarrowForm::kQ5_K, repack_q4_or_5_k<true>},
+    Row{"Q6_K", NarrowForm::kQ6_K, repack_q6_k},
+    Row{"Q3_K", NarrowForm::kQ6_K, repack_q3_k},
+    Row{"IQ4_XS", NarrowForm::kIq4Xs, repack_iq4_xs},
 };
 
 const Row* row_of(const GgufType& type) {
@@ -174,7 +174,7 @@ NarrowForm gguf_narrow_form(const GgufType& type) {
   return row == nullptr ? NarrowForm::kNone : row->form;
 }
 
-int64_t gguf_narrow_rows(const GgufType& type, const std::byte* blocks, int64_t rows, int64_t cols,
+int64_t gguf_repack_rows(const GgufType& type, const std::byte* blocks, int64_t rows, int64_t cols,
                          std::byte* out) {
   const Row* row = row_of(type);
   CHECK(row != nullptr && cols % type.block_elements == 0, type.name, cols);

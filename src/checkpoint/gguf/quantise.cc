@@ -19,16 +19,18 @@ void put_u16(std::byte* to, uint16_t bits) {
   to[1] = static_cast<std::byte>(bits >> 8);
 }
 
-void f32(const float* values, int64_t count, std::byte* blocks) {
+void quantise_f32(const float* values, int64_t count, std::byte* blocks) {
   std::memcpy(blocks, values, static_cast<size_t>(count) * sizeof(float));
 }
 
-void f16(const float* values, int64_t count, std::byte* blocks) {
-  for (int64_t i = 0; i < count; ++i) put_u16(blocks + 2 * i, narrow(values[i], DType::kF16));
+void quantise_f16(const float* values, int64_t count, std::byte* blocks) {
+  for (int64_t i = 0; i < count; ++i)
+    put_u16(blocks + 2 * i, narrow_to_16_bits(values[i], DType::kF16));
 }
 
-void bf16(const float* values, int64_t count, std::byte* blocks) {
-  for (int64_t i = 0; i < count; ++i) put_u16(blocks + 2 * i, narrow(values[i], DType::kBF16));
+void quantise_bf16(const float* values, int64_t count, std::byte* blocks) {
+  for (int64_t i = 0; i < count; ++i)
+    put_u16(blocks + 2 * i, narrow_to_16_bits(values[i], DType::kBF16));
 }
 
 float inverse(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
@@ -39,7 +41,7 @@ float largest_of(const float* values) {
   return largest;
 }
 
-void q8_0(const float* values, int64_t count, std::byte* blocks) {
+void quantise_q8_0(const float* values, int64_t count, std::byte* blocks) {
   constexpr int kBytes = 2 + kBlock;
   for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
     const float scale = largest_of(values) / 127.0f;
@@ -59,7 +61,7 @@ void put_nibbles(std::byte* to, Code code) {
   }
 }
 
-void q4_0(const float* values, int64_t count, std::byte* blocks) {
+void quantise_q4_0(const float* values, int64_t count, std::byte* blocks) {
   constexpr int kBytes = 2 + kBlock / 2;
   for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
     float most = 0.0f;  // the first of the largest, with its sign, has the code 0
@@ -90,7 +92,7 @@ int nearest_e2m1(float value, float scale) {
   return best;
 }
 
-void mxfp4(const float* values, int64_t count, std::byte* blocks) {
+void quantise_mxfp4(const float* values, int64_t count, std::byte* blocks) {
   constexpr int kBytes = 1 + kBlock / 2;
   for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
     const float largest = largest_of(values);
@@ -109,9 +111,10 @@ struct EncodingRow {
   uint32_t type, file_type;
   GgufQuantise quantise;
 };
-constexpr EncodingRow kRows[] = {{"f32", 0, 0, f32},     {"f16", 1, 1, f16},
-                                 {"q4_0", 2, 2, q4_0},   {"q8_0", 8, 7, q8_0},
-                                 {"bf16", 30, 32, bf16}, {"mxfp4", 39, 38, mxfp4}};
+constexpr EncodingRow kRows[] = {
+    {"f32", 0, 0, quantise_f32},     {"f16", 1, 1, quantise_f16},
+    {"q4_0", 2, 2, quantise_q4_0},   {"q8_0", 8, 7, quantise_q8_0},
+    {"bf16", 30, 32, quantise_bf16}, {"mxfp4", 39, 38, quantise_mxfp4}};
 
 }  // namespace
 

@@ -53,7 +53,7 @@ class TokenizerWriter {
     }
   }
 
-  std::string text() {
+  std::string tokenizer_json() {
     const std::string model = keys_.text("tokenizer.ggml.model");
     const bool is_gpt2 = model == "gpt2";
     if (!is_gpt2 && model != "llama") {
@@ -64,7 +64,7 @@ class TokenizerWriter {
     }
     std::string out = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": )";
     out += added_tokens();
-    out += is_gpt2 ? gpt2_steps() : llama_steps();
+    out += is_gpt2 ? gpt2_pipeline() : llama_pipeline();
     out += R"(, "model": {"type": "BPE", "vocab": )" + vocab();
     out += is_gpt2 ? gpt2_merges() : llama_merges();
     return out + "}}";
@@ -141,7 +141,7 @@ class TokenizerWriter {
         single, special);
   }
 
-  [[nodiscard]] const GgufPre& pre() const {
+  [[nodiscard]] const GgufPre& pre_tokenizer_row() const {
     constexpr std::string_view kKey = "tokenizer.ggml.pre";
     const std::string name = keys_.text(kKey, "");
     std::vector<std::string_view> known;
@@ -160,8 +160,8 @@ class TokenizerWriter {
                          : ""));
   }
 
-  [[nodiscard]] std::string gpt2_steps() const {
-    const GgufPre& row = pre();
+  [[nodiscard]] std::string gpt2_pipeline() const {
+    const GgufPre& row = pre_tokenizer_row();
     std::string steps;
     for (const std::string_view split : row.splits) {
       if (split.empty()) continue;
@@ -184,7 +184,7 @@ class TokenizerWriter {
     if (merges.empty()) keys_.fail("tokenizer.ggml.merges", "got nothing, want the merges");
     std::string out = fmt::format(
         R"(, "unk_token": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": {}, "merges": [)",
-        pre().whole_tokens);
+        pre_tokenizer_row().whole_tokens);
     for (size_t i = 0; i < merges.size(); ++i) {
       if (!text::is_valid_utf8(merges[i])) {
         keys_.fail("tokenizer.ggml.merges", fmt::format("merge {} is not UTF-8", i));
@@ -194,7 +194,7 @@ class TokenizerWriter {
     return out + "]";
   }
 
-  [[nodiscard]] std::string llama_steps() const {
+  [[nodiscard]] std::string llama_pipeline() const {
     const bool prefix = keys_.boolean("tokenizer.ggml.add_space_prefix", true);
     const std::string space = fmt::format(
         R"({{"type": "Replace", "pattern": {{"String": " "}}, "content": "{}"}})", kMark);
@@ -230,7 +230,7 @@ class TokenizerWriter {
     }
     std::vector<Pair> pairs;
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (joins(id) && owns(id)) add_pairs(id, pairs);
+      if (joins(id) && owns(id)) add_merges_into(id, pairs);
     }
     std::stable_sort(pairs.begin(), pairs.end(), [&](const Pair& a, const Pair& b) {
       if (scores[a.token] != scores[b.token]) return scores[a.token] > scores[b.token];
@@ -254,7 +254,7 @@ class TokenizerWriter {
     return type_of(id) == kNormal || type_of(id) == kUserDefined || type_of(id) == kUnused;
   }
 
-  void add_pairs(size_t id, std::vector<Pair>& pairs) const {
+  void add_merges_into(size_t id, std::vector<Pair>& pairs) const {
     constexpr size_t kMostPairs = 20'000'000;
     constexpr size_t kLongest = 256;  // of what is joined from parts
     const std::string_view token = tokens_[id];
@@ -346,7 +346,7 @@ std::optional<std::string> gguf_text(const GgufKeys& keys, std::string_view name
   const bool has_tokens =
       keys.has("tokenizer.ggml.tokens") && keys.text("tokenizer.ggml.model", "none") != "none";
   if (!has_tokens) return std::nullopt;
-  if (name == "tokenizer.json") return TokenizerWriter(keys).text();
+  if (name == "tokenizer.json") return TokenizerWriter(keys).tokenizer_json();
   if (name == "tokenizer_config.json") return tokenizer_config(keys);
   if (name == "generation_config.json") return generation_config(keys);
   return std::nullopt;

@@ -36,30 +36,30 @@ class Block {
 
 // Runs `body(block, values)`, which says whether the scales are finite, over all blocks.
 template <int kElements, int kBytes, typename Body>
-int64_t each_block(const std::byte* blocks, int64_t count, float* out, Body body) {
+int64_t for_each_block(const std::byte* blocks, int64_t count, float* out, Body body) {
   for (int64_t i = 0; i < count; ++i) {
     if (!body(Block(blocks + i * kBytes), out + i * kElements)) return i;
   }
   return -1;
 }
 
-int64_t f32(const std::byte* blocks, int64_t count, float* out) {
+int64_t dequantise_f32(const std::byte* blocks, int64_t count, float* out) {
   std::memcpy(out, blocks, static_cast<size_t>(count) * sizeof(float));
   return -1;
 }
 
-int64_t f16(const std::byte* blocks, int64_t count, float* out) {
+int64_t dequantise_f16(const std::byte* blocks, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = Block(blocks + 2 * i).f16(0);
   return -1;
 }
 
-int64_t bf16(const std::byte* blocks, int64_t count, float* out) {
+int64_t dequantise_bf16(const std::byte* blocks, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = to_float(Bf16{Block(blocks + 2 * i).u16(0)});
   return -1;
 }
 
-int64_t q8_0(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<32, 34>(blocks, count, out, [](Block b, float* y) {
+int64_t dequantise_q8_0(const std::byte* blocks, int64_t count, float* out) {
+  return for_each_block<32, 34>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(b.i8(2 + i));
     return std::isfinite(d);
@@ -68,10 +68,10 @@ int64_t q8_0(const std::byte* blocks, int64_t count, float* out) {
 
 // Q4_0, Q4_1, Q5_0, Q5_1: a scale, with kMin a minimum, with kFive the fifth bits, then the codes.
 template <bool kFive, bool kMin>
-int64_t q4_or_5(const std::byte* blocks, int64_t count, float* out) {
+int64_t dequantise_q4_or_5(const std::byte* blocks, int64_t count, float* out) {
   constexpr int kHigh = kMin ? 4 : 2;
   constexpr int kCodes = kHigh + (kFive ? 4 : 0);
-  return each_block<32, kCodes + 16>(blocks, count, out, [](Block b, float* y) {
+  return for_each_block<32, kCodes + 16>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     const float m = kMin ? b.f16(2) : 0.0f;
     const uint32_t high = kFive ? b.u32(kHigh) : 0;
@@ -84,8 +84,8 @@ int64_t q4_or_5(const std::byte* blocks, int64_t count, float* out) {
   });
 }
 
-int64_t iq4_nl(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<32, 18>(blocks, count, out, [](Block b, float* y) {
+int64_t dequantise_iq4_nl(const std::byte* blocks, int64_t count, float* out) {
+  return for_each_block<32, 18>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     for (int i = 0; i < 32; ++i) y[i] = d * kIq4[b.nibble(2, i)];
     return std::isfinite(d);
@@ -95,8 +95,8 @@ int64_t iq4_nl(const std::byte* blocks, int64_t count, float* out) {
 // Twice the values of e2m1: the scale is half of what the exponent says.
 constexpr float kTwiceE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-int64_t mxfp4(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<32, 17>(blocks, count, out, [](Block b, float* y) {
+int64_t dequantise_mxfp4(const std::byte* blocks, int64_t count, float* out) {
+  return for_each_block<32, 17>(blocks, count, out, [](Block b, float* y) {
     const int exponent = b.u8(0);
     const float d = std::ldexp(1.0f, exponent - 128);
     bool finite = exponent != 255;
@@ -120,9 +120,9 @@ ScaleMin scale_min(Block b, int64_t at, int g) {
 
 // Q4_K and Q5_K, which has fifth bits before the codes.
 template <bool kFive>
-int64_t q4_or_5_k(const std::byte* blocks, int64_t count, float* out) {
+int64_t dequantise_q4_or_5_k(const std::byte* blocks, int64_t count, float* out) {
   constexpr int kCodes = kFive ? 48 : 16;
-  return each_block<256, kCodes + 128>(blocks, count, out, [](Block b, float* y) {
+  return for_each_block<256, kCodes + 128>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     const float dmin = b.f16(2);
     for (int i = 0; i < 256; ++i) {
@@ -138,8 +138,8 @@ int64_t q4_or_5_k(const std::byte* blocks, int64_t count, float* out) {
   });
 }
 
-int64_t q6_k(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<256, 210>(blocks, count, out, [](Block b, float* y) {
+int64_t dequantise_q6_k(const std::byte* blocks, int64_t count, float* out) {
+  return for_each_block<256, 210>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(208);
     for (int i = 0; i < 256; ++i) {
       const int half = i / 128;
@@ -154,8 +154,8 @@ int64_t q6_k(const std::byte* blocks, int64_t count, float* out) {
   });
 }
 
-int64_t q2_k(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<256, 84>(blocks, count, out, [](Block b, float* y) {
+int64_t dequantise_q2_k(const std::byte* blocks, int64_t count, float* out) {
+  return for_each_block<256, 84>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(80);
     const float dmin = b.f16(82);
     for (int i = 0; i < 256; ++i) {
@@ -168,8 +168,8 @@ int64_t q2_k(const std::byte* blocks, int64_t count, float* out) {
   });
 }
 
-int64_t q3_k(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<256, 110>(blocks, count, out, [](Block b, float* y) {
+int64_t dequantise_q3_k(const std::byte* blocks, int64_t count, float* out) {
+  return for_each_block<256, 110>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(108);
     for (int i = 0; i < 256; ++i) {
       const int g = i / 16;
@@ -184,8 +184,8 @@ int64_t q3_k(const std::byte* blocks, int64_t count, float* out) {
   });
 }
 
-int64_t iq4_xs(const std::byte* blocks, int64_t count, float* out) {
-  return each_block<256, 136>(blocks, count, out, [](Block b, float* y) {
+int64_t dequantise_iq4_xs(const std::byte* blocks, int64_t count, float* out) {
+  return for_each_block<256, 136>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     const int high = b.u16(2);
     for (int g = 0; g < 8; ++g) {
@@ -200,38 +200,38 @@ int64_t iq4_xs(const std::byte* blocks, int64_t count, float* out) {
 }
 
 constexpr GgufType kTypes[] = {
-    {0, "F32", 1, 4, f32},
-    {1, "F16", 1, 2, f16},
-    {2, "Q4_0", 32, 18, q4_or_5<false, false>},
-    {3, "Q4_1", 32, 20, q4_or_5<false, true>},
-    {6, "Q5_0", 32, 22, q4_or_5<true, false>},
-    {7, "Q5_1", 32, 24, q4_or_5<true, true>},
-    {8, "Q8_0", 32, 34, q8_0},
+    {0, "F32", 1, 4, dequantise_f32},
+    {1, "F16", 1, 2, dequantise_f16},
+    {2, "Q4_0", 32, 18, dequantise_q4_or_5<false, false>},
+    {3, "Q4_1", 32, 20, dequantise_q4_or_5<false, true>},
+    {6, "Q5_0", 32, 22, dequantise_q4_or_5<true, false>},
+    {7, "Q5_1", 32, 24, dequantise_q4_or_5<true, true>},
+    {8, "Q8_0", 32, 34, dequantise_q8_0},
     {9, "Q8_1", 32, 40, nullptr},
-    {10, "Q2_K", 256, 84, q2_k},
-    {11, "Q3_K", 256, 110, q3_k},
-    {12, "Q4_K", 256, 144, q4_or_5_k<false>},
-    {13, "Q5_K", 256, 176, q4_or_5_k<true>},
-    {14, "Q6_K", 256, 210, q6_k},
+    {10, "Q2_K", 256, 84, dequantise_q2_k},
+    {11, "Q3_K", 256, 110, dequantise_q3_k},
+    {12, "Q4_K", 256, 144, dequantise_q4_or_5_k<false>},
+    {13, "Q5_K", 256, 176, dequantise_q4_or_5_k<true>},
+    {14, "Q6_K", 256, 210, dequantise_q6_k},
     {15, "Q8_K", 256, 292, nullptr},
     {16, "IQ2_XXS", 256, 66, nullptr},
     {17, "IQ2_XS", 256, 74, nullptr},
     {18, "IQ3_XXS", 256, 98, nullptr},
     {19, "IQ1_S", 256, 50, nullptr},
-    {20, "IQ4_NL", 32, 18, iq4_nl},
+    {20, "IQ4_NL", 32, 18, dequantise_iq4_nl},
     {21, "IQ3_S", 256, 110, nullptr},
     {22, "IQ2_S", 256, 82, nullptr},
-    {23, "IQ4_XS", 256, 136, iq4_xs},
+    {23, "IQ4_XS", 256, 136, dequantise_iq4_xs},
     {24, "I8", 1, 1, nullptr},
     {25, "I16", 1, 2, nullptr},
     {26, "I32", 1, 4, nullptr},
     {27, "I64", 1, 8, nullptr},
     {28, "F64", 1, 8, nullptr},
     {29, "IQ1_M", 256, 56, nullptr},
-    {30, "BF16", 1, 2, bf16},
+    {30, "BF16", 1, 2, dequantise_bf16},
     {34, "TQ1_0", 256, 54, nullptr},
     {35, "TQ2_0", 256, 66, nullptr},
-    {39, "MXFP4", 32, 17, mxfp4},
+    {39, "MXFP4", 32, 17, dequantise_mxfp4},
     {40, "NVFP4", 64, 36, nullptr},
     {41, "Q1_0", 128, 18, nullptr},
 };

@@ -71,7 +71,7 @@ void flatten(const json::value* value, std::string_view inner,
   for (const json::value& item : list->as_array()) flatten(&item, inner, out);
 }
 
-std::vector<const json::object*> parts_of(const json::object& tokenizer, std::string_view member,
+std::vector<const json::object*> steps_of(const json::object& tokenizer, std::string_view member,
                                           std::string_view inner) {
   std::vector<const json::object*> parts;
   flatten(tokenizer.if_contains(member), inner, parts);
@@ -129,20 +129,20 @@ class VocabularyWriter {
     header_.text("tokenizer.ggml.model", is_llama_ ? "llama" : "gpt2");
     if (is_llama_) {
       header_.text("tokenizer.ggml.pre", "default");
-      header_.boolean("tokenizer.ggml.add_space_prefix", has_prefix());
+      header_.boolean("tokenizer.ggml.add_space_prefix", adds_space_prefix());
     } else {
-      write_pre();
+      write_pre_tokenizer();
     }
     header_.texts("tokenizer.ggml.tokens", tokens_);
     if (is_llama_) header_.numbers("tokenizer.ggml.scores", scores());
     header_.integers("tokenizer.ggml.token_type", types_);
     if (!is_llama_) header_.texts("tokenizer.ggml.merges", merges_);
-    write_ids();
+    write_special_ids();
     write_templates();
   }
 
  private:
-  void put(int64_t id, const std::string& text, int64_t type) {
+  void put_token(int64_t id, const std::string& text, int64_t type) {
     if (id < 0 || id >= num_rows_) {
       refuse(texts_, fmt::format("token '{}' has the id {}, the model's embedding {} rows", text,
                                  id, num_rows_));
@@ -162,7 +162,7 @@ class VocabularyWriter {
     if (vocab == nullptr) refuse(texts_, "no vocabulary");
     for (const auto& [text, id] : *vocab) {
       if (!id.is_int64()) refuse(texts_, "an id that is no whole number");
-      put(id.as_int64(), text, type_of(text));
+      put_token(id.as_int64(), text, type_of(text));
     }
     const json::value* added = tokenizer_.if_contains("added_tokens");
     if (added == nullptr || !added->is_array()) return;
@@ -173,10 +173,10 @@ class VocabularyWriter {
       if (id == nullptr || !id->is_int64()) refuse(texts_, "an added token without a whole id");
       const std::string text = member_text(*token, "content");
       const bool special = member_is(*token, "special", false);
-      put(id->as_int64(), text,
-          is_llama_ && text == unknown ? kUnknown
-          : special                    ? kControl
-                                       : kUserDefined);
+      put_token(id->as_int64(), text,
+                is_llama_ && text == unknown ? kUnknown
+                : special                    ? kControl
+                                             : kUserDefined);
     }
   }
 
@@ -222,11 +222,11 @@ class VocabularyWriter {
     return out;
   }
 
-  [[nodiscard]] bool has_prefix() const {
-    for (const json::object* part : parts_of(tokenizer_, "normalizer", "normalizers")) {
+  [[nodiscard]] bool adds_space_prefix() const {
+    for (const json::object* part : steps_of(tokenizer_, "normalizer", "normalizers")) {
       if (member_text(*part, "type") == "Prepend") return true;
     }
-    for (const json::object* part : parts_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
+    for (const json::object* part : steps_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
       if (member_text(*part, "type") != "Metaspace") continue;
       return member_text(*part, "prepend_scheme") != "never" &&
              member_is(*part, "add_prefix_space", true);
@@ -234,14 +234,14 @@ class VocabularyWriter {
     return false;
   }
 
-  [[nodiscard]] Cuts cuts() const {
+  [[nodiscard]] Cuts pre_tokenizer_cuts() const {
     Cuts out;
-    for (const json::object* part : parts_of(tokenizer_, "normalizer", "normalizers")) {
+    for (const json::object* part : steps_of(tokenizer_, "normalizer", "normalizers")) {
       const std::string type = member_text(*part, "type");
       if (type != "NFC") refuse(texts_, fmt::format("a normalizer of type '{}'", type));
       out.nfc = true;
     }
-    for (const json::object* part : parts_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
+    for (const json::object* part : steps_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
       const std::string type = member_text(*part, "type");
       const json::object* pattern = member_object(*part, "pattern");
       const std::string regex = pattern == nullptr ? "" : member_text(*pattern, "Regex");
@@ -266,8 +266,8 @@ class VocabularyWriter {
     return out;
   }
 
-  void write_pre() {
-    const Cuts wanted = cuts();
+  void write_pre_tokenizer() {
+    const Cuts wanted = pre_tokenizer_cuts();
     const bool whole_tokens = member_is(*model_, "ignore_merges", false);
     const GgufPre* best = nullptr;  // the first that fits whole, else the first that cuts alike
     int best_fit = 0;
@@ -342,7 +342,7 @@ class VocabularyWriter {
     if (id >= 0) header_.integer(fmt::format("tokenizer.ggml.{}_token_id", name), id);
   }
 
-  void write_ids() {
+  void write_special_ids() {
     const int64_t bos = one_id("bos_token", "bos_token_id");
     write_id("bos", bos);
     std::vector<int64_t> ends = {one_id("eos_token", "eos_token_id")};
@@ -357,14 +357,14 @@ class VocabularyWriter {
       write_id(kEnds[i], ends[i]);
     write_id("unknown", special_id("unk_token"));
     write_id("padding", special_id("pad_token"));
-    const auto [before, after] = around();
+    const auto [before, after] = has_special_ends();
     header_.boolean("tokenizer.ggml.add_bos_token", before && bos >= 0);
     header_.boolean("tokenizer.ggml.add_eos_token", after);
   }
 
   // Whether a special token stands before a text, and behind.
-  [[nodiscard]] std::pair<bool, bool> around() const {
-    for (const json::object* part : parts_of(tokenizer_, "post_processor", "processors")) {
+  [[nodiscard]] std::pair<bool, bool> has_special_ends() const {
+    for (const json::object* part : steps_of(tokenizer_, "post_processor", "processors")) {
       const json::value* single = part->if_contains("single");
       if (single == nullptr || !single->is_array() || single->as_array().empty()) continue;
       const auto is_special = [](const json::value& item) {

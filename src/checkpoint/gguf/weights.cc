@@ -23,7 +23,7 @@ struct LayerName {
   int64_t layer = 0;
   std::string_view rest;  // behind "blk.N."
 };
-std::optional<LayerName> layer_name(std::string_view name) {
+std::optional<LayerName> parse_layer_name(std::string_view name) {
   constexpr std::string_view kPrefix = "blk.";
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
@@ -37,7 +37,7 @@ std::optional<LayerName> layer_name(std::string_view name) {
 
 // The rows of heads that are stored in pairs (i, i + half of the head) as Hugging Face has them,
 // half by half.
-std::vector<int32_t> unpaired(int64_t rows, int64_t heads) {
+std::vector<int32_t> unpaired_order(int64_t rows, int64_t heads) {
   std::vector<int32_t> out(static_cast<size_t>(rows));
   const int64_t dim = rows / heads;
   for (int64_t row = 0; row < rows; ++row) {
@@ -111,7 +111,7 @@ class WeightList {
                    .change = is_norm && row_.norms_plus_one ? GgufWeight::Change::kMinusOne
                                                             : GgufWeight::Change::kNone});
     }
-    const std::optional<LayerName> in_layer = layer_name(name);
+    const std::optional<LayerName> in_layer = parse_layer_name(name);
     if (!in_layer) return push({.name = std::string(name), .dims = from.info->dims, .from = from});
     if (in_layer->layer >= num_layers_) return;  // multi-token prediction's
     add_in_layer(from, in_layer->layer, in_layer->rest);
@@ -120,9 +120,9 @@ class WeightList {
   void add_in_layer(const GgufModel::Tensor& from, int64_t layer, std::string_view rest) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
     if (rest.find("_exps.") != std::string_view::npos) return add_experts(from, prefix, rest);
-    if (!row_.is_hybrid && rest.starts_with("attn_qkv.")) return add_fused(from, prefix, rest);
+    if (!row_.is_hybrid && rest.starts_with("attn_qkv.")) return add_fused_qkv(from, prefix, rest);
     if (row_.has_mla && rest == "attn_v_b.weight") return;  // with its other half
-    if (row_.has_mla && rest == "attn_k_b.weight") return add_latent(from, layer, prefix);
+    if (row_.has_mla && rest == "attn_k_b.weight") return add_kv_b(from, layer, prefix);
     const std::string name = gguf_layer_name(row_, rest);
     if (name.empty()) {
       return push({.name = from.info->name, .dims = from.info->dims, .from = from});
@@ -142,7 +142,7 @@ class WeightList {
       fail(weight.from, fmt::format("no {} heads of even width", num_heads));
     }
     const bool is_vector = weight.from.info->dims.size() == 1;
-    (is_vector ? weight.columns : weight.rows) = unpaired(rows, num_heads);
+    (is_vector ? weight.columns : weight.rows) = unpaired_order(rows, num_heads);
   }
 
   void arrange_delta_net(GgufWeight& weight, std::string_view name) const {
@@ -165,14 +165,14 @@ class WeightList {
       weight.dims = {weight.dims[0], 1, weight.dims[1]};
     }
     if (name == "in_proj_qkv.weight" || name == "conv1d.weight") {
-      arrange(weight, heads, 2 * heads.keys * key("ssm.state_size"), width);
+      reorder_value_heads(weight, heads, 2 * heads.keys * key("ssm.state_size"), width);
     } else if (name == "in_proj_z.weight") {
-      arrange(weight, heads, 0, width);
+      reorder_value_heads(weight, heads, 0, width);
     } else if (name == "out_proj.weight") {
       check_count(weight, weight.from.info->columns(), inner);
       weight.columns = heads.order(0, width);
     } else if (name != "norm.weight") {
-      arrange(weight, heads, 0, 1);
+      reorder_value_heads(weight, heads, 0, 1);
     }
   }
 
@@ -181,7 +181,8 @@ class WeightList {
   }
 
   // Orders what the weight is a list of: rows, or values of one row.
-  void arrange(GgufWeight& weight, const ValueHeads& heads, int64_t before, int64_t run) const {
+  void reorder_value_heads(GgufWeight& weight, const ValueHeads& heads, int64_t before,
+                           int64_t run) const {
     const bool is_vector = weight.from.info->dims.size() == 1;
     const int64_t have = is_vector ? weight.from.info->columns() : weight.dims.front();
     check_count(weight, have, before + heads.values * run);
@@ -189,7 +190,8 @@ class WeightList {
   }
 
   // Rows of q, then of k, then of v.
-  void add_fused(const GgufModel::Tensor& from, const std::string& prefix, std::string_view rest) {
+  void add_fused_qkv(const GgufModel::Tensor& from, const std::string& prefix,
+                     std::string_view rest) {
     const std::string_view ending = rest.substr(rest.rfind('.'));
     const int64_t dim = key("attention.key_length", key("embedding_length") / heads());
     const std::pair<std::string_view, int64_t> parts[] = {
@@ -208,7 +210,7 @@ class WeightList {
       const bool paired = row_.paired_heads && name != "v";
       std::vector<int32_t> order(static_cast<size_t>(count * dim));
       if (paired) {
-        order = unpaired(count * dim, count);
+        order = unpaired_order(count * dim, count);
       } else {
         std::iota(order.begin(), order.end(), 0);
       }
@@ -256,7 +258,7 @@ class WeightList {
     if (!known) push({.name = from.info->name, .dims = dims, .from = from});
   }
 
-  void add_latent(const GgufModel::Tensor& from, int64_t layer, const std::string& prefix) {
+  void add_kv_b(const GgufModel::Tensor& from, int64_t layer, const std::string& prefix) {
     const std::string other = fmt::format("blk.{}.attn_v_b.weight", layer);
     GgufWeight weight = {.name = prefix + "self_attn.kv_b_proj.weight", .dims = {}, .from = from};
     for (const GgufModel::Tensor& tensor : model_.tensors()) {

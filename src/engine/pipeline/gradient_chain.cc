@@ -109,11 +109,11 @@ bool GradientChain::is_here(int64_t part) const {
 bool GradientChain::is_told(int from, int to) const { return waits_ && from < to; }
 
 void GradientChain::begin_to_send(int rank) {
-  wait_for_taken(rank, kMostOnTheirWay - 1);
+  wait_for_receipts(rank, kMostOnTheirWay - 1);
   ++on_their_way_[static_cast<size_t>(rank)];
 }
 
-void GradientChain::wait_for_taken(int rank, int most) {
+void GradientChain::wait_for_receipts(int rank, int most) {
   int& parts = on_their_way_[static_cast<size_t>(rank)];
   for (; parts > most; --parts) comm_.receive_bytes(rank, kTakenTag, nullptr, 0);
 }
@@ -150,9 +150,9 @@ void GradientChain::send(int64_t part, size_t place) {
     if (is_told(comm_.rank(), next)) begin_to_send(next);
     // What one works on others do too, so it goes to itself as well.
     if (next != comm_.rank() || has_parameters_) send_to(next, part);
-    return take_what_came(part, place);
+    return receive_due_parts(part, place);
   }
-  if (has_parameters_) return give_to_owners(part);
+  if (has_parameters_) return scatter_to_owners(part);
   for (int rank = 0; rank < comm_.size(); ++rank) {
     if (rank != comm_.rank()) send_to(rank, part);
   }
@@ -161,7 +161,7 @@ void GradientChain::send(int64_t part, size_t place) {
 // Between two ranks that follow each other two parts are on their way, and the second one works on
 // a third: so what is three parts back for each rank up to the last has come. Parts of the head
 // may all begin before the first of them ends.
-void GradientChain::take_what_came(int64_t part, size_t place) {
+void GradientChain::receive_due_parts(int64_t part, size_t place) {
   const int64_t ahead = ranks_.back() - comm_.rank();
   const bool in_last_round = static_cast<int64_t>(place) + ahead + 1 == std::ssize(ranks_);
   if (!waits_ || ahead <= 0 || !in_last_round) return;
@@ -169,11 +169,11 @@ void GradientChain::take_what_came(int64_t part, size_t place) {
   const int64_t there = index - (kMostOnTheirWay + 1) * ahead;
   const auto is_of_head = [](int64_t other) { return other <= model::kHeadPart; };
   if (there < std::count_if(order_.begin(), order_.end(), is_of_head)) return;
-  while (num_taken_ <= there) take_own();
+  while (num_taken_ <= there) receive_next();
 }
 
 // The next one that the last micro-batch has made.
-void GradientChain::take_own() {
+void GradientChain::receive_next() {
   const int64_t part = order_[static_cast<size_t>(num_taken_++)];
   has_parameters_ ? receive_own(part) : receive_from(ranks_.back(), part);
 }
@@ -188,13 +188,13 @@ void GradientChain::receive(int64_t part, size_t place) {
     return;
   }
   if (!has_parameters_) return;
-  if (has_before_) return collect(part);
+  if (has_before_) return gather_from_owners(part);
   for (const TensorView& sum : views_of(part)) ops::fill_zero(engine_.backend(), sum);
 }
 
 // Calls body with what accumulates in the part, and what each owner has of its rows.
 template <typename Body>
-void GradientChain::for_accumulators(int64_t part, Body body) {
+void GradientChain::for_each_owned_part(int64_t part, Body body) {
   if (views_of(part).empty()) return;
   const train::BaseTrainer& trainer = engine_.base_trainer();
   for (const train::Accumulator& sum : trainer.accumulators()) {
@@ -216,35 +216,35 @@ void GradientChain::for_accumulators(int64_t part, Body body) {
 
 void GradientChain::send_own(int rank, int64_t part) {
   if (!is_here(part)) return;
-  for_accumulators(part, [&](int owner, TensorView, TensorView own) {
+  for_each_owned_part(part, [&](int owner, TensorView, TensorView own) {
     if (owner == comm_.rank()) comm_.send(rank, tag_of(part), own);
   });
 }
 
-void GradientChain::collect(int64_t part) {
-  for_accumulators(part, [&](int owner, TensorView working, TensorView own) {
+void GradientChain::gather_from_owners(int64_t part) {
+  for_each_owned_part(part, [&](int owner, TensorView working, TensorView own) {
     if (owner != comm_.rank()) return comm_.receive(owner, tag_of(part), working);
     ops::copy(engine_.backend(), own, working);
   });
 }
 
-void GradientChain::give_to_owners(int64_t part) {
-  for_accumulators(part, [&](int owner, TensorView working, TensorView own) {
+void GradientChain::scatter_to_owners(int64_t part) {
+  for_each_owned_part(part, [&](int owner, TensorView working, TensorView own) {
     if (owner != comm_.rank()) return comm_.send(owner, tag_of(part), working);
     ops::copy(engine_.backend(), working, own);
   });
 }
 
 void GradientChain::receive_own(int64_t part) {
-  for_accumulators(part, [&](int owner, TensorView, TensorView own) {
+  for_each_owned_part(part, [&](int owner, TensorView, TensorView own) {
     if (owner == comm_.rank()) comm_.receive(ranks_.back(), tag_of(part), own);
   });
 }
 
 void GradientChain::finish() {
   if (ranks_.empty()) return;
-  while (ranks_.back() != comm_.rank() && num_taken_ < std::ssize(order_)) take_own();
-  for (int rank = 0; rank < comm_.size(); ++rank) wait_for_taken(rank, 0);
+  while (ranks_.back() != comm_.rank() && num_taken_ < std::ssize(order_)) receive_next();
+  for (int rank = 0; rank < comm_.size(); ++rank) wait_for_receipts(rank, 0);
   // Also where no micro-batch was this rank's.
   if (has_parameters_) engine_.base_trainer().has_gradient = true;
   for (model::LoraAdapter* adapter : adapters_) adapter->has_gradient = true;

@@ -81,20 +81,20 @@ class GradientChain {
   // Before a part goes to a rank that tells.
   void begin_to_send(int rank);
   // Until no more than so many parts are on their way to the rank.
-  void wait_for_taken(int rank, int most);
+  void wait_for_receipts(int rank, int most);
   void list_order();
   // Of what the last micro-batch has made, what must have come when this part of the micro-batch of
   // that place has been sent, so that it does not pile up.
-  void take_what_came(int64_t part, size_t place);
-  void take_own();
+  void receive_due_parts(int64_t part, size_t place);
+  void receive_next();
   // Of base parameters what is at rest: the own rows of a part to a rank, all owners' rows of it
   // here to be worked on, and what was worked on to all owners.
   void send_own(int rank, int64_t part);
-  void collect(int64_t part);
-  void give_to_owners(int64_t part);
+  void gather_from_owners(int64_t part);
+  void scatter_to_owners(int64_t part);
   void receive_own(int64_t part);
   template <typename Body>
-  void for_accumulators(int64_t part, Body body);
+  void for_each_owned_part(int64_t part, Body body);
 
   Comm& comm_;
   Engine& engine_;

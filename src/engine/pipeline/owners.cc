@@ -65,7 +65,7 @@ std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,
       if (!rows.empty()) pieces.push_back({index, rows, {1, parameter.num_cols()}, DType::kF32});
       continue;
     }
-    train::add_pieces(index, rows, parameter.num_cols(), weights.compute_dtype(), pieces);
+    train::append_row_pieces(index, rows, parameter.num_cols(), weights.compute_dtype(), pieces);
   }
   return pieces;
 }
@@ -89,7 +89,7 @@ void read_piece(Engine& engine, const train::RowPiece& piece, TensorView rows) {
 
 namespace {
 
-void meet(Comm& data) {
+void barrier(Comm& data) {
   std::vector<double> all;
   data.all_gather({}, all);
 }
@@ -99,14 +99,14 @@ void meet(Comm& data) {
 void begin_to_rewrite(Comm& data, model::ModelWeights& weights) {
   if (weights.shards() == nullptr) return;
   weights.turn_away();
-  weights.shards()->memory().settle();
-  meet(data);
+  weights.shards()->memory().wait_until_idle();
+  barrier(data);
 }
 
 void end_to_rewrite(Comm& data, model::ModelWeights& weights) {
   if (weights.shards() == nullptr) return;
   weights.shards()->memory().trim();
-  meet(data);
+  barrier(data);
 }
 
 // No owner is more than a piece ahead of another: who is not sent a piece is told so, and waits.

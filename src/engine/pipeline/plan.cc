@@ -18,7 +18,7 @@ using schedule::Action;
 
 // Gradients are sums in the order of micro-batches: those that a backward makes at once (B and I)
 // as well as those that may wait (B and W).
-void check_runs(const schedule::Table& table) {
+void check_backwards_ascend(const schedule::Table& table) {
   using Last = std::vector<int>;
   const Last none(static_cast<size_t>(table.num_stages), -1);
   Last backwards = none, weights = none;
@@ -77,7 +77,7 @@ bool PipelinePlan::defers(int stage) const {
 PipelinePlan make_pipeline_plan(const schedule::Table& table, int forwarding_delay,
                                 std::vector<model::LayerRange> layers) {
   CHECK(std::ssize(layers) == table.num_stages, layers.size(), table.num_stages);
-  check_runs(table);
+  check_backwards_ascend(table);
   return {.table = has_transfers(table) ? table : schedule::lower(table, forwarding_delay),
           .layers = std::move(layers),
           .ranks = schedule::ranks_of_stages(table)};

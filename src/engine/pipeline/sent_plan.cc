@@ -24,36 +24,26 @@ class SentPlanner {
         sent_(static_cast<size_t>(plan.num_ranks_in_all())) {
     for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
       ownerships_.push_back(ownership_of(plan, stage, engine));
-    borrowed_ = train::divide_borrowed(weights_, plan.data);
+    borrowed_ = train::divide_borrowed_embedding(weights_, plan.data);
   }
 
   void add_batch() {
     Round round;
     round.num_dealt = plan_.data;
-    const int64_t width = engine_.config().state_width();
-    const auto state = width * dtype_bytes(weights_.compute_dtype());
     std::vector<int> backwards;  // the data rank of each that has one
     of_sequences_.clear();
     while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
       const bool backward = batch_.want_loss && round.backward;
       for (int m = 0; m < round.num_microbatches(); ++m) {
-        const auto at = static_cast<size_t>(m);
         const int data = m % plan_.data;
-        int64_t tokens = 0;
-        for (size_t s = round.firsts[at]; s < round.firsts[at + 1]; ++s) tokens += tokens_of(s);
-        add_crossings(data, Sent::kActivations, tokens * state, /*step=*/1);
-        if (backward) {
-          const int64_t values = width + (batch_.indexer_weight > 0.0f ? 1 : 0);
-          add_crossings(data, Sent::kActivationGradients, tokens * values * kF32Bytes, /*step=*/-1);
-          backwards.push_back(data);
-        }
-        of_sequences_.resize(round.firsts[at + 1], data);
+        add_microbatch(round, static_cast<size_t>(m), data, backward);
+        if (backward) backwards.push_back(data);
       }
     }
-    if (plan_.data > 1) add_chains(backwards);
+    if (plan_.data > 1) add_gradient_chains(backwards);
     if (batch_.want_loss) add_losses();
     for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
-      for (int data = 0; data < plan_.data; ++data) add_weights(stage, data);
+      for (int data = 0; data < plan_.data; ++data) add_weight_fetches(stage, data);
     }
   }
 
@@ -82,7 +72,7 @@ class SentPlanner {
     return batch_.gradients == api::Gradients::kParameters;
   }
   // Of adapters that take gradients.
-  [[nodiscard]] std::vector<const model::LoraAdapter*> adapters() const {
+  [[nodiscard]] std::vector<const model::LoraAdapter*> training_adapters() const {
     std::vector<const model::LoraAdapter*> all;
     if (batch_.gradients != api::Gradients::kAdapters) return all;
     for (const api::Sequence& sequence : batch_.sequences) {
@@ -93,6 +83,18 @@ class SentPlanner {
     return all;
   }
 
+  // States over every border and, of one with a backward, their gradients.
+  void add_microbatch(const Round& round, size_t m, int data, bool backward) {
+    int64_t tokens = 0;
+    for (size_t s = round.firsts[m]; s < round.firsts[m + 1]; ++s) tokens += tokens_of(s);
+    of_sequences_.resize(round.firsts[m + 1], data);
+    const int64_t width = engine_.config().state_width();
+    add_crossings(data, Sent::kActivations, tokens * width * dtype_bytes(weights_.compute_dtype()),
+                  /*step=*/1);
+    if (!backward) return;
+    const int64_t values = width + (batch_.indexer_weight > 0.0f ? 1 : 0);
+    add_crossings(data, Sent::kActivationGradients, tokens * values * kF32Bytes, /*step=*/-1);
+  }
   // Over every border between ranks.
   void add_crossings(int data, Sent kind, int64_t bytes, int step) {
     for (int stage = 0; stage <= last_stage(); ++stage) {
@@ -110,7 +112,7 @@ class SentPlanner {
   // Values that a micro-batch's backward adds to, of a stage.
   [[nodiscard]] int64_t adapter_values(int stage) const {
     int64_t values = 0;
-    for (const model::LoraAdapter* adapter : adapters()) {
+    for (const model::LoraAdapter* adapter : training_adapters()) {
       for (const model::LoraModule& module : adapter->modules()) {
         const int64_t count = module.a.shape.num_elements() + module.b.shape.num_elements();
         const bool is_here = stage_of(module.spec.layer, module.is_embedding()) == stage;
@@ -146,7 +148,7 @@ class SentPlanner {
 
   // From each micro-batch's rank to the next one's, and what the last one has made to all, or to
   // its owners.
-  void add_chains(const std::vector<int>& backwards) {
+  void add_gradient_chains(const std::vector<int>& backwards) {
     for (int stage = 0; stage <= last_stage() && !backwards.empty(); ++stage) {
       std::vector<int64_t> owned(static_cast<size_t>(plan_.data), adapter_values(stage));
       for (int owner = 0; owner < plan_.data && trains_parameters(); ++owner)
@@ -167,8 +169,8 @@ class SentPlanner {
   }
 
   // How often a rank's passes have a unit of its stage come.
-  [[nodiscard]] std::vector<int64_t> fetches_of(const model::ShardUnits& units, int stage,
-                                                int data) const {
+  [[nodiscard]] std::vector<int64_t> count_fetches(const model::ShardUnits& units, int stage,
+                                                   int data) const {
     std::vector<int64_t> fetches(units.bytes.size());
     model::ShardWalk walk(units.bytes.size());
     const auto take = [&](const model::ShardTurn& turn) {
@@ -201,9 +203,9 @@ class SentPlanner {
     return any && batch_.mtp_weight > 0.0f;
   }
   // What it asks the others of its stage for, and gets from them.
-  void add_weights(int stage, int data) {
+  void add_weight_fetches(int stage, int data) {
     const model::ShardUnits units = weights_.shard_units(plan_.layers[static_cast<size_t>(stage)]);
-    const std::vector<int64_t> fetches = fetches_of(units, stage, data);
+    const std::vector<int64_t> fetches = count_fetches(units, stage, data);
     for (size_t unit = 0; unit < fetches.size(); ++unit) {
       for (int owner = 0; owner < plan_.data; ++owner) {
         const BytePart part = part_of(units.bytes[unit], {owner, plan_.data});
@@ -216,7 +218,7 @@ class SentPlanner {
   }
 
   // Among the ranks of the stage that has them, and from there to those of its pipeline.
-  void add_lists(int stage, FunctionRef<int64_t(size_t s)> values_of) {
+  void add_loss_lists(int stage, FunctionRef<int64_t(size_t s)> values_of) {
     std::vector<int64_t> of_data(static_cast<size_t>(plan_.data), 0);
     int64_t all = 0;
     for (size_t s = 0; s < batch_.sequences.size(); ++s) {
@@ -231,11 +233,11 @@ class SentPlanner {
   }
   void add_losses() {
     const int lists = batch_.mtp_weight > 0.0f ? 3 : 2;
-    add_lists(last_stage(), [&](size_t s) {
+    add_loss_lists(last_stage(), [&](size_t s) {
       return lists * targets_of(s) + (batch_.want_top ? tokens_of(s) : 0);
     });
     if (batch_.indexer_weight == 0.0f) return;
-    add_lists(0, [&](size_t s) {
+    add_loss_lists(0, [&](size_t s) {
       const bool backward =
           batch_.sequences[s].gradients && batch_.gradients != api::Gradients::kNone;
       return backward ? tokens_of(s) : 0;
@@ -261,15 +263,15 @@ class SentPlanner {
 
   // What the last stage accumulates of the embedding, to the first one's owners, and what these
   // make of it, to who reads it.
-  void add_borrowed() {
+  void add_borrowed_embedding() {
     const int num_uses = train::num_borrowed_uses(engine_.config());
     const size_t index = weights_.embedding_index();
     const int64_t row = weights_.table()[index].num_cols() * kF32Bytes;
     for (int first = 0; first < plan_.data && last_stage() > 0 && num_uses > 0; ++first) {
       const train::OwnedRows& owned = ownerships_.front().rows(first, index);
       std::vector<train::RowPiece> pieces;
-      train::add_pieces(index, owned, weights_.table()[index].num_cols(), weights_.compute_dtype(),
-                        pieces);
+      train::append_row_pieces(index, owned, weights_.table()[index].num_cols(),
+                               weights_.compute_dtype(), pieces);
       for (int last = 0; last < plan_.data; ++last) {
         if (rank_of(0) == rank_of(last_stage()) && first == last) continue;
         of(rank_of(last_stage()), last)[Sent::kGradients] +=
@@ -289,7 +291,7 @@ class SentPlanner {
 
   // Sums of squares of rows that are not the last of their parameter, and what each owner's step
   // has made of its own.
-  void add_owners(int stage) {
+  void add_owned_parameters(int stage) {
     const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
     for (int owner = 0; owner < plan_.data; ++owner) {
       SentBytes& sent = of(rank_of(stage), owner);
@@ -308,8 +310,9 @@ class SentPlanner {
     const auto sums = std::ssize(weights_.table());
     add_control(sums * static_cast<int64_t>(sizeof(double)) *
                 (plan_.num_ranks() - 1 + plan_.data - 1));
-    add_borrowed();
-    for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage) add_owners(stage);
+    add_borrowed_embedding();
+    for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage)
+      add_owned_parameters(stage);
     for (const size_t index : engine_.base_trainer().router_biases()) {
       const model::Parameter& bias = weights_.table()[index];
       const int stage = stage_of(bias.layer, /*is_embedding=*/false);

@@ -26,9 +26,9 @@ struct RankPoint {
 };
 
 // What each stage keeps, for its own layers.
-model::Recompute together(std::span<const model::Recompute> of_stages,
-                          std::span<const std::vector<model::SavedCost>> saved,
-                          int64_t num_layers) {
+model::Recompute combine_stages(std::span<const model::Recompute> of_stages,
+                                std::span<const std::vector<model::SavedCost>> saved,
+                                int64_t num_layers) {
   std::vector<std::string> tags;
   std::vector<uint64_t> masks(static_cast<size_t>(num_layers));
   for (size_t stage = 0; stage < of_stages.size(); ++stage) {
@@ -42,8 +42,7 @@ model::Recompute together(std::span<const model::Recompute> of_stages,
   return model::Recompute::keeping(std::move(tags), std::move(masks));
 }
 
-// Of the fullest process.
-int64_t fullest(std::vector<int64_t> of_ranks, const Processes& processes) {
+int64_t fullest_process_bytes(std::vector<int64_t> of_ranks, const Processes& processes) {
   of_ranks.front() += processes.of_first;
   std::span<const int64_t> rest = of_ranks;
   int64_t most = 0;
@@ -75,7 +74,7 @@ void thin_out(std::vector<P>& points, size_t most) {
 
 // Strikes points that another is no worse than in both; the rest by rising bytes.
 template <typename P>
-void keep_best(std::vector<P>& points) {
+void keep_pareto_front(std::vector<P>& points) {
   std::stable_sort(points.begin(), points.end(), [](const P& a, const P& b) {
     return a.bytes != b.bytes ? a.bytes < b.bytes : a.cost < b.cost;
   });
@@ -145,7 +144,7 @@ class StageFront {
         points_[i].bytes += static_cast<int64_t>(own);
       }
     }
-    keep_best(points_);
+    keep_pareto_front(points_);
   }
 
   const PipelinePlan& plan_;
@@ -189,7 +188,7 @@ class LayerChoices {
     size_t low = 0, high = levels_.size();
     while (low < high) {
       const size_t middle = (low + high) / 2;
-      if (about(levels_[middle]) <= bytes) {
+      if (estimate_bytes(levels_[middle]) <= bytes) {
         high = middle;
       } else {
         low = middle + 1;
@@ -197,7 +196,7 @@ class LayerChoices {
     }
     for (size_t i = std::min(low, levels_.size() - 1); i < levels_.size(); ++i) {
       std::vector<size_t> choices = choices_at(levels_[i]);
-      if (counted(choices) <= bytes) return choices;
+      if (count_bytes(choices) <= bytes) return choices;
     }
     return {};
   }
@@ -219,43 +218,43 @@ class LayerChoices {
       }
       points = std::move(grown);
       // First what is worse in both: thinning counts on falling costs, and keeps both ends.
-      keep_best(points);
+      keep_pareto_front(points);
       thin_out(points, kRankPoints);
     }
     return points;
   }
 
   // The first, since those behind it take more.
-  [[nodiscard]] const RankPoint& at_level(size_t rank, double level) const {
+  [[nodiscard]] const RankPoint& point_at_level(size_t rank, double level) const {
     const std::vector<RankPoint>& points = ranks_[rank];
     const auto found = std::partition_point(
         points.begin(), points.end(),
         [&](const RankPoint& point) { return work_[rank] + point.cost > level; });
     return found == points.end() ? points.back() : *found;
   }
-  [[nodiscard]] int64_t about(double level) const {
+  [[nodiscard]] int64_t estimate_bytes(double level) const {
     std::vector<int64_t> bytes;
     for (size_t rank = 0; rank < ranks_.size(); ++rank)
-      bytes.push_back(at_level(rank, level).bytes);
-    return fullest(std::move(bytes), processes_);
+      bytes.push_back(point_at_level(rank, level).bytes);
+    return fullest_process_bytes(std::move(bytes), processes_);
   }
   [[nodiscard]] std::vector<size_t> choices_at(double level) const {
     std::vector<size_t> choices(fronts_.size());
     for (int rank = 0; rank < plan_.num_ranks(); ++rank) {
-      const RankPoint& point = at_level(static_cast<size_t>(rank), level);
+      const RankPoint& point = point_at_level(static_cast<size_t>(rank), level);
       size_t own = 0;
       for (const int stage : plan_.stages_of(rank))
         choices[static_cast<size_t>(stage)] = point.choices[own++];
     }
     return choices;
   }
-  [[nodiscard]] int64_t counted(const std::vector<size_t>& choices) {
+  [[nodiscard]] int64_t count_bytes(const std::vector<size_t>& choices) {
     std::vector<int64_t> of_ranks(ranks_.size());
     for (size_t stage = 0; stage < fronts_.size(); ++stage) {
       of_ranks[static_cast<size_t>(plan_.ranks[stage])] +=
           fronts_[stage]->counted(choices[stage]).total();
     }
-    const int64_t bytes = fullest(std::move(of_ranks), processes_);
+    const int64_t bytes = fullest_process_bytes(std::move(of_ranks), processes_);
     least_ = std::min(least_, bytes);
     return bytes;
   }
@@ -299,7 +298,7 @@ StageFitter::StageFitter(const PipelinePlan& plan, std::span<Engine* const> engi
 
 StageFitter::~StageFitter() = default;
 
-std::vector<double> StageFitter::by_rank(std::span<const engine::Work> of_stages) const {
+std::vector<double> StageFitter::cost_by_rank(std::span<const engine::Work> of_stages) const {
   std::vector<double> of_ranks(static_cast<size_t>(plan_.num_ranks()));
   for (size_t stage = 0; stage < of_stages.size(); ++stage) {
     of_ranks[static_cast<size_t>(plan_.ranks[stage])] += price_.of(of_stages[stage]);
@@ -328,8 +327,8 @@ StagesChoice StageFitter::count(const RecomputeRegions& regions,
   return choice;
 }
 
-std::vector<Work> StageFitter::again(const RecomputeRegions& regions,
-                                     const model::Recompute& recompute) const {
+std::vector<Work> StageFitter::recompute_work(const RecomputeRegions& regions,
+                                              const model::Recompute& recompute) const {
   std::vector<engine::Work> again;
   for (const std::vector<model::SavedCost>& saved : saved_) {
     engine::Work& work = again.emplace_back();
@@ -348,15 +347,15 @@ std::vector<Work> StageFitter::again(const RecomputeRegions& regions,
 
 double StageFitter::cost(const RecomputeRegions& regions, const model::Recompute& recompute,
                          const Work& work) const {
-  std::vector<engine::Work> all = again(regions, recompute);
+  std::vector<engine::Work> all = recompute_work(regions, recompute);
   for (size_t stage = 0; stage < all.size(); ++stage)
     all[stage] = all[stage] + work.of_stages[stage];
-  const std::vector<double> of_ranks = by_rank(all);
+  const std::vector<double> of_ranks = cost_by_rank(all);
   return *std::max_element(of_ranks.begin(), of_ranks.end());
 }
 
 double StageFitter::least_cost(const Work& work) const {
-  const std::vector<double> of_ranks = by_rank(work.of_stages);
+  const std::vector<double> of_ranks = cost_by_rank(work.of_stages);
   return *std::max_element(of_ranks.begin(), of_ranks.end());
 }
 
@@ -389,7 +388,7 @@ std::optional<StagesChoice> StageFitter::fit_layers(const RecomputeRegions& regi
     fronts_.push_back(std::make_unique<StageFront>(
         plan_, stage, *engines_[static_cast<size_t>(stage)], shape_of(stage, regions), price_));
   }
-  LayerChoices by_layer(plan_, fronts_, by_rank(work.of_stages), processes_);
+  LayerChoices by_layer(plan_, fronts_, cost_by_rank(work.of_stages), processes_);
   const std::optional<std::vector<size_t>> found = by_layer.fit(bytes);
   least_ = std::min(least_, by_layer.least());
   if (!found) return {};
@@ -400,7 +399,7 @@ std::optional<StagesChoice> StageFitter::fit_layers(const RecomputeRegions& regi
     choice.stages.push_back(fronts_[stage]->counted((*found)[stage]));
   }
   choice.recompute =
-      together(of_stages, saved_, engines_.front()->model().weights->layers().num_layers());
+      combine_stages(of_stages, saved_, engines_.front()->model().weights->layers().num_layers());
   return choice;
 }
 
@@ -438,7 +437,7 @@ int64_t StageFitter::bytes_of(std::span<const StagePlan> stages) const {
   std::vector<int64_t> of_ranks(static_cast<size_t>(plan_.num_ranks()));
   for (size_t stage = 0; stage < stages.size(); ++stage)
     of_ranks[static_cast<size_t>(plan_.ranks[stage])] += stages[stage].total();
-  return fullest(std::move(of_ranks), processes_);
+  return fullest_process_bytes(std::move(of_ranks), processes_);
 }
 
 int64_t StageFitter::base_bytes(Engine& engine) const {

@@ -59,8 +59,8 @@ class StageFitter {
                                                 const Work& work, int64_t bytes,
                                                 HasFiles has_files);
   // What each stage recomputes of a micro-batch, and writes and reads of it.
-  [[nodiscard]] std::vector<engine::Work> again(const model::RecomputeRegions& regions,
-                                                const model::Recompute& recompute) const;
+  [[nodiscard]] std::vector<engine::Work> recompute_work(const model::RecomputeRegions& regions,
+                                                         const model::Recompute& recompute) const;
   // All that the busiest rank has to do for a micro-batch, in floating-point operations.
   [[nodiscard]] double cost(const StagesChoice& choice, const Work& work) const {
     return cost(choice.regions, choice.recompute, work);
@@ -92,7 +92,7 @@ class StageFitter {
   [[nodiscard]] PlanShape shape_of(int stage, const model::RecomputeRegions& regions) const;
   [[nodiscard]] double cost(const model::RecomputeRegions& regions,
                             const model::Recompute& recompute, const Work& work) const;
-  [[nodiscard]] std::vector<double> by_rank(std::span<const engine::Work> of_stages) const;
+  [[nodiscard]] std::vector<double> cost_by_rank(std::span<const engine::Work> of_stages) const;
 
   const PipelinePlan& plan_;
   std::span<Engine* const> engines_;

@@ -60,7 +60,8 @@ int64_t border_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
 
 // Around a step, of a matrix that both ends read: the last one's gradients and the first one's
 // values are a few pieces at once, and an adapter's gradients go both ways.
-int64_t end_bytes(const PipelinePlan& plan, const Engine& engine, const PlanShape& shape) {
+int64_t shared_embedding_bytes(const PipelinePlan& plan, const Engine& engine,
+                               const PlanShape& shape) {
   const model::ModelWeights& weights = *engine.model().weights;
   const model::ModelConfig& c = engine.config();
   if (weights.begins() == weights.ends()) return 0;
@@ -87,7 +88,7 @@ int64_t message_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
       engine.config().state_width() * dtype_bytes(engine.model().weights->compute_dtype());
   const int64_t gradient = gradient_values(engine, shape) * dtype_bytes(DType::kF32);
   return tokens * ((ends ? 0 : state) + (stage == 0 ? 0 : gradient)) +
-         end_bytes(plan, engine, shape);
+         shared_embedding_bytes(plan, engine, shape);
 }
 
 int64_t training_bytes(Engine& engine, const PlanShape& shape) {
@@ -131,7 +132,7 @@ StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const 
       .peak_deferred = peak_deferred(plan, stage),
       .message_bytes = message_bytes(plan, stage, engine, shape) + chain_bytes(engine, shape)};
   own.list_bytes =
-      position_bytes(engine, shape) + own.peak_live * shape.pass_tokens * kListBytesPerToken;
+      rope_table_bytes(engine, shape) + own.peak_live * shape.pass_tokens * kListBytesPerToken;
   PlanShape apart = shape;
   apart.in_stages = true;
   apart.defers = plan.defers(stage);

@@ -51,11 +51,11 @@ void StageRunner::check_memory() {
   for (size_t s = 0; s < batch_->sequences.size(); ++s) {
     const int64_t tokens = std::ssize(batch_->sequences[s].datum->tokens);
     if (tokens <= engine_.options().pass_tokens) continue;
-    Flight& flight = take(0);
+    Flight& flight = take_flight(0);
     PassWork work = flight.micro_batch.lay_out(engine_, *batch_, s, s + 1);
-    fit(flight, work, s);
+    choose_recompute(flight, work, s);
     book_files(flight);
-    end(flight);
+    free_flight(flight);
   }
 }
 
@@ -72,14 +72,14 @@ const PassPlan& StageRunner::count(Flight& flight, const PassWork& work) {
 
 // Counts the pass, with full recompute where it would take too much without, and with the layers'
 // inputs in files.
-void StageRunner::fit(Flight& flight, PassWork& work, size_t first) {
+void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first) {
   const EngineOptions& options = engine_.options();
   std::optional<std::string> fault;
   const auto fits = [&] {
     const PassPlan& counted = count(flight, work);
-    fault = api::over_memory(flight.micro_batch.builder().num_tokens(),
-                             counted.total() + counted.kept(), work.backward(),
-                             options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
+    fault = api::memory_fault(flight.micro_batch.builder().num_tokens(),
+                              counted.total() + counted.kept(), work.backward(),
+                              options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
     return !fault;
   };
   if (fits()) return;
@@ -197,7 +197,7 @@ void StageRunner::receive(Border border, int from_stage, int microbatch, TensorV
                       static_cast<int64_t>(indexer_losses.size_bytes()));
 }
 
-StageRunner::Flight& StageRunner::take(int microbatch) {
+StageRunner::Flight& StageRunner::take_flight(int microbatch) {
   auto free = std::find_if(flights_.begin(), flights_.end(),
                            [](const auto& flight) { return flight->microbatch < 0; });
   if (free == flights_.end()) {
@@ -207,7 +207,7 @@ StageRunner::Flight& StageRunner::take(int microbatch) {
   return **free;
 }
 
-StageRunner::Flight& StageRunner::find(int microbatch) {
+StageRunner::Flight& StageRunner::find_flight(int microbatch) {
   const auto found = std::find_if(flights_.begin(), flights_.end(), [&](const auto& flight) {
     return flight->microbatch == microbatch;
   });
@@ -218,13 +218,13 @@ StageRunner::Flight& StageRunner::find(int microbatch) {
 void StageRunner::finish(Flight& flight) {
   if (batch_->want_loss) {
     flight.micro_batch.note_gradients(engine_, *batch_);
-    if (is_last()) flight.micro_batch.give_losses(*batch_, *result_);
-    if (is_first()) flight.micro_batch.give_indexer_losses(*batch_, *result_);
+    if (is_last()) flight.micro_batch.store_losses(*batch_, *result_);
+    if (is_first()) flight.micro_batch.store_indexer_losses(*batch_, *result_);
   }
-  end(flight);
+  free_flight(flight);
 }
 
-void StageRunner::end(Flight& flight) {
+void StageRunner::free_flight(Flight& flight) {
   flight.pass.reset();
   flight.files_mark.reset();
   flight.mark.reset();
@@ -232,7 +232,7 @@ void StageRunner::end(Flight& flight) {
 }
 
 void StageRunner::end() {
-  for (const auto& flight : flights_) end(*flight);
+  for (const auto& flight : flights_) free_flight(*flight);
   std::erase_if(waiting_, [](const auto& waiting) { return waiting->microbatch >= 0; });
   for (std::vector<Crossing>& all : crossings_) {
     for (Crossing& crossing : all) crossing.microbatch = -1;
@@ -241,13 +241,13 @@ void StageRunner::end() {
 
 void StageRunner::forward(int microbatch) {
   const TraceSpan span("F", "micro-batch", microbatch);
-  Flight& flight = take(microbatch);
+  Flight& flight = take_flight(microbatch);
   const size_t m = round_->place_of(microbatch);
   MicroBatch& laid_out = flight.micro_batch;
   PassWork work = laid_out.lay_out(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
-  fit(flight, work, round_->firsts[m]);
+  choose_recompute(flight, work, round_->firsts[m]);
   book_files(flight);
   if (chain_ != nullptr && round_->num_dealt > 1 && work.trains()) {
     CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
@@ -290,7 +290,7 @@ void StageRunner::note_held(const Flight& flight) {
   held_uses_.assign(uses.begin(), uses.end());
 }
 
-model::DeferredProducts& StageRunner::defer(const Flight& flight) {
+model::DeferredProducts& StageRunner::take_deferred(const Flight& flight) {
   auto free = std::find_if(waiting_.begin(), waiting_.end(),
                            [](const auto& waiting) { return waiting->microbatch < 0; });
   if (free == waiting_.end()) {
@@ -320,7 +320,7 @@ void StageRunner::backward(const Action& action) {
   const int microbatch = action.microbatch;
   const bool defers = action.op == Op::kInputGrad;
   const TraceSpan span(defers ? "I" : "B", "micro-batch", microbatch);
-  Flight& flight = find(microbatch);
+  Flight& flight = find_flight(microbatch);
   Scratch& scratch = engine_.backend().scratch();
   const Shape shape = flight.pass->border_shape();
   const TensorView d = has_flights_ ? take_crossing(Border::kBackward, microbatch, shape)
@@ -330,7 +330,7 @@ void StageRunner::backward(const Action& action) {
   {
     std::optional<Holds> holds;
     if (has_flights_) holds.emplace(engine_.backend(), flight);
-    flight.pass->backward(d, defers ? &defer(flight) : nullptr);
+    flight.pass->backward(d, defers ? &take_deferred(flight) : nullptr);
   }
   note_held(flight);
   if (!is_first()) {

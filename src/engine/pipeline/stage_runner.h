@@ -107,11 +107,11 @@ class StageRunner {
   void send(Border border, int microbatch);
   void receive(Border border, int from_stage, int microbatch, TensorView tensor,
                std::span<float> indexer_losses = {});
-  Flight& take(int microbatch);
-  Flight& find(int microbatch);
+  Flight& take_flight(int microbatch);
+  Flight& find_flight(int microbatch);
   void check_memory();
   const PassPlan& count(Flight& flight, const PassWork& work);
-  void fit(Flight& flight, PassWork& work, size_t first);
+  void choose_recompute(Flight& flight, PassWork& work, size_t first);
   void book_files(Flight& flight);
   // While one lives, what a pass keeps stays with its flight.
   struct Holds {
@@ -121,11 +121,11 @@ class StageRunner {
   };
   void note_held(const Flight& flight);
   void finish(Flight& flight);
-  void end(Flight& flight);
+  void free_flight(Flight& flight);
   void forward(int microbatch);
   void backward(const schedule::Action& action);
   void weight_gradients(int microbatch);
-  model::DeferredProducts& defer(const Flight& flight);
+  model::DeferredProducts& take_deferred(const Flight& flight);
 
   Comm& comm_;
   const PipelinePlan& plan_;

@@ -44,7 +44,7 @@ void for_each_sublayer(const model::ModelConfig& c, Body body) {
 
 // Calls body(row) for every parameter and adapter target of every layer.
 template <typename Body>
-void for_each_row(const model::ModelConfig& c, Body body) {
+void for_each_param_row(const model::ModelConfig& c, Body body) {
   const model::LayerTable table(c);
   for (const model::LayerStack& stack : table.stacks()) {
     for (const model::SublayerRows& rows : stack.rows) {
@@ -117,7 +117,7 @@ double token_backward_flops(const model::ModelConfig& c) {
 }
 
 // Experts that one token uses of the target's.
-int64_t num_active(const model::LayerTable& table, const model::LoraModuleSpec& spec) {
+int64_t num_active_experts(const model::LayerTable& table, const model::LoraModuleSpec& spec) {
   const model::LayerStack& stack = table.stack_of(spec.layer);
   for (size_t s = 0; s < stack.rows.size(); ++s) {
     for (const model::ParamRow& row : stack.rows[s].inner) {
@@ -148,7 +148,7 @@ double num_tokens(const StepShape& shape) {
 }
 
 // Bytes that move for the activations of one pass.
-double activation_bytes(const RecomputePlan& kept) {
+double moved_activation_bytes(const RecomputePlan& kept) {
   double bytes = kept.again_bytes;
   for (const RecomputePlan::Row& row : kept.rows) {
     bytes += kActivationMoves * static_cast<double>(row.layer_bytes) *
@@ -158,7 +158,7 @@ double activation_bytes(const RecomputePlan& kept) {
 }
 
 // Forward and backward to what trains, but what moves for it.
-Work forward_and_backward(const model::ModelConfig& c, const StepShape& shape) {
+Work forward_backward_work(const model::ModelConfig& c, const StepShape& shape) {
   const double tokens = num_tokens(shape);
   Work attention;
   double indexers = 0.0;
@@ -211,7 +211,7 @@ double absorbed_attention_ratio(const model::ModelConfig& c) {
 
 int64_t layer_weights(const model::ModelConfig& c, int64_t batch) {
   int64_t weights = 0;
-  for_each_row(c, [&](const model::ParamRow& row, int64_t layers) {
+  for_each_param_row(c, [&](const model::ParamRow& row, int64_t layers) {
     if (!row.is_matrix()) return;
     const int64_t copies =
         row.num_experts == 0 ? 1 : std::min(row.num_experts, row.num_active * batch);
@@ -225,7 +225,7 @@ int64_t lora_weights(const model::ModelConfig& c, std::span<const model::LoraMod
   int64_t weights = 0;
   for (const model::LoraModuleSpec& spec : modules) {
     const model::LoraTarget& target = table.targets(spec.layer)[static_cast<size_t>(spec.target)];
-    const int64_t experts = target.num_experts == 0 ? 1 : num_active(table, spec);
+    const int64_t experts = target.num_experts == 0 ? 1 : num_active_experts(table, spec);
     const bool is_gathered = spec.layer < 0 && spec.target == model::kEmbedding;
     weights += experts * spec.rank * (target.out + (is_gathered ? 0 : target.in));
   }
@@ -233,7 +233,7 @@ int64_t lora_weights(const model::ModelConfig& c, std::span<const model::LoraMod
 }
 
 double step_flops(const model::ModelConfig& c, const StepShape& shape) {
-  return forward_and_backward(c, shape).flops;
+  return forward_backward_work(c, shape).flops;
 }
 
 double forward_flops(const model::ModelConfig& c, const StepShape& shape) {
@@ -251,11 +251,11 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
   constexpr auto kFloat = static_cast<double>(dtype_bytes(DType::kF32));
   const double trained = trained_values(weights, shape.modules);
   Work work;
-  const Work step = forward_and_backward(config, shape);
+  const Work step = forward_backward_work(config, shape);
   work.flops = step.flops * passes.tokens / num_tokens(shape) + kept.flops * full_passes;
   work.f32_flops = step.f32_flops * passes.tokens / num_tokens(shape);
   work.exponentials = step.exponentials * passes.tokens / num_tokens(shape);
-  work.bytes = activation_bytes(kept) * full_passes;
+  work.bytes = moved_activation_bytes(kept) * full_passes;
   work.bytes += kWeightReads * weight_bytes * passes.number;
   work.bytes += kLogitMoves * kFloat * passes.tokens * shape.scored * num_heads(config) *
                 static_cast<double>(config.vocab_size);

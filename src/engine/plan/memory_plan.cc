@@ -120,7 +120,7 @@ int64_t chain_bytes(Engine& engine, const PlanShape& shape) {
   return copies * (all - layers + std::min(layers, (3 * others + 3) * largest));
 }
 
-int64_t position_bytes(const Engine& engine, const PlanShape& shape) {
+int64_t rope_table_bytes(const Engine& engine, const PlanShape& shape) {
   int64_t bytes = 0;  // tables of cos and sin
   for (const model::RopeSpec& rope : engine.config().ropes)
     bytes += 2 * shape.pass_tokens * (rope.dim / 2) * dtype_bytes(DType::kF32);
@@ -143,7 +143,7 @@ int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
   if (!shape.train_base) return 0;
   PassMeter meter(engine.backend());
   const PassPlan& step =
-      meter.count([&](Backend& counter) { engine.base_trainer().count_step(counter); });
+      meter.count([&](Backend& counter) { engine.base_trainer().count_step_scratch(counter); });
   return std::max<int64_t>(0, step.total() - pass_bytes);
 }
 
@@ -180,7 +180,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   if (shape.train_base) plan.items.push_back({"step", step_bytes(engine, shape, pass_bytes)});
   if (const int64_t chain = chain_bytes(engine, shape); chain > 0)
     plan.items.push_back({"gradients on their way", chain});
-  plan.items.push_back({"positions", position_bytes(engine, shape)});
+  plan.items.push_back({"positions", rope_table_bytes(engine, shape)});
   const int64_t states = shape.num_sampled * engine.cache_layout().state_bytes();
   plan.items.push_back({"kv cache", cache_bytes(engine, shape) - states});
   if (engine.cache_layout().state_bytes() > 0) plan.items.push_back({"states", states});

@@ -82,7 +82,7 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
 // accumulated before.
 int64_t chain_bytes(Engine& engine, const PlanShape& shape);
 // The rope tables of such a pass.
-int64_t position_bytes(const Engine& engine, const PlanShape& shape);
+int64_t rope_table_bytes(const Engine& engine, const PlanShape& shape);
 // Of masters and moments, where they are in files and all parameters train; else 0.
 int64_t state_file_bytes(Engine& engine, const PlanShape& shape);
 // Of sequences that are sampled: their positions' entries, and their states.

@@ -54,8 +54,8 @@ std::vector<SavedClass> classes_of(std::span<const model::SavedCost> saved) {
 
 // The first layers of each class are kept, of which the first are offloaded: they have the longest
 // time to go and come back.
-model::Recompute keep_counts(const std::vector<SavedClass>& classes,
-                             const std::vector<Choice>& choices, int64_t num_layers) {
+model::Recompute recompute_of(const std::vector<SavedClass>& classes,
+                              const std::vector<Choice>& choices, int64_t num_layers) {
   std::vector<std::string> tags;
   std::vector<uint64_t> masks(static_cast<size_t>(num_layers)), offloaded = masks;
   for (size_t i = 0; i < classes.size(); ++i) {
@@ -86,6 +86,45 @@ model::Recompute all_offloaded(const std::vector<SavedClass>& classes) {
     }
   }
   return model::Recompute::keeping_in({}, tags);
+}
+
+// `pass` is what was counted with this choice.
+RecomputePlan describe(const PlanShape& shape, const std::vector<SavedClass>& classes,
+                       const model::Recompute& recompute, const PassPlan& pass) {
+  RecomputePlan plan;
+  plan.recompute = recompute;
+  plan.bytes = bytes_of(shape, pass);
+  plan.uses = pass.uses;
+  plan.file_bytes = pass.file_bytes;
+  for (const SavedClass& c : classes) {
+    const auto count = [&](bool (model::Recompute::*is)(int64_t, ScratchTag) const) {
+      return std::count_if(c.layers.begin(), c.layers.end(),
+                           [&](int64_t layer) { return (recompute.*is)(layer, c.cost.tag); });
+    };
+    plan.rows.push_back({.tag = c.cost.tag,
+                         .layers = c.layers,
+                         .num_kept = count(&model::Recompute::keeps),
+                         .num_offloaded = count(&model::Recompute::offloads),
+                         .layer_bytes = c.cost.bytes,
+                         .layer_flops = c.cost.flops});
+    const auto again = static_cast<double>(plan.rows.back().num_again());
+    plan.flops += c.cost.flops * again;
+    plan.again_bytes += kAgainMoves * static_cast<double>(c.cost.bytes) * again;
+  }
+  return plan;
+}
+
+// Of policies with a name.
+std::vector<RecomputePlan> named_plans(Engine& engine, const PlanShape& shape,
+                                       const std::vector<SavedClass>& classes, bool offloads) {
+  std::vector<RecomputePlan> plans;
+  const auto add = [&](const model::Recompute& recompute) {
+    if (recompute.offloads_any() && !offloads) return;
+    plans.push_back(describe(shape, classes, recompute, plan_with(engine, shape, recompute)));
+  };
+  add(model::Recompute::kFull);
+  for (const model::RecomputePreset& preset : model::recompute_presets()) add(preset.value());
+  return plans;
 }
 
 }  // namespace
@@ -170,49 +209,6 @@ class RecomputeChoices {
   std::vector<std::vector<Choice>> levels_;
 };
 
-namespace {
-
-// `pass` is what was counted with this choice.
-RecomputePlan describe(const PlanShape& shape, const std::vector<SavedClass>& classes,
-                       const model::Recompute& recompute, const PassPlan& pass) {
-  RecomputePlan plan;
-  plan.recompute = recompute;
-  plan.bytes = bytes_of(shape, pass);
-  plan.uses = pass.uses;
-  plan.file_bytes = pass.file_bytes;
-  for (const SavedClass& c : classes) {
-    const auto count = [&](bool (model::Recompute::*is)(int64_t, ScratchTag) const) {
-      return std::count_if(c.layers.begin(), c.layers.end(),
-                           [&](int64_t layer) { return (recompute.*is)(layer, c.cost.tag); });
-    };
-    plan.rows.push_back({.tag = c.cost.tag,
-                         .layers = c.layers,
-                         .num_kept = count(&model::Recompute::keeps),
-                         .num_offloaded = count(&model::Recompute::offloads),
-                         .layer_bytes = c.cost.bytes,
-                         .layer_flops = c.cost.flops});
-    const auto again = static_cast<double>(plan.rows.back().num_again());
-    plan.flops += c.cost.flops * again;
-    plan.again_bytes += kAgainMoves * static_cast<double>(c.cost.bytes) * again;
-  }
-  return plan;
-}
-
-// Of policies with a name.
-std::vector<RecomputePlan> named_plans(Engine& engine, const PlanShape& shape,
-                                       const std::vector<SavedClass>& classes, bool offloads) {
-  std::vector<RecomputePlan> plans;
-  const auto add = [&](const model::Recompute& recompute) {
-    if (recompute.offloads_any() && !offloads) return;
-    plans.push_back(describe(shape, classes, recompute, plan_with(engine, shape, recompute)));
-  };
-  add(model::Recompute::kFull);
-  for (const model::RecomputePreset& preset : model::recompute_presets()) add(preset.value());
-  return plans;
-}
-
-}  // namespace
-
 RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
                                  const model::Recompute& recompute) {
   const PassPlan all = plan_with(engine, shape, model::Recompute::kNone);
@@ -264,8 +260,8 @@ std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
 
 model::Recompute RecomputePlanner::at(size_t point) const {
   CHECK(choices_ != nullptr && point < choices_->all().size(), point);
-  return keep_counts(choices_->classes(), choices_->of(point),
-                     engine_.model().weights->layers().num_layers());
+  return recompute_of(choices_->classes(), choices_->of(point),
+                      engine_.model().weights->layers().num_layers());
 }
 
 RecomputePlan RecomputePlanner::plan(int64_t bytes) {
@@ -303,7 +299,7 @@ std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allow
     const std::vector<Choice> choices = choices_->of(i);
     if (!allowed(std::max(least_, base_ + all[i].bytes), file_bytes(classes, choices))) continue;
     const model::Recompute recompute =
-        keep_counts(classes, choices, engine_.model().weights->layers().num_layers());
+        recompute_of(classes, choices, engine_.model().weights->layers().num_layers());
     if (consider(described(recompute))) break;
   }
   if (!best) consider(described(least_recompute_));

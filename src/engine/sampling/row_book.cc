@@ -90,7 +90,7 @@ size_t RowBook::add_row(size_t group_id, uint64_t seed) {
   return next_id_++;
 }
 
-void RowBook::name_sample(size_t id, int64_t index, std::unique_ptr<StopText> stop) {
+void RowBook::set_sample(size_t id, int64_t index, std::unique_ptr<StopText> stop) {
   SampleRow& row = rows_.at(id);
   row.index = index;
   row.shares_prompt = index > 0;
@@ -258,10 +258,10 @@ void RowBook::give_weights(size_t id, std::shared_ptr<model::LoraAdapter> adapte
   group.has_weights = true;
 }
 
-bool RowBook::can_read(size_t id) {
+bool RowBook::prepare_to_read(size_t id) {
   SampleRow& row = rows_.at(id);
   if (!group_of(row).has_weights) return false;
-  if (row.leads && !std::exchange(row.has_looked, true)) look_for_prefix(row);
+  if (row.leads && !std::exchange(row.has_looked, true)) reuse_prefix(row);
   if (row.leads || row.joined) return true;
   if (!group_of(row).ready) return false;
   join_prompt(row);
@@ -292,7 +292,7 @@ void RowBook::join_prompt(SampleRow& row) {
   row.joined = true;
 }
 
-int64_t RowBook::stop_in_prompt(size_t id) {
+int64_t RowBook::begin_prompt_piece(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   const int64_t prompt = group.prompt_size();
@@ -310,10 +310,10 @@ int64_t RowBook::stop_in_prompt(size_t id) {
   return prompt;
 }
 
-void RowBook::cover(size_t id, int64_t end) {
+void RowBook::allocate_pages(size_t id, int64_t end) {
   SampleRow& row = rows_.at(id);
   KvPool& pool = engine_.kv_pool();
-  give_back_unread(row);
+  give_back_before_window(row);
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
     row.pages.push_back(take(pool));
   if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
@@ -321,7 +321,7 @@ void RowBook::cover(size_t id, int64_t end) {
 }
 
 // Pages before every layer's window will not be read again.
-void RowBook::give_back_unread(SampleRow& row) {
+void RowBook::give_back_before_window(SampleRow& row) {
   KvPool& pool = engine_.kv_pool();
   const int64_t needed = engine_.cache_layout().first_needed(row.position) / pool.page_size();
   for (int64_t p = 0; p < needed; ++p) {
@@ -330,7 +330,7 @@ void RowBook::give_back_unread(SampleRow& row) {
   }
 }
 
-void RowBook::end_prompt(size_t id) {
+void RowBook::set_prompt_ready(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
@@ -342,7 +342,7 @@ void RowBook::end_prompt(size_t id) {
   }
 }
 
-void RowBook::read_on(size_t id, int64_t end, int64_t step) {
+void RowBook::advance(size_t id, int64_t end, int64_t step) {
   SampleRow& row = rows_.at(id);
   row.last_step = step;
   row.position = end;
@@ -390,12 +390,12 @@ void* RowBook::take_copy(SlabPool& pool, const void* slab) {
 
 // The prompt's last page border is where others join it, so no row begins behind that; nor behind a
 // position of which the prompt's values still need the logits.
-void RowBook::look_for_prefix(SampleRow& row) {
+void RowBook::reuse_prefix(SampleRow& row) {
   SampleGroup& group = group_of(row);
   if (!uses_prefixes(group) || row.position > 0) return;
   int64_t most = shared_positions(group);
   if (group.wants_prompt() && !group.has_values)
-    most = std::min(most, api::CachePages::findable(*group.request));
+    most = std::min(most, api::CachePages::max_reusable_positions(*group.request));
   PrefixCache::Found found = prefixes_->find(owner_of(group), group.request->prompt, most);
   row.pages = std::move(found.pages);
   row.state = found.state;
@@ -407,7 +407,7 @@ void RowBook::look_for_prefix(SampleRow& row) {
 }
 
 // The first tokens of the prompt and what the row has sampled, until the next call.
-std::span<const int32_t> RowBook::known_tokens(const SampleRow& row, int64_t count) {
+std::span<const int32_t> RowBook::first_tokens(const SampleRow& row, int64_t count) {
   const std::vector<int32_t>& prompt = group_of(row).request->prompt;
   const int64_t of_prompt = std::min(count, std::ssize(prompt));
   tokens_.assign(prompt.begin(), prompt.begin() + of_prompt);
@@ -421,16 +421,16 @@ void RowBook::keep_prefix(const SampleRow& row) {
   const SampleGroup& group = group_of(row);
   const bool has_state = engine_.cache_layout().state_bytes() > 0;
   if (has_state || !uses_prefixes(group) || !row.error.empty()) return;
-  prefixes_->keep(owner_of(group), known_tokens(row, row.num_read), row.pages);
+  prefixes_->keep(owner_of(group), first_tokens(row, row.num_read), row.pages);
 }
 
 // That of the prompt stays; of the sample's only the last is worth its space.
 void RowBook::keep_state(SampleRow& row) {
   const SampleGroup& group = group_of(row);
   const PrefixOwner owner = owner_of(group);
-  const bool made = prefixes_->keep(owner, known_tokens(row, row.num_read), row.pages, row.state);
+  const bool made = prefixes_->keep(owner, first_tokens(row, row.num_read), row.pages, row.state);
   if (row.num_read < group.prompt_size()) return;
-  if (row.border > 0) prefixes_->drop_state(owner, known_tokens(row, row.border));
+  if (row.border > 0) prefixes_->drop_state(owner, first_tokens(row, row.border));
   row.border = made ? row.num_read : 0;
 }
 

@@ -150,7 +150,7 @@ class RowBook {
               std::shared_ptr<SampleAnswer> answer = nullptr);
   size_t add_row(size_t group, uint64_t seed);
   // Which sample of its command the row is, and where its text ends (or null).
-  void name_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop);
+  void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop);
   void close(size_t group);
   bool set_aside(size_t row, bool keep);
   void give_up_pages(size_t row);
@@ -182,20 +182,19 @@ class RowBook {
   [[nodiscard]] int64_t unread(const SampleRow& row) const {
     return group_of(row).prompt_size() + row.num_sampled() - row.position;
   }
-  // Whether the row can read now. One that does not lead waits for its group's prompt, behind which
-  // it then begins.
-  bool can_read(size_t row);
-  // Where a row stops that reads its prompt: a leader first where further rows will begin, since
-  // its state there is copied.
-  int64_t stop_in_prompt(size_t row);
-  // The row has pages for positions up to `end` and a state; what no query of it will read again
-  // has gone.
-  void cover(size_t row, int64_t end);
+  // Whether the row can read now. A leader begins behind what is known of its prompt; another row
+  // waits for its group's prompt, and begins behind that.
+  bool prepare_to_read(size_t row);
+  // The row reads on in its prompt: returns where the piece ends. A leader's first one ends where
+  // further rows will begin, behind which its state is copied.
+  int64_t begin_prompt_piece(size_t row);
+  // For positions up to `end`, and a state; what no query of the row will read again is given back.
+  void allocate_pages(size_t row, int64_t end);
   // With the pass that is being made the group's prompt is in the leader's cache: after it others
   // may start from there.
-  void end_prompt(size_t row);
+  void set_prompt_ready(size_t row);
   // The row takes part in this step, and is read up to `end` by it.
-  void read_on(size_t row, int64_t end, int64_t step);
+  void advance(size_t row, int64_t end, int64_t step);
 
   // What a pass gives of a row (SamplePass).
 
@@ -216,7 +215,7 @@ class RowBook {
   void clear_drafts(size_t row) { rows_.at(row).drafts.clear(); }
   // The last `count` tokens that were read are not in its cache: they were drafts that do not
   // count.
-  void unread_last(size_t row, int64_t count) { rows_.at(row).position -= count; }
+  void rewind(size_t row, int64_t count) { rows_.at(row).position -= count; }
 
   // Tokens of the prompts that were looked for, and those that were found.
   struct PrefixCounts {
@@ -233,13 +232,13 @@ class RowBook {
   [[nodiscard]] static PrefixOwner owner_of(const SampleGroup& group) {
     return {group.answer->command->tenant, group.answer->sample().snapshot, group.keep};
   }
-  void look_for_prefix(SampleRow& row);
+  void reuse_prefix(SampleRow& row);
   void keep_prefix(const SampleRow& row);
   void keep_state(SampleRow& row);
-  [[nodiscard]] std::span<const int32_t> known_tokens(const SampleRow& row, int64_t count);
+  [[nodiscard]] std::span<const int32_t> first_tokens(const SampleRow& row, int64_t count);
   void make_space(const SlabPool& pool);
   [[nodiscard]] void* take(SlabPool& pool);
-  void give_back_unread(SampleRow& row);
+  void give_back_before_window(SampleRow& row);
   [[nodiscard]] void* take_copy(SlabPool& pool, const void* slab);
   [[nodiscard]] bool shares(const SampleGroup& group) const {
     return !group.closed || group.num_rows > 1;

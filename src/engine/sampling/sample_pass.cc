@@ -13,7 +13,7 @@ namespace strata::engine {
 namespace {
 
 // Whether anything is asked of the distribution of the prompt's token at `position`.
-bool reads_position(const api::SampleRequest& request, int64_t position) {
+bool wants_values(const api::SampleRequest& request, int64_t position) {
   if (request.prompt_draws > 0) return true;
   if (request.wants_prompt_logprobs() && position >= request.first_prompt_logprob) return true;
   const auto [first, last] = request.prompt_targets.range_of(position);
@@ -29,8 +29,8 @@ SamplePass::SamplePass(Runner& runner, PassWorkspace& workspace, RowBook& book, 
   if (engine_.options().draft_tokens > 0) drafts_.emplace(engine_, book, step, draft_counts_);
 }
 
-// What a pass takes depends on these alone: of each slice its rows, its adapter and what is read.
-bool SamplePass::is_like_last() {
+// Whether it stays the same. What a pass takes depends on each slice's rows, adapter and reads.
+bool SamplePass::update_signature() {
   signature_.swap(last_signature_);
   signature_.clear();
   for (const StepSlice& slice : step_.slices()) {
@@ -52,7 +52,8 @@ std::span<const SampledToken> SamplePass::run() {
   CHECK(!step_.slices().empty() || !sampled_.empty());  // the budget is at least one token
   if (!step_.slices().empty()) {
     select_rows();
-    if (!is_like_last()) plan_ = workspace_.count([this](Backend& counter) { run_pass(counter); });
+    if (!update_signature())
+      plan_ = workspace_.count([this](Backend& counter) { run_pass(counter); });
     workspace_.book(plan_);
     run_pass(workspace_.backend());
   }
@@ -69,7 +70,7 @@ std::span<const SampledToken> SamplePass::run() {
 void SamplePass::hand_out_ahead() {
   const std::vector<size_t> active(book_.active().begin(), book_.active().end());
   for (const size_t id : active) {
-    if (!book_.row(id).ahead.empty()) use_choice(id, book_.take_ahead(id));
+    if (!book_.row(id).ahead.empty()) hand_out_token(id, book_.take_ahead(id));
   }
 }
 
@@ -83,8 +84,8 @@ void SamplePass::run_pass(Backend& backend) {
     read_logits(pass, hidden);
   }
   if (!drafts_) return;
-  drafts_->take_back_rejected(backend);
-  drafts_->make(pass, tape_.last);
+  drafts_->roll_back_rejected(backend);
+  drafts_->draft(pass, tape_.last);
 }
 
 // Of this stage; [T, D] what the head reads, where it has one.
@@ -103,7 +104,7 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
   tape_.first = space(!weights.begins());
   tape_.last_memory = space(!weights.ends());
   const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
-  if (drafts_) drafts_->keep_before(pass.backend);
+  if (drafts_) drafts_->save_draft_rows(pass.backend);
   pass.on_host([&] { runner_.receive_state(tape_.first); });
   model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
   pass.on_host([&] {
@@ -127,64 +128,69 @@ void SamplePass::select_rows() {
     if (!records_prompt(row)) continue;
     for (int64_t i = slice.begin; i < slice.end; ++i) {
       const int64_t next = row.position - (slice.end - i) + 1;
-      if (next < group.prompt_size() && reads_position(*group.request, next))
+      if (next < group.prompt_size() && wants_values(*group.request, next))
         selected_[static_cast<size_t>(i)] = 1;
     }
   }
 }
 
+// Of these rows, where the stage has a head.
+SamplePass::LogitsRow SamplePass::run_head(model::Pass& pass, std::span<const int32_t> rows,
+                                           TensorView hidden) {
+  if (!has_logits()) return {};
+  Scratch& scratch = pass.backend.scratch();
+  const TensorView x = scratch.take(pass.dtype(), {std::ssize(rows), hidden.cols()});
+  const TensorView logits =
+      scratch.take(DType::kF32, {std::ssize(rows), engine_.config().vocab_size});
+  const TensorView lse = scratch.take(DType::kF32, {std::ssize(rows), 2});
+  ops::gather(pass.backend, hidden, rows, x);
+  model::head_forward(pass, chunks_.groups(), x, {}, logits);
+  ops::logsumexp(pass.backend, logits, lse);
+  return {logits, lse, 0};
+}
+
 void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
   Backend& backend = pass.backend;
-  const int64_t vocab = engine_.config().vocab_size;
   size_t slice = 0;
   chunks_.start(pass, selected_);
   backend.on_host([&] {
     if (!shares()) return;
     if (has_logits()) return news_.write();
-    runner_.share(news_.bytes());
+    runner_.broadcast(news_.bytes());
     news_.read();
   });
   for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
     const Scratch::Mark mark(backend.scratch());
-    const auto count = static_cast<int64_t>(rows.size());
-    TensorView logits, lse;
-    if (has_logits()) {
-      const TensorView x = backend.scratch().take(pass.dtype(), {count, hidden.cols()});
-      logits = backend.scratch().take(DType::kF32, {count, vocab});
-      lse = backend.scratch().take(DType::kF32, {count, 2});
-      ops::gather(backend, hidden, rows, x);
-      model::head_forward(pass, chunks_.groups(), x, {}, logits);
-      ops::logsumexp(backend, logits, lse);
-    }
+    const LogitsRow chunk = run_head(pass, rows, hidden);
     choices_.clear();
     recorded_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       while (rows[i] >= step_.slices()[slice].end) ++slice;
       const StepSlice& part = step_.slices()[slice];
       const auto logits_row = static_cast<int32_t>(i);
-      read_prompt(pass, part, rows[i], {logits, lse, logits_row});
+      record_prompt(pass, part, rows[i], {chunk.logits, chunk.lse, logits_row});
       if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
         add_choice(part, rows[i], logits_row);
     }
-    choose(backend, logits, lse);
+    finish_chunk(backend, chunk.logits, chunk.lse);
   }
   backend.on_host([&] {
-    if (has_logits() && shares()) runner_.share(news_.bytes());
+    if (has_logits() && shares()) runner_.broadcast(news_.bytes());
   });
 }
 
 // Row `at` of the pass, where it is of a prompt whose values are wanted.
-void SamplePass::read_prompt(model::Pass& pass, const StepSlice& slice, int32_t at,
-                             const LogitsRow& of) {
+void SamplePass::record_prompt(model::Pass& pass, const StepSlice& slice, int32_t at,
+                               const LogitsRow& of) {
   const SampleRow& row = book_.row(slice.id);
   const SampleGroup& group = book_.group_of(row);
   const int64_t next = row.position - (slice.end - at) + 1;
   bool reads_prompt = false;
   pass.on_host([&] { reads_prompt = records_prompt(row); });
-  if (!reads_prompt || next >= group.prompt_size() || !reads_position(*group.request, next)) return;
+  if (!reads_prompt || next >= group.prompt_size() || !wants_values(*group.request, next)) return;
   recorded_.push_back({slice.id, next, book_.prompt_values(slice.id, next)});
   try {
-    if (has_logits()) record_prompt(pass.backend, recorded_.back(), of);
+    if (has_logits()) compute_values(pass.backend, recorded_.back(), of);
   } catch (const Error& error) {
     book_.set_error(slice.id, error.what());
   }
@@ -210,7 +216,7 @@ void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_r
   choice.topk_logprobs.resize(k);
 }
 
-void SamplePass::record_prompt(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of) {
+void SamplePass::compute_values(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of) {
   const auto at = static_cast<size_t>(recorded.position);
   const api::SampleRequest& request = *book_.group_of(book_.row(recorded.row)).request;
   PromptValues& values = recorded.values;
@@ -234,50 +240,50 @@ void SamplePass::record_prompt(Backend& backend, RecordedPrompt& recorded, const
 }
 
 // One token for each choice. A row that cannot be read ends alone.
-void SamplePass::choose(Backend& backend, TensorView logits, TensorView lse) {
+void SamplePass::finish_chunk(Backend& backend, TensorView logits, TensorView lse) {
   choosing_.clear();
   for (SampleChoice& choice : choices_) {
     if (choice.error.empty()) choosing_.push_back(&choice);
   }
   if (has_logits()) ops::choose_tokens(backend, logits, lse, choosing_);
   backend.on_host([&] {
-    if (shares()) share_news();
+    if (shares()) serialize_news();
     for (const RecordedPrompt& recorded : recorded_)
       book_.set_prompt_values(recorded.row, recorded.position, recorded.values);
     for (SampleChoice& choice : choices_) {
       if (choice.num_drafts > 0) {
-        drafts_->accept(choice);
+        drafts_->verify(choice);
       } else {
-        use_choice(choice.id, chosen_of(choice));
+        hand_out_token(choice.id, chosen_of(choice));
       }
     }
   });
 }
 
 // What a chunk of logits gave.
-void SamplePass::share_news() {
+void SamplePass::serialize_news() {
   for (RecordedPrompt& recorded : recorded_) {
     std::string error = book_.row(recorded.row).error;
-    news_.pass(error);
+    news_.serialize(error);
     book_.set_error(recorded.row, error);
     PromptValues& values = recorded.values;
-    news_.pass(std::span(values.target_logprobs));
-    news_.pass(std::span(values.draw_ids));
-    news_.pass(std::span(values.draw_logprobs));
-    news_.pass(values.logprob);
-    news_.pass(std::span(values.topk_ids));
-    news_.pass(std::span(values.topk_logprobs));
+    news_.serialize(std::span(values.target_logprobs));
+    news_.serialize(std::span(values.draw_ids));
+    news_.serialize(std::span(values.draw_logprobs));
+    news_.serialize(values.logprob);
+    news_.serialize(std::span(values.topk_ids));
+    news_.serialize(std::span(values.topk_logprobs));
   }
   for (SampleChoice& choice : choices_) {
-    news_.pass(choice.error);
-    news_.pass(choice.token);
-    news_.pass(choice.logprob);
-    news_.pass(std::span(choice.topk_ids));
-    news_.pass(std::span(choice.topk_logprobs));
+    news_.serialize(choice.error);
+    news_.serialize(choice.token);
+    news_.serialize(choice.logprob);
+    news_.serialize(std::span(choice.topk_ids));
+    news_.serialize(std::span(choice.topk_logprobs));
   }
 }
 
-void SamplePass::use_choice(size_t id, const ChosenToken& choice) {
+void SamplePass::hand_out_token(size_t id, const ChosenToken& choice) {
   if (!choice.error.empty()) {
     book_.set_error(id, choice.error);
     sampled_.push_back({.id = id, .token = -1, .last = true});

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SamplePass: the pass over what a step reads, and what comes of its logits: values of prompts and
-// tokens. Of a model in stages every rank plans the same steps
-// and runs its stage of them; the last one has the logits, and tells the others what they gave.
-// Engine thread only.
+// tokens. Of a model in stages every rank plans the same steps and runs its stage of them; the last
+// one has the logits, and tells the others what they gave. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -41,7 +40,7 @@ class SamplePass {
     return row.leads && group.wants_prompt() && !group.has_values;
   }
   void hand_out_ahead();
-  bool is_like_last();
+  bool update_signature();
   void run_pass(Backend& backend);
   [[nodiscard]] bool has_logits() const { return engine_.model().weights->ends(); }
   [[nodiscard]] bool shares() const { return runner_.comm().size() > 1; }
@@ -52,18 +51,19 @@ class SamplePass {
     TensorView logits, lse;
     int32_t row;
   };
+  LogitsRow run_head(model::Pass& pass, std::span<const int32_t> rows, TensorView hidden);
   // A position of a prompt, and what a chunk of logits gives of it.
   struct RecordedPrompt {
     size_t row;
     int64_t position;
     PromptValues values;
   };
-  void read_prompt(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
+  void record_prompt(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
   void add_choice(const StepSlice& slice, int32_t at, int32_t logits_row);
-  void record_prompt(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
-  void share_news();
-  void choose(Backend& backend, TensorView logits, TensorView lse);
-  void use_choice(size_t id, const ChosenToken& choice);
+  void compute_values(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
+  void serialize_news();
+  void finish_chunk(Backend& backend, TensorView logits, TensorView lse);
+  void hand_out_token(size_t id, const ChosenToken& choice);
 
   Runner& runner_;
   Engine& engine_;

@@ -10,17 +10,17 @@
 
 namespace strata::engine {
 
-void SamplingDrafts::keep_before(Backend& backend) {
+void SamplingDrafts::save_draft_rows(Backend& backend) {
   for (const StepSlice& slice : step_.slices()) {
     if (slice.num_drafts == 0) continue;
     const SampleRow& row = book_.row(slice.id);
-    keep_rows(backend, engine_.cache_layout(), row.state, row.position - slice.num_drafts,
+    save_rows(backend, engine_.cache_layout(), row.state, row.position - slice.num_drafts,
               row.position);
   }
 }
 
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
-void SamplingDrafts::accept(SampleChoice& choice) {
+void SamplingDrafts::verify(SampleChoice& choice) {
   const SampleRow& row = book_.row(choice.id);
   // One that stands behind a rejected draft was given a prefix that the row does not have: else one
   // token fewer is in advance than there are drafts before it, since the step's first is no
@@ -34,34 +34,34 @@ void SamplingDrafts::accept(SampleChoice& choice) {
 }
 
 // Rows stand before the first draft that was rejected, as if it had not been read.
-void SamplingDrafts::take_back_rejected(Backend& backend) {
+void SamplingDrafts::roll_back_rejected(Backend& backend) {
   backend.on_host([&] {
     for (const StepSlice& slice : step_.slices()) {
       const SampleRow& row = book_.row(slice.id);
       if (slice.num_drafts == 0 || row.finished) continue;
       // Every accepted draft gave one token in advance, and the first rejected one ends them.
       const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
-      put_back_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
-                    row.position);
-      book_.unread_last(slice.id, rejected);
+      restore_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
+                   row.position);
+      book_.rewind(slice.id, rejected);
     }
   });
 }
 
-void SamplingDrafts::make(model::Pass& pass, TensorView layers) {
+void SamplingDrafts::draft(model::Pass& pass, TensorView layers) {
   const TraceSpan span = model::traced(pass, "drafts", "rows", std::ssize(step_.slices()));
   list_known_rows(pass);
   if (rows_.empty()) return;
-  if (engine_.options().draft_tokens == 1) return run(pass, layers, {});
+  if (engine_.options().draft_tokens == 1) return run_mtp_layer(pass, layers, {});
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView states = pass.take(pass.dtype(), {std::ssize(slices_), layers.cols()});
-  run(pass, layers, states);
-  make_further(pass, states);
+  run_mtp_layer(pass, layers, states);
+  draft_further(pass, states);
 }
 
 // The layer reads its own drafts behind the tokens that are known, and its own states, of each
 // slice's last row; what that leaves in the cache is taken back.
-void SamplingDrafts::make_further(model::Pass& pass, TensorView states) {
+void SamplingDrafts::draft_further(model::Pass& pass, TensorView states) {
   const int64_t count = engine_.options().draft_tokens - 1;
   std::vector<const SampleRow*> kept;
   for (int64_t i = 1; i <= count; ++i) {
@@ -71,14 +71,14 @@ void SamplingDrafts::make_further(model::Pass& pass, TensorView states) {
     if (i == 1) {
       for (const size_t s : slices_) {
         const SampleRow* row = kept.emplace_back(&book_.row(step_.slices()[s].id));
-        keep_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
+        save_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
       }
     }
-    run(pass, states, states.slice_rows(0, std::ssize(slices_)));
+    run_mtp_layer(pass, states, states.slice_rows(0, std::ssize(slices_)));
   }
   // Of a row that got fewer drafts too: what was not overwritten is put back as it was.
   for (const SampleRow* row : kept) {
-    put_back_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
+    restore_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
   }
 }
 
@@ -144,8 +144,8 @@ void SamplingDrafts::list_drafted_rows(const model::Pass& pass, int64_t num_draf
 
 // The listed rows, of which `from` has the states. Leaves that of each slice's last row in
 // `states`, which may be a part of `from` or nothing.
-void SamplingDrafts::run(model::Pass& pass, TensorView from, TensorView states) {
-  model::Pass own = builder_.build_with(pass);
+void SamplingDrafts::run_mtp_layer(model::Pass& pass, TensorView from, TensorView states) {
+  model::Pass own = builder_.build_like(pass);
   own.is_mtp = true;
   const Scratch::Mark mark(pass.backend.scratch());
   const auto count = std::ssize(rows_);
@@ -153,7 +153,7 @@ void SamplingDrafts::run(model::Pass& pass, TensorView from, TensorView states) 
   const TensorView hidden = own.take(own.dtype(), {count, engine_.config().hidden_size});
   ops::gather(own.backend, from, rows_, state);
   model::mtp_forward(own, tape_, /*wants_backward=*/false, state, hidden);
-  choose(own, hidden);
+  choose_drafts(own, hidden);
   if (states.empty()) return;
   rows_.clear();  // from here on of what the layer made
   for (const model::PassSequence& sequence : own.sequences) {
@@ -164,7 +164,7 @@ void SamplingDrafts::run(model::Pass& pass, TensorView from, TensorView states) 
 
 // By the row's own settings and the random numbers of the position, so that a draft is what is
 // sampled wherever both distributions agree.
-void SamplingDrafts::choose(model::Pass& own, TensorView hidden) {
+void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
   Backend& backend = own.backend;
   selected_.assign(rows_.size(), 0);
   for (size_t i = 0; i < slices_.size(); ++i) {

@@ -24,17 +24,17 @@ class SamplingDrafts {
 
   // In this order: before the layers of a pass run; for each choice behind a draft; once all tokens
   // of the step are known; and then, of a pass whose layers gave `states` [T, D].
-  void keep_before(Backend& backend);
-  void accept(SampleChoice& choice);
-  void take_back_rejected(Backend& backend);
-  void make(model::Pass& pass, TensorView states);
+  void save_draft_rows(Backend& backend);
+  void verify(SampleChoice& choice);
+  void roll_back_rejected(Backend& backend);
+  void draft(model::Pass& pass, TensorView states);
 
  private:
-  void make_further(model::Pass& pass, TensorView states);
+  void draft_further(model::Pass& pass, TensorView states);
   void list_known_rows(const model::Pass& pass);
   void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
-  void run(model::Pass& pass, TensorView from, TensorView states);
-  void choose(model::Pass& own, TensorView hidden);
+  void run_mtp_layer(model::Pass& pass, TensorView from, TensorView states);
+  void choose_drafts(model::Pass& own, TensorView hidden);
 
   Engine& engine_;
   RowBook& book_;

@@ -195,7 +195,7 @@ std::optional<size_t> Preemption::row_to_set_aside(const api::TenantId& tenant,
   return best;
 }
 
-bool Preemption::take_space(const api::TenantId& tenant, const api::PageNeed& need) {
+bool Preemption::preempt_one(const api::TenantId& tenant, const api::PageNeed& need) {
   // From the cheapest on: a row that keeps its pages reads nothing again, but keeps its state too;
   // one that is aside already loses a read that it may need; one that runs loses it for certain.
   if (need.states <= free_states()) {
@@ -212,7 +212,7 @@ bool Preemption::take_space(const api::TenantId& tenant, const api::PageNeed& ne
 
 void Preemption::make_space(const api::TenantId& tenant, const api::Sample& sample, int64_t index) {
   const api::PageNeed need = engine_.kv_pool().need().to_join(sample, index);
-  while (!tenant.empty() && !has_budget(need) && take_space(tenant, need)) {
+  while (!tenant.empty() && !has_budget(need) && preempt_one(tenant, need)) {
   }
   while (loop_.num_running() == 0 && !has_budget(need) && evict_one_aside(nullptr, kNoRow)) {
   }
@@ -234,7 +234,7 @@ void Preemption::resume(const api::ResumeRow& which) {
   const size_t id = *found;
   const SampleRow& row = loop_.row(id);
   while (!which.takes_from.empty() && !has_budget(need_to_resume(row)) &&
-         take_space(which.takes_from, need_to_resume(row))) {
+         preempt_one(which.takes_from, need_to_resume(row))) {
   }
   // Where nothing runs, what is kept for later must not hold up what could run now: other rows'
   // pages go first, and its own so that a request that has begun can end.

@@ -60,8 +60,8 @@ class SamplingLoop {
     return row;
   }
   // Which sample of its command the row is, and where its text ends (or null).
-  void name_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
-    book().name_sample(row, index, std::move(stop));
+  void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
+    book().set_sample(row, index, std::move(stop));
   }
   // A group whose weights are not there yet, and their arrival: its rows count as running, and take
   // no part in steps before it.
@@ -197,7 +197,7 @@ class Preemption {
   [[nodiscard]] int64_t reserved_pages(const SampleRow& row) const;
   [[nodiscard]] api::PageNeed need_to_resume(const SampleRow& row) const;
   [[nodiscard]] bool has_budget(const api::PageNeed& need) const;
-  bool take_space(const api::TenantId& tenant, const api::PageNeed& need);
+  bool preempt_one(const api::TenantId& tenant, const api::PageNeed& need);
   [[nodiscard]] std::optional<size_t> row_to_set_aside(const api::TenantId& tenant,
                                                        const api::PageNeed& need, bool keep) const;
   [[nodiscard]] std::optional<size_t> row_to_resume(const api::TenantId& tenant) const;

@@ -39,7 +39,7 @@ void SnapshotCache::insert(const api::SnapshotId& id, Entry entry) {
 }
 
 // The newest stays, and those that rows use would not give their memory back.
-std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest() {
+std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest_evictable() {
   auto oldest = entries_.end();
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     const Entry& entry = at->second;
@@ -54,11 +54,11 @@ void SnapshotCache::make_space() {
   int64_t leaving = 0;
   for (const auto& [id, entry] : entries_) leaving += entry.written ? entry.bytes : 0;
   while (num_bytes_ - leaving > max_bytes_) {
-    const auto found = oldest();
+    const auto found = oldest_evictable();
     if (found == entries_.end()) return;
     Entry& entry = found->second;
     if (entry.unwritten) {
-      entry.written = stages_.whole(entry.adapter);
+      entry.written = stages_.whole_adapter(entry.adapter);
       leaving += entry.bytes;
       files_.ask({.what = FileJob::What::kWriteWeights,
                   .name = found->first.text,
@@ -71,7 +71,7 @@ void SnapshotCache::make_space() {
   }
 }
 
-bool SnapshotCache::is_behind() const {
+bool SnapshotCache::awaits_writes() const {
   if (num_bytes_ <= max_bytes_) return false;
   return std::any_of(entries_.begin(), entries_.end(),
                      [](const auto& entry) { return entry.second.written != nullptr; });
@@ -104,8 +104,8 @@ StagedAdapter SnapshotCache::find(const api::SnapshotId& id) {
   return found->second.adapter;
 }
 
-void SnapshotCache::ask(const api::SnapshotId& id, const std::string& dir,
-                        const api::TenantId& tenant) {
+void SnapshotCache::request_read(const api::SnapshotId& id, const std::string& dir,
+                                 const api::TenantId& tenant) {
   if (dir.empty()) {
     throw Error(ErrorCode::kNotFound, fmt::format("sampler weights {}: they are gone", id.text));
   }

@@ -30,7 +30,7 @@ class SnapshotCache {
   // From memory; none when it is not there.
   [[nodiscard]] StagedAdapter find(const api::SnapshotId& id);
   // Has it read from `dir`, once for all who ask meanwhile; Error when there is no folder.
-  void ask(const api::SnapshotId& id, const std::string& dir, const api::TenantId& tenant);
+  void request_read(const api::SnapshotId& id, const std::string& dir, const api::TenantId& tenant);
   // What came of a read: the weights, or its Error.
   StagedAdapter finish_read(FileJob job);
   void finish_write(FileJob job);
@@ -42,7 +42,7 @@ class SnapshotCache {
   [[nodiscard]] size_t size() const { return entries_.size(); }
   [[nodiscard]] int64_t num_bytes() const { return num_bytes_; }
   // More is held than the limit, until what is being written has gone.
-  [[nodiscard]] bool is_behind() const;
+  [[nodiscard]] bool awaits_writes() const;
 
  private:
   struct Entry {
@@ -57,7 +57,7 @@ class SnapshotCache {
   };
   void insert(const api::SnapshotId& id, Entry entry);
   void make_space();
-  [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator oldest();
+  [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator oldest_evictable();
 
   Stages& stages_;
   FileJobs& files_;

@@ -25,7 +25,7 @@ class StepNews {
 
   // Writes the values, or overwrites them with what was written.
   template <typename T>
-  void pass(std::span<T> values) {
+  void serialize(std::span<T> values) {
     static_assert(std::is_trivially_copyable_v<T>);
     if (values.empty()) return;
     if (writes_) {
@@ -37,14 +37,14 @@ class StepNews {
     at_ += values.size_bytes();
   }
   template <typename T>
-  void pass(T& value) {
-    pass(std::span<T>(&value, 1));
+  void serialize(T& value) {
+    serialize(std::span<T>(&value, 1));
   }
-  void pass(std::string& text) {
+  void serialize(std::string& text) {
     size_t size = text.size();
-    pass(size);
+    serialize(size);
     if (!writes_) text.resize(size);
-    pass(std::span<char>(text));
+    serialize(std::span<char>(text));
   }
 
  private:

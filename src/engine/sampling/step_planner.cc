@@ -16,7 +16,7 @@ int64_t wanted(const StepClaim& claim) { return claim.decoding + claim.prompt; }
 int64_t granted(const StepClaim& claim) { return claim.granted_decoding + claim.granted_prompt; }
 
 // Rows that decode come first, but for what prompts get at least.
-void divide(StepClaim& claim, int64_t share) {
+void grant(StepClaim& claim, int64_t share) {
   const int64_t for_prompt = std::min(claim.prompt, share < 2 ? 0 : least_prompt(share));
   claim.granted_decoding = std::min(claim.decoding, share - for_prompt);
   claim.granted_prompt = std::min(claim.prompt, share - claim.granted_decoding);
@@ -44,7 +44,7 @@ void share_step(std::span<StepClaim> claims, int64_t budget, uint64_t turn) {
       StepClaim& claim = claims[(turn + i) % claims.size()];
       const int64_t more = std::min({each, left, wanted(claim) - granted(claim)});
       if (more <= 0) continue;
-      divide(claim, granted(claim) + more);
+      grant(claim, granted(claim) + more);
       left -= more;
     }
   }
@@ -54,12 +54,12 @@ void share_step(std::span<StepClaim> claims, int64_t budget, uint64_t turn) {
 int64_t StepPlanner::next_piece(size_t id, int64_t budget) {
   const SampleRow& row = book_.row(id);
   if (row.position >= book_.group_of(row).prompt_size()) return std::min(book_.unread(row), budget);
-  return std::min(book_.stop_in_prompt(id) - row.position, budget);
+  return std::min(book_.begin_prompt_piece(id) - row.position, budget);
 }
 
 // Which rows have one token to go through the model, the last they know, and which have more to
 // read; and what both come to for each owner.
-void StepPlanner::sort_rows() {
+void StepPlanner::classify_rows() {
   decoding_.clear();
   reading_.clear();
   claims_.clear();
@@ -67,7 +67,7 @@ void StepPlanner::sort_rows() {
     const SampleRow& row = book_.row(id);
     if (!row.ahead.empty()) continue;
     const SampleGroup& group = book_.group_of(row);
-    if (!book_.can_read(id)) continue;
+    if (!book_.prepare_to_read(id)) continue;
     auto claim = std::find_if(claims_.begin(), claims_.end(),
                               [&](const StepClaim& c) { return c.owner == group.owner; });
     if (claim == claims_.end()) claim = claims_.insert(claim, {.owner = group.owner});
@@ -88,7 +88,7 @@ void StepPlanner::plan(int64_t step_tokens) {
   builder_.clear();
   slices_.clear();
   ++num_steps_;
-  sort_rows();
+  classify_rows();
   int64_t budget = engine_.options().prefill_tokens;
   if (step_tokens > 0) budget = std::min(budget, step_tokens);
   share_step(claims_, budget, static_cast<uint64_t>(num_steps_));
@@ -149,7 +149,7 @@ void StepPlanner::add_slice(size_t id, int64_t count) {
   const int64_t end = row.position + count;
   const bool samples = count >= book_.unread(row);
   const int64_t reach = samples ? reach_of_drafts(row, end) : end;
-  book_.cover(id, reach);
+  book_.allocate_pages(id, reach);
   builder_.reach(reach);
   const int64_t begin_row = builder_.num_tokens();
   const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
@@ -159,7 +159,7 @@ void StepPlanner::add_slice(size_t id, int64_t count) {
     builder_.add(std::span(group.request->prompt)
                      .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
                  row.position, group.adapter, kept);
-    if (ends_prompt) book_.end_prompt(id);
+    if (ends_prompt) book_.set_prompt_ready(id);
   } else {
     next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
                         row.result.tokens.end());
@@ -174,7 +174,7 @@ void StepPlanner::add_slice(size_t id, int64_t count) {
                      .num_drafts = num_drafts,
                      .first_index = row.result.tokens.size(),
                      .ends_prompt = ends_prompt});
-  book_.read_on(id, end, num_steps_);
+  book_.advance(id, end, num_steps_);
 }
 
 }  // namespace strata::engine

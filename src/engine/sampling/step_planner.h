@@ -21,7 +21,7 @@ class StepBudget {
   static constexpr int64_t kMost = 4096;
 
   [[nodiscard]] int64_t tokens() const { return tokens_; }
-  void note(int64_t tokens, double seconds) {
+  void adapt(int64_t tokens, double seconds) {
     if (seconds > kSeconds) {
       const auto fit = static_cast<int64_t>(static_cast<double>(tokens) * kSeconds / seconds);
       tokens_ = std::clamp(fit, kLeast, tokens_);
@@ -77,7 +77,7 @@ class StepPlanner {
 
  private:
   [[nodiscard]] int64_t next_piece(size_t id, int64_t budget);
-  void sort_rows();
+  void classify_rows();
   void add_slice(size_t id, int64_t count);
   [[nodiscard]] int64_t drafts_to_read(const SampleRow& row) const;
   [[nodiscard]] int64_t reach_of_drafts(const SampleRow& row, int64_t end) const;

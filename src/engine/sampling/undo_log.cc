@@ -23,15 +23,15 @@ void for_each_row(const model::CacheLayout& cache, void* state, int64_t begin, i
 
 }  // namespace
 
-void keep_rows(Backend& backend, const model::CacheLayout& cache, void* state, int64_t begin,
+void save_rows(Backend& backend, const model::CacheLayout& cache, void* state, int64_t begin,
                int64_t end) {
   for_each_row(cache, state, begin, end, [&](const char* row, char* log, int64_t bytes) {
     ops::copy_bytes(backend, row, log, bytes);
   });
 }
 
-void put_back_rows(Backend& backend, const model::CacheLayout& cache, void* state, int64_t begin,
-                   int64_t end) {
+void restore_rows(Backend& backend, const model::CacheLayout& cache, void* state, int64_t begin,
+                  int64_t end) {
   for_each_row(cache, state, begin, end, [&](char* row, const char* log, int64_t bytes) {
     ops::copy_bytes(backend, log, row, bytes);
   });

@@ -133,7 +133,7 @@ bool may_have_experts(const ModelConfig& config) {
 }
 
 // Whether PEFT must adapt the module's weight, and not the module.
-bool is_parameter(const LoraModule& module, bool has_experts) {
+bool is_target_parameter(const LoraModule& module, bool has_experts) {
   const RowBlocks& blocks = module.target->blocks;
   if (!blocks.empty() && blocks.second == 0) return true;  // a grouped linear layer
   const std::string_view name = module.target->name();
@@ -159,14 +159,15 @@ void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config
     const LoraModuleSpec& spec = module.spec;
     CHECK(spec.scale == spec.alpha / static_cast<double>(spec.rank), module.path);
     if (module.num_experts > 0) continue;
-    modules.push_back(
-        {.module_path = module.path,
-         .embedding = module.is_embedding(),
-         .alpha = spec.alpha,
-         .a = module.a,
-         .b = module.b,
-         .rank = spec.rank,
-         .parameter = is_parameter(module, has_experts) ? module.path + ".weight" : std::string()});
+    modules.push_back({.module_path = module.path,
+                       .embedding = module.is_embedding(),
+                       .alpha = spec.alpha,
+                       .a = module.a,
+                       .b = module.b,
+                       .rank = spec.rank,
+                       .parameter = is_target_parameter(module, has_experts)
+                                        ? module.path + ".weight"
+                                        : std::string()});
   }
   for (const LayerExperts& layer : layers) add_experts(layer, modules);
   if (!layers.empty()) metadata[kMetadata] = layers[0].half_names();

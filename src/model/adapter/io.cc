@@ -128,7 +128,7 @@ void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& mat
 }
 
 // The module path that the config's patterns name, and the key of the tensors where it differs.
-void name_module(const LoraModule& module, int64_t expert, PeftWriteModule& out) {
+void set_peft_names(const LoraModule& module, int64_t expert, PeftWriteModule& out) {
   out.module_path = expert >= 0 ? expert_path(module, expert) : module.path;
   if (module.num_experts == 0 || module.form == ExpertForm::kPerExpert) return;
   constexpr std::string_view kPrefix = "base_model.model.";
@@ -175,7 +175,7 @@ std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
-  check_pairs(model.weights->layers(), matched, faults);
+  check_gate_up_pairs(model.weights->layers(), matched, faults);
   if (!faults.empty()) fail(dir, faults);
   return specs_of(matched);
 }
@@ -184,7 +184,7 @@ AdapterModules::AdapterModules(Backend& backend, const LoadedModel& model, const
     : backend_(backend), model_(model), peft_(std::make_unique<PeftAdapter>(dir)) {
   std::vector<std::string> faults;
   modules_ = match_modules(model, *peft_, faults);
-  check_pairs(model.weights->layers(), modules_, faults);
+  check_gate_up_pairs(model.weights->layers(), modules_, faults);
   for (const PeftBaseCopy& copy : peft_->base_copies()) {
     std::string fault = copy_fault(backend, model, *peft_, copy);
     if (!fault.empty()) faults.push_back(std::move(fault));
@@ -216,7 +216,7 @@ std::unique_ptr<LoraAdapter> read_adapter(Backend& backend, const LoadedModel& m
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
-  check_pairs(model.weights->layers(), matched, faults);
+  check_gate_up_pairs(model.weights->layers(), matched, faults);
   for (const PeftBaseCopy& copy : peft.base_copies())
     faults.push_back(fmt::format("tensor '{}' copies a base weight, which sampler weights never do",
                                  copy.tensor.name));
@@ -275,7 +275,7 @@ void save_adapter(const LoraAdapter& adapter, const std::string& dir,
     const LoraModule& module = adapter.modules()[tensors[i].module];
     const int64_t expert = tensors[i].expert;
     PeftWriteModule& out = modules.emplace_back();
-    name_module(module, expert, out);
+    set_peft_names(module, expert, out);
     out.embedding = module.is_embedding();
     out.alpha = module.spec.alpha;
     out.rank = module.spec.rank;

@@ -243,6 +243,10 @@ void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   }
   enable_mtp_training();
   trains_ = true;  // all memory is there
+  list_step_items();
+}
+
+void LoraAdapter::list_step_items() {
   size_t first = 0;
   for (size_t i = 0; i < modules_.size(); ++i) {
     const int64_t offset = modules_[i].a_offset;  // B follows A

@@ -133,6 +133,7 @@ class LoraAdapter {
  private:
   void list_packs();
   void enable_mtp_training();
+  void list_step_items();
   struct GradientMemory {
     Memory flat, mtp;
   };

@@ -151,7 +151,7 @@ class Matcher {
       : model_(model), peft_(peft), faults_(faults), halves_(fused_halves(peft)) {}
 
   void add(const PeftModule& module) {
-    if (!layers_.mtp_layer() && is_of_mtp(model_.config, module)) return lacks_mtp(module);
+    if (!layers_.mtp_layer() && is_of_mtp(model_.config, module)) return add_mtp_fault(module);
     const auto place = place_of(layers_, module);
     if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
       faults_.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
@@ -164,7 +164,7 @@ class Matcher {
     const size_t faults_before = faults_.size();
     check_shapes(target, module, faults_);
     if (halves_ && module.form == PeftForm::kFused) {
-      if (faults_.size() == faults_before) add_parts(*place, target, module);
+      if (faults_.size() == faults_before) add_fused_halves(*place, target, module);
       return;
     }
     MatchedModule* item = add_item(*place, module, module.rank, module.alpha);
@@ -188,14 +188,14 @@ class Matcher {
   }
 
  private:
-  void lacks_mtp(const PeftModule& module) {
-    if (!lacks_mtp_) {
+  void add_mtp_fault(const PeftModule& module) {
+    if (!has_mtp_fault_) {
       faults_.push_back(fmt::format(
           "module '{}' ('{}'): the model is loaded without its layer of multi-token prediction, "
           "which this and perhaps other modules adapt; does --speculate mtp load it?",
           module.module_path, module.a.name));
     }
-    lacks_mtp_ = true;
+    has_mtp_fault_ = true;
   }
 
   // The item of a place, new or that of another expert; null, and a fault, when it is taken.
@@ -221,7 +221,7 @@ class Matcher {
   }
 
   // gate and up apart, of a file of save_adapter_for_peft().
-  void add_parts(TargetPlace place, const LoraTarget& target, const PeftModule& module) {
+  void add_fused_halves(TargetPlace place, const LoraTarget& target, const PeftModule& module) {
     const bool is_pair = target.num_halves > 1;
     const auto count = is_pair ? std::ssize(*halves_) : 1;
     if (is_pair && (count == 0 || module.rank % count != 0 ||
@@ -259,7 +259,7 @@ class Matcher {
   std::optional<std::vector<std::string>> halves_;
   std::vector<MatchedModule> matched_;
   std::map<std::pair<int, int>, size_t> places_;  // {layer, target} -> matched_
-  bool lacks_mtp_ = false;
+  bool has_mtp_fault_ = false;
 };
 
 }  // namespace
@@ -285,8 +285,8 @@ std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAda
   return matcher.finish();
 }
 
-void check_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,
-                 std::vector<std::string>& faults) {
+void check_gate_up_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,
+                         std::vector<std::string>& faults) {
   for (const MatchedModule& whole : matched) {
     const LoraTarget& together = target_of(layers, whole.spec.layer, whole.spec.target);
     if (together.num_halves == 1) continue;

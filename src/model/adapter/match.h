@@ -26,8 +26,8 @@ std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAda
                                          std::vector<std::string>& faults);
 
 // gate and up of experts have either an A each or one together.
-void check_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,
-                 std::vector<std::string>& faults);
+void check_gate_up_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,
+                         std::vector<std::string>& faults);
 
 // The modules of a text part are "model.language_model." here; older files say
 // "language_model.model.", and those made on the text model alone "model.".

@@ -77,13 +77,9 @@ std::vector<std::string_view> target_names(const LayerTable& layers, bool fresh,
   return names;
 }
 
-}  // namespace
-
-std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
-                                          const std::vector<std::string>& targets, int64_t rank,
-                                          double alpha, ExpertRank expert_rank,
-                                          WithIndexers with_indexers) {
-  const LayerTable layers(config);
+// Error for a name that no target of a fresh adapter has.
+void check_target_names(const LayerTable& layers, const std::vector<std::string>& targets,
+                        WithIndexers with_indexers) {
   const auto known = target_names(layers, true, with_indexers);
   const auto from_files = target_names(layers, false, with_indexers);
   const auto fail = [](const std::string& what) {
@@ -92,9 +88,7 @@ std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
   const auto has = [](const std::vector<std::string_view>& names, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  bool all = false;
   for (const std::string& target : targets) {
-    all = all || target == "all-linear";
     if (target == "all-linear" || has(known, target)) continue;
     if (has(from_files, target)) {
       fail(
@@ -105,10 +99,22 @@ std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
     fail(fmt::format("target '{}' is unknown; known are all-linear, {}", target,
                      fmt::join(known, ", ")));
   }
+}
+
+}  // namespace
+
+std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
+                                          const std::vector<std::string>& targets, int64_t rank,
+                                          double alpha, ExpertRank expert_rank,
+                                          WithIndexers with_indexers) {
+  const LayerTable layers(config);
+  check_target_names(layers, targets, with_indexers);
+  const auto is_named = [&](std::string_view name) {
+    return std::find(targets.begin(), targets.end(), name) != targets.end();
+  };
+  const bool all = is_named("all-linear");
   const auto wanted = [&](const LoraTarget& target, int layer) {
-    if (all && layer >= 0) return is_fresh(target, with_indexers);
-    return is_fresh(target, with_indexers) &&
-           std::find(targets.begin(), targets.end(), target.name()) != targets.end();
+    return is_fresh(target, with_indexers) && ((all && layer >= 0) || is_named(target.name()));
   };
   return adapter_specs(layers, wanted, rank, alpha, expert_rank);
 }

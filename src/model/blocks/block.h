@@ -79,7 +79,7 @@ struct BlockOps {
   void (*construct)(void* saved);
   void (*keep)(Pass& pass, const BlockContext& context, void* saved);
   void (*save)(Pass& pass, const BlockContext& context, void* saved);
-  // n [T, D]: the sublayer's input. Fills saved; what is kept and known already stays.
+  // n [T, D]: the sublayer's input. Fills saved; what is kept and computed already stays.
   void (*forward)(Pass& pass, const BlockContext& context, void* saved, TensorView n,
                   BlockOutput output);
   // d_out [T, D] of the compute type; writes d_n [T, D] f32 and accumulates what the pass asks for.

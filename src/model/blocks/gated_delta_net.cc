@@ -172,7 +172,7 @@ struct GatedDeltaNet {
     linear_forward(pass, context, kZ, n, {}, s.lora_h[kZ], s.z);
     linear_forward(pass, context, kB, n, {}, s.lora_h[kB], s.b);
     linear_forward(pass, context, kA, n, {}, s.lora_h[kA], s.a);
-    if (!pass.known(s.context)) {
+    if (!pass.is_computed(s.context)) {
       const Scratch::Mark inner(pass.backend.scratch());
       ops::DeltaNetArgs rule = rule_args(pass, context, s);
       rule.segments =

@@ -169,7 +169,7 @@ struct Gqa {
                                            TensorView k, TensorView v) {
     const auto& c = context.as<Config>();
     return {.q = q,
-            .segments = kv_segments(pass, context, k, v),
+            .segments = store_kv_segments(pass, context, k, v),
             .num_kv_heads = c.num_kv_heads,
             .scale = c.scale,
             .window = c.window};
@@ -181,7 +181,7 @@ struct Gqa {
     linear_forward(pass, context, kQ, n, {}, s.lora_h[kQ], flat(s.q_raw));
     linear_forward(pass, context, kK, n, {}, s.lora_h[kK], flat(s.k_raw));
     linear_forward(pass, context, kV, n, {}, s.lora_h[kV], flat(s.v));
-    if (!pass.known(s.context)) {
+    if (!pass.is_computed(s.context)) {
       const TensorView q = rotated(pass, context, queries_of(context, s.q_raw), kQNorm);
       const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
       ops::attention(pass.backend, attention_args(pass, context, q, k, s.v), s.context, s.lse);
@@ -218,6 +218,7 @@ struct Gqa {
       const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
       const TensorView d_q_rotated = pass.take(DType::kF32, q.shape);
       const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
+      // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
       ops::attention_backward(backend, attention_args(pass, context, q, k, s.v), s.context, s.lse,
                               d_context, d_q_rotated, d_k_rotated, d_v);
       ops::head_norm_rope_backward(backend, rope_args(pass, context, queries, kQNorm), d_q_rotated,

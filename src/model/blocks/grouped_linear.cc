@@ -64,8 +64,8 @@ struct Group {
 };
 
 // d_a += per sequence and group: d_h_g^T x_g. d_h [T, G R] with groups `rank_stride` apart.
-void a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module, int64_t num_groups,
-                TensorView x, TensorView d_h) {
+void add_a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module,
+                    int64_t num_groups, TensorView x, TensorView d_h) {
   const int64_t inputs = x.cols() / num_groups;
   const int64_t rank_stride = d_h.cols() / num_groups;
   int64_t begin = 0;
@@ -84,8 +84,8 @@ void a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module,
 
 }  // namespace
 
-void grouped_forward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
-                     TensorView x, TensorView y) {
+void grouped_linear_forward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
+                            TensorView x, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
   const int64_t inputs = x.cols() / grouped.num_groups;
   const int64_t outputs = y.cols() / grouped.num_groups;
@@ -100,8 +100,8 @@ void grouped_forward(Pass& pass, const BlockContext& context, const GroupedLinea
   }
 }
 
-void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
-                      TensorView x, TensorView dy, TensorView dx) {
+void grouped_linear_backward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
+                             TensorView x, TensorView dy, TensorView dx) {
   const Scratch::Mark mark(pass.backend.scratch());
   const int64_t inputs = x.cols() / grouped.num_groups;
   const int64_t outputs = dy.cols() / grouped.num_groups;
@@ -137,7 +137,7 @@ void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLine
                  group.part(dx, inputs));
   }
   for_each_module(pass, context, grouped.key, [&](const auto& run, const auto& module) {
-    if (pass.trains(run)) a_gradient(pass, run, module, grouped.num_groups, x, d_h);
+    if (pass.trains(run)) add_a_gradient(pass, run, module, grouped.num_groups, x, d_h);
   });
 }
 

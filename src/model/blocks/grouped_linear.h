@@ -16,13 +16,13 @@ struct GroupedLinear {
 };
 
 // x [T, G K], y [T, G O], of the compute type.
-void grouped_forward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
-                     TensorView x, TensorView y);
+void grouped_linear_forward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
+                            TensorView x, TensorView y);
 
 // dy [T, G O] of the compute type. Writes dx [T, G K] of the compute type and accumulates the
 // gradients that the pass asks for. A's sums run sequence by sequence, of each over groups and then
 // tokens ascending.
-void grouped_backward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
-                      TensorView x, TensorView dy, TensorView dx);
+void grouped_linear_backward(Pass& pass, const BlockContext& context, const GroupedLinear& grouped,
+                             TensorView x, TensorView dy, TensorView dx);
 
 }  // namespace strata::model

@@ -45,7 +45,7 @@ Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
 }
 
 // x [T, .., width] goes to the pages.
-void store(Pass& pass, const Side& side, TensorView x) {
+void write_to_pages(Pass& pass, const Side& side, TensorView x) {
   std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
   runs.clear();
   for (const PassSequence& sequence : pass.sequences) {
@@ -60,8 +60,8 @@ int64_t length_of(const PassSequence& sequence) {
 }
 
 // Appends the sequence's ranges: its pages that are still held, or the rows themselves.
-void list_ranges(const PassSequence& sequence, const Side& keys, const Side& values,
-                 std::vector<ops::KvRange>& ranges) {
+void list_kv_ranges(const PassSequence& sequence, const Side& keys, const Side& values,
+                    std::vector<ops::KvRange>& ranges) {
   const int64_t length = length_of(sequence);
   if (sequence.kept.pages.empty()) {
     const int64_t first = sequence.begin * keys.row_bytes;
@@ -79,8 +79,8 @@ void list_ranges(const PassSequence& sequence, const Side& keys, const Side& val
 
 }  // namespace
 
-std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContext& context,
-                                                   TensorView k, TensorView v) {
+std::span<const ops::AttentionSegment> store_kv_segments(Pass& pass, const BlockContext& context,
+                                                         TensorView k, TensorView v) {
   const Side keys = side_of(pass, context, k);
   Side values = keys;
   if (!v.empty()) {
@@ -93,11 +93,11 @@ std::span<const ops::AttentionSegment> kv_segments(Pass& pass, const BlockContex
   ranges.clear();
   ends.clear();
   pass.on_host([&] {
-    store(pass, keys, k);
-    if (!v.empty()) store(pass, values, v);
+    write_to_pages(pass, keys, k);
+    if (!v.empty()) write_to_pages(pass, values, v);
   });
   for (const PassSequence& sequence : pass.sequences) {
-    list_ranges(sequence, keys, values, ranges);
+    list_kv_ranges(sequence, keys, values, ranges);
     ends.push_back(ranges.size());
   }
   // The list is whole now and stays where it is.

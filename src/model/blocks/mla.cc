@@ -82,7 +82,7 @@ ops::AttentionArgs attention_args(Pass& pass, const BlockContext& context, Tenso
                                   TensorView rows) {
   const auto& c = context.as<MlaConfig>();
   return {.q = q,
-          .segments = kv_segments(pass, context, rows, {}),
+          .segments = store_kv_segments(pass, context, rows, {}),
           .num_kv_heads = 1,
           .scale = c.scale,
           .value_dim = c.kv_lora_rank};
@@ -111,7 +111,8 @@ void queries_backward(Pass& pass, const BlockContext& context, TensorView n, con
   const TensorView d_q_a = zeros(pass, shape);
   ops::rms_norm_backward(pass.backend, latent_norm(s.q_a, context.values(kMlaQANorm)), {}, d_latent,
                          d_q_a, pass.base_gradient(context.param(kMlaQANorm).index));
-  linear_backward(pass, context, kMlaQA, n, s.lora_h[kMlaQA], rounded(pass, d_q_a), d_n, false);
+  linear_backward(pass, context, kMlaQA, n, s.lora_h[kMlaQA], to_compute_dtype(pass, d_q_a), d_n,
+                  false);
 }
 
 // d_kv_a [T, G] f32 from the gradients of the rows as keys [T, 1, G] and as values [T, 1, C]; adds
@@ -142,20 +143,23 @@ void attend_backward(Pass& pass, const BlockContext& context, const MlaSaved& s,
   const int64_t tokens = pass.num_tokens();
   const HeadLowRank h = take_head_low_rank(pass, context);
   const TensorView d_latent = pass.take(pass.dtype(), s.latent_context.shape);
+  // context = expanded(latent_context)
   expand_context_backward(pass, context, s.latent_context, d_context, h, d_latent);
   const TensorView q = latent_queries(pass, context, s.q_raw);
   const TensorView rows = cache_rows(pass, context, s.kv_a);
   const TensorView d_q = pass.take(pass.dtype(), q.shape);
   const TensorView d_keys = pass.take(DType::kF32, {tokens, 1, mla.cache_width()});
   const TensorView d_values = pass.take(DType::kF32, {tokens, 1, mla.kv_lora_rank});
+  // latent_context = attention(q, rows)
   ops::attention_backward(pass.backend, attention_args(pass, context, q, rows), s.latent_context,
                           s.lse, d_latent, d_q, d_keys, d_values);
+  // q = [absorbed(q_raw's nope part) | rotated(q_raw's rope part)]
   absorb_queries_backward(pass, context, s.q_raw, d_q, h, d_q_raw);
   ops::head_norm_rope_backward(
       pass.backend, rope_args(pass, context, cols_of_heads(s.q_raw, mla.nope_dim, s.q_raw.cols())),
       cols_of_heads(d_q, mla.kv_lora_rank, d_q.cols()),
       cols_of_heads(d_q_raw, mla.nope_dim, d_q_raw.cols()), {});
-  kv_b_gradients(pass, context, s.q_raw, d_q, s.latent_context, d_context, h);
+  add_kv_b_gradients(pass, context, s.q_raw, d_q, s.latent_context, d_context, h);
   ops::copy(pass.backend, cache_rows_backward(pass, context, s.kv_a, d_keys, d_values), d_kv_a);
 }
 
@@ -221,12 +225,12 @@ struct Mla {
     const Scratch::Mark mark(pass.backend.scratch());
     queries_forward(pass, context, n, s);
     linear_forward(pass, context, kMlaKvA, n, {}, s.lora_h[kMlaKvA], s.kv_a);
-    if (!pass.known(s.latent_context)) {
+    if (!pass.is_computed(s.latent_context)) {
       const TensorView q = latent_queries(pass, context, s.q_raw);
       const TensorView rows = cache_rows(pass, context, s.kv_a);
       ops::attention(pass.backend, attention_args(pass, context, q, rows), s.latent_context, s.lse);
     }
-    if (!pass.known(s.context)) expand_context(pass, context, s.latent_context, s.context);
+    if (!pass.is_computed(s.context)) expand_context(pass, context, s.latent_context, s.context);
     linear_forward(pass, context, kMlaO, flat(s.context), output.add, s.lora_h[kMlaO], output.out);
   }
 

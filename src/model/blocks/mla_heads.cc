@@ -98,8 +98,8 @@ auto b_of(const Heads& heads, int64_t head, Side side) {
 }
 
 // d_a += per sequence: h_q^T d_q, then d_h_c^T c.
-void a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module,
-                const HeadLowRank& h, TensorView d_q, TensorView latent_context) {
+void add_a_gradient(Pass& pass, const AdapterSegment& run, const LoraModule& module,
+                    const HeadLowRank& h, TensorView d_q, TensorView latent_context) {
   const int64_t num_heads = d_q.shape[1];
   const int64_t rank = module.spec.rank;
   int64_t begin = 0;
@@ -199,8 +199,8 @@ void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView
   }
 }
 
-void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
-                    TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
+void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
+                        TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
   const Heads heads(context);
   const int64_t pair = heads.blocks.first + heads.blocks.second;
   const auto keys = [&](TensorView rows, int64_t n) {
@@ -230,7 +230,7 @@ void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, T
     });
   }
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
-    if (pass.trains(run)) a_gradient(pass, run, module, h, d_q, latent_context);
+    if (pass.trains(run)) add_a_gradient(pass, run, module, h, d_q, latent_context);
   });
 }
 

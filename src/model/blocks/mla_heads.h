@@ -42,7 +42,7 @@ void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView
 // What the pass accumulates of kv_b_proj: the base weight's gradient, and those of adapters. A's
 // sums run sequence by sequence, of each first the queries' and then the contexts' terms, over
 // (token, head) ascending.
-void kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
-                    TensorView latent_context, TensorView d_context, const HeadLowRank& h);
+void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
+                        TensorView latent_context, TensorView d_context, const HeadLowRank& h);
 
 }  // namespace strata::model

@@ -94,7 +94,7 @@ struct MtpInput {
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView state = by_row(context, n);
-    if (!pass.known(s.embedded)) embedding_forward(pass, s.embedded);
+    if (!pass.is_computed(s.embedded)) embedding_forward(pass, s.embedded);
     // out = h_proj(norm_h(state)) + e_proj(norm_e(embedded)), the latter in f32
     const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
     TensorView sum;
@@ -138,7 +138,8 @@ struct MtpInput {
     const TensorView d_token = sum_of_streams(pass, d_out, s.embedded.cols());
     const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
     const TensorView d_e = pass.take(DType::kF32, e.shape);
-    linear_backward(pass, context, kEmbedProj, e, s.embed_lora_h, rounded(pass, d_token), d_e,
+    linear_backward(pass, context, kEmbedProj, e, s.embed_lora_h, to_compute_dtype(pass, d_token),
+                    d_e,
                     /*accumulate=*/false);
     // e = norm_e(embedded)
     const TensorView d_embedded = zeros(pass, e.shape);

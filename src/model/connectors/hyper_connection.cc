@@ -96,14 +96,14 @@ struct HyperConnection {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& s = *static_cast<const Saved*>(saved.outer);
     const auto& c = context.outer.as<Config>();
-    if (!pass.known(s.weights)) {
+    if (!pass.is_computed(s.weights)) {
       ops::hyper_mix(pass.backend, state, context.outer.values(kFn), static_cast<float>(c.norm_eps),
                      s.mix, s.inv_rms);
       ops::hyper_weights(pass.backend, weights_args(context.outer, s), s.weights);
     }
     const TensorView n = normed(pass, context.outer, collapsed(pass, context.outer, s, state));
     context.block->forward(pass, context.inner, saved.inner, n,
-                           {.add = {}, .out = pass.unknown(s.branch)});
+                           {.add = {}, .out = pass.unless_computed(s.branch)});
     if (out.empty()) return;
     ops::hyper_expand(pass.backend, by_stream(state, c.num_streams), s.branch, s.weights,
                       by_stream(out, c.num_streams));
@@ -125,7 +125,8 @@ struct HyperConnection {
     const TensorView n = normed(pass, outer, y);
     const TensorView d_n = pass.take(DType::kF32, y.shape);
     // branch = block(n)
-    context.block->backward(pass, context.inner, saved.inner, n, rounded(pass, d_branch), d_n);
+    context.block->backward(pass, context.inner, saved.inner, n, to_compute_dtype(pass, d_branch),
+                            d_n);
     // n = norm(y)
     const TensorView d_y = zeros(pass, y.shape);
     ops::rms_norm_backward(pass.backend, norm_of(outer, y), {}, d_n, d_y,

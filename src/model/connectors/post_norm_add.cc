@@ -46,7 +46,7 @@ struct PostNormAdd {
     const auto& s = *static_cast<const Saved*>(saved.outer);
     const TensorView n = normed(pass, context.outer, state);
     context.block->forward(pass, context.inner, saved.inner, n,
-                           {.add = {}, .out = pass.unknown(s.branch)});
+                           {.add = {}, .out = pass.unless_computed(s.branch)});
     if (out.empty()) return;
     // out = state + norm_after(branch), rounded once
     const bool in_place = out.dtype == DType::kF32;
@@ -67,7 +67,8 @@ struct PostNormAdd {
     const TensorView n = normed(pass, context.outer, state);
     const TensorView d_n = pass.take(DType::kF32, {d.rows(), d.cols()});
     // branch = block(n)
-    context.block->backward(pass, context.inner, saved.inner, n, rounded(pass, d_branch), d_n);
+    context.block->backward(pass, context.inner, saved.inner, n, to_compute_dtype(pass, d_branch),
+                            d_n);
     // n = norm_before(state); the residual path is d itself
     ops::rms_norm_backward(pass.backend, norm(context.outer, kBefore, state), {}, d_n, d,
                            pass.base_gradient(context.outer.param(kBefore).index));

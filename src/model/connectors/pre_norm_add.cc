@@ -42,7 +42,7 @@ struct PreNormAdd {
     const TensorView n = normed(pass, context.outer, state);
     const TensorView d_n = pass.take(DType::kF32, {d.rows(), d.cols()});
     // out = state + block(n)
-    context.block->backward(pass, context.inner, saved.inner, n, rounded(pass, d), d_n);
+    context.block->backward(pass, context.inner, saved.inner, n, to_compute_dtype(pass, d), d_n);
     // n = norm(state); the residual path is d itself
     ops::rms_norm_backward(pass.backend, norm_of(context.outer, state), {}, d_n, d,
                            pass.base_gradient(context.outer.param(kNorm).index));

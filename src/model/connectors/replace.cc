@@ -24,7 +24,8 @@ struct Replace {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_state = pass.take(DType::kF32, d.shape);
     // out = block(state)
-    context.block->backward(pass, context.inner, saved.inner, state, rounded(pass, d), d_state);
+    context.block->backward(pass, context.inner, saved.inner, state, to_compute_dtype(pass, d),
+                            d_state);
     ops::copy(pass.backend, d_state, d);
   }
 };

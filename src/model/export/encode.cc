@@ -31,7 +31,8 @@ void TensorError::add(const TensorError& part) {
   error_square_sum += part.error_square_sum;
 }
 
-void measure(std::span<const float> values, std::span<const float> after, TensorError& error) {
+void add_rounding_error(std::span<const float> values, std::span<const float> after,
+                        TensorError& error) {
   CHECK(values.size() == after.size(), values.size(), after.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const auto value = static_cast<double>(values[i]);
@@ -63,7 +64,7 @@ void encode(Backend& backend, const GgufEncoding& encoding, std::span<const floa
     encoding.quantise(from, some, to);
     std::vector<float> after(static_cast<size_t>(some * type.block_elements));
     type.dequantise(to, some, after.data());
-    measure({from, after.size()}, after, errors[static_cast<size_t>(part)]);
+    add_rounding_error({from, after.size()}, after, errors[static_cast<size_t>(part)]);
   });
   for (const TensorError& part : errors) error.add(part);
   if (std::isfinite(error.largest_error) || !std::isfinite(error.largest)) return;

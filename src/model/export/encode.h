@@ -38,6 +38,7 @@ void encode(Backend& backend, const GgufEncoding& encoding, std::span<const floa
             std::vector<std::byte>& out, TensorError& error);
 
 // Adds to `error` the values and what `after` differs by.
-void measure(std::span<const float> values, std::span<const float> after, TensorError& error);
+void add_rounding_error(std::span<const float> values, std::span<const float> after,
+                        TensorError& error);
 
 }  // namespace strata::model

@@ -53,13 +53,13 @@ class KeyWriter {
       integer("feed_forward_length", mlp->width);
     }
     if (const auto* gqa = first_block<GqaConfig>(config_, kGqa)) write_attention(*gqa);
-    if (const auto* mla = first_block<MlaConfig>(config_, kMla)) write_latent(*mla);
+    if (const auto* mla = first_block<MlaConfig>(config_, kMla)) write_mla(*mla);
     if (const auto* moe = first_block<MoeConfig>(config_, kMoe)) write_experts(*moe);
     if (const auto* net = first_block<GatedDeltaNetConfig>(config_, kGatedDeltaNet)) {
       write_delta_net(*net);
     }
     if (architecture_.name == "gemma3") {
-      write_windows();
+      write_windows_and_ropes();
     } else if (!config_.ropes.empty()) {
       write_rope(config_.ropes.front().config);
     }
@@ -80,7 +80,7 @@ class KeyWriter {
     integer("rope.dimension_count", gqa.rotary_dim == 0 ? gqa.head_dim : gqa.rotary_dim);
   }
 
-  void write_latent(const MlaConfig& mla) {
+  void write_mla(const MlaConfig& mla) {
     integer("attention.head_count", mla.num_heads);
     integer("attention.head_count_kv", mla.num_heads);
     if (mla.q_lora_rank > 0) integer("attention.q_lora_rank", mla.q_lora_rank);
@@ -134,7 +134,7 @@ class KeyWriter {
   }
 
   // Windows by layer, and the two rotary tables of their layers.
-  void write_windows() {
+  void write_windows_and_ropes() {
     int64_t window = 0;
     std::vector<bool> sliding;
     const RopeConfig* full = nullptr;
@@ -146,14 +146,14 @@ class KeyWriter {
       (gqa.window > 0 ? local : full) = &config_.ropes[static_cast<size_t>(gqa.rope)].config;
     }
     integer("attention.sliding_window", window == 0 ? config_.max_position_embeddings : window);
-    write_pattern(sliding);
+    write_window_pattern(sliding);
     if (local != nullptr) number("rope.freq_base_swa", local->theta);
     if (full == nullptr) full = &config_.ropes.front().config;
     write_rope(*full);
   }
 
   // llama.cpp takes every sixth layer as a full one where the file does not say.
-  void write_pattern(const std::vector<bool>& sliding) {
+  void write_window_pattern(const std::vector<bool>& sliding) {
     constexpr size_t kDefault = 6;
     const auto is_every = [&](size_t n) {
       for (size_t i = 0; i < sliding.size(); ++i) {

@@ -53,7 +53,7 @@ const GgufEncoding& encoding_of(const std::string& type, std::string_view stored
 WeightOrigins::WeightOrigins(const CheckpointSource& source, const LoadedModel& names,
                              bool unties) {
   const ModelWeights& weights = *names.weights;
-  const NameForm& form = form_of(source, names.config);
+  const NameForm& form = name_form_of(source, names.config);
   const std::vector<Parameter>& table = weights.table();
   for (size_t i = 0; i < table.size(); ++i) {
     const Parameter& p = table[i];
@@ -94,7 +94,7 @@ void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins
   }
 }
 
-ReadHeader::ReadHeader(const GgufHeader& header, std::span<const float> first_data) {
+ParsedHeader::ParsedHeader(const GgufHeader& header, std::span<const float> first_data) {
   const std::string name = "--to gguf: header";
   // Opened again by its path.
   const OpenFile file(::memfd_create("gguf", MFD_CLOEXEC));
@@ -108,13 +108,13 @@ ReadHeader::ReadHeader(const GgufHeader& header, std::span<const float> first_da
   weights_ = gguf_weights(*model_);
 }
 
-std::string ReadHeader::without_path(const std::string& fault) {
+std::string ParsedHeader::without_path(const std::string& fault) {
   const size_t end = fault.find(": ");
   return fault.starts_with(kOpenFiles) && end != std::string::npos ? fault.substr(end + 2) : fault;
 }
 
-void move_items(const std::vector<int32_t>& order, int64_t run, int64_t outer,
-                std::vector<float>& values) {
+void permute_items(const std::vector<int32_t>& order, int64_t run, int64_t outer,
+                   std::vector<float>& values) {
   if (order.empty()) return;
   const std::vector<float> before = values;
   const auto items = std::ssize(order);

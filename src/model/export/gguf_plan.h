@@ -48,11 +48,11 @@ void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins
                        const std::string& type, const std::string& where, GgufHeader& header);
 
 // What the reader makes of a header, as of a file whose data are zeroes behind the first ones.
-class ReadHeader {
+class ParsedHeader {
  public:
-  explicit ReadHeader(const GgufHeader& header, std::span<const float> first_data = {});
-  ReadHeader(const ReadHeader&) = delete;
-  ReadHeader& operator=(const ReadHeader&) = delete;
+  explicit ParsedHeader(const GgufHeader& header, std::span<const float> first_data = {});
+  ParsedHeader(const ParsedHeader&) = delete;
+  ParsedHeader& operator=(const ParsedHeader&) = delete;
 
   // A fault's text without the path of the file that never was.
   static std::string without_path(const std::string& fault);
@@ -67,7 +67,7 @@ class ReadHeader {
 
 // Of each of `outer` lists of items of `run` values, item i goes where order[i] says. An empty
 // order changes nothing.
-void move_items(const std::vector<int32_t>& order, int64_t run, int64_t outer,
-                std::vector<float>& values);
+void permute_items(const std::vector<int32_t>& order, int64_t run, int64_t outer,
+                   std::vector<float>& values);
 
 }  // namespace strata::model

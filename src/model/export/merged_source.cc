@@ -57,7 +57,7 @@ MergedSource::MergedSource(Backend& backend, const LoadedModel& base,
   head_ = weights.table()[weights.head_index()].name;
   const bool tied = base.config.tie_word_embeddings;
   if (tied) {
-    const NameForm& form = form_of(source, base.config);
+    const NameForm& form = name_form_of(source, base.config);
     embedding_ = in_form(form, kEmbeddingName);
     head_ = in_form(form, kHeadName);
   }
@@ -70,7 +70,7 @@ bool MergedSource::is_changed(std::string_view name) const {
 }
 
 // Copies of base weights in an adapter say which model it was made for.
-void MergedSource::check_copies(const std::string& dir, const PeftAdapter& peft) const {
+void MergedSource::check_base_copies(const std::string& dir, const PeftAdapter& peft) const {
   for (const PeftBaseCopy& copy : peft.base_copies()) {
     const bool is_head = copy.base_name == kHeadName;
     const CheckpointTensor* tensor = find(is_head ? head_ : embedding_);
@@ -87,7 +87,7 @@ void MergedSource::check_copies(const std::string& dir, const PeftAdapter& peft)
     for (int64_t first = 0; same_shape && first < count; first += kElements) {
       own.resize(static_cast<size_t>(std::min(kElements, count - first)));
       other.resize(own.size());
-      base_.checkpoint->read_f32(stored(*tensor), first, std::ssize(own), own.data());
+      base_.checkpoint->read_f32(base_tensor(*tensor), first, std::ssize(own), own.data());
       peft.file().read_f32(copy.tensor, first, std::ssize(other), other.data());
       size_t at = 0;
       while (at < own.size() && fits(at)) ++at;
@@ -110,7 +110,7 @@ void MergedSource::check_copies(const std::string& dir, const PeftAdapter& peft)
 void MergedSource::add_adapter(const AdapterPart& part) {
   const Adapter& adapter =
       adapters_.emplace_back(AdapterModules(backend_, base_, part.dir), part.weight);
-  check_copies(part.dir, adapter.file.peft());
+  check_base_copies(part.dir, adapter.file.peft());
   Changes changes;
   const std::vector<MatchedModule>& modules = adapter.file.modules();
   for (size_t i = 0; i < modules.size(); ++i) {
@@ -119,8 +119,8 @@ void MergedSource::add_adapter(const AdapterPart& part) {
     changes[{layer, target}] = &changes_.emplace_back(Change{&adapter, i, group});
   }
   add_layer_pieces(changes);
-  add_whole(embedding_, changes, kEmbedding);
-  add_whole(head_, changes, kHead);
+  add_embedding_or_head(embedding_, changes, kEmbedding);
+  add_embedding_or_head(head_, changes, kHead);
 }
 
 void MergedSource::add_layer_pieces(const Changes& changes) {
@@ -148,7 +148,8 @@ void MergedSource::add_layer_pieces(const Changes& changes) {
 }
 
 // Embedding or head.
-void MergedSource::add_whole(const std::string& name, const Changes& changes, int target) {
+void MergedSource::add_embedding_or_head(const std::string& name, const Changes& changes,
+                                         int target) {
   const auto found = changes.find({-1, target});
   if (found == changes.end()) return;
   pieces_[name].push_back({.change = found->second, .rows = base_.config.vocab_size});
@@ -171,11 +172,11 @@ MergedSource::Factors MergedSource::factors_of(const Change& change) const {
   return factors;
 }
 
-void MergedSource::bring(const std::vector<Piece>& pieces) const {
+void MergedSource::load_factors(const std::vector<Piece>& pieces) const {
   for (const Piece& piece : pieces) {
-    if (piece.change->group != group_) brought_.clear();
+    if (piece.change->group != group_) factors_.clear();
     group_ = piece.change->group;
-    if (!brought_.contains(piece.change)) brought_[piece.change] = factors_of(*piece.change);
+    if (!factors_.contains(piece.change)) factors_[piece.change] = factors_of(*piece.change);
   }
 }
 
@@ -190,7 +191,7 @@ void MergedSource::untie() {
   }
 }
 
-const CheckpointTensor& MergedSource::stored(const CheckpointTensor& tensor) const {
+const CheckpointTensor& MergedSource::base_tensor(const CheckpointTensor& tensor) const {
   const CheckpointTensor* found = base_.checkpoint->find(tensor.info.name);
   if (found != nullptr) return *found;
   found = base_.checkpoint->find(tensor.info.name == head_ ? embedding_ : head_);
@@ -199,11 +200,11 @@ const CheckpointTensor& MergedSource::stored(const CheckpointTensor& tensor) con
 }
 
 // sum [columns] += scale * (B A) of a row, for each module.
-void MergedSource::add_change(const std::vector<Piece>& pieces, int64_t row,
-                              std::span<double> sum) const {
+void MergedSource::add_row_change(const std::vector<Piece>& pieces, int64_t row,
+                                  std::span<double> sum) const {
   for (const Piece& piece : pieces) {
     if (row < piece.first_row || row >= piece.first_row + piece.rows) continue;
-    const Factors& factors = brought_.at(piece.change);
+    const Factors& factors = factors_.at(piece.change);
     const auto rank = static_cast<size_t>(factors.rank);
     const auto columns = static_cast<size_t>(factors.columns);
     const auto local = static_cast<size_t>(row - piece.first_row);
@@ -231,10 +232,10 @@ void MergedSource::add_change(const std::vector<Piece>& pieces, int64_t row,
 
 void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                             float* out) const {
-  base_.checkpoint->read_f32(stored(tensor), first_element, count, out);
+  base_.checkpoint->read_f32(base_tensor(tensor), first_element, count, out);
   const auto found = pieces_.find(tensor.info.name);
   if (found == pieces_.end() || count == 0) return;
-  bring(found->second);
+  load_factors(found->second);
   const Shape& shape = tensor.info.shape;
   const int64_t columns = shape[shape.rank() - 1];
   const int64_t first_row = first_element / columns;
@@ -242,7 +243,7 @@ void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_elemen
   backend_.run_on_host(last_row - first_row, [&](int64_t item) {
     const int64_t row = first_row + item;
     std::vector<double> sum(static_cast<size_t>(columns), 0.0);
-    add_change(found->second, row, sum);
+    add_row_change(found->second, row, sum);
     const int64_t begin = std::max(row * columns, first_element);
     const int64_t end = std::min((row + 1) * columns, first_element + count);
     for (int64_t i = begin; i < end; ++i) {
@@ -258,13 +259,13 @@ void MergedSource::read(const CheckpointTensor& tensor, int64_t first_element, i
   if (is_changed(tensor.info.name)) {
     return read_f32(tensor, first_element, count, static_cast<float*>(raw_out));
   }
-  base_.checkpoint->read(stored(tensor), first_element, count, raw_out);
+  base_.checkpoint->read(base_tensor(tensor), first_element, count, raw_out);
 }
 
 void MergedSource::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                               std::span<std::byte> out) const {
   CHECK(!is_changed(tensor.info.name), tensor.info.name);
-  base_.checkpoint->read_bytes(stored(tensor), first_byte, out);
+  base_.checkpoint->read_bytes(base_tensor(tensor), first_byte, out);
 }
 
 CheckpointLayout MergedSource::layout() const {

@@ -82,15 +82,15 @@ class MergedSource final : public CheckpointSource {
   using Changes = std::map<std::pair<int, int>, const Change*>;  // by layer and target
 
   void add_adapter(const AdapterPart& part);
-  void check_copies(const std::string& dir, const PeftAdapter& peft) const;
+  void check_base_copies(const std::string& dir, const PeftAdapter& peft) const;
   void add_layer_pieces(const Changes& changes);
-  void add_whole(const std::string& name, const Changes& changes, int target);
+  void add_embedding_or_head(const std::string& name, const Changes& changes, int target);
   void untie();
-  [[nodiscard]] const CheckpointTensor& stored(const CheckpointTensor& tensor) const;
+  [[nodiscard]] const CheckpointTensor& base_tensor(const CheckpointTensor& tensor) const;
   // Brings the factors of these pieces, and lets those of another group go.
-  void bring(const std::vector<Piece>& pieces) const;
+  void load_factors(const std::vector<Piece>& pieces) const;
   [[nodiscard]] Factors factors_of(const Change& change) const;
-  void add_change(const std::vector<Piece>& pieces, int64_t row, std::span<double> sum) const;
+  void add_row_change(const std::vector<Piece>& pieces, int64_t row, std::span<double> sum) const;
 
   Backend& backend_;
   const LoadedModel& base_;
@@ -99,7 +99,7 @@ class MergedSource final : public CheckpointSource {
   std::deque<Adapter> adapters_;
   std::deque<Change> changes_;
   std::unordered_map<std::string, std::vector<Piece>> pieces_;  // by tensor
-  mutable std::unordered_map<const Change*, Factors> brought_;  // of one group
+  mutable std::unordered_map<const Change*, Factors> factors_;  // of one group
   mutable int group_ = 0;
 };
 

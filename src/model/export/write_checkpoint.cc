@@ -111,7 +111,7 @@ void sort_tensors(std::vector<OutTensor>& tensors, const std::vector<StoredTenso
 }
 
 // One file, or several of at most so many bytes.
-void divide(std::vector<OutTensor>& tensors, int64_t shard_bytes, CheckpointLayout& layout) {
+void assign_shards(std::vector<OutTensor>& tensors, int64_t shard_bytes, CheckpointLayout& layout) {
   std::vector<size_t> begins = {0};
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -138,9 +138,9 @@ DType written_dtype(const TensorDecl& decl, const std::unordered_set<std::string
   return *options.dtype;
 }
 
-std::vector<OutTensor> plan(const CheckpointSource& source, const ModelWeights& weights,
-                            const WriteOptions& options, CheckpointLayout& layout,
-                            std::map<std::string, std::string>& metadata) {
+std::vector<OutTensor> plan_tensors(const CheckpointSource& source, const ModelWeights& weights,
+                                    const WriteOptions& options, CheckpointLayout& layout,
+                                    std::map<std::string, std::string>& metadata) {
   const std::vector<StoredTensor> stored = weights.stored_tensors();
   std::unordered_set<std::string_view> keeps;
   for (const StoredTensor& tensor : stored) {
@@ -158,7 +158,7 @@ std::vector<OutTensor> plan(const CheckpointSource& source, const ModelWeights& 
     metadata[kStacksKey] = stacks_text(stacks);
     tensors = stacked_tensors(std::move(tensors), stack_names(stored, weights));
   }
-  divide(tensors, options.shard_bytes, layout);
+  assign_shards(tensors, options.shard_bytes, layout);
   return tensors;
 }
 
@@ -180,7 +180,7 @@ class Copier {
     }
     return true;
   }
-  std::vector<TensorError> take() { return std::move(errors_); }
+  std::vector<TensorError> take_errors() { return std::move(errors_); }
 
  private:
   bool copy_bytes(const TensorDecl& decl, const CheckpointTensor& from) {
@@ -225,7 +225,8 @@ std::optional<std::vector<TensorError>> write_checkpoint(Backend& backend,
                                                          const WriteOptions& options) {
   CheckpointLayout layout;
   std::map<std::string, std::string> metadata;
-  const std::vector<OutTensor> tensors = plan(source, *names.weights, options, layout, metadata);
+  const std::vector<OutTensor> tensors =
+      plan_tensors(source, *names.weights, options, layout, metadata);
   layout.entries.clear();
   std::unordered_map<std::string_view, const OutTensor*> by_name;
   for (const OutTensor& tensor : tensors) {
@@ -238,7 +239,7 @@ std::optional<std::vector<TensorError>> write_checkpoint(Backend& backend,
     if (!copier.copy(*by_name.at(tensor.name))) return std::nullopt;
   }
   writer.commit();
-  return copier.take();
+  return copier.take_errors();
 }
 
 }  // namespace strata::model

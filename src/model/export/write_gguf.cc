@@ -66,9 +66,9 @@ class StoredRows {
     if (source_of_.empty()) {
       read_source(first, count, out.data());
     } else {
-      gather(first, count, out.data());
+      gather_rows(first, count, out.data());
     }
-    move_items(weight_.columns, 1, count, out);
+    permute_items(weight_.columns, 1, count, out);
     for (float& value : out) value = stored_value(weight_.change, value);
   }
 
@@ -79,7 +79,7 @@ class StoredRows {
 
   // Rows move within a head, or heads among others: those of a slice lie close together, or in long
   // runs.
-  void gather(int64_t first, int64_t count, float* out) {
+  void gather_rows(int64_t first, int64_t count, float* out) {
     const auto begin = source_of_.begin() + first;
     const auto [least, most] = std::minmax_element(begin, begin + count);
     const int64_t span = int64_t{*most} - *least + 1;
@@ -120,13 +120,13 @@ class GgufExport {
         origins_(source, names, options.unties),
         texts_(texts) {
     if (options.unties) config_.tie_word_embeddings = false;
-    check_runs();
+    check_llama_cpp_runs_it();
     add_keys();
     add_tensors();
   }
 
   std::optional<std::vector<TensorError>> write(const std::string& path) {
-    const std::unique_ptr<ReadHeader> read = read_back();
+    const std::unique_ptr<ParsedHeader> read = read_back_header();
     std::unordered_map<std::string_view, std::vector<const GgufWeight*>> by_tensor;
     for (const GgufWeight& weight : read->weights())
       by_tensor[weight.from.info->name].push_back(&weight);
@@ -171,7 +171,7 @@ class GgufExport {
     add_model_tensors(architecture_, origins_, options_.type, source_.path(), header_);
   }
 
-  void check_runs() const {
+  void check_llama_cpp_runs_it() const {
     const std::string fault = llama_cpp_fault(config_);
     if (fault.empty()) return;
     throw Error(ErrorCode::kUnsupported,
@@ -181,17 +181,17 @@ class GgufExport {
   }
 
   // Whoever reads the file must see the same model.
-  [[nodiscard]] std::unique_ptr<ReadHeader> read_back() const {
-    std::unique_ptr<ReadHeader> read;
+  [[nodiscard]] std::unique_ptr<ParsedHeader> read_back_header() const {
+    std::unique_ptr<ParsedHeader> read;
     ParsedConfig parsed;
     try {
-      read = std::make_unique<ReadHeader>(header_, divisors_);
+      read = std::make_unique<ParsedHeader>(header_, divisors_);
       parsed = parse_config(gguf_config(read->model()), source_.path(), /*strict=*/true);
     } catch (const Error& error) {
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("--to gguf: {}: llama.cpp's keys cannot say what this model is: {}: "
                               "use --to safetensors",
-                              source_.path(), ReadHeader::without_path(error.what())));
+                              source_.path(), ParsedHeader::without_path(error.what())));
     }
     const std::string difference = config_difference(config_, parsed.config);
     if (difference.empty()) return read;

@@ -60,8 +60,8 @@ class AdapterExport {
     AtomicFile file(path);
     file.append(header.bytes());
     for_each_tensor([&](const Factors& f) {
-      append(file, f.a);
-      append(file, f.b);
+      append_padded(file, f.a);
+      append_padded(file, f.b);
     });
     file.commit();
     return count;
@@ -73,12 +73,12 @@ class AdapterExport {
   void for_each_tensor(Body body) {
     for (size_t i = 0; i < file_.modules().size(); ++i) {
       factors_.clear();
-      add(file_.read(i)->modules().front());
+      add_module(file_.read(i)->modules().front());
       for (const Factors& f : factors_) body(f);
     }
   }
 
-  static void append(AtomicFile& file, const std::vector<float>& values) {
+  static void append_padded(AtomicFile& file, const std::vector<float>& values) {
     constexpr size_t kTo = GgufHeader::kAlignment;
     const auto bytes = std::as_bytes(std::span(values));
     file.append(bytes);
@@ -92,7 +92,7 @@ class AdapterExport {
     add_config_keys(names_.config, header);
     const WeightOrigins origins(*names_.checkpoint, names_, /*unties=*/false);
     add_model_tensors(architecture_, origins, "f32", names_.dir, header);
-    const ReadHeader read(header);
+    const ParsedHeader read(header);
     for (const GgufWeight& weight : read.weights()) orders_[weight.name] = weight;
   }
 
@@ -105,7 +105,7 @@ class AdapterExport {
                        of_experts, last);
   }
 
-  void add(const LoraModule& module) {
+  void add_module(const LoraModule& module) {
     std::vector<float> a(static_cast<size_t>(module.a.shape.num_elements()));
     std::vector<float> b(static_cast<size_t>(module.b.shape.num_elements()));
     ops::to_host(backend_, module.a, a);
@@ -113,12 +113,12 @@ class AdapterExport {
     const double factor = module.spec.scale / (alpha_ / static_cast<double>(module.spec.rank));
     for (float& value : b) value = static_cast<float>(static_cast<double>(value) * factor);
     if (module.is_embedding()) return add_embedding(module, a, b);
-    if (module.spec.layer < 0) return push(module, kHeadName, a, b, 0);
+    if (module.spec.layer < 0) return add_weight(module, kHeadName, a, b, 0);
     if (module.spec.layer >= names_.config.num_layers()) refuse(module);
     const bool is_pair = module.target->num_halves > 1;
-    if (!is_pair) return push(module, weight_name(module, module.target->name()), a, b, 0);
-    push(module, weight_name(module, "gate_proj"), a, b, 0);
-    push(module, weight_name(module, "up_proj"), a, b, 1);
+    if (!is_pair) return add_weight(module, weight_name(module, module.target->name()), a, b, 0);
+    add_weight(module, weight_name(module, "gate_proj"), a, b, 0);
+    add_weight(module, weight_name(module, "up_proj"), a, b, 1);
   }
 
   [[noreturn]] void refuse(const LoraModule& module) const {
@@ -145,8 +145,8 @@ class AdapterExport {
     f.b = b;
   }
 
-  void push(const LoraModule& module, const std::string& name, const std::vector<float>& a,
-            const std::vector<float>& b, int64_t half) {
+  void add_weight(const LoraModule& module, const std::string& name, const std::vector<float>& a,
+                  const std::vector<float>& b, int64_t half) {
     const std::string stored = gguf_stored_name(architecture_, name);
     if (stored.empty() || (module.spec.layer < 0 && names_.config.tie_word_embeddings)) {
       refuse(module);
@@ -168,8 +168,8 @@ class AdapterExport {
     }
     const auto found = orders_.find(name);
     if (found == orders_.end()) return;
-    move_items(found->second.rows, rank, 1, f.b);
-    move_items(found->second.columns, 1, rank, f.a);
+    permute_items(found->second.rows, rank, 1, f.b);
+    permute_items(found->second.columns, 1, rank, f.a);
   }
 
   Backend& backend_;

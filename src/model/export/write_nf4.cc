@@ -29,7 +29,7 @@ constexpr std::string_view kQuantMap = ".quant_map";
 constexpr std::string_view kState = ".quant_state.bitsandbytes__nf4";
 
 // The first of the nearest.
-size_t nearest(float value) {
+size_t nearest_code(float value) {
   size_t best = 0;
   for (size_t code = 1; code < 16; ++code) {
     if (std::fabs(value - kMap[code]) < std::fabs(value - kMap[best])) best = code;
@@ -41,7 +41,7 @@ std::string_view torch_name(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
 }
 
-std::string state_text(const TensorDecl& weight) {
+std::string quant_state_json(const TensorDecl& weight) {
   return fmt::format(
       R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]}})", kBlock,
       torch_name(weight.dtype), weight.shape[0], weight.shape[1]);
@@ -91,7 +91,7 @@ class Nf4Writer {
       } else if (codes_.contains(tensor.name)) {
         write_codes(tensor, writer);
       } else {
-        copy(tensor, writer);
+        copy_tensor(tensor, writer);
       }
     }
     writer.commit();
@@ -114,7 +114,7 @@ class Nf4Writer {
     add("", {(count + 1) / 2, 1}, 1);
     add(kAbsmax, {(count + kBlock - 1) / kBlock}, 0);
     add(kQuantMap, {std::ssize(kMap)}, 0);
-    add(kState, {std::ssize(state_text(weight))}, 1);
+    add(kState, {std::ssize(quant_state_json(weight))}, 1);
   }
 
   // Calls body() with the values of each slice of whole blocks in values_.
@@ -146,7 +146,7 @@ class Nf4Writer {
                   CheckpointWriter& writer) {
     if (part.name.ends_with(kQuantMap)) return writer.append_f32(part.name, kMap);
     if (part.name.ends_with(kState)) {
-      const std::string text = state_text(weights_.at(weight.info.name));
+      const std::string text = quant_state_json(weights_.at(weight.info.name));
       return writer.append(part.name, std::as_bytes(std::span(text)));
     }
     for_each_slice(weight, [&] { writer.append_f32(part.name, largest_of_blocks()); });
@@ -168,17 +168,17 @@ class Nf4Writer {
         const float scale = largest[static_cast<size_t>(block)];
         const auto begin = static_cast<size_t>(block * kBlock);
         for (size_t i = begin; i < std::min(values_.size(), begin + kBlock); ++i) {
-          const size_t code = scale == 0.0f ? 7 : nearest(values_[i] / scale);
+          const size_t code = scale == 0.0f ? 7 : nearest_code(values_[i] / scale);
           codes[i / 2] |= static_cast<std::byte>(i % 2 == 0 ? code << 4 : code);
           after[i] = rounded_to(kMap[code] * scale, dtype);
         }
       });
-      measure(values_, after, error);
+      add_rounding_error(values_, after, error);
       writer.append(tensor.name, codes);
     });
   }
 
-  void copy(const TensorDecl& tensor, CheckpointWriter& writer) {
+  void copy_tensor(const TensorDecl& tensor, CheckpointWriter& writer) {
     const CheckpointTensor& from = *source_.find(tensor.name);
     if (tensor.integer_bytes > 0) {
       std::vector<std::byte> bytes(static_cast<size_t>(from.info.num_bytes()));

@@ -30,7 +30,7 @@ const json::value* find(const json::object& object, std::string_view key) {
 }
 
 // Long lists are cut, so that a message stays readable.
-std::string show(const json::value& value) {
+std::string shortened_json(const json::value& value) {
   std::string text = json::serialize(value);
   constexpr size_t kLongest = 120;
   if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
@@ -59,7 +59,7 @@ ConfigObject ConfigObject::parse(std::string_view text, const std::string& where
   }
   if (!value.is_object()) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: got {}, want a JSON object", where, show(value)));
+                fmt::format("{}: got {}, want a JSON object", where, shortened_json(value)));
   }
   ConfigObject out;
   out.where_ = where;
@@ -84,7 +84,7 @@ int64_t ConfigObject::integer(std::string_view key, std::optional<int64_t> fallb
     fail_key(where_, key, "nothing", "an integer");
   }
   const auto number = as_integer(*value);
-  if (!number) fail_key(where_, key, show(*value), "an integer");
+  if (!number) fail_key(where_, key, shortened_json(*value), "an integer");
   return *number;
 }
 
@@ -94,7 +94,7 @@ double ConfigObject::number(std::string_view key, std::optional<double> fallback
     if (fallback) return *fallback;
     fail_key(where_, key, "nothing", "a number");
   }
-  if (!value->is_number()) fail_key(where_, key, show(*value), "a number");
+  if (!value->is_number()) fail_key(where_, key, shortened_json(*value), "a number");
   return value->to_number<double>();
 }
 
@@ -104,7 +104,7 @@ bool ConfigObject::boolean(std::string_view key, std::optional<bool> fallback) c
     if (fallback) return *fallback;
     fail_key(where_, key, "nothing", "true or false");
   }
-  if (!value->is_bool()) fail_key(where_, key, show(*value), "true or false");
+  if (!value->is_bool()) fail_key(where_, key, shortened_json(*value), "true or false");
   return value->get_bool();
 }
 
@@ -114,7 +114,7 @@ std::string ConfigObject::text(std::string_view key, std::optional<std::string> 
     if (fallback) return *fallback;
     fail_key(where_, key, "nothing", "a string");
   }
-  if (!value->is_string()) fail_key(where_, key, show(*value), "a string");
+  if (!value->is_string()) fail_key(where_, key, shortened_json(*value), "a string");
   return std::string(value->get_string().data(), value->get_string().size());
 }
 
@@ -122,9 +122,9 @@ std::vector<std::string> ConfigObject::texts(std::string_view key) const {
   std::vector<std::string> out;
   const json::value* value = find(data_->object, key);
   if (value == nullptr) return out;
-  if (!value->is_array()) fail_key(where_, key, show(*value), "a list of strings");
+  if (!value->is_array()) fail_key(where_, key, shortened_json(*value), "a list of strings");
   for (const json::value& item : value->get_array()) {
-    if (!item.is_string()) fail_key(where_, key, show(*value), "a list of strings");
+    if (!item.is_string()) fail_key(where_, key, shortened_json(*value), "a list of strings");
     out.emplace_back(item.get_string().data(), item.get_string().size());
   }
   return out;
@@ -136,7 +136,7 @@ std::vector<int64_t> ConfigObject::integers(std::string_view key) const {
   if (value == nullptr) return out;
   const auto add = [&](const json::value& item) {
     const auto number = as_integer(item);
-    if (!number) fail_key(where_, key, show(*value), "an integer or a list of integers");
+    if (!number) fail_key(where_, key, shortened_json(*value), "an integer or a list of integers");
     out.push_back(*number);
   };
   if (value->is_array()) {
@@ -150,7 +150,7 @@ std::vector<int64_t> ConfigObject::integers(std::string_view key) const {
 std::optional<ConfigObject> ConfigObject::object(std::string_view key) const {
   const json::value* value = find(data_->object, key);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_object()) fail_key(where_, key, show(*value), "an object");
+  if (!value->is_object()) fail_key(where_, key, shortened_json(*value), "an object");
   ConfigObject out;
   out.where_ = fmt::format("{}: {}", where_, key);
   out.data_ = std::make_shared<Data>(Data{value->get_object()});
@@ -167,7 +167,7 @@ std::vector<std::string> ConfigObject::keys() const {
 
 std::string ConfigObject::json(std::string_view key) const {
   const json::value* value = find(data_->object, key);
-  return value == nullptr ? "null" : show(*value);
+  return value == nullptr ? "null" : shortened_json(*value);
 }
 
 std::string ConfigObject::file_text(const Replaced& replaced) const {

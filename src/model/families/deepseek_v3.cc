@@ -90,12 +90,12 @@ MlaConfig read_mla(const ConfigObject& object, const Defaults& defaults, const D
   if (object.is_null("q_lora_rank")) {
     mla.q_lora_rank = 0;
   } else {
-    mla.q_lora_rank = positive(object, "q_lora_rank", defaults.q_lora_rank);
+    mla.q_lora_rank = read_size(object, "q_lora_rank", defaults.q_lora_rank);
   }
-  mla.kv_lora_rank = positive(object, "kv_lora_rank", kKvLoraRank);
-  mla.nope_dim = positive(object, "qk_nope_head_dim", defaults.nope_dim);
-  mla.rope_dim = positive(object, "qk_rope_head_dim", kRopeDim);
-  mla.value_dim = positive(object, "v_head_dim", defaults.value_dim);
+  mla.kv_lora_rank = read_size(object, "kv_lora_rank", kKvLoraRank);
+  mla.nope_dim = read_size(object, "qk_nope_head_dim", defaults.nope_dim);
+  mla.rope_dim = read_size(object, "qk_rope_head_dim", kRopeDim);
+  mla.value_dim = read_size(object, "v_head_dim", defaults.value_dim);
   mla.rope_interleave = object.boolean("rope_interleave", true);
   const RopeConfig rope = read_rope(object);
   mla.scale = attention_scale(rope, mla.head_dim());
@@ -134,17 +134,17 @@ std::vector<bool> dense_layers(const ConfigObject& object, const DecoderKeys& ke
 
 MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
   MoeConfig moe;
-  moe.num_experts = positive(object, name_in(object, "n_routed_experts", "num_local_experts"),
-                             defaults.num_experts);
-  moe.top_k = positive(object, "num_experts_per_tok", defaults.top_k);
-  moe.expert_width = positive(object, "moe_intermediate_size", defaults.expert_width);
+  moe.num_experts = read_size(object, present_key(object, "n_routed_experts", "num_local_experts"),
+                              defaults.num_experts);
+  moe.top_k = read_size(object, "num_experts_per_tok", defaults.top_k);
+  moe.expert_width = read_size(object, "moe_intermediate_size", defaults.expert_width);
   const int64_t shared = object.integer("n_shared_experts", 1);
   if (shared < 0 || shared > 1024) object.fail("n_shared_experts must be 0 to 1024");
   moe.shared_width = shared * moe.expert_width;
   moe.router = RouterKind::kSigmoid;
   moe.norm_topk = object.boolean("norm_topk_prob", true);
-  moe.num_groups = positive(object, "n_group", defaults.num_groups);
-  moe.top_groups = positive(object, "topk_group", defaults.top_groups);
+  moe.num_groups = read_size(object, "n_group", defaults.num_groups);
+  moe.top_groups = read_size(object, "topk_group", defaults.top_groups);
   moe.scale = object.number("routed_scaling_factor", defaults.scale);
   const int64_t per_group = moe.num_experts / moe.num_groups;
   if (moe.num_experts % moe.num_groups != 0 || moe.top_groups > moe.num_groups || per_group < 2 ||
@@ -158,7 +158,7 @@ MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
 }
 
 // Without shared experts transformers has their module all the same, of width zero.
-void add_empty_shared(int64_t layer, ModelConfig& config) {
+void add_empty_shared_experts(int64_t layer, ModelConfig& config) {
   const std::string prefix = fmt::format("model.layers.{}.mlp.shared_experts.", layer);
   const int64_t d = config.hidden_size;
   config.empty_tensors.push_back({prefix + "gate_proj.weight", {0, d}});
@@ -175,12 +175,12 @@ void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, Model
   std::optional<MoeConfig> moe;
   for (const bool is_dense : dense_layers(object, keys, defaults)) {
     if (!is_dense && !moe) moe = read_moe(object, defaults);
-    if (!is_dense && moe->shared_width == 0) add_empty_shared(config.num_layers(), config);
+    if (!is_dense && moe->shared_width == 0) add_empty_shared_experts(config.num_layers(), config);
     config.layers.push_back(is_dense ? dense
                                      : pre_norm_layer(config, attention, Block(kMoe, *moe)));
   }
   config.num_mtp_layers =
-      object.integer(name_in(object, "num_nextn_predict_layers", "num_mtp_layers"), 1);
+      object.integer(present_key(object, "num_nextn_predict_layers", "num_mtp_layers"), 1);
   if (config.num_mtp_layers < 0 || config.num_mtp_layers > 1000) {
     object.fail(
         fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", config.num_mtp_layers));

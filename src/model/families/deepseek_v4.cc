@@ -129,7 +129,7 @@ void check_length(const ConfigObject& object, std::string_view key, int64_t got,
 }
 
 // Of all layers, and then of the one of multi-token prediction.
-std::vector<Attention> read_types(const ConfigObject& object, int64_t num_layers) {
+std::vector<Attention> read_attention_types(const ConfigObject& object, int64_t num_layers) {
   std::vector<Attention> types;
   if (object.has("layer_types")) {
     for (const std::string& name : object.texts("layer_types")) {
@@ -161,7 +161,7 @@ std::vector<Attention> read_types(const ConfigObject& object, int64_t num_layers
 }
 
 // Which layers choose experts by a table.
-std::vector<bool> read_tables(const ConfigObject& object, int64_t num_layers) {
+std::vector<bool> hash_routed_layers(const ConfigObject& object, int64_t num_layers) {
   std::vector<bool> tables;
   if (object.has("mlp_layer_types")) {
     for (const std::string& name : object.texts("mlp_layer_types")) {
@@ -252,26 +252,26 @@ Ropes read_ropes(const ConfigObject& object, int64_t rope_dim, ModelConfig& conf
 }
 
 // Tokens of an entry, by type.
-int64_t read_ratio(const ConfigObject& object, Attention type) {
+int64_t read_compress_ratio(const ConfigObject& object, Attention type) {
   if (type == Attention::kSliding) return 0;
   const auto index = static_cast<size_t>(type);
   const std::string_view older =
       type == Attention::kSparse ? "compress_rate_csa" : "compress_rate_hca";
-  if (object.has(older)) return positive(object, older);
+  if (object.has(older)) return read_size(object, older);
   const auto rates = object.object("compress_rates");
-  return rates ? positive(*rates, kTypes[index], kRatios[index]) : kRatios[index];
+  return rates ? read_size(*rates, kTypes[index], kRatios[index]) : kRatios[index];
 }
 
 CompressedAttentionConfig read_attention(const ConfigObject& object, const DecoderKeys& keys,
                                          ModelConfig& config) {
   CompressedAttentionConfig c;
   c.num_heads = keys.num_heads;
-  c.head_dim = positive(object, "head_dim", 512);
+  c.head_dim = read_size(object, "head_dim", 512);
   c.rope_dim = read_rope_dim(object, c.head_dim);
-  c.q_lora_rank = positive(object, "q_lora_rank", 1024);
-  c.num_groups = positive(object, "o_groups", 8);
-  c.o_lora_rank = positive(object, "o_lora_rank", 1024);
-  c.window = positive(object, "sliding_window", 128);
+  c.q_lora_rank = read_size(object, "q_lora_rank", 1024);
+  c.num_groups = read_size(object, "o_groups", 8);
+  c.o_lora_rank = read_size(object, "o_lora_rank", 1024);
+  c.window = read_size(object, "sliding_window", 128);
   c.eps = config.rms_norm_eps;
   const int64_t kv_heads = object.integer("num_key_value_heads", 1);
   if (kv_heads != 1) {
@@ -281,23 +281,24 @@ CompressedAttentionConfig read_attention(const ConfigObject& object, const Decod
   return c;
 }
 
-CompressedAttentionConfig of_type(const ConfigObject& object, CompressedAttentionConfig c,
-                                  Attention type, const Ropes& ropes) {
+CompressedAttentionConfig attention_of_type(const ConfigObject& object, CompressedAttentionConfig c,
+                                            Attention type, const Ropes& ropes) {
   c.rope = type == Attention::kSliding ? ropes.sliding : ropes.compressed;
-  c.ratio = read_ratio(object, type);
+  c.ratio = read_compress_ratio(object, type);
   c.overlap = type == Attention::kSparse;
   if (type != Attention::kSparse) return c;
-  c.index_heads = positive(object, "index_n_heads", 64);
-  c.index_dim = positive(object, "index_head_dim", 128);
-  c.top_k = positive(object, "index_topk", 512);
+  c.index_heads = read_size(object, "index_n_heads", 64);
+  c.index_dim = read_size(object, "index_head_dim", 128);
+  c.top_k = read_size(object, "index_topk", 512);
   return c;
 }
 
 MoeConfig read_moe(const ConfigObject& object, const ModelConfig& config) {
   MoeConfig moe;
-  moe.num_experts = positive(object, name_in(object, "n_routed_experts", "num_local_experts"), 256);
-  moe.top_k = positive(object, "num_experts_per_tok", 6);
-  moe.expert_width = positive(object, "moe_intermediate_size", 2048);
+  moe.num_experts =
+      read_size(object, present_key(object, "n_routed_experts", "num_local_experts"), 256);
+  moe.top_k = read_size(object, "num_experts_per_tok", 6);
+  moe.expert_width = read_size(object, "moe_intermediate_size", 2048);
   const int64_t shared = object.integer("n_shared_experts", 1);
   if (shared != 1) {
     object.fail(fmt::format("n_shared_experts: got {}, only 1 is supported", shared));
@@ -313,13 +314,13 @@ MoeConfig read_moe(const ConfigObject& object, const ModelConfig& config) {
   return moe;
 }
 
-struct Streaming {
+struct StreamSettings {
   int64_t num_streams;
   double eps;
   int steps;
 };
 
-Streaming read_streaming(const ConfigObject& object) {
+StreamSettings read_stream_settings(const ConfigObject& object) {
   const int64_t num_streams = object.integer("hc_mult", 4);
   const int64_t steps = object.integer("hc_sinkhorn_iters", 20);
   const std::string fault = hyper_connection_fault(num_streams, steps);
@@ -334,19 +335,19 @@ Streaming read_streaming(const ConfigObject& object) {
 void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   config.other_names = other_names;
   config.ignored_prefixes.assign(std::begin(kIgnored), std::end(kIgnored));
-  const Streaming streaming = read_streaming(object);
-  config.streams = Streams(kHyperHead, streaming.num_streams,
-                           HyperHeadConfig{.norm_eps = config.rms_norm_eps, .eps = streaming.eps});
+  const StreamSettings settings = read_stream_settings(object);
+  config.streams = Streams(kHyperHead, settings.num_streams,
+                           HyperHeadConfig{.norm_eps = config.rms_norm_eps, .eps = settings.eps});
   const auto connector = [&](std::string_view norm,
                              const std::array<std::string_view, 3>& parameters) {
     return Connector(kHyperConnection, HyperConnectionConfig{.norm = norm,
                                                              .fn = parameters[0],
                                                              .base = parameters[1],
                                                              .scale = parameters[2],
-                                                             .num_streams = streaming.num_streams,
+                                                             .num_streams = settings.num_streams,
                                                              .norm_eps = config.rms_norm_eps,
-                                                             .eps = streaming.eps,
-                                                             .steps = streaming.steps});
+                                                             .eps = settings.eps,
+                                                             .steps = settings.steps});
   };
   const Connector before_attention =
       connector("input_layernorm.weight", {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"});
@@ -355,13 +356,13 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
   const CompressedAttentionConfig attention = read_attention(object, keys, config);
   const Ropes ropes = read_ropes(object, attention.rope_dim, config);
   MoeConfig moe = read_moe(object, config);
-  const std::vector<Attention> types = read_types(object, keys.num_layers);
-  const std::vector<bool> tables = read_tables(object, keys.num_layers);
+  const std::vector<Attention> types = read_attention_types(object, keys.num_layers);
+  const std::vector<bool> tables = hash_routed_layers(object, keys.num_layers);
   const auto layer = [&](Attention type, RouterKind router) -> LayerConfig {
     moe.router = router;
-    return {
-        {before_attention, Block(kCompressedAttention, of_type(object, attention, type, ropes))},
-        {before_experts, Block(kMoe, moe)}};
+    return {{before_attention,
+             Block(kCompressedAttention, attention_of_type(object, attention, type, ropes))},
+            {before_experts, Block(kMoe, moe)}};
   };
   for (size_t i = 0; i < tables.size(); ++i) {
     config.layers.push_back(
@@ -375,7 +376,7 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
   config.mtp_layer = layer(types.back(), RouterKind::kSqrtSoftplus);
   config.mtp_layer->insert(config.mtp_layer->begin(),
                            {Connector(kReplace, ReplaceConfig()),
-                            Block(kMtpInput, MtpInputConfig{.num_streams = streaming.num_streams,
+                            Block(kMtpInput, MtpInputConfig{.num_streams = settings.num_streams,
                                                             .eps = config.rms_norm_eps})});
 }
 

@@ -89,7 +89,7 @@ bool contains(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-RopeType rope_type(const ConfigObject& object, const std::string& name) {
+RopeType parse_rope_type(const ConfigObject& object, const std::string& name) {
   if (name == "default") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
@@ -150,7 +150,7 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
     scaling.fail(fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
                              scaling.json("rope_type")));
   }
-  rope.type = rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
+  rope.type = parse_rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
   rope.theta = scaling.number("rope_theta", defaults.theta);
   if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
     rope.original_max_position_embeddings =
@@ -230,8 +230,8 @@ double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defau
       defaults.is_partial ? "want more than 0 and at most 1" : "only 1.0 is supported"));
 }
 
-int64_t positive(const ConfigObject& object, std::string_view key,
-                 std::optional<int64_t> fallback) {
+int64_t read_size(const ConfigObject& object, std::string_view key,
+                  std::optional<int64_t> fallback) {
   constexpr int64_t kLargest = int64_t{1} << 31;
   const int64_t value = object.integer(key, fallback);
   if (value < 1 || value >= kLargest) {
@@ -273,7 +273,7 @@ bool is_text_part(const Family& family, std::string_view architecture) {
   return family.text_part != nullptr && contains(family.text_part->architectures, architecture);
 }
 
-ConfigObject text_object(const ConfigObject& whole) {
+ConfigObject text_config_object(const ConfigObject& whole) {
   const auto inner = whole.object("text_config");
   if (!inner) whole.fail("text_config is missing");
   constexpr std::string_view kOfWhole[] = {"dtype", "torch_dtype", "eos_token_id",
@@ -287,7 +287,7 @@ std::string text_model_config(const std::string& text, const std::string& where)
     const Family* family = find_family(name);
     if (family == nullptr || !is_text_part(*family, name)) continue;
     const std::string type(family->text_part->model_type);
-    return text_object(whole).file_text(
+    return text_config_object(whole).file_text(
         {{"architectures", fmt::format("[\"{}\"]", family->architectures.front())},
          {"model_type", fmt::format("\"{}\"", type)}});
   }
@@ -307,7 +307,7 @@ RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
   const auto old_form = object.object("rope_scaling");
   const auto new_form = object.object("rope_parameters");
   if (object.has(kOriginalLength)) {
-    outer.original_length = static_cast<double>(positive(object, kOriginalLength));
+    outer.original_length = static_cast<double>(read_size(object, kOriginalLength));
   }
   const auto read_form = [&](const ConfigObject& form) {
     return read_rope_scaling(object, form, outer);
@@ -342,11 +342,11 @@ int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64
 int64_t read_switched_window(const ConfigObject& object) {
   constexpr int64_t kDefaultWindow = 4096;
   if (object.is_null("sliding_window") || !object.boolean("use_sliding_window", false)) return 0;
-  return positive(object, "sliding_window", kDefaultWindow);
+  return read_size(object, "sliding_window", kDefaultWindow);
 }
 
-std::string_view name_in(const ConfigObject& object, std::string_view name,
-                         std::string_view other) {
+std::string_view present_key(const ConfigObject& object, std::string_view name,
+                             std::string_view other) {
   if (!object.has(other)) return name;
   if (!object.has(name)) return other;
   if (object.integer(name) == object.integer(other)) return name;
@@ -396,11 +396,11 @@ void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sl
   }
 }
 
-DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,
-                        ModelConfig& config) {
+DecoderKeys read_decoder_keys(const ConfigObject& object, const DecoderDefaults& defaults,
+                              ModelConfig& config) {
   DecoderKeys keys;
   const auto size = [&](std::string_view key, int64_t otherwise) {
-    return otherwise == 0 ? positive(object, key) : positive(object, key, otherwise);
+    return otherwise == 0 ? read_size(object, key) : read_size(object, key, otherwise);
   };
   config.vocab_size = size("vocab_size", defaults.vocab_size);
   config.hidden_size = size("hidden_size", defaults.hidden_size);
@@ -413,7 +413,7 @@ DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defau
   }
   keys.num_heads = size("num_attention_heads", defaults.num_heads);
   config.max_position_embeddings =
-      positive(object, "max_position_embeddings", defaults.max_position_embeddings);
+      read_size(object, "max_position_embeddings", defaults.max_position_embeddings);
   config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
   config.initializer_range = object.number("initializer_range", 0.02);
   config.tie_word_embeddings = object.boolean("tie_word_embeddings", defaults.tie_word_embeddings);

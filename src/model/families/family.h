@@ -82,15 +82,15 @@ std::span<const std::string_view> ignored_suffixes();
 bool is_text_part(const Family& family, std::string_view architecture);
 
 // The object that describes the text part of a multimodal model, completed by keys of the whole.
-ConfigObject text_object(const ConfigObject& whole);
+ConfigObject text_config_object(const ConfigObject& whole);
 // The text of a config.json of the text model by itself; of any other model `text` as it is.
 std::string text_model_config(const std::string& text, const std::string& where);
 
 // Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4
 // (rope_theta, rope_scaling) and of transformers 5 (rope_parameters); where both are there they
 // must agree.
-DecoderKeys read_common(const ConfigObject& object, const DecoderDefaults& defaults,
-                        ModelConfig& config);
+DecoderKeys read_decoder_keys(const ConfigObject& object, const DecoderDefaults& defaults,
+                              ModelConfig& config);
 struct RopeDefaults {
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;
@@ -115,7 +115,8 @@ int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64
 int64_t read_switched_window(const ConfigObject& object);
 // Which of two names of one whole number the file has, the first where it has neither; where both
 // are there they must agree.
-std::string_view name_in(const ConfigObject& object, std::string_view name, std::string_view other);
+std::string_view present_key(const ConfigObject& object, std::string_view name,
+                             std::string_view other);
 // Which layers are of the type, the others being full_attention: by layer_types, else by
 // `otherwise`. An Error where it names anything else, or too few or too many layers.
 std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
@@ -128,7 +129,7 @@ void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sl
                          int64_t window, GqaConfig attention, const Block& mlp,
                          ModelConfig& config);
 // A size: at least 1 and below 2^31, or Error.
-int64_t positive(const ConfigObject& object, std::string_view key,
-                 std::optional<int64_t> fallback = {});
+int64_t read_size(const ConfigObject& object, std::string_view key,
+                  std::optional<int64_t> fallback = {});
 
 }  // namespace strata::model

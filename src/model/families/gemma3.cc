@@ -100,8 +100,8 @@ LayerConfig make_layer(const ModelConfig& config, const GqaConfig& attention, co
 }
 
 void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  const int64_t window = positive(object, "sliding_window", 4096);
-  const int64_t pattern = positive(object, "sliding_window_pattern", 6);
+  const int64_t window = read_size(object, "sliding_window", 4096);
+  const int64_t pattern = read_size(object, "sliding_window_pattern", 6);
   const int64_t head_dim = object.integer("head_dim", 256);
   const double scalar = object.number("query_pre_attn_scalar", 256.0);
   if (!(scalar > 0.0) || !std::isfinite(scalar)) {

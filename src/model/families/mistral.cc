@@ -19,7 +19,7 @@ constexpr NeutralKey kNeutral[] = {{"attention_bias", "false"}, {"mlp_bias", "fa
 int64_t read_window(const ConfigObject& object) {
   constexpr int64_t kDefaultWindow = 4096;
   if (object.is_null("sliding_window")) return 0;
-  return positive(object, "sliding_window", kDefaultWindow);
+  return read_size(object, "sliding_window", kDefaultWindow);
 }
 
 void read_mistral(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {

@@ -60,23 +60,23 @@ constexpr TextPart kMoeTextPart = {.architectures = kWholeMoeArchitectures,
 // Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.
 std::vector<bool> delta_layers(const ConfigObject& object, int64_t num_layers) {
   const int64_t interval =
-      object.has("layer_types") ? 1 : positive(object, "full_attention_interval", 4);
+      object.has("layer_types") ? 1 : read_size(object, "full_attention_interval", 4);
   return layers_of_type(object, "linear_attention", num_layers,
                         [&](int64_t layer) { return (layer + 1) % interval != 0; });
 }
 
 GatedDeltaNetConfig read_delta_net(const ConfigObject& object, const ModelConfig& config) {
-  return {.num_key_heads = positive(object, "linear_num_key_heads", 16),
-          .num_value_heads = positive(object, "linear_num_value_heads", 32),
-          .key_dim = positive(object, "linear_key_head_dim", 128),
-          .value_dim = positive(object, "linear_value_head_dim", 128),
-          .conv_width = positive(object, "linear_conv_kernel_dim", 4),
+  return {.num_key_heads = read_size(object, "linear_num_key_heads", 16),
+          .num_value_heads = read_size(object, "linear_num_value_heads", 32),
+          .key_dim = read_size(object, "linear_key_head_dim", 128),
+          .value_dim = read_size(object, "linear_value_head_dim", 128),
+          .conv_width = read_size(object, "linear_conv_kernel_dim", 4),
           .eps = config.rms_norm_eps};
 }
 
 GqaConfig read_attention(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
                          ModelConfig& config) {
-  const int64_t head_dim = positive(object, "head_dim", 256);
+  const int64_t head_dim = read_size(object, "head_dim", 256);
   const RopeConfig rope =
       read_rope(object, {.partial_rotary_factor = 0.25, .is_partial = true, .has_sections = true});
   const auto rotary_dim =
@@ -110,16 +110,16 @@ void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv
   }
 }
 
-void read_dense(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+void read_qwen35_dense(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   read_layers(object, keys, 4, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}),
               config);
 }
 
-void read_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+void read_qwen35_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const MoeConfig moe = {.num_experts = object.integer("num_experts", 256),
                          .top_k = object.integer("num_experts_per_tok", 8),
                          .expert_width = object.integer("moe_intermediate_size", 512),
-                         .shared_width = positive(object, "shared_expert_intermediate_size", 512),
+                         .shared_width = read_size(object, "shared_expert_intermediate_size", 512),
                          .shared_gate = true,
                          .norm_topk = true};
   read_layers(object, keys, 2, Block(kMoe, moe), config);
@@ -139,7 +139,7 @@ extern const Family kQwen35Family = {.name = "qwen3_5",
                                                   .num_heads = 16,
                                                   .max_position_embeddings = 32768},
                                      .text_part = &kTextPart,
-                                     .read = read_dense};
+                                     .read = read_qwen35_dense};
 
 extern const Family kQwen35MoeFamily = {.name = "qwen3_5_moe",
                                         .architectures = kMoeArchitectures,
@@ -153,6 +153,6 @@ extern const Family kQwen35MoeFamily = {.name = "qwen3_5_moe",
                                                      .num_heads = 16,
                                                      .max_position_embeddings = 32768},
                                         .text_part = &kMoeTextPart,
-                                        .read = read_moe};
+                                        .read = read_qwen35_moe};
 
 }  // namespace strata::model

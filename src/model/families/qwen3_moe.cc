@@ -67,7 +67,7 @@ void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelCo
                                         .window = read_window(object),
                                         .rope = config.add_rope({read_rope(object), head_dim})});
   const MoeConfig moe = {
-      .num_experts = object.integer(name_in(object, "num_experts", "num_local_experts"), 128),
+      .num_experts = object.integer(present_key(object, "num_experts", "num_local_experts"), 128),
       .top_k = object.integer("num_experts_per_tok", 8),
       .expert_width = object.integer("moe_intermediate_size", 768),
       .norm_topk = object.boolean("norm_topk_prob", false)};

@@ -21,7 +21,7 @@ TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Sh
   return view;
 }
 
-void Offloaded::ask(Backend& backend, int64_t layer, Move move) {
+void Offloaded::queue_move(Backend& backend, int64_t layer, Move move) {
   asked_.clear();
   for (const Piece& piece : pieces_) {
     if (piece.layer == layer) asked_.push_back(piece.range);
@@ -31,13 +31,15 @@ void Offloaded::ask(Backend& backend, int64_t layer, Move move) {
 }
 
 void Offloaded::write_behind(Backend& backend, int64_t layer) {
-  ask(backend, layer, &PageQueue::write_behind);
+  queue_move(backend, layer, &PageQueue::write_behind);
 }
 
 void Offloaded::read_ahead(Backend& backend, int64_t layer) {
-  ask(backend, layer, &PageQueue::read_ahead);
+  queue_move(backend, layer, &PageQueue::read_ahead);
 }
 
-void Offloaded::let_go(Backend& backend, int64_t layer) { ask(backend, layer, &PageQueue::let_go); }
+void Offloaded::let_go(Backend& backend, int64_t layer) {
+  queue_move(backend, layer, &PageQueue::let_go);
+}
 
 }  // namespace strata::model

@@ -32,7 +32,7 @@ class Offloaded {
   };
   // Has the queue move the layer's pieces; nothing where there are none, or no queue.
   using Move = void (PageQueue::*)(std::span<const PageRange> ranges);
-  void ask(Backend& backend, int64_t layer, Move move);
+  void queue_move(Backend& backend, int64_t layer, Move move);
 
   std::vector<Piece> pieces_;
   std::vector<PageRange> asked_;  // of a layer, while they are asked for

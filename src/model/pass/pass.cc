@@ -9,7 +9,7 @@ namespace strata::model {
 namespace {
 
 // The layers come in turn; the next one's input comes before the rest of a layer.
-SavedCost& cost_of(std::vector<SavedCost>& costs, int64_t layer, ScratchTag tag) {
+SavedCost& find_or_add_cost(std::vector<SavedCost>& costs, int64_t layer, ScratchTag tag) {
   for (auto cost = costs.rbegin(); cost != costs.rend() && cost->layer >= layer; ++cost) {
     if (cost->layer == layer && cost->tag == tag) return *cost;
   }
@@ -37,7 +37,7 @@ TensorView Pass::take_saved(int64_t layer, ScratchTag tag, double flops, DType t
                                    : backend.scratch().take(type, shape, tag);
   backend.on_plan([&] {
     if (saves.again) return;
-    SavedCost& cost = cost_of(lists.saved, layer, tag);
+    SavedCost& cost = find_or_add_cost(lists.saved, layer, tag);
     cost.bytes += Arena::aligned(view.num_bytes());
     cost.flops += flops;
   });
@@ -45,9 +45,9 @@ TensorView Pass::take_saved(int64_t layer, ScratchTag tag, double flops, DType t
 }
 
 // A kept view is handed out again as it is: its address tells.
-bool Pass::known(TensorView activation) const {
+bool Pass::is_computed(TensorView activation) const {
   return !activation.empty() &&
-         std::any_of(lists.saves.known.begin(), lists.saves.known.end(),
+         std::any_of(lists.saves.computed.begin(), lists.saves.computed.end(),
                      [&](const TensorView& kept) { return kept.data == activation.data; });
 }
 

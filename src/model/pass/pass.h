@@ -65,11 +65,11 @@ struct LayerSaves {
   SavePhase phase = SavePhase::kAll;
   const class Recompute* recompute = nullptr;  // but in kAll
   int64_t layer = 0;
-  std::vector<TensorView> kept;       // of all layers
-  Offloaded offloaded;                // what of them is in files
-  size_t next = 0;                    // in kTakeRest
-  std::span<const TensorView> known;  // while a layer is recomputed: what need not be
-  bool again = false;                 // in backward, where nothing is counted a second time
+  std::vector<TensorView> kept;          // of all layers
+  Offloaded offloaded;                   // what of them is in files
+  size_t next = 0;                       // in kTakeRest
+  std::span<const TensorView> computed;  // while a layer is recomputed: what need not be
+  bool again = false;                    // in backward, where nothing is counted a second time
 
   void clear() {
     kept.clear();
@@ -136,10 +136,10 @@ struct Pass {
   [[nodiscard]] TensorView take_saved(int64_t layer, ScratchTag tag, double flops, DType type,
                                       const Shape& shape, bool in_files) const;
   // Whether backward still has an activation that it would recompute.
-  [[nodiscard]] bool known(TensorView activation) const;
-  // The activation, or an empty view ("not wanted") where it is known.
-  [[nodiscard]] TensorView unknown(TensorView activation) const {
-    return known(activation) ? TensorView() : activation;
+  [[nodiscard]] bool is_computed(TensorView activation) const;
+  // The activation, or an empty view ("not wanted") where it is computed.
+  [[nodiscard]] TensorView unless_computed(TensorView activation) const {
+    return is_computed(activation) ? TensorView() : activation;
   }
   // Whether the pass accumulates gradients of a run's adapter.
   [[nodiscard]] bool trains(const AdapterSegment& run) const {

@@ -26,7 +26,7 @@ size_t ModelWeights::unit_of(size_t index) const {
 }
 
 // Each unit in the table's order, of all stages.
-void ModelWeights::number_units(int64_t panel_width) {
+void ModelWeights::lay_out_units(int64_t panel_width) {
   panel_width_ = panel_width;
   unit_bytes_.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
   for (size_t index = 0; index < table_.size(); ++index) {

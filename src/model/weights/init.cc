@@ -13,8 +13,8 @@
 namespace strata::model {
 namespace {
 
-double draw(const Parameter& parameter, const ModelConfig& config, const Counter& random,
-            uint64_t element) {
+double draw_value(const Parameter& parameter, const ModelConfig& config, const Counter& random,
+                  uint64_t element) {
   switch (parameter.draw) {
     case ParamDraw::kConstant:
       return static_cast<double>(parameter.init);
@@ -69,13 +69,14 @@ void draw_slice(Backend& backend, const Parameter& parameter, const ModelConfig&
   backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
     for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
       const auto element = static_cast<uint64_t>(first + i);
-      values[static_cast<size_t>(i)] = static_cast<float>(draw(parameter, config, random, element));
+      values[static_cast<size_t>(i)] =
+          static_cast<float>(draw_value(parameter, config, random, element));
     }
   });
 }
 
-void draw_numbers(Backend& backend, const ModelConfig& config, const Counter& random,
-                  ModelWeights& weights, size_t index) {
+void draw_parameter(Backend& backend, const ModelConfig& config, const Counter& random,
+                    ModelWeights& weights, size_t index) {
   const Parameter& parameter = weights.table()[index];
   std::vector<float> values;
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
@@ -104,7 +105,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
     if (parameter.is_integers()) {
       draw_integers(backend, random, *model.weights, index);
     } else {
-      draw_numbers(backend, config, random, *model.weights, index);
+      draw_parameter(backend, config, random, *model.weights, index);
     }
   }
   backend.scratch().reserve(0, 0);  // what was drawn through is no pass's

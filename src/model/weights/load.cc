@@ -151,7 +151,8 @@ void sort_leftovers(const CheckpointSource& checkpoint, const ModelConfig& confi
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.info.name;
     if (wanted.contains(name)) continue;
-    if (takes_no_part(config, name) || is_of_another_part(config, name) || is_empty(tensor.info)) {
+    if (is_unused_tensor(config, name) || is_of_another_modality(config, name) ||
+        is_empty(tensor.info)) {
       ignored.push_back(name);
     } else {
       faults.push_back(fmt::format(
@@ -173,7 +174,7 @@ std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, Model
   const ModelConfig& config = weights.config();
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
-  const NameForm& form = form_of(checkpoint, config);
+  const NameForm& form = name_form_of(checkpoint, config);
   for (Parameter& parameter : weights.table()) {
     const std::string canonical = parameter.name;
     parameter.name = in_form(form, canonical);
@@ -216,7 +217,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   LoadedModel model;
   model.dir = dir;
   model.checkpoint = open_checkpoint(dir);
-  untie_stored_head(*model.checkpoint, config);
+  untie_if_head_differs(*model.checkpoint, config);
   model.config = std::move(config.config);
   model.warnings = std::move(config.warnings);
   model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);

@@ -11,7 +11,7 @@
 namespace strata::model {
 namespace {
 
-NarrowForm form_of(const CheckpointSource& checkpoint, const Parameter& parameter) {
+NarrowForm narrow_form_of(const CheckpointSource& checkpoint, const Parameter& parameter) {
   if (!parameter.is_matrix() || parameter.buffer) return NarrowForm::kNone;
   const CheckpointTensor* tensor = checkpoint.find(parameter.name);
   return tensor == nullptr ? NarrowForm::kNone : checkpoint.narrow_form(*tensor);
@@ -38,7 +38,7 @@ KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backen
   const std::string* first = nullptr;  // the name of a layer's first expert
   for (size_t index = 0; index < canonical.size(); ++index) {
     const Parameter& parameter = names.table()[index];
-    NarrowForm form = form_of(checkpoint, parameter);
+    NarrowForm form = narrow_form_of(checkpoint, parameter);
     const bool elsewhere = part && parameter.layer >= 0 && !part->contains(parameter.layer);
     if (form != NarrowForm::kNone && look != NarrowLook::kHeader && !elsewhere) {
       std::string fault =

@@ -12,8 +12,8 @@
 namespace strata::model {
 
 // How much of a file is read to find values that a form does not hold. A load reads codes too, of
-// which not each is a number, unless ranks divide the weights: then load_narrow fails by name on
-// those of its rows.
+// which not each is a number, unless ranks divide the weights: then load_narrow fails by
+// name on those of its rows.
 enum class NarrowLook : uint8_t { kHeader, kScales, kCodes };
 
 struct KeptForms {

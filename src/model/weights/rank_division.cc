@@ -47,7 +47,7 @@ std::string name_of(const ParamRow& row, int64_t layer) {
   refuse(kind, ranks, fmt::format("{} are no multiple of {}; {}", what, ranks, hint));
 }
 
-void check_experts(const LayerTable& layers, int64_t ranks) {
+void check_expert_ranks(const LayerTable& layers, int64_t ranks) {
   int64_t common = 0;  // 0: no row has experts
   for_each_row(layers,
                [&](const ParamRow& row, int64_t) { common = std::gcd(common, row.num_experts); });
@@ -59,7 +59,7 @@ void check_experts(const LayerTable& layers, int64_t ranks) {
   });
 }
 
-void check_tensors(const LayerTable& layers, int64_t ranks) {
+void check_tensor_ranks(const LayerTable& layers, int64_t ranks) {
   int64_t common = 0;
   for_each_row(layers, [&](const ParamRow& row, int64_t) {
     if (!row.shards.uneven) common = std::gcd(common, row.shards.units);
@@ -79,8 +79,8 @@ void check_tensors(const LayerTable& layers, int64_t ranks) {
 }  // namespace
 
 void check_division(const LayerTable& layers, const RankDivision& ranks) {
-  if (ranks.expert > 1) check_experts(layers, ranks.expert);
-  if (ranks.tensor > 1) check_tensors(layers, ranks.tensor);
+  if (ranks.expert > 1) check_expert_ranks(layers, ranks.expert);
+  if (ranks.tensor > 1) check_tensor_ranks(layers, ranks.tensor);
 }
 
 }  // namespace strata::model

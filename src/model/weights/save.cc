@@ -125,8 +125,8 @@ StoredByName by_name(const LoadedModel& model, const std::vector<StoredTensor>& 
 }
 
 // Without masters a model in bf16 has what its files have only where they are in bf16.
-void check_bits(const LoadedModel& model, const CheckpointLayout& layout,
-                const StoredByName& stored) {
+void check_not_rounded(const LoadedModel& model, const CheckpointLayout& layout,
+                       const StoredByName& stored) {
   if (model.checkpoint == nullptr || model.weights->compute_dtype() != DType::kBF16) return;
   for (const CheckpointLayout::Entry& entry : layout.entries) {
     if (entry.tensor.dtype == DType::kBF16 || entry.tensor.integer_bytes > 0) continue;
@@ -142,25 +142,31 @@ void check_bits(const LoadedModel& model, const CheckpointLayout& layout,
   }
 }
 
+// The source's files without its ignored tensors, or one file of a model made in memory.
+CheckpointLayout saved_layout(const LoadedModel& model, DType dtype_of_new) {
+  CheckpointLayout layout = model.checkpoint != nullptr ? model.checkpoint->layout()
+                                                        : new_layout(*model.weights, dtype_of_new);
+  std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
+    return !is_of_another_modality(model.config, entry.tensor.name) && !is_empty(entry.tensor) &&
+           std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
+               model.ignored.end();
+  });
+  add_empty_tensors(model.config,
+                    model.checkpoint != nullptr ? name_form_of(*model.checkpoint, model.config)
+                                                : model.config.name_forms.front(),
+                    layout);
+  return layout;
+}
+
 }  // namespace
 
 void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
                 const RowSource* trained, DType dtype_of_new) {
   const ModelWeights& weights = *model.weights;
-  CheckpointLayout layout =
-      model.checkpoint != nullptr ? model.checkpoint->layout() : new_layout(weights, dtype_of_new);
-  std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
-    return !is_of_another_part(model.config, entry.tensor.name) && !is_empty(entry.tensor) &&
-           std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
-               model.ignored.end();
-  });
-  add_empty_tensors(model.config,
-                    model.checkpoint != nullptr ? form_of(*model.checkpoint, model.config)
-                                                : model.config.name_forms.front(),
-                    layout);
+  const CheckpointLayout layout = saved_layout(model, dtype_of_new);
   const std::vector<StoredTensor> tensors = weights.stored_tensors();
   const StoredByName stored = by_name(model, tensors);
-  if (trained == nullptr) check_bits(model, layout, stored);
+  if (trained == nullptr) check_not_rounded(model, layout, stored);
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {
     if (is_empty(tensor)) continue;

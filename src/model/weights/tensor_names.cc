@@ -19,7 +19,7 @@ bool has(const CheckpointSource& checkpoint, const NameForm& form, const char* n
 // The tensor of that name in the checkpoint's form or under another name of the family, or null.
 const CheckpointTensor* find_tensor(const CheckpointSource& checkpoint, const ModelConfig& config,
                                     const std::string& name) {
-  const CheckpointTensor* found = checkpoint.find(in_form(form_of(checkpoint, config), name));
+  const CheckpointTensor* found = checkpoint.find(in_form(name_form_of(checkpoint, config), name));
   if (found != nullptr || config.other_names == nullptr) return found;
   for (const std::string& other : config.other_names(name)) {
     if (found = checkpoint.find(other); found != nullptr) return found;
@@ -64,7 +64,7 @@ std::string in_form(const NameForm& form, const std::string& name) {
   return std::string(form.model) + name.substr(kCanonical.model.size());
 }
 
-const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& config) {
+const NameForm& name_form_of(const CheckpointSource& checkpoint, const ModelConfig& config) {
   const NameForm* best = &config.name_forms.front();
   int most = 0;
   for (const NameForm& form : config.name_forms) {
@@ -76,7 +76,7 @@ const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& c
   return *best;
 }
 
-bool takes_no_part(const ModelConfig& config, std::string_view name) {
+bool is_unused_tensor(const ModelConfig& config, std::string_view name) {
   for (const std::string_view suffix : ignored_suffixes()) {
     const bool ends =
         name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
@@ -87,13 +87,13 @@ bool takes_no_part(const ModelConfig& config, std::string_view name) {
   return config.tie_word_embeddings && (name == kHeadName || name.ends_with(".lm_head.weight"));
 }
 
-bool is_of_another_part(const ModelConfig& config, std::string_view name) {
+bool is_of_another_modality(const ModelConfig& config, std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
   return std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-void untie_stored_head(const CheckpointSource& checkpoint, ParsedConfig& parsed) {
+void untie_if_head_differs(const CheckpointSource& checkpoint, ParsedConfig& parsed) {
   if (!parsed.config.tie_word_embeddings) return;
   const CheckpointTensor* embedding = find_tensor(checkpoint, parsed.config, kEmbeddingName);
   const CheckpointTensor* head = find_tensor(checkpoint, parsed.config, kHeadName);

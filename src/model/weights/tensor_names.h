@@ -20,15 +20,15 @@ std::string in_form(const NameForm& form, const std::string& name);
 
 // The form in which the checkpoint has embedding and head, else the embedding, else (as a tied
 // model may store it) the head; where it has none of them, the first.
-const NameForm& form_of(const CheckpointSource& checkpoint, const ModelConfig& config);
+const NameForm& name_form_of(const CheckpointSource& checkpoint, const ModelConfig& config);
 
 // Of a layer that is not computed, or one of the family's ignored suffixes, or a tied model's head.
-bool takes_no_part(const ModelConfig& config, std::string_view name);
+bool is_unused_tensor(const ModelConfig& config, std::string_view name);
 // Of another modality: it takes no part, and stays in files that are saved.
-bool is_of_another_part(const ModelConfig& config, std::string_view name);
+bool is_of_another_modality(const ModelConfig& config, std::string_view name);
 
 // tie_word_embeddings counts only where the checkpoint bears it out: next to an embedding, a head
 // of other values is the model's, as in transformers. Clears it then, and adds a warning.
-void untie_stored_head(const CheckpointSource& checkpoint, ParsedConfig& parsed);
+void untie_if_head_differs(const CheckpointSource& checkpoint, ParsedConfig& parsed);
 
 }  // namespace strata::model

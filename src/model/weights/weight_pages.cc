@@ -7,13 +7,13 @@ namespace strata::model {
 
 constexpr int64_t kMostWritten = 64 << 20;
 
-WeightPages::Place& WeightPages::place_of(const void* pass) {
+WeightPages::Place& WeightPages::find_or_add_place(const void* pass) {
   const auto found = std::find_if(places_.begin(), places_.end(),
                                   [&](const Place& place) { return place.pass == pass; });
   return found != places_.end() ? *found : places_.emplace_back(Place{.pass = pass});
 }
 
-void WeightPages::leave(int64_t layer) {
+void WeightPages::let_go_unless_needed(int64_t layer) {
   for (const Place& place : places_) {
     if (place.layer == layer || place.next == layer) return;
   }
@@ -21,7 +21,7 @@ void WeightPages::leave(int64_t layer) {
   has_left_[static_cast<size_t>(layer)] = true;
 }
 
-void WeightPages::come_back(int64_t layer) {
+void WeightPages::bring_back(int64_t layer) {
   if (layer < 0 || !has_left_[static_cast<size_t>(layer)]) return;
   queue_->read_ahead(pages_[static_cast<size_t>(layer)]);
   has_left_[static_cast<size_t>(layer)] = false;
@@ -29,14 +29,14 @@ void WeightPages::come_back(int64_t layer) {
 
 void WeightPages::turn_to(const void* pass, int64_t layer, int64_t next) {
   const int64_t num_layers = std::ssize(pages_) - 1;
-  Place& place = place_of(pass);
+  Place& place = find_or_add_place(pass);
   const int64_t last = place.layer;
   place = {.pass = pass, .layer = layer, .next = next};
-  if (last != layer && last >= 0) leave(last);
+  if (last != layer && last >= 0) let_go_unless_needed(last);
   // The embedding is done with, or the head; what reads it again finds it all the same.
   const bool first = next > layer ? layer == 0 : layer == num_layers - 1;
   if (first) queue_->may_leave(pages_.back());
-  come_back(layer);
+  bring_back(layer);
   if (next < 0) return;
   queue_->read_ahead(pages_[static_cast<size_t>(next)]);
   has_left_[static_cast<size_t>(next)] = false;

@@ -22,7 +22,7 @@ class WeightPages {
   // `pass` tells passes apart of which one breaks in on another.
   void turn_to(const void* pass, int64_t layer, int64_t next);
   // Before a parameter of a layer is read or written outside a pass; -1: of none.
-  void come_back(int64_t layer);
+  void bring_back(int64_t layer);
   // While weights are written, so that they do not fill the memory.
   void note_written(int64_t bytes);
 
@@ -32,8 +32,8 @@ class WeightPages {
     int64_t layer = -1;  // at hand; -1: none yet
     int64_t next = -1;
   };
-  Place& place_of(const void* pass);
-  void leave(int64_t layer);
+  Place& find_or_add_place(const void* pass);
+  void let_go_unless_needed(int64_t layer);
 
   std::vector<std::vector<PageRange>> pages_;
   std::vector<bool> has_left_;

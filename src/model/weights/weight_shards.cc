@@ -40,7 +40,7 @@ ShardTurn turn_of_end(const ShardUnits& units) {
   return turn;
 }
 
-int64_t shard_bytes(const ShardUnits& units, const MemoryShare& share) {
+int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share) {
   const auto of_others = [&](size_t unit) {
     return units.bytes[unit] - part_of(units.bytes[unit], share).size();
   };

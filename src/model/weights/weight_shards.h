@@ -107,7 +107,7 @@ class ShardWalk {
 
 // Of a rank: its parts, at most what passes have of the others at once, and what is on its way to
 // others.
-int64_t shard_bytes(const ShardUnits& units, const MemoryShare& share);
+int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share);
 
 class WeightShards {
  public:
@@ -121,7 +121,7 @@ class WeightShards {
   [[nodiscard]] const ShardUnits& units() const { return units_; }
   [[nodiscard]] DividedMemory& memory() { return memory_; }
   [[nodiscard]] const DividedMemory& memory() const { return memory_; }
-  [[nodiscard]] int64_t num_bytes() const { return shard_bytes(units_, memory_.share()); }
+  [[nodiscard]] int64_t num_bytes() const { return peak_shard_bytes(units_, memory_.share()); }
   // What it needs is here when it returns.
   void turn_to(const ShardTurn& turn);
   // While weights are written, so that they do not fill the memory.

@@ -19,7 +19,7 @@ namespace {
 int64_t matrix_bytes(const Shape& shape, DType dtype, int64_t width, const RowBlocks& blocks = {},
                      NarrowForm form = NarrowForm::kNone) {
   return Arena::aligned(
-      panel_bytes(dtype, blocks.panel_rows(shape[0], width), shape[1], width, form));
+      panel_matrix_bytes(dtype, blocks.panel_rows(shape[0], width), shape[1], width, form));
 }
 
 int64_t values_bytes(const Shape& shape) {
@@ -78,7 +78,7 @@ Parameter make_parameter(std::string name, const Shape& shape, float init = 0.0f
 }
 
 // The view of `key`, made when it is not there.
-ParamView& view_of(std::vector<ParamView>& views, int key) {
+ParamView& find_or_add_view(std::vector<ParamView>& views, int key) {
   const auto index = static_cast<size_t>(key);
   if (views.size() <= index) views.resize(index + 1);
   return views[index];
@@ -110,14 +110,14 @@ std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::str
 
 int64_t ModelWeights::embed_bytes(const char* name, int64_t panel_width) const {
   return matrix_bytes({config_.vocab_size, config_.hidden_size}, compute_dtype_, panel_width, {},
-                      form_of(name));
+                      narrow_form_of(name));
 }
 
 int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
   int64_t total = holds_embedding() ? embed_bytes(kEmbeddingName, panel_width) : 0;
   for (const LayerStack& stack : layer_table_.stacks()) {
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
-      total += held_bytes(stack, row, panel_width);
+      total += held_row_bytes(stack, row, panel_width);
     });
   }
   if (!ends()) return total;
@@ -153,7 +153,8 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
 
   const auto add_embed = [&](const char* name, bool held) {
     return add_parameter(make_parameter(name, {config.vocab_size, config.hidden_size}),
-                         take(held, embed_bytes(name, panel_width)), panel_width, form_of(name));
+                         take(held, embed_bytes(name, panel_width)), panel_width,
+                         narrow_form_of(name));
   };
   embedding_ = add_embed(kEmbeddingName, holds_embedding());
   add_layers(panel_width);
@@ -163,9 +164,9 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
       make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
       take(ends(), values_bytes({config.hidden_size})), panel_width);
   head_ = config.tie_word_embeddings ? embedding_ : add_embed(kHeadName, ends());
-  bind_layers();
+  make_sublayer_contexts();
   if (share.is_divided()) {
-    number_units(panel_width);
+    lay_out_units(panel_width);
     shards_ = std::make_unique<WeightShards>(shard_units(part_), ranges_of_units(), share,
                                              backend.allocator());
   }
@@ -206,30 +207,30 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
   return pages;
 }
 
-ModelWeights::HeldLayers ModelWeights::held_of(const LayerStack& stack) const {
+ModelWeights::HeldLayers ModelWeights::held_layers_of(const LayerStack& stack) const {
   const auto first = std::lower_bound(stack.layers.begin(), stack.layers.end(), part_.first);
   const int64_t end = ends() ? layer_table_.num_layers() : part_.last;
   const auto last = std::lower_bound(first, stack.layers.end(), end);
   return {.first = first - stack.layers.begin(), .count = last - first};
 }
 
-NarrowForm ModelWeights::form_of(const std::string& name) const {
+NarrowForm ModelWeights::narrow_form_of(const std::string& name) const {
   const auto found = forms_.find(name);
   return found == forms_.end() ? NarrowForm::kNone : found->second;
 }
 
-NarrowForm ModelWeights::form_of(const ParamRow& row, int64_t layer) const {
+NarrowForm ModelWeights::narrow_form_of(const ParamRow& row, int64_t layer) const {
   if (forms_.empty() || !row.is_matrix()) return NarrowForm::kNone;
-  return form_of(layer_tensor_name(config_, layer, row.suffix, 0));
+  return narrow_form_of(layer_tensor_name(config_, layer, row.suffix, 0));
 }
 
-int64_t ModelWeights::held_bytes(const LayerStack& stack, const ParamRow& row,
-                                 int64_t panel_width) const {
-  const HeldLayers held = held_of(stack);
+int64_t ModelWeights::held_row_bytes(const LayerStack& stack, const ParamRow& row,
+                                     int64_t panel_width) const {
+  const HeldLayers held = held_layers_of(stack);
   int64_t bytes = 0;
   for (int64_t i = held.first; i < held.first + held.count; ++i) {
     bytes += row_bytes(row, compute_dtype_, panel_width,
-                       form_of(row, stack.layers[static_cast<size_t>(i)]));
+                       narrow_form_of(row, stack.layers[static_cast<size_t>(i)]));
   }
   return bytes;
 }
@@ -246,7 +247,7 @@ size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t pa
 }
 
 void ModelWeights::bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index) {
-  ParamView& view = view_of(views, row.key);
+  ParamView& view = find_or_add_view(views, row.key);
   view.panel = table_[index].panel;
   view.values = table_[index].values;
   view.index = index;
@@ -259,7 +260,7 @@ void ModelWeights::add_layers(int64_t panel_width) {
   for (const LayerStack& stack : layer_table_.stacks()) {
     std::vector<char*>& rows = memory.emplace_back();
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
-      const int64_t bytes = held_bytes(stack, row, panel_width);
+      const int64_t bytes = held_row_bytes(stack, row, panel_width);
       rows.push_back(bytes == 0 ? nullptr : static_cast<char*>(arena_.take(bytes)));
     });
   }
@@ -273,7 +274,7 @@ void ModelWeights::add_layers(int64_t panel_width) {
     size_t next = 0;
     for_each_row(stack, [&](const ParamRow& row, size_t s, bool outer) {
       char*& rows = memory[static_cast<size_t>(place.stack)][next++];
-      const NarrowForm form = form_of(row, layer);
+      const NarrowForm form = narrow_form_of(row, layer);
       const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width, form);
       const size_t index = table_.size();
       for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
@@ -310,7 +311,7 @@ void ModelWeights::add_mtp_head(int64_t panel_width) {
 }
 
 // The contexts that blocks and connectors run in: their config, views and adapter targets.
-void ModelWeights::bind_layers() {
+void ModelWeights::make_sublayer_contexts() {
   layers_.resize(params_.size());
   for (size_t layer = 0; layer < params_.size(); ++layer) {
     const auto index = static_cast<int64_t>(layer);
@@ -320,7 +321,8 @@ void ModelWeights::bind_layers() {
       SublayerParams& params = params_[layer][s];
       const std::vector<int>& targets = stack.target_of[s];
       for (size_t key = 0; key < targets.size(); ++key) {
-        if (targets[key] >= 0) view_of(params.inner, static_cast<int>(key)).target = targets[key];
+        if (targets[key] >= 0)
+          find_or_add_view(params.inner, static_cast<int>(key)).target = targets[key];
       }
       const Sublayer& sublayer = stack.config[s];
       layers_[layer].push_back({.connector = &sublayer.connector.ops(),
@@ -363,7 +365,7 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
 void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
   if (pages_) {
-    pages_->come_back(parameter.layer);
+    pages_->bring_back(parameter.layer);
     pages_->note_written(rows.num_bytes());
   }
   if (shards_) shards_->note_written(unit_of(index), rows.num_bytes());
@@ -383,7 +385,7 @@ void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_ro
                                 const NarrowRows& rows) {
   const Parameter& parameter = table_[index];
   if (pages_) {
-    pages_->come_back(parameter.layer);
+    pages_->bring_back(parameter.layer);
     pages_->note_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
   }
   if (shards_) {
@@ -395,7 +397,7 @@ void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_ro
 
 void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const {
   const Parameter& parameter = table_[index];
-  if (pages_) pages_->come_back(parameter.layer);
+  if (pages_) pages_->bring_back(parameter.layer);
   if (shards_ && !parameter.stays_whole()) {
     ShardTurn turn;
     turn.need(unit_of(index));

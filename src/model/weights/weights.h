@@ -186,9 +186,9 @@ class ModelWeights {
   void add_layers(int64_t panel_width);
   void add_streams(int64_t panel_width);
   void add_mtp_head(int64_t panel_width);
-  void bind_layers();
+  void make_sublayer_contexts();
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
-  void number_units(int64_t panel_width);
+  void lay_out_units(int64_t panel_width);
   [[nodiscard]] size_t unit_of(size_t index) const;
   [[nodiscard]] std::vector<std::vector<PageRange>> ranges_of_units() const;
   // The view of a row, whose (first) parameter is `index` in the table.
@@ -197,11 +197,11 @@ class ModelWeights {
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width,
                        NarrowForm form = NarrowForm::kNone);
   // Of a layer's row, of all its experts.
-  [[nodiscard]] NarrowForm form_of(const ParamRow& row, int64_t layer) const;
-  [[nodiscard]] NarrowForm form_of(const std::string& name) const;
+  [[nodiscard]] NarrowForm narrow_form_of(const ParamRow& row, int64_t layer) const;
+  [[nodiscard]] NarrowForm narrow_form_of(const std::string& name) const;
   // Of a stack's row, what is held of it.
-  [[nodiscard]] int64_t held_bytes(const LayerStack& stack, const ParamRow& row,
-                                   int64_t panel_width) const;
+  [[nodiscard]] int64_t held_row_bytes(const LayerStack& stack, const ParamRow& row,
+                                       int64_t panel_width) const;
   // Of the embedding or the head; of all parameters that are held.
   [[nodiscard]] int64_t embed_bytes(const char* name, int64_t panel_width) const;
   [[nodiscard]] int64_t arena_bytes(int64_t panel_width) const;
@@ -213,7 +213,7 @@ class ModelWeights {
     int64_t first = 0;
     int64_t count = 0;
   };
-  [[nodiscard]] HeldLayers held_of(const LayerStack& stack) const;
+  [[nodiscard]] HeldLayers held_layers_of(const LayerStack& stack) const;
 
   ModelConfig config_;
   LayerRange part_;

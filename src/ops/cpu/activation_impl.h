@@ -7,7 +7,7 @@
 
 namespace strata::ops::cpu {
 
-// An activation gives value(x) = act(x), and value(x, slope) = the same and act'(x).
+// An activation gives value(x) = act(x), and value_and_slope(x, slope) = the same and act'(x).
 template <typename V>
 struct Silu {
   template <typename F>
@@ -16,9 +16,9 @@ struct Silu {
   }
   // act' = sigmoid(x) (1 + x (1 - sigmoid(x)))
   template <typename F>
-  [[gnu::always_inline]] static inline F value(F x, F& slope) {
+  [[gnu::always_inline]] static inline F value_and_slope(F x, F& slope) {
     F rest = x;
-    const F s = sigmoid<V>(x, rest);
+    const F s = sigmoid_and_complement<V>(x, rest);
     slope = s * V::fma(x, rest, V::set1(1.0f));
     return x * s;
   }
@@ -43,11 +43,11 @@ struct GeluTanh {
   }
   // act' = sigmoid(z) (1 + x (1 - sigmoid(z)) z'), z' = c1 + 3 c3 x^2
   template <typename F>
-  [[gnu::always_inline]] static inline F value(F x, F& slope) {
+  [[gnu::always_inline]] static inline F value_and_slope(F x, F& slope) {
     const F b = bounded(x);
     const F square = b * b;
     F rest = x;
-    const F s = sigmoid<V>(b * V::fma(square, V::set1(kC3), V::set1(kC1)), rest);
+    const F s = sigmoid_and_complement<V>(b * V::fma(square, V::set1(kC3), V::set1(kC1)), rest);
     const F d_z = V::fma(square, V::set1(3.0f * kC3), V::set1(kC1));
     slope = s * V::fma(b * rest, d_z, V::set1(1.0f));
     return x * s;
@@ -62,9 +62,9 @@ struct Sigmoid {
   }
   // act' = sigmoid(x) (1 - sigmoid(x))
   template <typename F>
-  [[gnu::always_inline]] static inline F value(F x, F& slope) {
+  [[gnu::always_inline]] static inline F value_and_slope(F x, F& slope) {
     F rest = x;
-    const F s = sigmoid<V>(x, rest);
+    const F s = sigmoid_and_complement<V>(x, rest);
     slope = s * rest;
     return s;
   }

@@ -11,7 +11,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-AdamWKernel factors(const AdamWArgs& args) {
+AdamWKernel kernel_of(const AdamWArgs& args) {
   // 1 - beta^step without cancellation
   const auto correction = [&](double beta) {
     return -std::expm1(static_cast<double>(args.step) * std::log(beta));
@@ -32,7 +32,7 @@ AdamWKernel factors(const AdamWArgs& args) {
 void adamw(CpuBackend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
            TensorView v) {
   const HostAccess access(backend.allocator());
-  const AdamWKernel kernel = factors(args);
+  const AdamWKernel kernel = kernel_of(args);
   with_path(backend.path(), [&]<typename V>() {
     for_pieces(backend, 1, g.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
       adamw_piece<V>(kernel, g.f32() + begin, p.f32() + begin, m.f32() + begin, v.f32() + begin,
@@ -48,7 +48,7 @@ bool is_small(const AdamWItem& item) {
   return item.p.shape.num_elements() <= kSmall;
 }
 
-void step(CpuBackend& backend, const AdamWArgs& args, const AdamWItem& item) {
+void step_and_zero_grad(CpuBackend& backend, const AdamWArgs& args, const AdamWItem& item) {
   cpu::adamw(backend, args, item.g, item.p, item.m, item.v);
   cpu::fill_zero(backend, item.g);
 }
@@ -58,11 +58,11 @@ void step(CpuBackend& backend, const AdamWArgs& args, const AdamWItem& item) {
 void adamw_list(CpuBackend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
   const HostAccess access(backend.allocator());
   for (const AdamWItem& item : items) {
-    if (!is_small(item)) step(backend, args, item);
+    if (!is_small(item)) step_and_zero_grad(backend, args, item);
   }
   backend.run_in_workers(std::ssize(items), [&](int64_t i, CpuBackend& worker) {
     const AdamWItem& item = items[static_cast<size_t>(i)];
-    if (is_small(item)) step(worker, args, item);
+    if (is_small(item)) step_and_zero_grad(worker, args, item);
     for (const PackItem& pack : item.packs) {
       if (pack.rows.rows() > 0) cpu::pack(worker, pack.rows, 0, pack.panel);
     }

@@ -94,15 +94,15 @@ struct Forward {
     }
   }
 
-  int64_t fill_items(Item* items) const;
+  int64_t plan_items(Item* items) const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void run(const Item& item, const Workspace& work) const;
   void start_rows(const Item& item, const Workspace& work) const;
   [[nodiscard]] int64_t zero_row_bytes() const {
     return heads_each * std::max(layout.dim, value_layout.dim) * dtype_bytes(args.q.dtype);
   }
-  void pack_block(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
-  void run_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
+  void pack_kv(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
+  void attend_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
   void finish_rows(const Item& item, const Workspace& work) const;
 };
 
@@ -137,7 +137,7 @@ Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, 
 
 // Writes the items unless null; returns their number. Dearest first, so that the last items to be
 // taken are short; ties in memory order.
-int64_t Forward::fill_items(Item* items) const {
+int64_t Forward::plan_items(Item* items) const {
   int64_t count = 0;
   for (int64_t s = 0; s < static_cast<int64_t>(args.segments.size()); ++s) {
     const AttentionSegment& whole = args.segments[static_cast<size_t>(s)];
@@ -202,7 +202,7 @@ void Forward::start_rows(const Item& item, const Workspace& work) const {
     for (int64_t byte = 0; byte < row_bytes && ahead < end; byte += 64) {
       __builtin_prefetch(ahead + byte);
     }
-    kernels.copy_row(row, layout.dim, work.q + r * layout.row_stride);
+    kernels.pack_row(row, layout.dim, work.q + r * layout.row_stride);
     work.positions[r] = position;
   });
   std::fill_n(work.acc, rows_of(item) * value_layout.lanes, 0.0f);
@@ -210,8 +210,8 @@ void Forward::start_rows(const Item& item, const Workspace& work) const {
   std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
 }
 
-void Forward::pack_block(const Item& item, int64_t key_begin, int64_t count,
-                         const Workspace& work) const {
+void Forward::pack_kv(const Item& item, int64_t key_begin, int64_t count,
+                      const Workspace& work) const {
   const AttentionSegment& s = segment(item);
   const int64_t bytes = dtype_bytes(args.q.dtype);
   const int64_t hidden =
@@ -224,18 +224,18 @@ void Forward::pack_block(const Item& item, int64_t key_begin, int64_t count,
                 .num_heads = item.head_end - item.head_begin,
                 .head_words = layout.lanes_block()};
   const int64_t first = key_begin + hidden;
-  kv_rows(s.kv, &KvRange::keys, first, count - hidden, item.head_begin, layout.dim, bytes,
-          rows + hidden);
+  find_kv_rows(s.kv, &KvRange::keys, first, count - hidden, item.head_begin, layout.dim, bytes,
+               rows + hidden);
   kernels.pack_lanes(from, work.keys);
   from.dim = value_layout.dim;
   from.head_words = value_layout.depth_words(kKeyBlock);
-  kv_rows(s.kv, &KvRange::values, first, count - hidden, item.head_begin, value_layout.dim, bytes,
-          rows + hidden);
+  find_kv_rows(s.kv, &KvRange::values, first, count - hidden, item.head_begin, value_layout.dim,
+               bytes, rows + hidden);
   kernels.pack_depth(from, work.values);
 }
 
-void Forward::run_block(const Item& item, int64_t head, int64_t key_begin,
-                        const Workspace& work) const {
+void Forward::attend_block(const Item& item, int64_t head, int64_t key_begin,
+                           const Workspace& work) const {
   const int64_t member = head - item.head_begin;
   const int64_t row_begin = member * rows_of_head(item);
   const int64_t row_end = row_begin + rows_of_head(item);
@@ -280,9 +280,9 @@ void Forward::run(const Item& item, const Workspace& work) const {
   const int64_t key_end = segment(item).first_position + item.row_end;
   start_rows(item, work);
   for (int64_t key = first_key / kKeyBlock * kKeyBlock; key < key_end; key += kKeyBlock) {
-    pack_block(item, key, std::min(kKeyBlock, key_end - key), work);
+    pack_kv(item, key, std::min(kKeyBlock, key_end - key), work);
     for (int64_t head = item.head_begin; head < item.head_end; ++head) {
-      run_block(item, head, key, work);
+      attend_block(item, head, key, work);
     }
   }
   finish_rows(item, work);
@@ -294,12 +294,12 @@ void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                      const AttentionArgs& args, TensorView out, TensorView lse) {
   const int num_workers = backend.pool().num_threads();
   Forward forward(kernels, args, out, lse, num_workers);
-  const int64_t num_items = forward.fill_items(nullptr);
+  const int64_t num_items = forward.plan_items(nullptr);
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  if (!backend.is_counting()) forward.fill_items(items);
+  if (!backend.is_counting()) forward.plan_items(items);
   if (args.window > 0) {
     void* zeros = backend.scratch().take(forward.zero_row_bytes());
     if (!backend.is_counting()) {
@@ -307,12 +307,8 @@ void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
     }
     forward.zero_row = zeros;
   }
-  auto* workspaces = static_cast<Workspace*>(
-      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) {
-    const Workspace taken = forward.take_workspace(backend.scratch());
-    if (!backend.is_counting()) workspaces[w] = taken;
-  }
+  const auto* workspaces =
+      backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(
       num_items, [&](int64_t i, int worker) { forward.run(items[i], workspaces[worker]); });
 }

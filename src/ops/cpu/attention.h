@@ -51,8 +51,8 @@ void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kerne
 
 // rows[i] = address of the key or the value (`side`: &KvRange::keys or values) of position
 // begin + i, key/value head `head`. All of them are in ranges.
-inline void kv_rows(const KvView& kv, void* KvRange::* side, int64_t begin, int64_t count,
-                    int64_t head, int64_t head_dim, int64_t element_bytes, const void** rows) {
+inline void find_kv_rows(const KvView& kv, void* KvRange::* side, int64_t begin, int64_t count,
+                         int64_t head, int64_t head_dim, int64_t element_bytes, const void** rows) {
   const int64_t stride = kv.position_stride * element_bytes;
   auto range = std::partition_point(kv.ranges.begin(), kv.ranges.end(),
                                     [&](const KvRange& r) { return r.end <= begin; });

@@ -33,14 +33,14 @@ struct PairKernel {
     low.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
     high.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, upper, b));
   }
-  static void store_rows(uint32_t* dst, const F (&x)[kBlockVectors]) {
+  static void store_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
 #pragma GCC unroll 2
     for (int j = 0; j < kBlockVectors; j += 2) {
       const __m512bh pair = _mm512_cvtne2ps_pbh(x[j + 1].v, x[j].v);
       _mm512_storeu_si512(dst + kLanes / 2 * j, (__m512i)pair);
     }
   }
-  static void store_depth(uint32_t* dst, const F (&x)[2][kBlockVectors]) {
+  static void store_step(uint32_t* dst, const F (&x)[2][kBlockVectors]) {
 #pragma GCC unroll 4
     for (int j = 0; j < kBlockVectors; ++j) {
       const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x[0][j].v));

@@ -97,19 +97,19 @@ struct Backward {
     return args.window == 0 || args.window > kMost - key_end ? kMost : key_end - 1 + args.window;
   }
   [[nodiscard]] bool worth_splitting(int num_workers) const;
-  int64_t fill_items(bool split, Item* items) const;
+  int64_t plan_items(bool split, Item* items) const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
 
   void run(const Item& item, const Workspace& work) const;
-  void pack_keys(const Item& item, const Workspace& work) const;
-  void start_tile(const Item& item, const Tile& tile, const Workspace& work) const;
-  void run_block(const Item& item, const Tile& tile, int64_t key, const Workspace& work) const;
-  void add_queries(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
-                   const Workspace& work) const;
-  void add_keys(const Item& item, const Tile& tile, int64_t key, int64_t first_row, int64_t end_row,
+  void pack_kv(const Item& item, const Workspace& work) const;
+  void load_tile(const Item& item, const Tile& tile, const Workspace& work) const;
+  void backward_block(const Item& item, const Tile& tile, int64_t key, const Workspace& work) const;
+  void add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
+               const Workspace& work) const;
+  void add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t first_row, int64_t end_row,
                 const Workspace& work) const;
-  void finish_tile(const Item& item, const Tile& tile, const Workspace& work) const;
-  void finish_keys(const Item& item, const Workspace& work) const;
+  void write_d_q(const Item& item, const Tile& tile, const Workspace& work) const;
+  void write_d_kv(const Item& item, const Workspace& work) const;
 };
 
 // Whole items make 5 products, split ones 7 (scores and d_p twice).
@@ -128,7 +128,7 @@ bool Backward::worth_splitting(int num_workers) const {
 }
 
 // Writes the items unless null; returns their number.
-int64_t Backward::fill_items(bool split, Item* items) const {
+int64_t Backward::plan_items(bool split, Item* items) const {
   int64_t count = 0;
   const auto add = [&](const Item& item) {
     if (items != nullptr) items[count] = item;
@@ -185,7 +185,7 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
   return work;
 }
 
-void Backward::pack_keys(const Item& item, const Workspace& work) const {
+void Backward::pack_kv(const Item& item, const Workspace& work) const {
   const KvView& kv = segment(item).kv;
   const void* rows[kKeyBlock];
   for (int64_t key = item.key_begin; key < item.key_end; key += kKeyBlock) {
@@ -193,26 +193,26 @@ void Backward::pack_keys(const Item& item, const Workspace& work) const {
     const int64_t block = (key - item.key_begin) / kKeyBlock;
     const int64_t bytes = dtype_bytes(args.q.dtype);
     PackRows from{.rows = rows, .count = count, .dim = layout.dim};
-    kv_rows(kv, &KvRange::keys, key, count, item.kv_head, layout.dim, bytes, rows);
+    find_kv_rows(kv, &KvRange::keys, key, count, item.kv_head, layout.dim, bytes, rows);
     kernels.pack_lanes(from, work.key_lanes + block * layout.lanes_block());
     if (item.wants_queries) {
       kernels.pack_depth(from, work.key_depth + block * layout.depth_words(kKeyBlock));
     }
     from.dim = value_layout.dim;
-    kv_rows(kv, &KvRange::values, key, count, item.kv_head, value_layout.dim, bytes, rows);
+    find_kv_rows(kv, &KvRange::values, key, count, item.kv_head, value_layout.dim, bytes, rows);
     kernels.pack_lanes(from, work.value_lanes + block * value_layout.lanes_block());
   }
 }
 
-void Backward::start_tile(const Item& item, const Tile& tile, const Workspace& work) const {
+void Backward::load_tile(const Item& item, const Tile& tile, const Workspace& work) const {
   const void* q[kQueryTile];
   const void* d_out[kQueryTile];
   const void* out[kQueryTile];
   for (int64_t i = 0; i < tile.count; ++i) {
     q[i] = query_row(args.q, item, tile, i);
     d_out[i] = query_row(grads.d_out, item, tile, i);
-    kernels.copy_row(q[i], layout.dim, work.q + i * layout.row_stride);
-    kernels.copy_row(d_out[i], value_layout.dim, work.d_out + i * value_layout.row_stride);
+    kernels.pack_row(q[i], layout.dim, work.q + i * layout.row_stride);
+    kernels.pack_row(d_out[i], value_layout.dim, work.d_out + i * value_layout.row_stride);
     out[i] = query_row(grads.out, item, tile, i);
     const int64_t row = segment(item).begin + tile.begin + i;
     work.lse[i] = grads.lse.f32()[row * args.q.shape[1] + tile.head] * kLog2E;
@@ -234,8 +234,8 @@ void Backward::start_tile(const Item& item, const Tile& tile, const Workspace& w
 }
 
 // s = scale * q k^T: d_q += dS k, over the keys of the block that the rows see.
-void Backward::add_queries(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
-                           const Workspace& work) const {
+void Backward::add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
+                       const Workspace& work) const {
   const int64_t seen = std::min(*std::max_element(visible, visible + rows), kKeyBlock);
   const int64_t row_words = kKeyBlock / layout.pack;
   kernels.product({.x = work.d_s_rows + r * row_words,
@@ -253,7 +253,7 @@ void Backward::add_queries(const int64_t* visible, int64_t r, int64_t rows, int6
 // out = p v: d_v += P^T d_out. s = scale * q k^T: d_k += dS^T q. Queries before a tile of keys add
 // nothing and are left out, as are those whose windows begin after it; rows before first_row and
 // from end_row on have no P and dS.
-void Backward::add_keys(const Item& item, const Tile& tile, int64_t key, int64_t first_row,
+void Backward::add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t first_row,
                         int64_t end_row, const Workspace& work) const {
   const int64_t count = std::min(kKeyBlock, item.key_end - key);
   for (int64_t k = 0; k < count; k += kTileRows) {
@@ -282,8 +282,8 @@ void Backward::add_keys(const Item& item, const Tile& tile, int64_t key, int64_t
   }
 }
 
-void Backward::run_block(const Item& item, const Tile& tile, int64_t key,
-                         const Workspace& work) const {
+void Backward::backward_block(const Item& item, const Tile& tile, int64_t key,
+                              const Workspace& work) const {
   const int64_t block = (key - item.key_begin) / kKeyBlock;
   const int64_t first_row = std::max<int64_t>(0, key - tile.begin) / kTileRows * kTileRows;
   const int64_t end_row = std::min(tile.count, query_end(key + kKeyBlock) - tile.begin);
@@ -313,12 +313,12 @@ void Backward::run_block(const Item& item, const Tile& tile, int64_t key,
                            .p = work.p + r / layout.pack * kKeyBlock,
                            .d_s = work.d_s + r / layout.pack * kKeyBlock,
                            .d_s_rows = work.d_s_rows + r * row_words});
-    if (item.wants_queries) add_queries(visible, r, rows, block, work);
+    if (item.wants_queries) add_d_q(visible, r, rows, block, work);
   }
-  if (item.wants_keys) add_keys(item, tile, key, first_row, end_row, work);
+  if (item.wants_keys) add_d_kv(item, tile, key, first_row, end_row, work);
 }
 
-void Backward::finish_tile(const Item& item, const Tile& tile, const Workspace& work) const {
+void Backward::write_d_q(const Item& item, const Tile& tile, const Workspace& work) const {
   for (int64_t i = 0; i < tile.count; ++i) {
     kernels.write_row(work.d_q + i * layout.lanes, args.scale, layout.dim,
                       const_cast<char*>(query_row(grads.d_q, item, tile, i)),
@@ -326,7 +326,7 @@ void Backward::finish_tile(const Item& item, const Tile& tile, const Workspace& 
   }
 }
 
-void Backward::finish_keys(const Item& item, const Workspace& work) const {
+void Backward::write_d_kv(const Item& item, const Workspace& work) const {
   const auto write = [&](const TensorView& view, const AttentionLayout& of, int64_t key,
                          const float* acc, float scale) {
     const int64_t index = (segment(item).begin + key) * args.num_kv_heads + item.kv_head;
@@ -341,7 +341,7 @@ void Backward::finish_keys(const Item& item, const Workspace& work) const {
 }
 
 void Backward::run(const Item& item, const Workspace& work) const {
-  pack_keys(item, work);
+  pack_kv(item, work);
   if (item.wants_keys) {
     std::fill_n(work.d_k, (item.key_end - item.key_begin) * layout.lanes, 0.0f);
     std::fill_n(work.d_v, (item.key_end - item.key_begin) * value_layout.lanes, 0.0f);
@@ -350,16 +350,16 @@ void Backward::run(const Item& item, const Workspace& work) const {
     for (int64_t q = item.query_begin; q < item.query_end; q += kQueryTile) {
       const int64_t count = std::min(kQueryTile, item.query_end - q);
       const Tile tile{.begin = q, .count = count, .head = item.kv_head * group + member};
-      start_tile(item, tile, work);
+      load_tile(item, tile, work);
       const int64_t key_end = std::min(item.key_end, q + count);
       const int64_t first_key = args.first_key(q) / kKeyBlock * kKeyBlock;
       for (int64_t key = std::max(item.key_begin, first_key); key < key_end; key += kKeyBlock) {
-        run_block(item, tile, key, work);
+        backward_block(item, tile, key, work);
       }
-      if (item.wants_queries) finish_tile(item, tile, work);
+      if (item.wants_queries) write_d_q(item, tile, work);
     }
   }
-  if (item.wants_keys) finish_keys(item, work);
+  if (item.wants_keys) write_d_kv(item, work);
 }
 
 }  // namespace
@@ -369,23 +369,19 @@ void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kerne
   const Backward backward(kernels, args, grads);
   const int num_workers = backend.pool().num_threads();
   const bool split = backward.worth_splitting(num_workers);
-  const int64_t num_items = backward.fill_items(split, nullptr);
+  const int64_t num_items = backward.plan_items(split, nullptr);
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
   if (!backend.is_counting()) {
-    backward.fill_items(split, items);
+    backward.plan_items(split, items);
     // Dearest first, so that the last items to be taken are short.
     std::sort(items, items + num_items,
               [](const Item& a, const Item& b) { return a.cost > b.cost; });
   }
-  auto* workspaces = static_cast<Workspace*>(
-      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) {
-    const Workspace taken = backward.take_workspace(backend.scratch());
-    if (!backend.is_counting()) workspaces[w] = taken;
-  }
+  const auto* workspaces =
+      backend.take_workspaces([&] { return backward.take_workspace(backend.scratch()); });
   backend.pool().run_each(
       num_items, [&](int64_t i, int worker) { backward.run(items[i], workspaces[worker]); });
 }

@@ -85,7 +85,7 @@ struct PackRows {
 struct AttentionKernels {
   int64_t pack = 1;
   // One row to words, a multiple of 16 of them.
-  void (*copy_row)(const void* row, int64_t dim, uint32_t* dst) = nullptr;
+  void (*pack_row)(const void* row, int64_t dim, uint32_t* dst) = nullptr;
   // At most kKeyBlock rows to lanes form; missing lanes become zero.
   void (*pack_lanes)(const PackRows& from, uint32_t* dst) = nullptr;
   // Rows to depth form.

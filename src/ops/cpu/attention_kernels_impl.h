@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention kernels as templates over a path and element type K; see cpu/simd.h for what may be
 // called here. K provides V (the lanes), Element, kPack, kTileVectors (16-lane accumulators of a
-// row in registers), dot (one step of a chain), load_words, transpose, pack_pair, and the two
-// stores of probabilities.
+// row in registers), dot (one step of a chain), load_words, transpose, pack_pair, and two stores of
+// rounded probabilities: store_row (one row, in rows form) and store_step (a step of depth form).
 #pragma once
 #include "ops/cpu/attention_kernels.h"
 #include "ops/cpu/simd.h"
@@ -36,25 +36,25 @@ template <typename V>
 alignas(64) constexpr float kLaneIndex[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                   8, 9, 10, 11, 12, 13, 14, 15};
 
-// Lanes 16 j, 16 j + 1, ... that are `visible` or above become `other`.
+// Lanes 16 j, 16 j + 1, ... that are `visible` or above become `fill`.
 template <typename V, typename F>
-[[gnu::always_inline]] inline F keep_visible(F x, int64_t j, int64_t visible, float other) {
+[[gnu::always_inline]] inline F mask_after_visible(F x, int64_t j, int64_t visible, float fill) {
   const F beyond =
       V::load(kLaneIndex<V>, Whole{}) - V::set1(static_cast<float>(visible - kLanes * j));
-  return V::select_negative(beyond, x, V::set1(other));
+  return V::select_negative(beyond, x, V::set1(fill));
 }
 
-// Lanes 16 j, 16 j + 1, ... that are below `hidden` become `other`.
+// Lanes 16 j, 16 j + 1, ... that are below `hidden` become `fill`.
 template <typename V, typename F>
-[[gnu::always_inline]] inline F keep_in_window(F x, int64_t j, int64_t hidden, float other) {
+[[gnu::always_inline]] inline F mask_before_window(F x, int64_t j, int64_t hidden, float fill) {
   const F below =
       V::load(kLaneIndex<V>, Whole{}) - V::set1(static_cast<float>(hidden - kLanes * j));
-  return V::select_negative(below, V::set1(other), x);
+  return V::select_negative(below, V::set1(fill), x);
 }
 
 // R rows by NV vectors of lanes, in registers for all steps.
 template <typename K, int R, int NV, Start kStart>
-void chain(const ProductTile& t, int64_t lane, const float* row_scale) {
+void micro_kernel(const ProductTile& t, int64_t lane, const float* row_scale) {
   using V = typename K::V;
   using F = typename V::F;
   F acc[R][NV];
@@ -95,20 +95,20 @@ void chain(const ProductTile& t, int64_t lane, const float* row_scale) {
 }
 
 template <typename K, int NV, Start kStart>
-void chain_rows(const ProductTile& t, int64_t lane, const float* row_scale) {
+void micro_kernel_of_rows(const ProductTile& t, int64_t lane, const float* row_scale) {
   switch (t.rows) {
     case 1:
-      return chain<K, 1, NV, kStart>(t, lane, row_scale);
+      return micro_kernel<K, 1, NV, kStart>(t, lane, row_scale);
     case 2:
-      return chain<K, 2, NV, kStart>(t, lane, row_scale);
+      return micro_kernel<K, 2, NV, kStart>(t, lane, row_scale);
     case 3:
-      return chain<K, 3, NV, kStart>(t, lane, row_scale);
+      return micro_kernel<K, 3, NV, kStart>(t, lane, row_scale);
     case 4:
-      return chain<K, 4, NV, kStart>(t, lane, row_scale);
+      return micro_kernel<K, 4, NV, kStart>(t, lane, row_scale);
     case 5:
-      return chain<K, 5, NV, kStart>(t, lane, row_scale);
+      return micro_kernel<K, 5, NV, kStart>(t, lane, row_scale);
     default:
-      return chain<K, 6, NV, kStart>(t, lane, row_scale);
+      return micro_kernel<K, 6, NV, kStart>(t, lane, row_scale);
   }
 }
 
@@ -117,16 +117,16 @@ void product_tile(const ProductTile& t, const float* row_scale) {
   constexpr int64_t kStep = kLanes * K::kTileVectors;
   int64_t lane = 0;
   for (; lane + kStep <= t.lanes; lane += kStep) {
-    chain_rows<K, K::kTileVectors, kStart>(t, lane, row_scale);
+    micro_kernel_of_rows<K, K::kTileVectors, kStart>(t, lane, row_scale);
   }
   if constexpr (K::kTileVectors == 4) {
     switch ((t.lanes - lane) / kLanes) {
       case 3:
-        return chain_rows<K, 3, kStart>(t, lane, row_scale);
+        return micro_kernel_of_rows<K, 3, kStart>(t, lane, row_scale);
       case 2:
-        return chain_rows<K, 2, kStart>(t, lane, row_scale);
+        return micro_kernel_of_rows<K, 2, kStart>(t, lane, row_scale);
       case 1:
-        return chain_rows<K, 1, kStart>(t, lane, row_scale);
+        return micro_kernel_of_rows<K, 1, kStart>(t, lane, row_scale);
       default:
         return;
     }
@@ -186,11 +186,11 @@ template <typename K, typename Body>
   }
 }
 
-// Lanes of vector j that the row does not see become `other`.
+// Lanes of vector j that the row does not see become `fill`.
 template <typename V, Mask kMask, typename F>
-[[gnu::always_inline]] inline F keep_seen(F x, int64_t j, Seen seen, float other) {
-  if constexpr (kMask == Mask::kBoth) x = keep_in_window<V>(x, j, seen.hidden, other);
-  if constexpr (kMask != Mask::kNone) x = keep_visible<V>(x, j, seen.visible, other);
+[[gnu::always_inline]] inline F mask_unseen(F x, int64_t j, Seen seen, float fill) {
+  if constexpr (kMask == Mask::kBoth) x = mask_before_window<V>(x, j, seen.hidden, fill);
+  if constexpr (kMask != Mask::kNone) x = mask_after_visible<V>(x, j, seen.visible, fill);
   return x;
 }
 
@@ -200,13 +200,13 @@ template <typename K, Mask kMask>
                                                              float scale, Seen seen) {
   using V = typename K::V;
   const auto s = V::load(scores + kLanes * j, Whole{}) * V::set1(scale);
-  return keep_seen<V, kMask>(s, j, seen, -__builtin_inff());
+  return mask_unseen<V, kMask>(s, j, seen, -__builtin_inff());
 }
 
 // max(old, the row's scores). A NaN score is passed over here and found again by the sum.
 template <typename K, Mask kMask>
-[[gnu::always_inline]] inline float row_max(const float* scores, float scale, Seen seen,
-                                            float old) {
+[[gnu::always_inline]] inline float running_row_max(const float* scores, float scale, Seen seen,
+                                                    float old) {
   using V = typename K::V;
   auto max = V::set1(old);
 #pragma GCC unroll 4
@@ -218,9 +218,9 @@ template <typename K, Mask kMask>
 
 // p = 2^(s - max) as words, and the row's running sum, which has 16 lanes until the end.
 template <typename K, Mask kMask>
-[[gnu::always_inline]] inline void row_probabilities(const float* scores, float scale, Seen seen,
-                                                     float row_max, float alpha, float* sum,
-                                                     uint32_t* words) {
+[[gnu::always_inline]] inline void online_softmax_row(const float* scores, float scale, Seen seen,
+                                                      float row_max, float alpha, float* sum,
+                                                      uint32_t* words) {
   using V = typename K::V;
   typename V::F p[kBlockVectors];
 #pragma GCC unroll 4
@@ -229,7 +229,7 @@ template <typename K, Mask kMask>
   }
   const auto block = (p[0] + p[1]) + (p[2] + p[3]);
   V::store(sum, V::fma(V::load(sum, Whole{}), V::set1(alpha), block), Whole{});
-  K::store_rows(words, p);
+  K::store_row(words, p);
 }
 
 template <typename K>
@@ -249,7 +249,7 @@ void forward_tile(const ForwardTile& t) {
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* row = scores + r * kKeyBlock;
     with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
-      new_max[r] = row_max<K, kMask>(row, t.scale, seen, t.max[r]);
+      new_max[r] = running_row_max<K, kMask>(row, t.scale, seen, t.max[r]);
     });
   }
   // The maximum starts as the lowest finite number, so no difference is ever inf - inf.
@@ -265,7 +265,7 @@ void forward_tile(const ForwardTile& t) {
     float* sum = t.sum + r * kLanes;
     uint32_t* words = p_words + r * kRowWords;
     with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
-      row_probabilities<K, kMask>(row, t.scale, seen, new_max[r], alpha[r], sum, words);
+      online_softmax_row<K, kMask>(row, t.scale, seen, new_max[r], alpha[r], sum, words);
     });
   }
   for (int64_t r = 0; r < t.rows; r += kTileRows) {
@@ -287,15 +287,16 @@ void forward_tile(const ForwardTile& t) {
 
 // p = 2^(s - lse) and d_s = p (d_p - delta) of one row.
 template <typename K, Mask kMask, typename F>
-[[gnu::always_inline]] inline void backward_row(const BackwardTile& t, int64_t r, Seen seen,
-                                                const float* scores, const float* d_p,
-                                                F (&p)[kBlockVectors], F (&d_s)[kBlockVectors]) {
+[[gnu::always_inline]] inline void softmax_backward(const BackwardTile& t, int64_t r, Seen seen,
+                                                    const float* scores, const float* d_p,
+                                                    F (&p)[kBlockVectors],
+                                                    F (&d_s)[kBlockVectors]) {
   using V = typename K::V;
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
     const F s = scaled_scores<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen);
     F d = V::load(d_p + r * kKeyBlock + kLanes * j, Whole{}) - V::set1(t.delta[r]);
-    d = keep_seen<V, kMask>(d, j, seen, 0.0f);
+    d = mask_unseen<V, kMask>(d, j, seen, 0.0f);
     p[j] = exp2_at_most_one<V>(s - V::set1(t.lse[r]));
     d_s[j] = p[j] * d;
   }
@@ -317,22 +318,22 @@ void backward_tile(const BackwardTile& t) {
     for (int64_t i = 0; i < K::kPack; ++i) {
       if (r + i < t.rows) {
         with_mask<K>(t.visible, t.hidden, r + i, [&]<Mask kMask>(Seen seen) {
-          backward_row<K, kMask>(t, r + i, seen, scores, d_p, p[i], d_s[i]);
+          softmax_backward<K, kMask>(t, r + i, seen, scores, d_p, p[i], d_s[i]);
         });
         if constexpr (K::kPack > 1) {
-          K::store_rows(t.d_s_rows + (r + i) * (kKeyBlock / K::kPack), d_s[i]);
+          K::store_row(t.d_s_rows + (r + i) * (kKeyBlock / K::kPack), d_s[i]);
         }
       } else {
         for (int64_t j = 0; j < kBlockVectors; ++j) p[i][j] = d_s[i][j] = V::set1(0.0f);
       }
     }
-    K::store_depth(t.p + r / K::kPack * kKeyBlock, p);
-    K::store_depth(t.d_s + r / K::kPack * kKeyBlock, d_s);
+    K::store_step(t.p + r / K::kPack * kKeyBlock, p);
+    K::store_step(t.d_s + r / K::kPack * kKeyBlock, d_s);
   }
 }
 
 template <typename K>
-void copy_row(const void* row, int64_t dim, uint32_t* dst) {
+void pack_row(const void* row, int64_t dim, uint32_t* dst) {
   const auto* x = static_cast<const typename K::Element*>(row);
   for (int64_t h = 0; h < dim; h += kLanes * K::kPack) {
     K::V::store(reinterpret_cast<float*>(dst), K::load_words(x + h, dim - h), Whole{});
@@ -343,9 +344,9 @@ void copy_row(const void* row, int64_t dim, uint32_t* dst) {
 // Sixteen rows by sixteen words, transposed, from element `at` of the rows; num_rows, num_elements
 // and num_words say how many of them exist.
 template <typename K, bool kWhole>
-[[gnu::always_inline]] inline void pack_square(const void* const* rows, int64_t num_rows,
-                                               int64_t at, int64_t num_elements, int64_t num_words,
-                                               float* dst) {
+[[gnu::always_inline]] inline void pack_transposed(const void* const* rows, int64_t num_rows,
+                                                   int64_t at, int64_t num_elements,
+                                                   int64_t num_words, float* dst) {
   using V = typename K::V;
   using X = typename K::Element;
   typename V::F t[kLanes];
@@ -376,10 +377,10 @@ void pack_lanes(const PackRows& from, uint32_t* dst) {
         const int64_t d = h / K::kPack;
         float* to = reinterpret_cast<float*>(dst) + head * from.head_words + d * kKeyBlock + group;
         if (group + kLanes <= from.count && h + kChunk <= dim) {
-          pack_square<K, true>(from.rows + group, kLanes, head * dim + h, kChunk, kLanes, to);
+          pack_transposed<K, true>(from.rows + group, kLanes, head * dim + h, kChunk, kLanes, to);
         } else {
-          pack_square<K, false>(from.rows + group, from.count - group, head * dim + h, dim - h,
-                                steps - d, to);
+          pack_transposed<K, false>(from.rows + group, from.count - group, head * dim + h, dim - h,
+                                    steps - d, to);
         }
       }
     }
@@ -469,7 +470,7 @@ void dot_lanes(const uint32_t* a, const uint32_t* b, int64_t steps, float* out) 
 template <typename K>
 constexpr AttentionKernels attention_kernels() {
   return {.pack = K::kPack,
-          .copy_row = copy_row<K>,
+          .pack_row = pack_row<K>,
           .pack_lanes = pack_lanes<K>,
           .pack_depth = pack_depth<K>,
           .forward_tile = forward_tile<K>,

@@ -33,7 +33,7 @@ struct Head {
   }
   [[nodiscard]] const char* row(void* KvRange::* side, int64_t position, int64_t dim) const {
     const void* address = nullptr;
-    kv_rows(segment.kv, side, position, 1, kv_head, dim, dtype_bytes(dtype()), &address);
+    find_kv_rows(segment.kv, side, position, 1, kv_head, dim, dtype_bytes(dtype()), &address);
     return static_cast<const char*>(address);
   }
   // sum_h tensor[index, h] * row[h]

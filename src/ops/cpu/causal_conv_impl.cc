@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal convolution kernels as templates over the path; see cpu/simd.h for what may be called
-// here. A block's weights and their gradients lie turned, [K, kConvBlock], so that lanes are
+// here. A block's weights and their gradients lie transposed, [K, kConvBlock], so that lanes are
 // channels.
 #include "ops/cpu/activation_impl.h"
 #include "ops/cpu/causal_conv.h"
@@ -18,19 +18,19 @@ template <typename V, typename Body>
   }
 }
 
-// turned[i, n] = rows[n, i] of [count, num_taps].
+// transposed[i, n] = rows[n, i] of [count, num_taps].
 template <typename V>
-[[gnu::always_inline]] inline void turn_taps(const float* rows, int64_t count, int64_t num_taps,
-                                             float* turned) {
+[[gnu::always_inline]] inline void transpose_taps(const float* rows, int64_t count,
+                                                  int64_t num_taps, float* transposed) {
   for (int64_t n = 0; n < count; ++n) {
-    for (int64_t i = 0; i < num_taps; ++i) turned[i * kConvBlock + n] = rows[n * num_taps + i];
+    for (int64_t i = 0; i < num_taps; ++i) transposed[i * kConvBlock + n] = rows[n * num_taps + i];
   }
 }
 template <typename V>
-[[gnu::always_inline]] inline void turn_taps_back(const float* turned, int64_t count,
-                                                  int64_t num_taps, float* rows) {
+[[gnu::always_inline]] inline void transpose_taps_back(const float* transposed, int64_t count,
+                                                       int64_t num_taps, float* rows) {
   for (int64_t n = 0; n < count; ++n) {
-    for (int64_t i = 0; i < num_taps; ++i) rows[n * num_taps + i] = turned[i * kConvBlock + n];
+    for (int64_t i = 0; i < num_taps; ++i) rows[n * num_taps + i] = transposed[i * kConvBlock + n];
   }
 }
 
@@ -47,10 +47,10 @@ template <typename V, typename X>
 
 // taps[i]: the input that weight i multiplies in output `row`.
 template <typename V, typename X>
-[[gnu::always_inline]] inline void conv_inputs(const CausalConvKernel& k,
-                                               const StateSegment& segment, int64_t row,
-                                               int64_t num_taps, int64_t first, const X* zeros,
-                                               const X** taps) {
+[[gnu::always_inline]] inline void find_conv_inputs(const CausalConvKernel& k,
+                                                    const StateSegment& segment, int64_t row,
+                                                    int64_t num_taps, int64_t first, const X* zeros,
+                                                    const X** taps) {
   for (int64_t i = 0; i < num_taps; ++i) {
     taps[i] = conv_input<V>(k, segment, row - num_taps + 1 + i, first, zeros);
   }
@@ -69,8 +69,8 @@ template <typename V, typename X, typename P>
 
 // The inputs before row `end`; each comes from its own place or a later one.
 template <typename V, typename X>
-void keep_history(const CausalConvKernel& k, const StateSegment& segment, int64_t begin,
-                  int64_t count, const X* zeros) {
+void store_history(const CausalConvKernel& k, const StateSegment& segment, int64_t begin,
+                   int64_t count, const X* zeros) {
   const int64_t num_kept = k.num_taps - 1;
   for (int64_t j = 0; j < num_kept; ++j) {
     const int64_t row = segment.end - segment.begin - num_kept + j;
@@ -86,18 +86,18 @@ void causal_conv_silu_typed(const CausalConvKernel& k, X* y, int64_t y_stride, i
   const int64_t num_taps = kTaps == 0 ? k.num_taps : kTaps;
   float weight[kMaxConvTaps * kConvBlock];
   const X zeros[kConvBlock] = {};
-  turn_taps<V>(k.weight + begin * num_taps, end - begin, num_taps, weight);
+  transpose_taps<V>(k.weight + begin * num_taps, end - begin, num_taps, weight);
   for (int64_t s = 0; s < k.num_segments; ++s) {
     const StateSegment& segment = k.segments[s];
     for (int64_t t = segment.begin; t < segment.end; ++t) {
       const X* taps[kMaxConvTaps];
-      conv_inputs<V>(k, segment, t - segment.begin, num_taps, begin, zeros, taps);
+      find_conv_inputs<V>(k, segment, t - segment.begin, num_taps, begin, zeros, taps);
       X* y_row = y + t * y_stride + begin;
       for_chunks<V>(end - begin, [&](int64_t n, auto part) {
         V::store(y_row + n, Silu<V>::value(conv_chunk<V>(taps, weight, num_taps, n, part)), part);
       });
     }
-    if (segment.state != nullptr) keep_history<V>(k, segment, begin, end - begin, zeros);
+    if (segment.state != nullptr) store_history<V>(k, segment, begin, end - begin, zeros);
   }
 }
 
@@ -148,8 +148,8 @@ void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConv
   float d_weight[kMaxConvTaps * kConvBlock];
   ConvRing ring = {};
   const X zeros[kConvBlock] = {};
-  turn_taps<V>(k.weight + begin * num_taps, width, num_taps, weight);
-  if (kWeight) turn_taps<V>(grads.d_weight + begin * num_taps, width, num_taps, d_weight);
+  transpose_taps<V>(k.weight + begin * num_taps, width, num_taps, weight);
+  if (kWeight) transpose_taps<V>(grads.d_weight + begin * num_taps, width, num_taps, d_weight);
   for (int64_t s = 0; s < k.num_segments; ++s) {
     const StateSegment& segment = k.segments[s];
     const int64_t num_rows = segment.end - segment.begin;
@@ -157,12 +157,12 @@ void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConv
     DX* d_x = static_cast<DX*>(grads.d_x) + segment.begin * grads.d_x_stride + begin;
     for (int64_t row = 0; row < num_rows; ++row) {
       const X* taps[kMaxConvTaps];
-      conv_inputs<V>(k, segment, row, num_taps, begin, zeros, taps);
+      find_conv_inputs<V>(k, segment, row, num_taps, begin, zeros, taps);
       const DY* d_y_row = d_y + row * grads.d_y_stride;
       float* d_z_row = ring.rows + row % num_taps * kConvBlock;
       for_chunks<V>(width, [&](int64_t n, auto part) {
         auto slope = conv_chunk<V>(taps, weight, num_taps, n, part);
-        Silu<V>::value(slope, slope);
+        Silu<V>::value_and_slope(slope, slope);
         const auto d_z = V::load(d_y_row + n, part) * slope;
         V::store(d_z_row + n, d_z, part);
         for (int64_t i = 0; kWeight && i < num_taps; ++i) {
@@ -180,7 +180,7 @@ void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConv
       conv_write_d_x<V>(ring, weight, num_taps, row, num_rows, width, d_x + row * grads.d_x_stride);
     }
   }
-  if (kWeight) turn_taps_back<V>(d_weight, width, num_taps, grads.d_weight + begin * num_taps);
+  if (kWeight) transpose_taps_back<V>(d_weight, width, num_taps, grads.d_weight + begin * num_taps);
 }
 
 template <typename V>

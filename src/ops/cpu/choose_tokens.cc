@@ -16,7 +16,7 @@ namespace {
 
 using Choices = std::span<TokenChoice* const>;
 
-std::span<const float> values_of(TensorView logits, int64_t row) {
+std::span<const float> logits_of_row(TensorView logits, int64_t row) {
   return {logits.f32() + row * logits.cols(), static_cast<size_t>(logits.cols())};
 }
 
@@ -50,7 +50,8 @@ class OwnRows {
   TensorView rows_, lse_;
 };
 
-void apply(const Penalties& penalties, const TokensBefore& before, std::span<float> logits) {
+void apply_penalties(const Penalties& penalties, const TokensBefore& before,
+                     std::span<float> logits) {
   std::vector<bool> seen(logits.size());
   const auto apply_one = [&](int32_t token, int64_t in_answer) {
     const auto id = static_cast<size_t>(token);
@@ -73,24 +74,24 @@ void apply(const Penalties& penalties, const TokensBefore& before, std::span<flo
 }
 
 // The choice's logits, in `own`.
-void change(std::span<const float> raw, const TokenChoice& choice, std::span<float> own) {
+void write_changed(std::span<const float> raw, const TokenChoice& choice, std::span<float> own) {
   std::copy(raw.begin(), raw.end(), own.begin());
   for (const LogitChange& change : choice.changes)
     own[static_cast<size_t>(change.token)] += change.add;
-  if (!choice.penalties.none()) apply(choice.penalties, choice.before, own);
+  if (!choice.penalties.none()) apply_penalties(choice.penalties, choice.before, own);
 }
 
 // `own`, a row where the choice needs one, holds first what the choice is made from and then, where
 // logprobs are of that, the row divided by the temperature.
 void choose(std::span<const float> raw, TokenChoice& choice, std::span<float> own) {
-  if (choice.is_changed()) change(raw, choice, own);
+  if (choice.is_changed()) write_changed(raw, choice, own);
   choice.token = choose_token(choice.is_changed() ? own : raw, choice.params, choice.step_index);
   if (!choice.is_scaled()) return;
   for (size_t i = 0; i < raw.size(); ++i) own[i] = raw[i] / choice.params.temperature;
 }
 
 // `values` are what logprobs are of, `lse` theirs.
-void read_logprobs(std::span<const float> raw, const float* values, const float* lse,
+void fill_logprobs(std::span<const float> raw, const float* values, const float* lse,
                    TokenChoice& choice) {
   choice.logprob = logprob(values[choice.token], lse);
   topk_of_row(raw, lse, choice.topk_ids, choice.topk_logprobs);
@@ -108,7 +109,7 @@ void choose_each(CpuBackend& backend, TensorView logits, Choices choices, const 
   backend.run_on_host(std::ssize(choices), [&](int64_t item) {
     const auto i = static_cast<size_t>(item);
     try {
-      choose(values_of(logits, choices[i]->row), *choices[i], own.of(i));
+      choose(logits_of_row(logits, choices[i]->row), *choices[i], own.of(i));
     } catch (const std::exception& error) {  // of this row alone
       choices[i]->error = error.what();
     }
@@ -128,12 +129,12 @@ void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse, Choic
   for (size_t i = 0; i < choices.size(); ++i) {
     TokenChoice& choice = *choices[i];
     if (!choice.error.empty()) continue;
-    const std::span<const float> raw = values_of(logits, choice.row);
+    const std::span<const float> raw = logits_of_row(logits, choice.row);
     try {
       if (choice.is_scaled()) {
-        read_logprobs(raw, own.of(i).data(), own.lse_of(i), choice);
+        fill_logprobs(raw, own.of(i).data(), own.lse_of(i), choice);
       } else {
-        read_logprobs(raw, raw.data(), lse.f32() + 2 * choice.row, choice);
+        fill_logprobs(raw, raw.data(), lse.f32() + 2 * choice.row, choice);
       }
     } catch (const std::exception& error) {
       choice.error = error.what();
@@ -146,7 +147,7 @@ void draw_tokens(CpuBackend& backend, TensorView logits, TensorView lse, int64_t
                  std::span<float> logprobs) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  const std::span<const float> values = values_of(logits, row);
+  const std::span<const float> values = logits_of_row(logits, row);
   draw_from_row(values, params.temperature, params.seed, first_draw, ids);
   for (size_t i = 0; i < ids.size(); ++i)
     logprobs[i] = logprob(values[static_cast<size_t>(ids[i])], lse.f32() + 2 * row);
@@ -156,7 +157,7 @@ void topk_logprobs(CpuBackend& backend, TensorView logits, TensorView lse, int64
                    std::span<int32_t> ids, std::span<float> logprobs) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  topk_of_row(values_of(logits, row), lse.f32() + 2 * row, ids, logprobs);
+  topk_of_row(logits_of_row(logits, row), lse.f32() + 2 * row, ids, logprobs);
 }
 
 }  // namespace strata::ops::cpu

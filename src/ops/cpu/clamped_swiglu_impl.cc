@@ -41,7 +41,7 @@ float clamped_swiglu_backward_row(const ClampedInputs& in, DType d_y_type, const
         const auto d = V::load(static_cast<const DY*>(d_y) + i, part);
         const auto u = clamped_up<V>(up, in.limit);
         auto slope = gate;
-        const auto value = Silu<V>::value(V::min(limit, gate), slope);
+        const auto value = Silu<V>::value_and_slope(V::min(limit, gate), slope);
         sum = V::fma(d, value * u, sum);
         const auto scaled = d * V::set1(in.scale);
         V::store(static_cast<X*>(d_gate) + i,

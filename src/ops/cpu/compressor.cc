@@ -30,7 +30,7 @@ int64_t num_entries(const CompressorArgs& args) {
 }
 
 template <typename Body>
-void for_blocks(CpuBackend& backend, const CompressorArgs& args, Body&& body) {
+void for_channel_blocks(CpuBackend& backend, const CompressorArgs& args, Body&& body) {
   const int64_t channels = args.channels();
   const int64_t num_blocks = (channels + kCompressBlock - 1) / kCompressBlock;
   const int64_t terms = num_entries(args) * compressor_span(args.ratio(), args.overlap);
@@ -43,7 +43,7 @@ void for_blocks(CpuBackend& backend, const CompressorArgs& args, Body&& body) {
 }
 
 // The rows that later windows may need.
-void keep_rows(const CompressorArgs& args, const StateSegment& segment) {
+void store_state_rows(const CompressorArgs& args, const StateSegment& segment) {
   const int64_t span = compressor_span(args.ratio(), args.overlap);
   const int64_t width = args.kv.cols();
   const auto bytes = static_cast<size_t>(width) * sizeof(float);
@@ -62,13 +62,13 @@ void compress(CpuBackend& backend, const CompressorArgs& args, TensorView entrie
   const HostAccess access(backend.allocator());
   const CompressorKernel k = kernel_of(args);
   with_path(backend.path(), [&]<typename V>() {
-    for_blocks(backend, args, [&](int64_t begin, int64_t end) {
+    for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       compress_block<V>(k, entries.f32(), begin, end);
     });
   });
   if (backend.is_counting()) return;
   for (const StateSegment& segment : args.segments) {
-    if (segment.state != nullptr) keep_rows(args, segment);
+    if (segment.state != nullptr) store_state_rows(args, segment);
   }
 }
 
@@ -86,8 +86,9 @@ void compress_backward(CpuBackend& backend, const CompressorArgs& args, TensorVi
                                  .d_gate = d_gate.data,
                                  .d_bias = d_bias.empty() ? nullptr : d_bias.f32()};
   with_path(backend.path(), [&]<typename V>() {
-    for_blocks(backend, args,
-               [&](int64_t begin, int64_t end) { compress_backward_block<V>(k, g, begin, end); });
+    for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
+      compress_backward_block<V>(k, g, begin, end);
+    });
   });
 }
 

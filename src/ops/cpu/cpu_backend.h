@@ -45,6 +45,18 @@ class CpuBackend final : public Backend {
     }
     pool_.run_each(count, [&](int64_t item, int i) { body(item, worker(i)); });
   }
+  // For ops alone: what take() takes of scratch, once for each thread of pool().
+  template <typename Take>
+  auto* take_workspaces(Take take) {
+    using Workspace = decltype(take());
+    const int64_t bytes = pool_.num_threads() * static_cast<int64_t>(sizeof(Workspace));
+    auto* workspaces = static_cast<Workspace*>(scratch().take(bytes));
+    for (int w = 0; w < pool_.num_threads(); ++w) {
+      const Workspace taken = take();
+      if (!is_counting()) workspaces[w] = taken;
+    }
+    return workspaces;
+  }
   // For ops alone: what grouped products list (ops/cpu/gemm_groups.h).
   [[nodiscard]] ops::cpu::GroupLists& group_lists() { return *group_lists_; }
   // Outputs in a panel of weights on this path (tensor/panel.h).

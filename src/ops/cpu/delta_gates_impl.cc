@@ -67,7 +67,7 @@ void delta_gates_backward_columns(const DeltaGatesKernel& k, const DeltaGatesGra
         d_dt_bias = d_dt_bias + d_s;
         d_a_log = V::fma(d_decay, rate * softplus<V>(s), d_a_log);
         auto rest = b;
-        const auto beta = sigmoid<V>(b, rest);
+        const auto beta = sigmoid_and_complement<V>(b, rest);
         V::store(static_cast<X*>(grads.d_a) + t * grads.d_a_stride + n, d_s, part);
         V::store(static_cast<X*>(grads.d_b) + t * grads.d_b_stride + n, d_beta * (beta * rest),
                  part);

@@ -44,8 +44,8 @@ struct Forward {
                  const Workspace& work) const;
   void run_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
                       const Workspace& work) const;
-  void fold(const Rows& rows, const DeltaState& state, float* u, float* panel, int64_t width,
-            const Workspace& work) const;
+  void fold_into_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
+                       int64_t width, const Workspace& work) const;
 };
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -114,7 +114,7 @@ void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
                        .out = work.read,
                        .out_stride = width});
     }
-    kernels.load_rows(delta_columns(args.qkv, rows.row, layout.v_column(value_head) + begin),
+    kernels.load_rows(delta_matrix_at(args.qkv, rows.row, layout.v_column(value_head) + begin),
                       rows.count, columns, work.value, width);
     kernels.solve({.coefficients = work.coefficients,
                    .total_exp = work.total_exp,
@@ -132,13 +132,13 @@ void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
                (rows.row * out_stride + value_head * layout.shape.value_dim + begin) *
                    dtype_bytes(out.dtype);
     kernels.store_rows(work.out, width, rows.count, columns, 1.0f, to, out.dtype, out_stride);
-    if (rows.folds) fold(rows, state, u, panel, width, work);
+    if (rows.folds) fold_into_state(rows, state, u, panel, width, work);
   });
 }
 
 // Adds a chunk that ends to a panel of the state. Its u is not read again: its factors go in place.
-void Forward::fold(const Rows& rows, const DeltaState& state, float* u, float* panel, int64_t width,
-                   const Workspace& work) const {
+void Forward::fold_into_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
+                              int64_t width, const Workspace& work) const {
   kernels.scale_rows(u, width, work.decay_exp, 1, kDeltaChunk, width, u, width);
   kernels.product({.x = state.keys(),
                    .x_row = kDeltaChunk,
@@ -156,15 +156,15 @@ void Forward::fold(const Rows& rows, const DeltaState& state, float* u, float* p
 
 void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                         const Workspace& work) const {
-  delta_rows(kernels, layout,
-             {.qkv = args.qkv,
-              .head = head,
-              .row = rows.row,
-              .first = rows.first,
-              .count = rows.count,
-              .rows = work.rows,
-              .factors = work.factors,
-              .keys = state.keys()});
+  normalise_delta_rows(kernels, layout,
+                       {.qkv = args.qkv,
+                        .head = head,
+                        .row = rows.row,
+                        .first = rows.first,
+                        .count = rows.count,
+                        .rows = work.rows,
+                        .factors = work.factors,
+                        .keys = state.keys()});
   delta_scores(kernels, layout, work.rows, state.keys(), rows.first, rows.count, work.scores);
   for (int64_t member = 0; member < layout.group; ++member) {
     run_value_head(rows, head, member, state, work);
@@ -217,13 +217,8 @@ void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out) {
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
-  const int num_workers = backend.pool().num_threads();
-  auto* workspaces = static_cast<Workspace*>(
-      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) {
-    const Workspace taken = forward.take_workspace(backend.scratch());
-    if (!backend.is_counting()) workspaces[w] = taken;
-  }
+  const auto* workspaces =
+      backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {
     forward.run(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
                 workspaces[worker]);

@@ -77,8 +77,8 @@ struct DeltaState {
   [[nodiscard]] float* total(int64_t member) const { return decay(member) + kDeltaChunk; }
 };
 
-// One element of a row of a tensor, `column` elements in.
-inline DeltaMatrix delta_columns(const TensorView& view, int64_t row, int64_t column) {
+// The matrix that starts at element (row, column) of a tensor.
+inline DeltaMatrix delta_matrix_at(const TensorView& view, int64_t row, int64_t column) {
   return {.data = static_cast<const char*>(view.row(row)) + column * dtype_bytes(view.dtype),
           .type = view.dtype,
           .stride = view.row_stride};
@@ -98,18 +98,19 @@ struct DeltaRows {
 };
 
 // Writes q and k, normalised, and what they were multiplied by.
-inline void delta_rows(const DeltaKernels& kernels, const DeltaLayout& layout, const DeltaRows& r) {
+inline void normalise_delta_rows(const DeltaKernels& kernels, const DeltaLayout& layout,
+                                 const DeltaRows& r) {
   const int64_t dim = layout.shape.key_dim;
-  const DeltaMatrix q = delta_columns(r.qkv, r.row, layout.q_column(r.head));
+  const DeltaMatrix q = delta_matrix_at(r.qkv, r.row, layout.q_column(r.head));
   kernels.normalise({.q = r.keys_only ? DeltaMatrix{} : q,
-                     .k = delta_columns(r.qkv, r.row, layout.k_column(r.head)),
+                     .k = delta_matrix_at(r.qkv, r.row, layout.k_column(r.head)),
                      .count = r.count,
                      .dim = dim,
                      .q_scale = 1.0f / std::sqrt(static_cast<float>(dim)),
                      .out = r.rows,
                      .lanes = layout.key_lanes,
                      .factors = r.factors});
-  kernels.put_keys(r.rows, 2 * layout.key_lanes, r.first, r.count, dim, r.keys);
+  kernels.transpose_keys(r.rows, 2 * layout.key_lanes, r.first, r.count, dim, r.keys);
 }
 
 }  // namespace strata::ops::cpu

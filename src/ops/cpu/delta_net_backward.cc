@@ -53,23 +53,23 @@ struct Backward {
   enum Side : uint8_t { kKeys, kQueries };
   void side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
   // q and k of a key head in the chunk, normalised; keys_only: the rows of q stay what they were.
-  void load_rows(const Chunk& c, int64_t head, bool keys_only, const DeltaWorkspace& work) const;
+  void normalise(const Chunk& c, int64_t head, bool keys_only, const DeltaWorkspace& work) const;
   void decay(const Chunk& c, int64_t value_head, float* gamma, const DeltaWorkspace& work) const;
-  void sweep(const Chunk& c, int64_t head, int64_t member, const DeltaWorkspace& work) const;
+  void recompute(const Chunk& c, int64_t head, int64_t member, const DeltaWorkspace& work) const;
   void run_value_head(const Chunk& c, int64_t head, int64_t member,
                       const DeltaWorkspace& work) const;
-  void solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
-             int64_t columns, const DeltaWorkspace& work) const;
-  void u_gradients(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+  void solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
+                      int64_t columns, const DeltaWorkspace& work) const;
+  void compute_d_u(const Chunk& c, int64_t member, int64_t begin, int64_t width,
                    const DeltaWorkspace& work) const;
-  void coefficient_gradients(const Chunk& c, int64_t width, bool add,
-                             const DeltaWorkspace& work) const;
-  void add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                 const DeltaWorkspace& work) const;
-  void add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                const DeltaWorkspace& work) const;
+  void add_d_coefficients(const Chunk& c, int64_t width, bool add,
+                          const DeltaWorkspace& work) const;
+  void read_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                     const DeltaWorkspace& work) const;
+  void fold_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                     const DeltaWorkspace& work) const;
   void transpose_state(const float* panel, int64_t width, const DeltaWorkspace& work) const;
-  void finish_rows(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
+  void rows_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
   void run(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const;
 };
 
@@ -86,17 +86,17 @@ Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
           .folds = row + kDeltaChunk < segment.end};
 }
 
-void Backward::load_rows(const Chunk& c, int64_t head, bool keys_only,
+void Backward::normalise(const Chunk& c, int64_t head, bool keys_only,
                          const DeltaWorkspace& work) const {
-  delta_rows(kernels, layout,
-             {.qkv = args.qkv,
-              .head = head,
-              .row = c.row,
-              .count = c.count,
-              .keys_only = keys_only,
-              .rows = work.rows,
-              .factors = work.factors,
-              .keys = work.keys});
+  normalise_delta_rows(kernels, layout,
+                       {.qkv = args.qkv,
+                        .head = head,
+                        .row = c.row,
+                        .count = c.count,
+                        .keys_only = keys_only,
+                        .rows = work.rows,
+                        .factors = work.factors,
+                        .keys = work.keys});
 }
 
 // Scores of one side, as far as each row sees the keys (whole vectors).
@@ -130,8 +130,8 @@ void Backward::decay(const Chunk& c, int64_t value_head, float* gamma,
 }
 
 // z of the chunk, and the state behind it.
-void Backward::sweep(const Chunk& c, int64_t head, int64_t member,
-                     const DeltaWorkspace& work) const {
+void Backward::recompute(const Chunk& c, int64_t head, int64_t member,
+                         const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
   const int64_t dim = layout.shape.key_dim;
   decay(c, value_head, nullptr, work);
@@ -148,8 +148,8 @@ void Backward::sweep(const Chunk& c, int64_t head, int64_t member,
                        .out = work.read,
                        .out_stride = width});
     }
-    kernels.load_rows(delta_columns(args.qkv, c.row, layout.v_column(value_head) + begin), c.count,
-                      columns, work.d_u, width);
+    kernels.load_rows(delta_matrix_at(args.qkv, c.row, layout.v_column(value_head) + begin),
+                      c.count, columns, work.d_u, width);
     kernels.solve({.coefficients = work.coefficients,
                    .total_exp = work.total_exp,
                    .beta = beta(c, value_head),
@@ -179,7 +179,7 @@ void Backward::sweep(const Chunk& c, int64_t head, int64_t member,
 
 // d_u of a panel, by the state behind the chunk and by the outputs of its rows, and what it adds to
 // d_fold.
-void Backward::u_gradients(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+void Backward::compute_d_u(const Chunk& c, int64_t member, int64_t begin, int64_t width,
                            const DeltaWorkspace& work) const {
   // S' = ... + k_j (E_j u_j)^T
   if (c.folds) {
@@ -213,8 +213,8 @@ void Backward::u_gradients(const Chunk& c, int64_t member, int64_t begin, int64_
 }
 
 // What d_z of a panel and the gradient of its outputs add to those of the coefficients.
-void Backward::coefficient_gradients(const Chunk& c, int64_t width, bool add,
-                                     const DeltaWorkspace& work) const {
+void Backward::add_d_coefficients(const Chunk& c, int64_t width, bool add,
+                                  const DeltaWorkspace& work) const {
   kernels.transpose(work.u, width, c.count, width, work.transposed, kDeltaChunk);
   for (int64_t i = 0; i < c.count; i += kTile / 2) {
     const int64_t tokens = std::min(kTile / 2, c.count - i);
@@ -233,18 +233,18 @@ void Backward::coefficient_gradients(const Chunk& c, int64_t width, bool add,
 }
 
 // d_u, d_z and d_v of a panel, and what they add to d_beta, d_fold and the coefficients.
-void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
-                     int64_t columns, const DeltaWorkspace& work) const {
+void Backward::solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin,
+                              int64_t width, int64_t columns, const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
   const bool add = begin > 0;
   const float* z_panel = z(work, c.index, member) + kDeltaChunk * begin;
   kernels.scale_rows(z_panel, width, beta(c, value_head), args.beta.row_stride, c.count, width,
                      work.u, width);
   const DeltaMatrix d_out =
-      delta_columns(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
+      delta_matrix_at(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
   kernels.load_rows({d_out.data, d_out.type, layout.shape.num_value_heads * d_out.stride}, c.count,
                     columns, work.d_z + width, 2 * width);
-  u_gradients(c, member, begin, width, work);
+  compute_d_u(c, member, begin, width, work);
   // u = beta z;  z_i = v_i - ... - sum_{j<i} M_ij u_j
   kernels.solve_back({.coefficients = work.coefficients,
                       .beta = beta(c, value_head),
@@ -256,10 +256,10 @@ void Backward::solve(const Chunk& c, int64_t head, int64_t member, int64_t begin
   float* d_beta = grads.d_beta.f32() + c.row * grads.d_beta.row_stride + value_head;
   kernels.dot_rows(work.d_u, width, z_panel, width, c.count, width, add, d_beta,
                    grads.d_beta.row_stride);
-  const DeltaMatrix d_v = delta_columns(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
+  const DeltaMatrix d_v = delta_matrix_at(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
   kernels.store_rows(work.d_z, 2 * width, c.count, columns, -1.0f, const_cast<void*>(d_v.data),
                      d_v.type, d_v.stride);
-  coefficient_gradients(c, width, add, work);
+  add_d_coefficients(c, width, add, work);
 }
 
 // transposed = panel^T, itself in panels of the lanes of dk.
@@ -273,8 +273,8 @@ void Backward::transpose_state(const float* panel, int64_t width,
 
 // e_i k_i^T S and e_i q_i^T S: to d_rows_state, and to the state before the chunk what the panel of
 // the one behind it leaves.
-void Backward::add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                         const DeltaWorkspace& work) const {
+void Backward::read_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                             const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   for (int64_t side = 0; side < 2; ++side) {
     kernels.scale_rows(work.d_z + side * width, 2 * width, work.total_exp, 1, c.count, width,
@@ -312,8 +312,8 @@ void Backward::add_reads(const Chunk& c, int64_t member, int64_t begin, int64_t 
 
 // S' = e_63 S + sum_j k_j (E_j u_j)^T: the products with u to d_rows, <d S', S> row by row to
 // d_keep.
-void Backward::add_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                        const DeltaWorkspace& work) const {
+void Backward::fold_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                             const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   const float* d_state = work.d_state + member * layout.state() + dim * begin;
   kernels.scale_rows(work.u, width, work.decay_exp, 1, c.count, width, work.u, width);
@@ -342,9 +342,9 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
   const int64_t value_head = head * layout.group + member;
   decay(c, value_head, work.gamma, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
-    solve(c, head, member, begin, width, columns, work);
-    if (c.folds) add_fold(c, member, begin, width, work);
-    if (c.reads) add_reads(c, member, begin, width, work);
+    solve_backward(c, head, member, begin, width, columns, work);
+    if (c.folds) fold_backward(c, member, begin, width, work);
+    if (c.reads) read_backward(c, member, begin, width, work);
   });
   // G_i is in both rows i of what the state gives: e_i k_i^T S and e_i q_i^T S.
   if (c.reads) {
@@ -371,7 +371,7 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
 }
 
 // scores: k_i . k_j for j < i, q_i . k_j for j <= i. Then through the norms.
-void Backward::finish_rows(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
+void Backward::rows_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
   for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t) {
     kernels.load_rows({work.rows + begin, DType::kF32, layout.key_lanes}, 2 * c.count, lanes,
                       work.packed, lanes);
@@ -406,8 +406,8 @@ void Backward::finish_rows(const Chunk& c, int64_t head, const DeltaWorkspace& w
                        .out_stride = 2 * layout.key_lanes});
     }
   });
-  const DeltaMatrix d_q = delta_columns(grads.d_qkv, c.row, layout.q_column(head));
-  const DeltaMatrix d_k = delta_columns(grads.d_qkv, c.row, layout.k_column(head));
+  const DeltaMatrix d_q = delta_matrix_at(grads.d_qkv, c.row, layout.q_column(head));
+  const DeltaMatrix d_k = delta_matrix_at(grads.d_qkv, c.row, layout.k_column(head));
   kernels.norm_backward({.y = work.rows,
                          .d_y = work.d_rows,
                          .factors = work.factors,
@@ -425,20 +425,20 @@ void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspa
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
-    load_rows(c, head, /*keys_only=*/index + 1 < chunks, work);
+    normalise(c, head, /*keys_only=*/index + 1 < chunks, work);
     side_scores(c, kKeys, work);
-    for (int64_t member = 0; member < layout.group; ++member) sweep(c, head, member, work);
+    for (int64_t member = 0; member < layout.group; ++member) recompute(c, head, member, work);
   }
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
     // The last chunk's are still there.
-    if (index + 1 < chunks) load_rows(c, head, /*keys_only=*/false, work);
+    if (index + 1 < chunks) normalise(c, head, /*keys_only=*/false, work);
     side_scores(c, kQueries, work);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {
       run_value_head(c, head, member, work);
     }
-    finish_rows(c, head, work);
+    rows_backward(c, head, work);
   }
 }
 
@@ -453,15 +453,10 @@ void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args,
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
-  const int num_workers = backend.pool().num_threads();
-  auto* workspaces = static_cast<DeltaWorkspace*>(
-      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(DeltaWorkspace))));
   int64_t chunks = 1;
   for (const StateSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
-  for (int w = 0; w < num_workers; ++w) {
-    const DeltaWorkspace taken = take_delta_workspace(backend.scratch(), backward.layout, chunks);
-    if (!backend.is_counting()) workspaces[w] = taken;
-  }
+  const auto* workspaces = backend.take_workspaces(
+      [&] { return take_delta_workspace(backend.scratch(), backward.layout, chunks); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {
     backward.run(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
                  workspaces[worker]);

@@ -33,7 +33,7 @@ template <typename K, typename Body>
 
 // R rows by C vectors of lanes, in registers for all steps.
 template <typename K, int R, int C>
-void delta_chain(const DeltaProduct& p, int64_t row, int64_t lane) {
+void delta_micro_kernel(const DeltaProduct& p, int64_t row, int64_t lane) {
   using V = typename K::V;
   using F = typename V::F;
   F acc[R][C];
@@ -76,16 +76,16 @@ template <typename K>
 void delta_product(const DeltaProduct& p) {
   for_lane_tiles<K>(p.lanes, [&]<int C>(int64_t lane) {
     int64_t row = 0;
-    for (; row + 6 <= p.rows; row += 6) delta_chain<K, 6, C>(p, row, lane);
+    for (; row + 6 <= p.rows; row += 6) delta_micro_kernel<K, 6, C>(p, row, lane);
     if (row + 4 <= p.rows) {
-      delta_chain<K, 4, C>(p, row, lane);
+      delta_micro_kernel<K, 4, C>(p, row, lane);
       row += 4;
     }
     if (row + 2 <= p.rows) {
-      delta_chain<K, 2, C>(p, row, lane);
+      delta_micro_kernel<K, 2, C>(p, row, lane);
       row += 2;
     }
-    if (row < p.rows) delta_chain<K, 1, C>(p, row, lane);
+    if (row < p.rows) delta_micro_kernel<K, 1, C>(p, row, lane);
   });
 }
 
@@ -131,8 +131,8 @@ void delta_normalise(const DeltaNormalise& n) {
 }
 
 template <typename K>
-void delta_put_keys(const float* rows, int64_t stride, int64_t first, int64_t count, int64_t dim,
-                    float* keys) {
+void delta_transpose_keys(const float* rows, int64_t stride, int64_t first, int64_t count,
+                          int64_t dim, float* keys) {
   using V = typename K::V;
   for (int64_t i = 0; i < count;) {
     const float* row = rows + i * stride;

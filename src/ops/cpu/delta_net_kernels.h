@@ -139,8 +139,8 @@ struct DeltaKernels {
   void (*product)(const DeltaProduct& p);
   void (*normalise)(const DeltaNormalise& n);
   // keys[d][first + i] = row i of rows [count], d < dim. keys: [dim][kDeltaChunk].
-  void (*put_keys)(const float* rows, int64_t stride, int64_t first, int64_t count, int64_t dim,
-                   float* keys);
+  void (*transpose_keys)(const float* rows, int64_t stride, int64_t first, int64_t count,
+                         int64_t dim, float* keys);
   void (*decay)(const DeltaDecay& d);
   void (*solve)(const DeltaSolve& s);
   // y[i] = e^x[i] for x <= 0; n a multiple of 16.

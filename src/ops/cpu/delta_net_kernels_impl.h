@@ -11,7 +11,7 @@ template <typename K>
 constexpr DeltaKernels delta_kernels() {
   return {.product = delta_product<K>,
           .normalise = delta_normalise<K>,
-          .put_keys = delta_put_keys<K>,
+          .transpose_keys = delta_transpose_keys<K>,
           .decay = delta_decay<K>,
           .solve = delta_solve<K>,
           .exponentials = delta_exponentials<K>,

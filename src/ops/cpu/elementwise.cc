@@ -14,7 +14,7 @@ char* at(TensorView view, int64_t row, int64_t col) {
   return static_cast<char*>(view.row(row)) + col * dtype_bytes(view.dtype);
 }
 
-float load_one(DType dtype, const void* data, int64_t i) {
+float load_as_f32(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
     case DType::kF32:
       return static_cast<const float*>(data)[i];
@@ -27,9 +27,9 @@ float load_one(DType dtype, const void* data, int64_t i) {
 }
 
 // f16 is met only when a checkpoint is read or written.
-void copy_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
+void cast_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const float value = load_one(x_type, x, i);
+    const float value = load_as_f32(x_type, x, i);
     switch (y_type) {
       case DType::kF32:
         static_cast<float*>(y)[i] = value;
@@ -44,9 +44,9 @@ void copy_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
   }
 }
 
-void check_rows(const CpuBackend& backend, std::span<const int32_t> rows, int64_t limit) {
+void check_indices(const CpuBackend& backend, std::span<const int32_t> list, int64_t limit) {
   if (backend.is_counting()) return;
-  for (const int32_t row : rows) CHECK(row >= 0 && row < limit, row, limit);
+  for (const int32_t row : list) CHECK(row >= 0 && row < limit, row, limit);
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ void copy(CpuBackend& backend, TensorView x, TensorView y) {
       std::memcpy(to, from, static_cast<size_t>(n * dtype_bytes(x.dtype)));
     });
   } else if (x.dtype == DType::kF16 || y.dtype == DType::kF16) {
-    each([&](const char* from, char* to, int64_t n) { copy_f16(x.dtype, from, y.dtype, to, n); });
+    each([&](const char* from, char* to, int64_t n) { cast_f16(x.dtype, from, y.dtype, to, n); });
   } else {
     with_path(backend.path(), [&]<typename V>() {
       each([&](const char* from, char* to, int64_t n) {
@@ -113,7 +113,7 @@ void gather(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, TensorVi
 
 void gather_listed(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   const HostAccess access(backend.allocator());
-  check_rows(backend, rows, x.rows());
+  check_indices(backend, rows, x.rows());
   const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
   for_range(backend, y.rows(), x.cols(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -126,7 +126,7 @@ void gather_sum(CpuBackend& backend, TensorView x, IndexView<int32_t> row_number
                 TensorView y) {
   const HostAccess access(backend.allocator());
   const std::span<const int32_t> rows = row_numbers.numbers();
-  check_rows(backend, rows, x.rows());
+  check_indices(backend, rows, x.rows());
   const int64_t each = std::ssize(rows) / y.rows();
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
@@ -141,7 +141,7 @@ void gather_sum(CpuBackend& backend, TensorView x, IndexView<int32_t> row_number
 
 void scatter_add(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   const HostAccess access(backend.allocator());
-  check_rows(backend, rows, y.rows());
+  check_indices(backend, rows, y.rows());
   with_path(backend.path(), [&]<typename V>() {
     for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
       add_rows_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
@@ -247,7 +247,7 @@ void ends_to_host(CpuBackend& backend, IndexView<int64_t> x, std::span<int64_t> 
 void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
                     float factor, TensorView y) {
   const HostAccess access(backend.allocator());
-  check_rows(backend, columns, x.cols());
+  check_indices(backend, columns, x.cols());
   const int64_t rank = x.shape[0];
   for_range(backend, y.rows(), rank, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -267,7 +267,7 @@ void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> 
 void scatter_add_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
                          TensorView y) {
   const HostAccess access(backend.allocator());
-  check_rows(backend, columns, y.cols());
+  check_indices(backend, columns, y.cols());
   const int64_t rank = y.shape[0];
   for_range(backend, rank, x.rows(), [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < x.rows(); ++i) {

@@ -33,7 +33,7 @@ void gated_backward_piece(const GatedInputs& in, DType d_y_type, const void* d_y
           const auto u = V::load(static_cast<const X*>(in.up) + i, part);
           const auto d = V::load(static_cast<const DY*>(d_y) + i, part) * V::set1(in.scale);
           auto slope = g;
-          const auto value = Act::value(g, slope);
+          const auto value = Act::value_and_slope(g, slope);
           V::store(static_cast<X*>(d_gate) + i, d * u * slope, part);
           V::store(static_cast<X*>(d_up) + i, d * value, part);
         });

@@ -68,7 +68,7 @@ void gated_norm_backward_rows(const GatedNormKernel& k, const HeadRows& d_y, DTy
           const auto x = V::load(x_row + i, part);
           const auto scaled = V::load(d_y_row + i, part) * V::load(k.weight + i, part);
           auto gate_slope = V::load(z_row + i, part);
-          const auto g = scaled * Silu<V>::value(gate_slope, gate_slope);
+          const auto g = scaled * Silu<V>::value_and_slope(gate_slope, gate_slope);
           V::store(d_x_row + i, scale * V::fnma(slope, x, g), part);
           V::store(d_z_row + i, scaled * (x * scale) * gate_slope, part);
         });

@@ -32,7 +32,7 @@ struct Forward {
   int64_t k_blocks;
 
   // Continues the chains of rows [begin, end), whose tile starts at `begin`, with their runs.
-  void add_runs(int64_t panel, Range rows, size_t first_run, float* acc) const {
+  void add_low_rank_terms(int64_t panel, Range rows, size_t first_run, float* acc) const {
     const int64_t width = args.w.width;
     for (size_t r = first_run; r < args.runs.size() && args.runs[r].begin < rows.end; ++r) {
       const LowRankSegment& run = args.runs[r];
@@ -54,27 +54,28 @@ struct Forward {
     }
   }
 
-  void finish(int64_t panel, Range rows, const float* acc) const {
+  void apply_epilogue(int64_t panel, Range rows, const float* acc) const {
     const int64_t width = args.w.width;
     const int64_t col = panel * width;
     const bool add = !args.add.empty();
-    kernels.finish({.acc = acc,
-                    .acc_stride = width,
-                    .rows = rows.size(),
-                    .cols = std::min(width, args.w.rows - col),
-                    .scale = args.scale,
-                    .bias = args.bias.empty() ? nullptr : args.bias.f32() + col,
-                    .add = add ? address(args.add, rows.begin, col) : nullptr,
-                    .add_stride = args.add.row_stride,
-                    .add_is_bf16 = args.add.dtype == DType::kBF16,
-                    .y = address(y, rows.begin, col),
-                    .y_stride = y.row_stride,
-                    .y_is_bf16 = y.dtype == DType::kBF16});
+    kernels.apply_epilogue({.acc = acc,
+                            .acc_stride = width,
+                            .rows = rows.size(),
+                            .cols = std::min(width, args.w.rows - col),
+                            .scale = args.scale,
+                            .bias = args.bias.empty() ? nullptr : args.bias.f32() + col,
+                            .add = add ? address(args.add, rows.begin, col) : nullptr,
+                            .add_stride = args.add.row_stride,
+                            .add_is_bf16 = args.add.dtype == DType::kBF16,
+                            .y = address(y, rows.begin, col),
+                            .y_stride = y.row_stride,
+                            .y_is_bf16 = y.dtype == DType::kBF16});
   }
 
   // One panel over the rows of a block. `chains` holds the block's chains between blocks of K, and
   // is null where K is one block.
-  void panel(int64_t index, Range rows, size_t first_run, bool last_panel, float* chains) const {
+  void run_panel(int64_t index, Range rows, size_t first_run, bool last_panel,
+                 float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
     const int64_t width = args.w.width;
     const int64_t groups = ceil_div(rows.size(), tile_rows);
@@ -91,11 +92,11 @@ struct Forward {
         float* acc = chains == nullptr ? tile : chains + part.begin * width;
         const Range next = part_of(rows.size(), std::min(g + 1, groups - 1), groups);
         if (block + 1 == k_blocks) {
-          prefetch_ends({index * width, std::min((index + 1) * width, args.w.rows)}, group,
-                        {rows.begin + next.begin, rows.begin + next.end}, cols.begin);
+          prefetch_epilogue({index * width, std::min((index + 1) * width, args.w.rows)}, group,
+                            {rows.begin + next.begin, rows.begin + next.end}, cols.begin);
         }
-        const Prefetch ahead = prefetch(data, step.size() * step_bytes, step_bytes, g, groups,
-                                        last_panel && block + 1 == k_blocks);
+        const Prefetch ahead = plan_prefetch(data, step.size() * step_bytes, step_bytes, g, groups,
+                                             last_panel && block + 1 == k_blocks);
         kernels.accumulate({.panel = data,
                             .width = width,
                             .x = address(args.x, group.begin, cols.begin),
@@ -108,14 +109,14 @@ struct Forward {
                             .prefetch = ahead.data,
                             .prefetch_lines = ahead.lines});
         if (block + 1 < k_blocks) continue;
-        add_runs(index, group, first_run, acc);
-        finish(index, group, acc);
+        add_low_rank_terms(index, group, first_run, acc);
+        apply_epilogue(index, group, acc);
       }
     }
   }
 
   // The same of a panel in few bits: block by block it is unpacked, and then is one of bf16.
-  void narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
+  void run_narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
     NarrowScratch scratch;  // not initialised
     const int64_t width = args.w.width;
@@ -128,8 +129,8 @@ struct Forward {
                                           .acc = tile,
                                           .acc_stride = width,
                                           .start_at_zero = true})) {
-      add_runs(index, rows, first_run, tile);
-      return finish(index, rows, tile);
+      add_low_rank_terms(index, rows, first_run, tile);
+      return apply_epilogue(index, rows, tile);
     }
     const int64_t block = narrow_columns(groups == 1 ? kNarrowTileBytes : kNarrowBlockBytes, width);
     for (int64_t col = 0; col < args.w.cols; col += block) {
@@ -150,8 +151,8 @@ struct Forward {
                             .acc_stride = width,
                             .start_at_zero = col == 0});
         if (!last) continue;
-        add_runs(index, group, first_run, acc);
-        finish(index, group, acc);
+        add_low_rank_terms(index, group, first_run, acc);
+        apply_epilogue(index, group, acc);
       }
     }
   }
@@ -164,8 +165,8 @@ struct Forward {
   // The first tiles over a block share the work of fetching the next block, which follows in
   // memory, as evenly as whole lines allow: of the four lines of a step two tiles take 2 + 2, three
   // 2 + 1 + 1, more 1 + 1 + 1 + 1. One tile alone streams, which the hardware foresees.
-  static Prefetch prefetch(const char* block, int64_t bytes, int64_t step_bytes, int64_t group,
-                           int64_t groups, bool last) {
+  static Prefetch plan_prefetch(const char* block, int64_t bytes, int64_t step_bytes, int64_t group,
+                                int64_t groups, bool last) {
     if (groups == 1 || last || step_bytes != 4 * kLine) return {};
     if (group >= 4) return {};
     const int64_t quarter = groups >= 4 ? group : groups == 2 || group == 0 ? 2 * group : group + 1;
@@ -175,7 +176,7 @@ struct Forward {
 
   // Lines that a tile will need when its sums are done: where it writes, what is added, and the
   // first line of the next tile's rows.
-  void prefetch_ends(Range cols, Range group, Range next, int64_t k) const {
+  void prefetch_epilogue(Range cols, Range group, Range next, int64_t k) const {
     for (int64_t row = group.begin; row < group.end; ++row) {
       prefetch_lines(address(y, row, cols.begin), address(y, row, cols.end));
       if (!args.add.empty()) {
@@ -201,7 +202,7 @@ struct WorkSplit {
   Grid grid;
 
   WorkSplit(CpuPath of, int64_t threads, const GemmArgs& product)
-      : path(of), kernels(gemm_kernels(of, product.w.dtype)), args(product) {
+      : path(of), kernels(choose_gemm_kernels(of, product.w.dtype)), args(product) {
     const int64_t panel_bytes = args.w.panel_elements() * dtype_bytes(args.w.dtype);
     tile_rows = max_rows(kernels, args.w.width);
     num_tiles = ceil_div(args.x.rows(), tile_rows);
@@ -230,9 +231,9 @@ struct WorkSplit {
       for (int64_t p = panels.begin; p < panels.end; ++p) {
         float* const kept = k_blocks == 1 ? nullptr : chains;
         if (args.w.is_narrow()) {
-          forward.narrow_panel(p, rows, run, kept);
+          forward.run_narrow_panel(p, rows, run, kept);
         } else {
-          forward.panel(p, rows, run, p + 1 == panels.end, kept);
+          forward.run_panel(p, rows, run, p + 1 == panels.end, kept);
         }
       }
     }
@@ -276,7 +277,7 @@ void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const Segment
                const TensorView& y) {
   if (runs.empty()) return;
   const HostAccess access(backend.allocator());
-  const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
+  const GemmKernels& kernels = choose_gemm_kernels(backend.path(), x.dtype);
   // A job is one panel over one tile of rows.
   const auto num_tiles = [&](const SegmentProduct& run) {
     return ceil_div(run.end - run.begin, max_rows(kernels, run.w.width));
@@ -293,8 +294,8 @@ void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const Segment
                             /*k_blocks=*/1};
       for (int64_t job = std::max(begin, first); job < std::min(end, last); ++job) {
         const Range part = part_of(run.end - run.begin, (job - first) % tiles, tiles);
-        forward.panel((job - first) / tiles, {run.begin + part.begin, run.begin + part.end}, 0,
-                      /*last_panel=*/true, nullptr);
+        forward.run_panel((job - first) / tiles, {run.begin + part.begin, run.begin + part.end}, 0,
+                          /*last_panel=*/true, nullptr);
       }
       first = last;
     }

@@ -32,7 +32,7 @@ void gemm_dx_each(CpuBackend& backend, std::span<const GemmArgs> products,
 void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
              std::span<const int64_t> sequence_ends, TensorView dw);
 
-const GemmKernels& gemm_kernels(CpuPath path, DType dtype);
+const GemmKernels& choose_gemm_kernels(CpuPath path, DType dtype);
 
 // Blocks, which bound the scratch that a call takes.
 // gemm: rows that stay in L2 and L3 while the panels pass.

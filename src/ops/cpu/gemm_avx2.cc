@@ -149,7 +149,7 @@ struct Epilogue {
 
 // A 32-bit element of src is (lane n; columns k, k + 1), one of dst is (lanes n, n + 1; column k):
 // after the byte shuffle a 64-bit element holds the dst pairs of columns k and k + 1.
-void transpose_bf16(const TransposeArgs& a) {
+void transpose_panel_bf16(const TransposeArgs& a) {
   const auto* src = static_cast<const uint32_t*>(a.panel) + a.col_begin / 2 * a.width;
   auto* dst = static_cast<uint32_t*>(a.dst);
   const __m256i mix = _mm256_broadcastsi128_si256(
@@ -187,7 +187,7 @@ inline __m256i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
 }
 
 template <LoadStep<Words> kLoad>
-void step_panel(const StepArgs& a) {
+void pack_step_panel(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     for (int64_t col = 0; col < a.dst_stride; col += kLanes)
@@ -200,20 +200,20 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_32 = 6,
                               .rows_64 = 6,
                               .accumulate = accumulate<F32>,
-                              .finish = finish<Epilogue>,
-                              .transpose = transpose_f32<Words>,
-                              .step_panel = step_panel<load_step_f32<Words>>,
-                              .step_rows = step_rows<Words, load_step_f32<Words>, 1>,
+                              .apply_epilogue = apply_epilogue<Epilogue>,
+                              .transpose_panel = transpose_panel_f32<Words>,
+                              .pack_step_panel = pack_step_panel<load_step_f32<Words>>,
+                              .pack_step_rows = pack_step_rows<Words, load_step_f32<Words>, 1>,
                               .transpose_f32 = transpose_f32<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 6,
                                .rows_32 = 6,
                                .rows_64 = 6,
                                .accumulate = accumulate<Widened>,
-                               .finish = finish<Epilogue>,
-                               .transpose = transpose_bf16,
-                               .step_panel = step_panel<load_step_bf16>,
-                               .step_rows = step_rows<Words, load_step_bf16, 2>,
+                               .apply_epilogue = apply_epilogue<Epilogue>,
+                               .transpose_panel = transpose_panel_bf16,
+                               .pack_step_panel = pack_step_panel<load_step_bf16>,
+                               .pack_step_rows = pack_step_rows<Words, load_step_bf16, 2>,
                                .transpose_f32 = transpose_f32<Words>};
 
 }  // namespace

@@ -172,7 +172,7 @@ struct Epilogue {
 // A 32-bit element of src is (lane n; columns k, k + 1), one of dst is (lanes n, n + 1; column k).
 // Eight loads hold 16 lanes x 16 columns; after the byte shuffle a 64-bit element holds the dst
 // pairs of columns k and k + 1 for two lanes, and an 8 x 8 transpose of those finishes.
-void transpose_bf16(const TransposeArgs& a) {
+void transpose_panel_bf16(const TransposeArgs& a) {
   const auto* src = static_cast<const uint32_t*>(a.panel) + a.col_begin / 2 * a.width;
   auto* dst = static_cast<uint32_t*>(a.dst);
   const __m512i mix =
@@ -228,7 +228,7 @@ inline void prefetch_step(const StepArgs& a, int64_t step, int64_t element_bytes
   }
 }
 
-void step_panel_f32(const StepArgs& a) {
+void pack_step_panel_f32(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     prefetch_step(a, step + 8, 4);
@@ -239,7 +239,7 @@ void step_panel_f32(const StepArgs& a) {
 }
 
 // Pairs of rows interleaved 32 columns at a time.
-void step_panel_bf16(const StepArgs& a) {
+void pack_step_panel_bf16(const StepArgs& a) {
   alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
                                                     37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
                                                     11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -268,20 +268,20 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_32 = 8,
                               .rows_64 = F32::kTallest,
                               .accumulate = accumulate<F32>,
-                              .finish = finish<Epilogue>,
-                              .transpose = transpose_f32<Words>,
-                              .step_panel = step_panel_f32,
-                              .step_rows = step_rows<Words, load_step_f32<Words>, 1>,
+                              .apply_epilogue = apply_epilogue<Epilogue>,
+                              .transpose_panel = transpose_panel_f32<Words>,
+                              .pack_step_panel = pack_step_panel_f32,
+                              .pack_step_rows = pack_step_rows<Words, load_step_f32<Words>, 1>,
                               .transpose_f32 = transpose_f32<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
                                .rows_64 = Widened::kTallest,
                                .accumulate = accumulate<Widened>,
-                               .finish = finish<Epilogue>,
-                               .transpose = transpose_bf16,
-                               .step_panel = step_panel_bf16,
-                               .step_rows = step_rows<Words, load_step_bf16, 2>,
+                               .apply_epilogue = apply_epilogue<Epilogue>,
+                               .transpose_panel = transpose_panel_bf16,
+                               .pack_step_panel = pack_step_panel_bf16,
+                               .pack_step_rows = pack_step_rows<Words, load_step_bf16, 2>,
                                .transpose_f32 = transpose_f32<Words>};
 
 }  // namespace

@@ -56,7 +56,7 @@ struct WeightGradient {
   }
 
   // Moves the chains [row, lane] of dw to a [rows, width] buffer, or back.
-  void load(Range row, Range lane, float* chains, int64_t width) const {
+  void load_chains(Range row, Range lane, float* chains, int64_t width) const {
     if (transposed) {
       kernels.transpose_f32({.src = at(lane.begin, row.begin),
                              .src_stride = dw.row_stride,
@@ -71,7 +71,7 @@ struct WeightGradient {
                   static_cast<size_t>(lane.size()) * sizeof(float));
     }
   }
-  void store(Range row, Range lane, const float* chains, int64_t width) const {
+  void store_chains(Range row, Range lane, const float* chains, int64_t width) const {
     if (transposed) {
       kernels.transpose_f32({.src = chains,
                              .src_stride = width,
@@ -92,26 +92,26 @@ struct WeightGradient {
 
   // Chains of columns `row` of the row operand, prepared in step_rows, and of the lanes of one
   // panel. kNarrow rows at a time where the chains have to pass through a buffer.
-  void panel(Range lane, Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
-             const char* panel_data) const {
+  void accumulate_panel(Range lane, Range row, const char* step_rows, int64_t row_origin,
+                        const Steps& steps, const char* panel_data) const {
     alignas(64) float buffer[kNarrow * kMaxWidth];
     const int64_t width = tile_width(lane.size());
     if (!transposed && lane.size() == width) {
-      return tiles(row, step_rows, row_origin, steps, panel_data, width, at(row.begin, lane.begin),
-                   dw.row_stride);
+      return accumulate_tiles(row, step_rows, row_origin, steps, panel_data, width,
+                              at(row.begin, lane.begin), dw.row_stride);
     }
     for (int64_t begin = row.begin; begin < row.end; begin += kNarrow) {
       const Range part = {begin, std::min(begin + kNarrow, row.end)};
-      load(part, lane, buffer, width);
-      tiles(part, step_rows, row_origin, steps, panel_data, width, buffer, width);
-      store(part, lane, buffer, width);
+      load_chains(part, lane, buffer, width);
+      accumulate_tiles(part, step_rows, row_origin, steps, panel_data, width, buffer, width);
+      store_chains(part, lane, buffer, width);
     }
   }
 
   // A worker's part of the grid of panels and tiles of a block of rows, whose steps are prepared in
   // step_rows; `panel_data` is the worker's own.
-  void part(const Grid& grid, int64_t part, Range block, int64_t tile_rows, const char* step_rows,
-            const Steps& steps, char* panel_data) const {
+  void accumulate_part(const Grid& grid, int64_t part, Range block, int64_t tile_rows,
+                       const char* step_rows, const Steps& steps, char* panel_data) const {
     const int64_t num_lanes = lanes.cols();
     const Range mine =
         part_of(ceil_div(num_lanes, kMaxWidth), part % grid.col_parts, grid.col_parts);
@@ -124,14 +124,15 @@ struct WeightGradient {
       StepArgs args = step_args(lanes, lane.begin, lane.size(), steps);
       args.dst = panel_data;
       args.dst_stride = tile_width(lane.size());
-      kernels.step_panel(args);
-      panel(lane, row, step_rows, block.begin, steps, panel_data);
+      kernels.pack_step_panel(args);
+      accumulate_panel(lane, row, step_rows, block.begin, steps, panel_data);
     }
   }
 
   // chains [row, width] continue.
-  void tiles(Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
-             const char* panel_data, int64_t width, float* chains, int64_t chains_stride) const {
+  void accumulate_tiles(Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
+                        const char* panel_data, int64_t width, float* chains,
+                        int64_t chains_stride) const {
     const int64_t stride = kGradientSteps * kernels.pair;
     const int64_t groups = ceil_div(row.size(), max_rows(kernels, width));
     for (int64_t g = 0; g < groups; ++g) {
@@ -160,7 +161,7 @@ struct WeightGradient {
 void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
              std::span<const int64_t> sequence_ends, TensorView dw) {
   const HostAccess access(backend.allocator());
-  const GemmKernels& kernels = gemm_kernels(backend.path(), x.dtype);
+  const GemmKernels& kernels = choose_gemm_kernels(backend.path(), x.dtype);
   const bool transposed = x.cols() <= kNarrow && dy.cols() > x.cols();
   const WeightGradient gradient{kernels, transposed ? dy : x, transposed ? x : dy, dw, transposed};
   const int64_t num_lanes = gradient.lanes.cols();
@@ -196,12 +197,12 @@ void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
         StepArgs args = gradient.step_args(gradient.rows, origin + cols.begin, cols.size(), steps);
         args.dst = step_rows + cols.begin * stride * element;
         args.dst_stride = stride;
-        kernels.step_rows(args);
+        kernels.pack_step_rows(args);
       });
       pool.run(num_parts, [&](int64_t begin, int64_t end, int) {
         for (int64_t part = begin; part < end; ++part) {
-          gradient.part(grid, part, block, tile_rows, step_rows, steps,
-                        panels + part * panel_bytes);
+          gradient.accumulate_part(grid, part, block, tile_rows, step_rows, steps,
+                                   panels + part * panel_bytes);
         }
       });
     }

@@ -39,14 +39,14 @@ struct Backward {
     const int64_t block_panels = kBackwardLanes / w.width;
     for (int64_t first = 0; first < w.num_panels(); first += block_panels) {
       const int64_t last = std::min(first + block_panels, w.num_panels());
-      transpose(w, first, last, columns, width);
+      transpose_panels(w, first, last, columns, width);
       const bool same = last < w.num_panels();
       const int64_t next_panel = same ? last : 0;
       const Next next = next_tiles(w, next_panel, same ? columns.begin : after);
       const int64_t lane = first * w.width;
-      tiles(address(x, rows.begin, lane), x.row_stride, rows.size(),
-            std::min(last * w.width, w.rows) - lane, width, chains + (rows.begin - origin) * width,
-            start_at_zero && first == 0, next);
+      accumulate_tiles(address(x, rows.begin, lane), x.row_stride, rows.size(),
+                       std::min(last * w.width, w.rows) - lane, width,
+                       chains + (rows.begin - origin) * width, start_at_zero && first == 0, next);
     }
   }
 
@@ -80,25 +80,25 @@ struct Backward {
   }
 
   // Columns of panels [first, last) as one panel whose summed axis is the lanes.
-  void transpose(const PanelView& w, int64_t first, int64_t last, Range columns,
-                 int64_t width) const {
+  void transpose_panels(const PanelView& w, int64_t first, int64_t last, Range columns,
+                        int64_t width) const {
     const int64_t stored = std::min(columns.begin + width, w.padded_cols()) - columns.begin;
     alignas(64) char unpacked[kMaxWidth * kOutputs * dtype_bytes(DType::kBF16)];
     for (int64_t p = first; p < last; ++p) {
       const bool narrow = w.is_narrow();
       if (narrow) unpack_columns(path, w, p, columns.begin, stored, unpacked);
-      kernels.transpose({.panel = narrow ? unpacked : w.panel(p),
-                         .width = w.width,
-                         .col_begin = narrow ? 0 : columns.begin,
-                         .cols = stored,
-                         .dst = panel + (p - first) * w.width * width * dtype_bytes(w.dtype),
-                         .dst_width = width});
+      kernels.transpose_panel({.panel = narrow ? unpacked : w.panel(p),
+                               .width = w.width,
+                               .col_begin = narrow ? 0 : columns.begin,
+                               .cols = stored,
+                               .dst = panel + (p - first) * w.width * width * dtype_bytes(w.dtype),
+                               .dst_width = width});
     }
   }
 
   // The rows pass over the transposed panel. The first tiles fetch what is transposed next.
-  void tiles(const char* x, int64_t x_stride, int64_t num_rows, int64_t lanes, int64_t width,
-             float* acc, bool start_at_zero, const Next& next) const {
+  void accumulate_tiles(const char* x, int64_t x_stride, int64_t num_rows, int64_t lanes,
+                        int64_t width, float* acc, bool start_at_zero, const Next& next) const {
     const int64_t groups = ceil_div(num_rows, max_rows(kernels, width));
     const int64_t row_bytes = x_stride * dtype_bytes(args.w.dtype);
     const int64_t steps = lanes / kernels.pair;
@@ -138,7 +138,7 @@ struct Backward {
   }
 
   // Columns [columns.begin, columns.end) of the rows of one block.
-  void block(Range rows, Range columns, int64_t after) const {
+  void multiply_block(Range rows, Range columns, int64_t after) const {
     const int64_t width = tile_width(columns.size());
     if (accumulate) load_chains(rows, columns, width);
     add_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate);
@@ -148,10 +148,10 @@ struct Backward {
         add_product(run.x, run.w, part, rows.begin, columns, -1, false);
       }
     }
-    finish(rows, columns, width);
+    apply_epilogue(rows, columns, width);
   }
 
-  void finish(Range rows, Range columns, int64_t width) const {
+  void apply_epilogue(Range rows, Range columns, int64_t width) const {
     constexpr int64_t kRows = 4;
     for (int64_t row = rows.begin; row < rows.end; row += kRows) {
       const Range part = {row, std::min(row + kRows, rows.end)};
@@ -162,14 +162,14 @@ struct Backward {
           __builtin_prefetch(line, 1);
         }
       }
-      kernels.finish({.acc = chains + (part.begin - rows.begin) * width,
-                      .acc_stride = width,
-                      .rows = part.size(),
-                      .cols = columns.size(),
-                      .scale = args.scale,
-                      .y = address(dx, part.begin, columns.begin),
-                      .y_stride = dx.row_stride,
-                      .y_is_bf16 = dx.dtype == DType::kBF16});
+      kernels.apply_epilogue({.acc = chains + (part.begin - rows.begin) * width,
+                              .acc_stride = width,
+                              .rows = part.size(),
+                              .cols = columns.size(),
+                              .scale = args.scale,
+                              .y = address(dx, part.begin, columns.begin),
+                              .y_stride = dx.row_stride,
+                              .y_is_bf16 = dx.dtype == DType::kBF16});
     }
   }
 };
@@ -184,7 +184,7 @@ struct WorkSplit {
   Grid grid;
 
   WorkSplit(CpuPath of, int64_t threads, const GemmArgs& product)
-      : path(of), kernels(gemm_kernels(of, product.w.dtype)), args(product) {
+      : path(of), kernels(choose_gemm_kernels(of, product.w.dtype)), args(product) {
     tile_rows = max_rows(kernels, tile_width(std::min(args.w.cols, kOutputs)));
     num_tiles = ceil_div(args.x.rows(), tile_rows);
     const bool even = ceil_div(args.w.cols, kOutputs) % threads == 0;
@@ -215,7 +215,7 @@ struct WorkSplit {
       const Range rows = {row, std::min(row + kBackwardRows, row_end)};
       for (int64_t col = units.begin * unit; col < col_end; col += kOutputs) {
         const Range columns = {col, std::min(col + kOutputs, col_end)};
-        backward.block(rows, columns, columns.end < col_end ? columns.end : -1);
+        backward.multiply_block(rows, columns, columns.end < col_end ? columns.end : -1);
       }
     }
   }
@@ -294,7 +294,7 @@ bool divides_over(int64_t threads, const RunProducts& runs) {
   return threads > 1 && runs.distinct && runs.longest_run * threads <= runs.num_rows;
 }
 
-void run_in_turn(CpuBackend& backend, const RunProducts& runs) {
+void multiply_in_turn(CpuBackend& backend, const RunProducts& runs) {
   for (size_t i = 0; i < runs.inputs.size(); ++i) {
     if (runs.d_h[i].rows() > 0) gemm_dx(backend, {&runs.inputs[i], 1}, {&runs.d_h[i], 1}, false);
   }
@@ -312,7 +312,7 @@ void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, b
     gemm_dx_each(backend, runs.inputs, runs.d_h);
     overlapped = runs.gradients;
   } else {
-    run_in_turn(backend, runs);
+    multiply_in_turn(backend, runs);
   }
   if (dx.empty() || dx.rows() == 0) return;
   const PanelView& w = args.w;

@@ -26,14 +26,14 @@ struct Run {
   int32_t item = -1;
 };
 
-GroupLists& cleared_lists(CpuBackend& backend, const GroupedRows& rows) {
+GroupLists& reset_group_lists(CpuBackend& backend, const GroupedRows& rows) {
   GroupLists& lists = backend.group_lists();
-  lists.clear(rows);
+  lists.reset(rows);
   return lists;
 }
 
 template <typename Item>
-void number_sequences(std::span<const Item> list, std::vector<int32_t>& items) {
+void map_sequences_to_items(std::span<const Item> list, std::vector<int32_t>& items) {
   for (size_t i = 0; i < list.size(); ++i) {
     std::fill(items.begin() + list[i].first, items.begin() + list[i].end, static_cast<int32_t>(i));
   }
@@ -42,7 +42,7 @@ void number_sequences(std::span<const Item> list, std::vector<int32_t>& items) {
 // Where nothing is computed, every token goes to the first groups, the most rows that a group may
 // have.
 template <typename Body>
-void for_each_fullest(const GroupedRows& rows, Body body) {
+void for_each_worst_case_part(const GroupedRows& rows, Body body) {
   int64_t begin = 0;
   for (int64_t group = 0; begin < rows.num_rows; ++group) {
     const int64_t first = begin;
@@ -57,7 +57,7 @@ void for_each_fullest(const GroupedRows& rows, Body body) {
 // In the order of rows.
 template <typename Body>
 void for_each_part(const CpuBackend& backend, const GroupedRows& rows, Body body) {
-  if (backend.is_counting()) return for_each_fullest(rows, body);
+  if (backend.is_counting()) return for_each_worst_case_part(rows, body);
   const HostAccess access(backend.allocator());
   const std::span<const int64_t> group_ends = rows.group_ends.numbers();
   const std::span<const int64_t> ends = rows.part_ends.numbers();
@@ -75,7 +75,7 @@ void for_each_part(const CpuBackend& backend, const GroupedRows& rows, Body body
 template <typename Item, typename Body>
 void for_each_run(const CpuBackend& backend, const GroupedRows& rows, std::span<const Item> list,
                   GroupLists& lists, Body body) {
-  number_sequences(list, lists.items);
+  map_sequences_to_items(list, lists.items);
   Run run;
   const auto finish = [&] {
     if (run.item >= 0) body(run, std::span<const int64_t>(lists.ends));
@@ -96,7 +96,7 @@ void for_each_run(const CpuBackend& backend, const GroupedRows& rows, std::span<
 // One product for every group that has rows.
 void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorView y,
                    GroupLists& lists) {
-  number_sequences(args.runs, lists.items);
+  map_sequences_to_items(args.runs, lists.items);
   int32_t last = -1;  // the item of the group's last run
   for_each_part(backend, args.rows, [&](const Part& part) {
     if (lists.groups.empty() || lists.groups.back().group != part.group) {
@@ -130,7 +130,7 @@ void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorVie
 
 }  // namespace
 
-void GroupLists::clear(const GroupedRows& rows) {
+void GroupLists::reset(const GroupedRows& rows) {
   const auto most_groups = static_cast<size_t>(rows.group_ends.size());
   const auto most = static_cast<size_t>(rows.part_ends.size());
   const auto empty = [](auto& list, size_t count) {
@@ -165,20 +165,20 @@ void divide_rows(CpuBackend& backend, IndexView<int32_t> token_of_row, const Gro
 }
 
 void gemm_groups(CpuBackend& backend, const GroupedArgs& args, TensorView y) {
-  GroupLists& lists = cleared_lists(backend, args.rows);
+  GroupLists& lists = reset_group_lists(backend, args.rows);
   list_products(backend, args, y, lists);
   gemm(backend, lists.products, lists.outputs, args.x.rows());
 }
 
 void gemm_groups_dx(CpuBackend& backend, const GroupedArgs& args, TensorView dx, bool accumulate) {
-  GroupLists& lists = cleared_lists(backend, args.rows);
+  GroupLists& lists = reset_group_lists(backend, args.rows);
   list_products(backend, args, dx, lists);
   gemm_dx_list(backend, lists.products, lists.outputs, accumulate, args.x.rows());
 }
 
 void gemm_group_runs(CpuBackend& backend, const GroupedRows& rows, TensorView x,
                      std::span<const GroupedProduct> products, TensorView y) {
-  GroupLists& lists = cleared_lists(backend, rows);
+  GroupLists& lists = reset_group_lists(backend, rows);
   for_each_run(backend, rows, products, lists, [&](const Run& run, std::span<const int64_t>) {
     const GroupedProduct& product = products[static_cast<size_t>(run.item)];
     lists.runs.push_back(
@@ -189,7 +189,7 @@ void gemm_group_runs(CpuBackend& backend, const GroupedRows& rows, TensorView x,
 
 void gemm_group_runs_dx(CpuBackend& backend, const GroupedRows& rows, TensorView dy,
                         std::span<const GroupedProduct> products, TensorView dx, bool accumulate) {
-  GroupLists& lists = cleared_lists(backend, rows);
+  GroupLists& lists = reset_group_lists(backend, rows);
   for_each_run(backend, rows, products, lists, [&](const Run& run, std::span<const int64_t>) {
     const GroupedProduct& product = products[static_cast<size_t>(run.item)];
     const GemmArgs args = {.x = dy.slice_rows(run.begin, run.end),
@@ -202,7 +202,7 @@ void gemm_group_runs_dx(CpuBackend& backend, const GroupedRows& rows, TensorView
 
 void scale_group_runs(CpuBackend& backend, const GroupedRows& rows, TensorView x,
                       std::span<const GroupedProduct> products, TensorView y) {
-  GroupLists& lists = cleared_lists(backend, rows);
+  GroupLists& lists = reset_group_lists(backend, rows);
   for_each_run(backend, rows, products, lists, [&](const Run& run, std::span<const int64_t>) {
     const GroupedProduct& product = products[static_cast<size_t>(run.item)];
     const int64_t cols = product.w.first.cols;
@@ -213,7 +213,7 @@ void scale_group_runs(CpuBackend& backend, const GroupedRows& rows, TensorView x
 
 void gemm_dw_groups(CpuBackend& backend, const GroupedRows& rows,
                     std::span<const GroupedGradient> gradients) {
-  GroupLists& lists = cleared_lists(backend, rows);
+  GroupLists& lists = reset_group_lists(backend, rows);
   for_each_run(backend, rows, gradients, lists, [&](const Run& run, std::span<const int64_t> ends) {
     const GroupedGradient& gradient = gradients[static_cast<size_t>(run.item)];
     gemm_dw(backend, gradient.dy.slice_rows(run.begin, run.end),

@@ -32,7 +32,7 @@ struct GroupLists {
   std::vector<SegmentProduct> runs;
   std::vector<int64_t> ends;  // of a run's sequences
 
-  void clear(const GroupedRows& rows);
+  void reset(const GroupedRows& rows);
 };
 
 void divide_rows(CpuBackend& backend, IndexView<int32_t> token_of_row, const GroupedRows& rows);

@@ -10,7 +10,7 @@ namespace {
 
 // E: the arithmetic of a register's worth of columns; `left` of them are there.
 template <typename E>
-void finish(const FinishArgs& a) {
+void apply_epilogue(const EpilogueArgs& a) {
   const auto scale = E::set1(a.scale);
   for (int64_t row = 0; row < a.rows; ++row) {
     for (int64_t col = 0; col < a.cols; col += E::kCount) {
@@ -34,7 +34,7 @@ void finish(const FinishArgs& a) {
 }
 
 template <typename W>
-void transpose_f32(const TransposeArgs& a) {
+void transpose_panel_f32(const TransposeArgs& a) {
   const float* src = static_cast<const float*>(a.panel) + a.col_begin * a.width;
   float* dst = static_cast<float*>(a.dst);
   for (int64_t lane = 0; lane < a.width; lane += W::kCount) {
@@ -61,7 +61,7 @@ using LoadStep = typename W::I (*)(const StepArgs&, int64_t, int64_t);
 
 // dst_stride counts elements of the type; `kScale` of them make 32 bits.
 template <typename W, LoadStep<W> kLoad, int kScale>
-void step_rows(const StepArgs& a) {
+void pack_step_rows(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   const int64_t stride = a.dst_stride / kScale;
   for (int64_t step = 0; step < a.steps; step += W::kCount) {

@@ -34,7 +34,7 @@ struct TileArgs {
 };
 
 // y = add + (scale * acc + bias), rounded once. Null bias or add: left out.
-struct FinishArgs {
+struct EpilogueArgs {
   const float* acc = nullptr;  // [rows, width]
   int64_t acc_stride = 0;
   int64_t rows = 0;
@@ -82,7 +82,7 @@ struct StepArgs {
   int64_t cols = 0;
   void* dst = nullptr;
   int64_t dst_stride =
-      0;  // step_panel: lanes of a step (cols padded with zeros); step_rows: elements
+      0;  // pack_step_panel: lanes of a step (cols padded with zeros); pack_step_rows: elements
 };
 
 struct GemmKernels {
@@ -91,12 +91,12 @@ struct GemmKernels {
   int64_t rows_32 = 0;
   int64_t rows_64 = 0;
   void (*accumulate)(const TileArgs&) = nullptr;
-  void (*finish)(const FinishArgs&) = nullptr;
-  void (*transpose)(const TransposeArgs&) = nullptr;
+  void (*apply_epilogue)(const EpilogueArgs&) = nullptr;
+  void (*transpose_panel)(const TransposeArgs&) = nullptr;
   // dst[step][lane], bf16: [step][lane][2]: a panel whose summed axis is the tokens.
-  void (*step_panel)(const StepArgs&) = nullptr;
+  void (*pack_step_panel)(const StepArgs&) = nullptr;
   // dst[col][step], bf16: [col][step][2]: rows whose summed axis is the tokens.
-  void (*step_rows)(const StepArgs&) = nullptr;
+  void (*pack_step_rows)(const StepArgs&) = nullptr;
   void (*transpose_f32)(const TransposeF32Args&) = nullptr;
 };
 

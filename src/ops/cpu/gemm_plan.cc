@@ -3,7 +3,7 @@
 
 namespace strata::ops::cpu {
 
-const GemmKernels& gemm_kernels(CpuPath path, DType dtype) {
+const GemmKernels& choose_gemm_kernels(CpuPath path, DType dtype) {
   const bool bf16 = dtype == DType::kBF16;
 #if defined(__x86_64__)
   switch (path) {

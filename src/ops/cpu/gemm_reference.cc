@@ -53,7 +53,7 @@ void accumulate_bf16(const TileArgs& a) {
   }
 }
 
-void finish(const FinishArgs& a) {
+void apply_epilogue(const EpilogueArgs& a) {
   for (int64_t row = 0; row < a.rows; ++row) {
     for (int64_t col = 0; col < a.cols; ++col) {
       float value = a.scale * a.acc[row * a.acc_stride + col];
@@ -74,7 +74,7 @@ void finish(const FinishArgs& a) {
   }
 }
 
-void transpose_f32(const TransposeArgs& a) {
+void transpose_panel_f32(const TransposeArgs& a) {
   const float* src = static_cast<const float*>(a.panel) + a.col_begin * a.width;
   float* dst = static_cast<float*>(a.dst);
   for (int64_t lane = 0; lane < a.width; ++lane) {
@@ -84,7 +84,7 @@ void transpose_f32(const TransposeArgs& a) {
   }
 }
 
-void transpose_bf16(const TransposeArgs& a) {
+void transpose_panel_bf16(const TransposeArgs& a) {
   const Bf16* src = static_cast<const Bf16*>(a.panel) + a.col_begin * a.width;
   Bf16* dst = static_cast<Bf16*>(a.dst);
   for (int64_t lane = 0; lane < a.width; ++lane) {
@@ -95,7 +95,7 @@ void transpose_bf16(const TransposeArgs& a) {
   }
 }
 
-void step_panel_f32(const StepArgs& a) {
+void pack_step_panel_f32(const StepArgs& a) {
   float* dst = static_cast<float*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     const float* row = static_cast<const float*>(a.x) + a.first[step] * a.x_stride;
@@ -104,7 +104,7 @@ void step_panel_f32(const StepArgs& a) {
   }
 }
 
-void step_panel_bf16(const StepArgs& a) {
+void pack_step_panel_bf16(const StepArgs& a) {
   Bf16* dst = static_cast<Bf16*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += 2 * a.dst_stride) {
     const Bf16* row = static_cast<const Bf16*>(a.x) + a.first[step] * a.x_stride;
@@ -116,7 +116,7 @@ void step_panel_bf16(const StepArgs& a) {
   }
 }
 
-void step_rows_f32(const StepArgs& a) {
+void pack_step_rows_f32(const StepArgs& a) {
   for (int64_t col = 0; col < a.cols; ++col) {
     float* dst = static_cast<float*>(a.dst) + col * a.dst_stride;
     for (int64_t step = 0; step < a.steps; ++step) {
@@ -125,7 +125,7 @@ void step_rows_f32(const StepArgs& a) {
   }
 }
 
-void step_rows_bf16(const StepArgs& a) {
+void pack_step_rows_bf16(const StepArgs& a) {
   for (int64_t col = 0; col < a.cols; ++col) {
     Bf16* dst = static_cast<Bf16*>(a.dst) + col * a.dst_stride;
     for (int64_t step = 0; step < a.steps; ++step) {
@@ -149,20 +149,20 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .rows_32 = 8,
                               .rows_64 = 8,
                               .accumulate = accumulate_f32,
-                              .finish = finish,
-                              .transpose = transpose_f32,
-                              .step_panel = step_panel_f32,
-                              .step_rows = step_rows_f32,
+                              .apply_epilogue = apply_epilogue,
+                              .transpose_panel = transpose_panel_f32,
+                              .pack_step_panel = pack_step_panel_f32,
+                              .pack_step_rows = pack_step_rows_f32,
                               .transpose_f32 = transpose_f32};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
                                .rows_64 = 8,
                                .accumulate = accumulate_bf16,
-                               .finish = finish,
-                               .transpose = transpose_bf16,
-                               .step_panel = step_panel_bf16,
-                               .step_rows = step_rows_bf16,
+                               .apply_epilogue = apply_epilogue,
+                               .transpose_panel = transpose_panel_bf16,
+                               .pack_step_panel = pack_step_panel_bf16,
+                               .pack_step_rows = pack_step_rows_bf16,
                                .transpose_f32 = transpose_f32};
 
 }  // namespace

@@ -138,8 +138,8 @@ void token_weights(const HyperWeightsArgs& args, int64_t token, float* weights) 
 }
 
 // d z [R] of one token.
-void token_backward(const HyperWeightsArgs& args, int64_t token, const float* d_weights,
-                    double* d_z) {
+void token_weights_backward(const HyperWeightsArgs& args, int64_t token, const float* d_weights,
+                            double* d_z) {
   const int64_t n = args.num_streams;
   double z[kMaxNumbers];
   pre_activations(args, token, z);
@@ -159,8 +159,8 @@ void token_backward(const HyperWeightsArgs& args, int64_t token, const float* d_
 }
 
 // d_base += d_z and d_scale += d_z mix, tokens ascending.
-void add_constants(const HyperWeightsArgs& args, const float* d_z, TensorView d_base,
-                   TensorView d_scale) {
+void add_d_base_and_d_scale(const HyperWeightsArgs& args, const float* d_z, TensorView d_base,
+                            TensorView d_scale) {
   const int64_t numbers = args.mix.cols();
   const int64_t n = args.num_streams;
   const int64_t ends[] = {n, 2 * n, numbers};
@@ -227,7 +227,7 @@ void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, T
   for_range(backend, args.mix.rows(), 2 * numbers * args.steps, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       double d[kMaxNumbers];
-      token_backward(args, t, d_weights.f32() + t * numbers, d);
+      token_weights_backward(args, t, d_weights.f32() + t * numbers, d);
       for (int64_t r = 0; r < numbers; ++r) {
         const int64_t n = args.num_streams;
         const int64_t part = r < n ? 0 : r < 2 * n ? 1 : 2;
@@ -237,7 +237,7 @@ void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, T
       }
     }
   });
-  if (!backend.is_counting()) add_constants(args, d_z, d_base, d_scale);
+  if (!backend.is_counting()) add_d_base_and_d_scale(args, d_z, d_base, d_scale);
 }
 
 void hyper_collapse(CpuBackend& backend, TensorView streams, TensorView weights, TensorView y) {

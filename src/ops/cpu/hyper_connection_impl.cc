@@ -11,8 +11,8 @@ constexpr int64_t kMixTokens = 4;
 
 // mix of up to kMixTokens tokens and kMixRows rows, without the norm.
 template <typename V, int kTokens, int kRows, typename X>
-[[gnu::always_inline]] inline void hyper_dots(const HyperKernel& k, const X* x, const float* fn,
-                                              float* mix) {
+[[gnu::always_inline]] inline void hyper_mix_tile(const HyperKernel& k, const X* x, const float* fn,
+                                                  float* mix) {
   typename V::F sum[kTokens][kRows];
   for (int t = 0; t < kTokens; ++t) {
     for (int r = 0; r < kRows; ++r) sum[t][r] = V::set1(0.0f);
@@ -31,12 +31,12 @@ template <typename V, int kTokens, int kRows, typename X>
 }
 
 template <typename V, int kTokens, typename X>
-[[gnu::always_inline]] inline void hyper_dots_of(const HyperKernel& k, const X* x, float* mix) {
+[[gnu::always_inline]] inline void hyper_mix_rows(const HyperKernel& k, const X* x, float* mix) {
   int64_t r = 0;
   for (; r + kMixRows <= k.numbers; r += kMixRows) {
-    hyper_dots<V, kTokens, kMixRows>(k, x, k.fn + r * k.row(), mix + r);
+    hyper_mix_tile<V, kTokens, kMixRows>(k, x, k.fn + r * k.row(), mix + r);
   }
-  for (; r < k.numbers; ++r) hyper_dots<V, kTokens, 1>(k, x, k.fn + r * k.row(), mix + r);
+  for (; r < k.numbers; ++r) hyper_mix_tile<V, kTokens, 1>(k, x, k.fn + r * k.row(), mix + r);
 }
 
 template <typename V>
@@ -46,9 +46,9 @@ void hyper_mix_tokens(const HyperKernel& k, float norm_eps, float* mix, float* i
     const X* x = static_cast<const X*>(k.x);
     int64_t t = begin;
     for (; t + kMixTokens <= end; t += kMixTokens) {
-      hyper_dots_of<V, kMixTokens>(k, x + t * k.row(), mix + t * k.numbers);
+      hyper_mix_rows<V, kMixTokens>(k, x + t * k.row(), mix + t * k.numbers);
     }
-    for (; t < end; ++t) hyper_dots_of<V, 1>(k, x + t * k.row(), mix + t * k.numbers);
+    for (; t < end; ++t) hyper_mix_rows<V, 1>(k, x + t * k.row(), mix + t * k.numbers);
     for (t = begin; t < end; ++t) {
       auto square = V::set1(0.0f);
       for_chunks<V>(k.row(), [&](int64_t i, auto part) {

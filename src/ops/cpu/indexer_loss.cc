@@ -40,7 +40,7 @@ const void* head_of(const QueryHeads& query, int64_t n) {
 // A dot that is in its score; a comparison that lets NaN through.
 bool counts(float dot) { return !(dot <= 0.0f); }
 
-double log_of_sum(const double* values, int64_t count) {
+double log_sum_exp(const double* values, int64_t count) {
   const double top = *std::max_element(values, values + count);
   double sum = 0.0;
   for (int64_t i = 0; i < count; ++i) sum += std::exp(values[i] - top);
@@ -57,11 +57,11 @@ struct Loss {
   [[nodiscard]] int64_t num_entries(int64_t position) const { return (position + 1) / args.ratio; }
 
   template <typename V>
-  void dots_of(const QueryHeads& query, const TensorView& keys, const EntrySegment& segment,
-               int64_t count, float* dots) const {
+  void query_entry_dots(const QueryHeads& query, const TensorView& keys,
+                        const EntrySegment& segment, int64_t count, float* dots) const {
     for (int64_t i = 0; i < count; i += kKeys)
-      query_dots<V>(query, keys.row(segment.first_entry + i), std::min(kKeys, count - i),
-                    dots + i * query.num_heads);
+      query_key_dots<V>(query, keys.row(segment.first_entry + i), std::min(kKeys, count - i),
+                        dots + i * query.num_heads);
   }
 
   void mark_listed(int64_t row, int64_t count, char* listed) const {
@@ -78,7 +78,7 @@ struct Loss {
   }
 
   // Of head n over all that it sees: to what it attended (lse) comes what was not listed.
-  [[nodiscard]] double log_sum_of(int64_t row, int64_t n, int64_t count, const Work& work) const {
+  [[nodiscard]] double head_lse(int64_t row, int64_t n, int64_t count, const Work& work) const {
     const ListedAttention& a = args.attention;
     const auto lse = static_cast<double>(a.lse.f32()[row * a.q.shape[1] + n]);
     double top = lse;
@@ -93,14 +93,14 @@ struct Loss {
   // target(i) = sum_n a_n(i) / sum_j sum_n a_n(j), where a_n(i) = exp(s_ni - log_sum_n): all of it
   // times e^-top, against underflow, where the window has nearly all.
   template <typename V>
-  void make_target(const EntrySegment& segment, int64_t row, int64_t count,
-                   const Work& work) const {
+  void compute_target(const EntrySegment& segment, int64_t row, int64_t count,
+                      const Work& work) const {
     const QueryHeads query = heads_of(args.attention.q, row);
-    dots_of<V>(query, args.attention.entries, segment, count, work.dots);
+    query_entry_dots<V>(query, args.attention.entries, segment, count, work.dots);
     mark_listed(row, count, work.listed);
     double top = -std::numeric_limits<double>::infinity();
     for (int64_t n = 0; n < query.num_heads; ++n) {
-      work.log_sums[n] = log_sum_of(row, n, count, work);
+      work.log_sums[n] = head_lse(row, n, count, work);
       for (int64_t i = 0; i < count; ++i) top = std::max(top, score(work, i, n) - work.log_sums[n]);
     }
     double total = 0.0;
@@ -114,7 +114,7 @@ struct Loss {
   }
 
   // From the dots of the indexer to the slope of each score; adds to the row's loss.
-  void make_slopes(int64_t row, int64_t count, const Work& work, float* slope) const {
+  void compute_loss_and_slopes(int64_t row, int64_t count, const Work& work, float* slope) const {
     const int64_t heads = args.q.shape[1];
     const float* weights = args.weights.f32() + row * heads;
     const auto scale = static_cast<double>(args.scale);
@@ -126,7 +126,7 @@ struct Loss {
       }
       work.scores[i] = scale * score;
     }
-    const double log_sum = log_of_sum(work.scores, count);
+    const double log_sum = log_sum_exp(work.scores, count);
     double loss = 0.0;
     for (int64_t i = 0; i < count; ++i) {
       const double p = work.target[i];
@@ -155,27 +155,28 @@ struct Loss {
         const float dot = dots[i * heads + h];
         if (!counts(dot)) continue;
         d_weights[h] += slope[i] * dot;
-        add_multiple<V>(args.keys.dtype, slope[i] * weights[h], key, width, d_q + h * width);
+        axpy<V>(args.keys.dtype, slope[i] * weights[h], key, width, d_q + h * width);
       }
     }
   }
 
   template <typename V>
-  void add_query(const EntrySegment& segment, int64_t row, float* slope, const Work& work) const {
+  void query_loss_and_backward(const EntrySegment& segment, int64_t row, float* slope,
+                               const Work& work) const {
     int64_t count = num_entries(row - segment.begin);
     std::fill_n(slope, count, 0.0f);
     if (count < 2) count = 0;  // nothing to learn, and no slope
     if (count > 0) {
-      make_target<V>(segment, row, count, work);
-      dots_of<V>(heads_of(args.q, row), args.keys, segment, count, work.dots);
-      make_slopes(row, count, work, slope);
+      compute_target<V>(segment, row, count, work);
+      query_entry_dots<V>(heads_of(args.q, row), args.keys, segment, count, work.dots);
+      compute_loss_and_slopes(row, count, work, slope);
     }
     query_backward<V>(segment, row, count, slope, work.dots);
   }
 
   // Of entry i, over the queries [first, last) that see it.
   template <typename V>
-  void add_entry(const EntrySegment& segment, int64_t i, int64_t block, int64_t first, int64_t last,
+  void add_d_key(const EntrySegment& segment, int64_t i, int64_t block, int64_t first, int64_t last,
                  float* dots) const {
     const int64_t heads = args.q.shape[1];
     const int64_t width = args.q.shape[2];
@@ -185,10 +186,10 @@ struct Loss {
       if (slope == 0.0f) continue;
       const QueryHeads query = heads_of(args.q, row);
       const float* weights = args.weights.f32() + row * heads;
-      query_dots<V>(query, args.keys.row(segment.first_entry + i), 1, dots);
+      query_key_dots<V>(query, args.keys.row(segment.first_entry + i), 1, dots);
       for (int64_t h = 0; h < heads; ++h) {
         if (!counts(dots[h])) continue;
-        add_multiple<V>(query.type, slope * weights[h], head_of(query, h), width, d_key);
+        axpy<V>(query.type, slope * weights[h], head_of(query, h), width, d_key);
       }
     }
   }
@@ -230,11 +231,11 @@ void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<fl
       for (int64_t block = s.begin; block < s.end; block += kQueries) {
         const int64_t last = std::min(s.end, block + kQueries);
         backend.pool().run_each(last - block, [&](int64_t i, int worker) {
-          loss.add_query<V>(s, block + i, loss.slopes + i * most, work_of(worker));
+          loss.query_loss_and_backward<V>(s, block + i, loss.slopes + i * most, work_of(worker));
         });
         backend.pool().run_each(loss.num_entries(last - 1 - s.begin), [&](int64_t i, int worker) {
           const int64_t sees = s.begin + (i + 1) * args.ratio - 1;  // the first query that does
-          loss.add_entry<V>(s, i, block, std::max(block, sees), last, work_of(worker).dots);
+          loss.add_d_key<V>(s, i, block, std::max(block, sees), last, work_of(worker).dots);
         });
       }
     }

@@ -24,10 +24,10 @@ struct QueryHeads {
 
 // dots[i, n] = q_n . keys_i of `count` keys, one behind the other.
 template <typename V>
-void query_dots(const QueryHeads& query, const void* keys, int64_t count, float* dots);
+void query_key_dots(const QueryHeads& query, const void* keys, int64_t count, float* dots);
 
 // y += a x
 template <typename V>
-void add_multiple(DType type, float a, const void* x, int64_t width, float* y);
+void axpy(DType type, float a, const void* x, int64_t width, float* y);
 
 }  // namespace strata::ops::cpu

@@ -21,7 +21,7 @@ double seconds_of(const auto& body) {
 
 }  // namespace
 
-LimitLoop limit_loop(CpuPath path, bool bf16) {
+LimitLoop choose_limit_loop(CpuPath path, bool bf16) {
 #if defined(__x86_64__)
   switch (path) {
     case CpuPath::kAvx512Bf16:
@@ -40,7 +40,7 @@ LimitLoop limit_loop(CpuPath path, bool bf16) {
 }
 
 double matrix_flops(CpuBackend& backend, DType dtype, double seconds) {
-  const LimitLoop loop = limit_loop(backend.path(), dtype == DType::kBF16);
+  const LimitLoop loop = choose_limit_loop(backend.path(), dtype == DType::kBF16);
   const int threads = backend.pool().num_threads();
   const auto run = [&](int64_t iterations) {
     return seconds_of([&] {

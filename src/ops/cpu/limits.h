@@ -24,7 +24,7 @@ struct LimitLoop {
 };
 
 // With bf16: of products of bf16, where the path has an instruction for them.
-LimitLoop limit_loop(CpuPath path, bool bf16);
+LimitLoop choose_limit_loop(CpuPath path, bool bf16);
 LimitLoop limit_loop_reference();
 LimitLoop limit_loop_avx2();
 LimitLoop limit_loop_avx512();

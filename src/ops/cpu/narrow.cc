@@ -12,7 +12,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-NarrowUnpack narrow_unpack(CpuPath path) {
+NarrowUnpack choose_unpack_kernel(CpuPath path) {
 #if defined(__x86_64__)
   switch (path) {
     case CpuPath::kAvx512Bf16:
@@ -31,7 +31,7 @@ NarrowUnpack narrow_unpack(CpuPath path) {
 }
 
 // Null where the path has none.
-NarrowAccumulate narrow_accumulate(CpuPath path) {
+NarrowAccumulate choose_accumulate_kernel(CpuPath path) {
 #if defined(__x86_64__)
   switch (path) {
     case CpuPath::kAvx512Bf16:
@@ -73,21 +73,21 @@ class LaneWriter {
   LaneWriter(const NarrowLayout& layout, uint8_t* panel, int64_t width, int64_t lane)
       : layout_(layout), panel_(panel), width_(width), lane_(lane) {}
 
-  void fields(int64_t g, const uint8_t* from) const {
+  void write_fields(int64_t g, const uint8_t* from) const {
     uint8_t* to = panel_ + layout_.group_at(g, width_);
     for (int f = 0; f < layout_.fields; ++f) {
       std::memcpy(to + (f * width_ + lane_) * layout_.field_bytes, from + f * layout_.field_bytes,
                   static_cast<size_t>(layout_.field_bytes));
     }
   }
-  void super_fields(int64_t g, const uint8_t* from) const {
+  void write_super_fields(int64_t g, const uint8_t* from) const {
     uint8_t* to = panel_ + layout_.super_at(g, width_);
     const int bytes = layout_.super_field_bytes;
     for (int f = 0; f < layout_.super_fields; ++f) {
       std::memcpy(to + (f * width_ + lane_) * bytes, from + bytes * f, static_cast<size_t>(bytes));
     }
   }
-  void codes(int64_t g, const uint8_t* from) const {
+  void write_codes(int64_t g, const uint8_t* from) const {
     uint8_t* to = panel_ + layout_.group_at(g, width_) + layout_.header_bytes(width_);
     for (int64_t col = 0; col < kNarrowGroup; ++col) {
       const int64_t element = narrow_element(lane_, col, width_);
@@ -115,10 +115,11 @@ void pack_lane(const NarrowLayout& layout, const LaneWriter& lane, const uint8_t
   const uint8_t* const supers = fields + groups * field_bytes;
   for (int64_t g = 0; g < groups; ++g) {
     if (g % (kNarrowSuper / kNarrowGroup) == 0) {
-      lane.super_fields(g, supers + g / (kNarrowSuper / kNarrowGroup) * layout.super_bytes(1));
+      lane.write_super_fields(g,
+                              supers + g / (kNarrowSuper / kNarrowGroup) * layout.super_bytes(1));
     }
-    lane.fields(g, fields + g * field_bytes);
-    lane.codes(g, row + g * kNarrowGroup);
+    lane.write_fields(g, fields + g * field_bytes);
+    lane.write_codes(g, row + g * kNarrowGroup);
   }
 }
 
@@ -160,13 +161,13 @@ class Lane {
         lane_(row % panel.width) {}
 
   // The 32 values of a group.
-  void read(int64_t g, float* out) const {
+  void read_group(int64_t g, float* out) const {
     const uint8_t* const codes =
         panel_ + layout_.group_at(g, width_) + layout_.header_bytes(width_);
     for (int part = 0; part < 2; ++part) {
-      const auto [s, m] = scale(g, part);
+      const auto [s, m] = group_scale(g, part);
       for (int64_t col = 16 * part; col < 16 * part + 16; ++col) {
-        const float product = code(codes, narrow_element(lane_, col, width_)) * s;
+        const float product = code_value(codes, narrow_element(lane_, col, width_)) * s;
         out[col] = round_to_bf16(layout_.has_min() ? product + m : product);
       }
     }
@@ -177,7 +178,7 @@ class Lane {
     float s, m;
   };
 
-  [[nodiscard]] float code(const uint8_t* codes, int64_t element) const {
+  [[nodiscard]] float code_value(const uint8_t* codes, int64_t element) const {
     if (layout_.codes == NarrowCodes::kInt8) return static_cast<int8_t>(codes[element]);
     if (layout_.codes == NarrowCodes::kE4m3) return f16_to_float(narrow_e4m3_half(codes[element]));
     const NarrowNibble at = narrow_nibble(element, width_);
@@ -187,7 +188,7 @@ class Lane {
     return f16_to_float(static_cast<uint16_t>(fields[2 * at] | fields[2 * at + 1] << 8));
   }
 
-  [[nodiscard]] Scale scale(int64_t g, int part) const {
+  [[nodiscard]] Scale group_scale(int64_t g, int part) const {
     const uint8_t* const field = panel_ + layout_.group_at(g, width_);
     const uint8_t* const super = panel_ + layout_.super_at(g, width_);
     switch (layout_.scale) {
@@ -223,11 +224,11 @@ class Lane {
   int64_t width_, lane_;
 };
 
-void read_row(const PanelView& panel, int64_t row, const TensorView& y, int64_t to) {
+void unpack_row(const PanelView& panel, int64_t row, const TensorView& y, int64_t to) {
   const Lane lane(panel, row);
   float values[kNarrowGroup];
   for (int64_t g = 0; g < panel.cols / kNarrowGroup; ++g) {
-    lane.read(g, values);
+    lane.read_group(g, values);
     if (y.dtype == DType::kF32) {
       std::copy_n(values, kNarrowGroup, static_cast<float*>(y.row(to)) + g * kNarrowGroup);
     } else {
@@ -245,11 +246,11 @@ void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t
   args.first = col / kNarrowGroup;
   args.count = cols / kNarrowGroup;
   args.dst = dst;
-  narrow_unpack(path)(args);
+  choose_unpack_kernel(path)(args);
 }
 
 bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, const TileArgs& tile) {
-  const NarrowAccumulate accumulate = narrow_accumulate(path);
+  const NarrowAccumulate accumulate = choose_accumulate_kernel(path);
   if (accumulate == nullptr || tile.rows > kNarrowTileRows) return false;
   NarrowArgs args = args_of(panel, index);
   args.count = panel.cols / kNarrowGroup;
@@ -272,14 +273,14 @@ void pack_narrow(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
 void unpack_narrow(CpuBackend& backend, const PanelView& panel, int64_t first_row,
                    const TensorView& rows) {
   backend.pool().run(rows.rows(), [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) read_row(panel, first_row + row, rows, row);
+    for (int64_t row = begin; row < end; ++row) unpack_row(panel, first_row + row, rows, row);
   });
 }
 
 void gather_narrow(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,
                    const TensorView& y) {
   backend.pool().run(std::ssize(ids), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) read_row(panel, ids[static_cast<size_t>(t)], y, t);
+    for (int64_t t = begin; t < end; ++t) unpack_row(panel, ids[static_cast<size_t>(t)], y, t);
   });
 }
 

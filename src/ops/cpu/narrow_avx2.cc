@@ -145,14 +145,14 @@ template <NarrowRounding kRounding, bool kSigned>
 // begin(group), then body(columns before this pair, values) for each pair of each group, with the
 // rows of registers as reorder<K::kCodes> has them.
 template <typename K, bool kSigned, typename Begin, typename Body>
-[[gnu::always_inline]] inline void each_pair(const NarrowArgs& a, const Begin& begin,
-                                             const Body& body) {
+[[gnu::always_inline]] inline void for_each_pair(const NarrowArgs& a, const Begin& begin,
+                                                 const Body& body) {
   GroupScales scales;
   const Values values(a.values);
   const bool halves = a.scale == NarrowScale::kSuper16;
   constexpr bool kNibbles = K::kCodes == NarrowCodes::kNibbles;
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
-    make_scales<Path>(a, g, scales);
+    load_scales<Path>(a, g, scales);
     if constexpr (K::kCodes == NarrowCodes::kE4m3) {
       unroll<2>([&](auto v) __attribute__((always_inline)) {
         float* const s = scales.s[0] + kLanes * v;
@@ -197,7 +197,7 @@ template <typename K>
 void unpack_pairs(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   auto* dst = static_cast<__m256i*>(a.dst);
-  each_pair<K, true>(
+  for_each_pair<K, true>(
       a, [](int64_t) {},
       [&](int64_t, const Pair& pair) __attribute__((always_inline)) {
         __m256i both[2];
@@ -224,7 +224,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
     reorder<K::kCodes>(acc[r]);
   });
   alignas(32) float x[kRows][kNarrowGroup];
-  each_pair<K, false>(
+  for_each_pair<K, false>(
       a,
       [&](int64_t g) __attribute__((always_inline)) {
         unroll<kRows>([&](auto r) __attribute__((always_inline)) {
@@ -262,8 +262,8 @@ void narrow_unpack_avx2(const NarrowArgs& args) {
 }
 
 void narrow_accumulate_avx2(const NarrowArgs& args, const TileArgs& t) {
-  with_tile(args, t.rows,
-            [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
+  with_kind_and_rows(
+      args, t.rows, [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
 }
 
 }  // namespace strata::ops::cpu

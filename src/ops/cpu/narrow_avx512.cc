@@ -15,7 +15,7 @@ struct Nearest {
     return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
   }
   // The upper halves, low's first.
-  static __m512i both(__m512 low, __m512 high) {
+  static __m512i bf16(__m512 low, __m512 high) {
     alignas(64) static constexpr uint16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
                                                         23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
                                                         45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -83,7 +83,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   const bool halves = a.scale == NarrowScale::kSuper16;
   constexpr int64_t kPairBytes = K::kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;
   for (int64_t g = 0; g < a.count; ++g) {
-    make_scales<Path>(a, a.first + g, scales);
+    load_scales<Path>(a, a.first + g, scales);
     unroll<2 * kRows>([&](auto i) __attribute__((always_inline)) {
       const auto* row = static_cast<const uint16_t*>(t.x) + i / 2 * t.x_stride + g * kNarrowGroup;
       const __m256i bits =
@@ -112,8 +112,8 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
 void narrow_unpack_avx512(const NarrowArgs& args) { unpack<Path>(args); }
 
 void narrow_accumulate_avx512(const NarrowArgs& args, const TileArgs& t) {
-  with_tile(args, t.rows,
-            [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
+  with_kind_and_rows(
+      args, t.rows, [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
 }
 
 }  // namespace strata::ops::cpu

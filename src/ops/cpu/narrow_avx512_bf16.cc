@@ -8,7 +8,7 @@ namespace strata::ops::cpu {
 namespace {
 
 struct Instruction {
-  static __m512i both(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+  static __m512i bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 };
 using Path = NarrowAvx512<Instruction>;
 
@@ -24,7 +24,7 @@ template <NarrowCodes kCodes, bool kMin>
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
       const __m512 low = Path::code<kCodes>(codes + 32 * v);
       const __m512 high = Path::code<kCodes>(codes + 32 * v + 16);
-      w[v] = (__m512bh)Instruction::both(Path::value<kMin>(low, 32 * v, s, m),
+      w[v] = (__m512bh)Instruction::bf16(Path::value<kMin>(low, 32 * v, s, m),
                                          Path::value<kMin>(high, 32 * v + 16, s, m));
     });
   } else {
@@ -32,7 +32,7 @@ template <NarrowCodes kCodes, bool kMin>
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
       const __m512 low = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v), values.table);
       const __m512 high = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v + 4), values.table);
-      w[v] = (__m512bh)Instruction::both(Path::value<kMin>(low, 32 * v, s, m),
+      w[v] = (__m512bh)Instruction::bf16(Path::value<kMin>(low, 32 * v, s, m),
                                          Path::value<kMin>(high, 32 * v + 16, s, m));
     });
   }
@@ -54,7 +54,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   const int64_t row_bytes = t.x_stride * 2;
   constexpr int64_t kPairBytes = kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
-    make_scales<Path>(a, g, scales);
+    load_scales<Path>(a, g, scales);
     const uint8_t* codes = group_of(a, g) + a.header_bytes;
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair) {
       const float* const s = scales.s[halves ? pair / 8 : 0];
@@ -81,7 +81,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
 void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<Path>(args); }
 
 void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
-  with_tile(a, t.rows, [&](auto kind, auto rows) {
+  with_kind_and_rows(a, t.rows, [&](auto kind, auto rows) {
     using Kind = decltype(kind);
     tile<Kind::kCodes, Kind::kMin, decltype(rows){}>(a, t);
   });

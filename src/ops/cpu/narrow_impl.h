@@ -37,7 +37,7 @@ inline const uint8_t* group_of(const NarrowArgs& a, int64_t g) {
 
 // The values of a group's fields.
 template <typename P>
-[[gnu::always_inline]] inline void make_scales(const NarrowArgs& a, int64_t g, GroupScales& out) {
+[[gnu::always_inline]] inline void load_scales(const NarrowArgs& a, int64_t g, GroupScales& out) {
   const uint8_t* const super = super_of(a, g);
   const uint8_t* const field = group_of(a, g);
   if (g % (kNarrowSuper / kNarrowGroup) == 0) fetch_ahead(super, a.super_bytes);
@@ -107,7 +107,7 @@ inline void with_kind(const NarrowArgs& a, const Body& body) {
 
 // tile(Kind, rows) of the groups' form, with the number of rows as a type.
 template <typename Tile>
-inline void with_tile(const NarrowArgs& a, int64_t rows, const Tile& tile) {
+inline void with_kind_and_rows(const NarrowArgs& a, int64_t rows, const Tile& tile) {
   with_kind(a, [&](auto kind) {
     switch (rows) {
       case 1:
@@ -132,15 +132,15 @@ void unpack(const NarrowArgs& args) {
   auto* dst = static_cast<uint16_t*>(a.dst);
   const typename P::Values values(a.values);
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
-    make_scales<P>(a, g, scales);
+    load_scales<P>(a, g, scales);
     const uint8_t* codes = group_of(a, g) + a.header_bytes;
     for (int part = 0; part < 2; ++part) {
       const float* const s = scales.s[halves ? part : 0];
       fetch_ahead(codes, part_bytes);
       if constexpr (kCodes == NarrowCodes::kNibbles) {
-        P::template nibbles<kMin>(codes, part_elements, a.width, values, s, scales.m, dst);
+        P::template unpack_nibbles<kMin>(codes, part_elements, a.width, values, s, scales.m, dst);
       } else {
-        P::template bytes<kCodes, kMin>(codes, part_elements, a.width, s, scales.m, dst);
+        P::template unpack_bytes<kCodes, kMin>(codes, part_elements, a.width, s, scales.m, dst);
       }
       codes += part_bytes;
       dst += part_elements;

@@ -10,7 +10,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-// Round::both(low, high): 32 elements of bf16.
+// Round::bf16(low, high): 32 elements of bf16.
 template <typename Round>
 struct NarrowAvx512 {
   static constexpr int64_t kCount = 16;
@@ -70,21 +70,21 @@ struct NarrowAvx512 {
   }
 
   template <NarrowCodes kCodes, bool kMin>
-  static void bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
-                    const float* m, uint16_t* dst) {
+  static void unpack_bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
+                           const float* m, uint16_t* dst) {
     const int64_t mask = 2 * width - 1;
     for (int64_t i = 0; i < count; i += 32) {
       const __m512 low = code<kCodes>(codes + i);
       const __m512 high = code<kCodes>(codes + i + 16);
-      _mm512_store_si512(dst + i, Round::both(value<kMin>(low, i & mask, s, m),
+      _mm512_store_si512(dst + i, Round::bf16(value<kMin>(low, i & mask, s, m),
                                               value<kMin>(high, (i + 16) & mask, s, m)));
     }
   }
 
   // vpermps reads the low four bits of an index alone: a shift brings the next code there.
   template <bool kMin>
-  static void nibbles(const uint8_t* codes, int64_t count, int64_t width, const Values& values,
-                      const float* s, const float* m, uint16_t* dst) {
+  static void unpack_nibbles(const uint8_t* codes, int64_t count, int64_t width,
+                             const Values& values, const float* s, const float* m, uint16_t* dst) {
     const int64_t mask = 2 * width - 1;
     for (int64_t i = 0; i < count; i += 128, codes += 64, dst += 128) {
       const __m512i words = _mm512_loadu_si512(codes);
@@ -93,7 +93,7 @@ struct NarrowAvx512 {
         const __m512 high =
             _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * j + 4), values.table);
         const int64_t at = (32 * j) & mask;
-        _mm512_store_si512(dst + 32 * j, Round::both(value<kMin>(low, at, s, m),
+        _mm512_store_si512(dst + 32 * j, Round::bf16(value<kMin>(low, at, s, m),
                                                      value<kMin>(high, (at + 16) & mask, s, m)));
       });
     }

@@ -41,8 +41,8 @@ struct Path {
     return to_bf16(kMin ? product + m[lane] : product).bits;
   }
   template <NarrowCodes kCodes, bool kMin>
-  static void bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
-                    const float* m, uint16_t* dst) {
+  static void unpack_bytes(const uint8_t* codes, int64_t count, int64_t width, const float* s,
+                           const float* m, uint16_t* dst) {
     for (int64_t i = 0; i < count; ++i) {
       const float code = kCodes == NarrowCodes::kInt8 ? static_cast<int8_t>(codes[i])
                                                       : f16_to_float(narrow_e4m3_half(codes[i]));
@@ -50,8 +50,8 @@ struct Path {
     }
   }
   template <bool kMin>
-  static void nibbles(const uint8_t* codes, int64_t count, int64_t width, const Values& values,
-                      const float* s, const float* m, uint16_t* dst) {
+  static void unpack_nibbles(const uint8_t* codes, int64_t count, int64_t width,
+                             const Values& values, const float* s, const float* m, uint16_t* dst) {
     for (int64_t i = 0; i < count; ++i) {
       const NarrowNibble at = narrow_nibble(i, width);
       dst[i] = value<kMin>(values.table[codes[at.byte] >> at.shift & 15], i / 2 % width, s, m);

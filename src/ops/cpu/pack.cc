@@ -41,7 +41,7 @@ inline To convert(From value) {
 
 // Calls body with a value of the element type of `dtype`.
 template <typename Body>
-void dispatch(DType dtype, Body body) {
+void dispatch_dtype(DType dtype, Body body) {
   switch (dtype) {
     case DType::kF32:
       return body(float{});
@@ -77,7 +77,7 @@ void pack_lanes(const From* rows, int64_t stride, int64_t count, int64_t first_c
 }
 
 template <typename To>
-void zero_lanes(To* panel, const PanelView& view, int64_t lane) {
+void zero_lanes_from(To* panel, const PanelView& view, int64_t lane) {
   for (int64_t step = 0; step < view.padded_cols() / kPair<To>; ++step) {
     std::memset(static_cast<void*>(panel + (step * view.width + lane) * kPair<To>), 0,
                 static_cast<size_t>((view.width - lane) * kPair<To>) * sizeof(To));
@@ -89,7 +89,7 @@ struct PackKernel {
   int64_t block = kPackBlock;  // steps and lanes come in multiples of it
 };
 
-PackKernel pack_kernel(CpuPath path) {
+PackKernel choose_pack_kernel(CpuPath path) {
 #if defined(__x86_64__)
   switch (path) {
     case CpuPath::kAvx512Bf16:
@@ -151,7 +151,7 @@ void pack_panel(PackKernel kernel, const TensorView& rows, int64_t first_row,
   pack_lanes(source, stride, lanes, cols, panel.cols, data, panel.width, lane);
   pack_lanes(source + lanes * stride, stride, end - begin - lanes, 0, panel.cols, data, panel.width,
              lane + lanes);
-  if (end == panel.rows && end < origin + panel.width) zero_lanes(data, panel, end - origin);
+  if (end == panel.rows && end < origin + panel.width) zero_lanes_from(data, panel, end - origin);
 }
 
 template <typename From, typename To>
@@ -200,8 +200,8 @@ int64_t panel_width(const CpuBackend& backend) { return backend.panel_width(); }
 
 void pack(CpuBackend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel) {
   const HostAccess access(backend.allocator());
-  const PackKernel kernel = pack_kernel(backend.path());
-  dispatch(rows.dtype, [&]<typename From>(From) {
+  const PackKernel kernel = choose_pack_kernel(backend.path());
+  dispatch_dtype(rows.dtype, [&]<typename From>(From) {
     for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
       if (panel.dtype == DType::kBF16) {
         pack_panel<From, Bf16>(kernel, rows, first_row, panel, index);

@@ -36,7 +36,7 @@ inline __m512i load_steps(const void* rows, int64_t index) {
 
 // `count` (1 to 16) steps of a row, converted; the rest zero.
 template <PackType kFrom, bool kToBf16>
-inline __m512i load_some(const void* rows, int64_t index, int64_t count) {
+inline __m512i load_partial(const void* rows, int64_t index, int64_t count) {
   const int64_t elements = count * (kToBf16 ? 2 : 1);
   const __mmask16 low = columns_mask(elements), high = columns_mask(elements - 16);
   if constexpr (kFrom == PackType::kF32) {
@@ -66,7 +66,8 @@ void pack_end(const PackArgs& a, int64_t step, int64_t lane) {
   __m512i block[16];
   for (int64_t i = 0; i < 16; ++i) {
     const int64_t index = (lane + i) * a.stride + step * (kToBf16 ? 2 : 1);
-    block[i] = i < lanes ? load_some<kFrom, kToBf16>(a.rows, index, steps) : _mm512_setzero_si512();
+    block[i] =
+        i < lanes ? load_partial<kFrom, kToBf16>(a.rows, index, steps) : _mm512_setzero_si512();
   }
   transpose_16x16(block);
   auto* dst = static_cast<uint32_t*>(a.dst) + step * a.width + lane;

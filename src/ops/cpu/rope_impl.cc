@@ -13,7 +13,7 @@ constexpr int64_t kRopeBatch = 8;
 
 // Calls body(h, part) for the chunks of the columns that are not turned.
 template <typename V, bool kPartial, typename Body>
-[[gnu::always_inline]] inline void for_unturned(const RopeKernel& k, Body&& body) {
+[[gnu::always_inline]] inline void for_unrotated(const RopeKernel& k, Body&& body) {
   if constexpr (kPartial) {
     for_chunks<V>(k.dim - k.rotary_dim,
                   [&](int64_t i, auto part) { body(k.rotary_dim + i, part); });
@@ -22,14 +22,14 @@ template <typename V, bool kPartial, typename Body>
 
 // Between pairs (2h, 2h + 1) and (h, h + H / 2).
 template <typename V, typename X>
-[[gnu::always_inline]] inline void split_pairs(const X* from, int64_t half, X* to) {
+[[gnu::always_inline]] inline void deinterleave(const X* from, int64_t half, X* to) {
   for (int64_t h = 0; h < half; ++h) {
     to[h] = from[2 * h];
     to[half + h] = from[2 * h + 1];
   }
 }
 template <typename V, typename X>
-[[gnu::always_inline]] inline void join_pairs(const X* from, int64_t half, X* to) {
+[[gnu::always_inline]] inline void interleave(const X* from, int64_t half, X* to) {
   for (int64_t h = 0; h < half; ++h) {
     to[2 * h] = from[h];
     to[2 * h + 1] = from[half + h];
@@ -55,7 +55,7 @@ template <typename V, bool kPartial, typename X>
     V::store(y + h, V::fnma(second, s, first * c), part);
     V::store(y + half + h, V::fma(first, s, second * c), part);
   });
-  for_unturned<V, kPartial>(k, [&](int64_t h, auto part) {
+  for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
     auto value = V::load(x + h, part);
     if (k.weight != nullptr) value = value * inv * V::load(k.weight + h, part);
     V::store(y + h, value, part);
@@ -76,7 +76,7 @@ void head_norm_rope_typed(const RopeKernel& k, X* y, int64_t y_stride, int64_t b
       const X* x_row = x + row * k.x_stride;
       X halves[kMaxInterleavedDim];
       if (k.interleaved) {
-        split_pairs<V>(x_row, k.dim / 2, halves);
+        deinterleave<V>(x_row, k.dim / 2, halves);
         x_row = halves;
       }
       head_norm_rope_row<V, kPartial>(k, x_row, y + row * y_stride, k.positions[row / k.num_heads],
@@ -150,8 +150,8 @@ template <typename V, bool kPartial, typename DY, typename DX>
     V::store(to + h, d_n1, part);
     V::store(to + half + h, d_n2, part);
   });
-  if (k.interleaved) join_pairs<V>(halves, half, d_x);
-  for_unturned<V, kPartial>(
+  if (k.interleaved) interleave<V>(halves, half, d_x);
+  for_unrotated<V, kPartial>(
       k, [&](int64_t h, auto part) { V::store(d_x + h, V::load(turned.d_y + h, part), part); });
 }
 
@@ -171,7 +171,7 @@ template <typename V, bool kPartial, typename X, typename DY, typename DX>
     dot = V::fma(g1, V::load(x + h, part), dot);
     dot = V::fma(g2, V::load(x + half + h, part), dot);
   });
-  for_unturned<V, kPartial>(k, [&](int64_t h, auto part) {
+  for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
     const auto g = V::load(turned.d_y + h, part) * V::load(k.weight + h, part);
     dot = V::fma(g, V::load(x + h, part), dot);
   });
@@ -187,7 +187,7 @@ template <typename V, bool kPartial, typename X, typename DY, typename DX>
     V::store(d_x + h, V::fnma(slope, x1, g1) * scale, part);
     V::store(d_x + half + h, V::fnma(slope, x2, g2) * scale, part);
   });
-  for_unturned<V, kPartial>(k, [&](int64_t h, auto part) {
+  for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
     const auto g = V::load(turned.d_y + h, part) * V::load(k.weight + h, part);
     V::store(d_x + h, V::fnma(slope, V::load(x + h, part), g) * scale, part);
   });

@@ -36,7 +36,7 @@ void sqrt_softplus(float* x, int64_t n) {
   }
 }
 
-void score(RouterScores scores, float* x, int64_t n) {
+void logits_to_scores(RouterScores scores, float* x, int64_t n) {
   switch (scores) {
     case RouterScores::kSoftmax:
       return softmax(x, n);
@@ -91,7 +91,7 @@ void drop_groups(const RouterArgs& args, float* choice, int64_t experts, float* 
   }
 }
 
-void choose(const RouterArgs& args, float* choice, int64_t experts, int32_t* ids) {
+void choose_experts(const RouterArgs& args, float* choice, int64_t experts, int32_t* ids) {
   for (int64_t k = 0; k < args.top_k; ++k) {
     const int64_t best = argmax(choice, experts);
     ids[k] = static_cast<int32_t>(best);
@@ -158,12 +158,12 @@ void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
     for (int64_t t = begin; t < end; ++t) {
       float* scores = logits.f32() + t * experts;
       int32_t* ids = expert_ids.numbers().data() + t * args.top_k;
-      score(args.scores, scores, experts);
+      logits_to_scores(args.scores, scores, experts);
       for (int64_t i = 0; i < experts; ++i) {
         choice[i] = candidate(args.bias.empty() ? scores[i] : scores[i] + args.bias.f32()[i]);
       }
       drop_groups(args, choice, experts, choice + experts);
-      choose(args, choice, experts, ids);
+      choose_experts(args, choice, experts, ids);
       write_weights(args, scores, ids, weights.f32() + t * args.top_k);
     }
   });
@@ -177,7 +177,7 @@ void route_chosen(CpuBackend& backend, const RouterArgs& args, TensorView logits
     for (int64_t t = begin; t < end; ++t) {
       float* scores = logits.f32() + t * experts;
       const int32_t* ids = expert_ids.numbers().data() + t * args.top_k;
-      score(args.scores, scores, experts);
+      logits_to_scores(args.scores, scores, experts);
       for (int64_t k = 0; k < args.top_k; ++k) DCHECK(0 <= ids[k] && ids[k] < experts, ids[k]);
       write_weights(args, scores, ids, weights.f32() + t * args.top_k);
     }

@@ -42,7 +42,7 @@ bool comes_before(const Candidate& a, const Candidate& b) {
 }
 
 // The largest of 64 logits; false when one of them is not finite.
-bool block_max(const float* logits, float& max) {
+bool finite_block_max(const float* logits, float& max) {
   constexpr size_t kLanes = 8;  // loops of fixed length: the compiler turns them into vectors
   float most[kLanes];
   float zero[kLanes] = {};  // NaN as soon as a logit is not finite
@@ -71,7 +71,7 @@ Candidate checked_argmax(std::span<const float> logits) {
       block = padded;
     }
     float max = 0;
-    if (!block_max(block, max)) throw_not_finite(logits);
+    if (!finite_block_max(block, max)) throw_not_finite(logits);
     if (max > best.logit) {
       best.logit = max;
       best_block = begin;
@@ -116,7 +116,7 @@ class Weights {
     double total = 0;
     for (size_t i = begin; i < end; i += kBlock) {
       float weights[kBlock];
-      block(i, weights);
+      block_weights(i, weights);
       double lane[4] = {};
       for (size_t j = 0; j < kBlock; j += 4) {
         for (size_t l = 0; l < 4; ++l) lane[l] += weights[j + l];
@@ -127,7 +127,7 @@ class Weights {
   }
 
   // Weights of logits [begin, begin + 64); zeros past the end of the row.
-  void block(size_t begin, float* out) const {
+  void block_weights(size_t begin, float* out) const {
     float z[kBlock];
     const size_t count = std::min(kBlock, logits_.size() - begin);
     if (count < kBlock) std::fill(z, z + kBlock, -std::numeric_limits<float>::infinity());
@@ -167,7 +167,7 @@ int32_t draw_from_all(const Weights& weights, const GroupedSum& groups, size_t v
   const size_t end = std::min(vocab, (group + 1) * groups.size);
   for (size_t begin = group * groups.size; begin < end; begin += kBlock) {
     float block[kBlock];
-    weights.block(begin, block);
+    weights.block_weights(begin, block);
     for (size_t j = 0; j < kBlock; ++j) {
       if (block[j] == 0.0f) continue;
       chosen = begin + j;
@@ -180,7 +180,7 @@ int32_t draw_from_all(const Weights& weights, const GroupedSum& groups, size_t v
 }
 
 // The k candidates that come first, in no order.
-std::vector<Candidate> largest(std::span<const float> logits, size_t k) {
+std::vector<Candidate> top_k_candidates(std::span<const float> logits, size_t k) {
   std::vector<Candidate> kept;
   const bool few = k < logits.size() / 64;
   const size_t start = few ? k : logits.size();
@@ -206,8 +206,8 @@ std::vector<Candidate> largest(std::span<const float> logits, size_t k) {
 // Cuts `kept` to those that top-p keeps; `total` is the weight of everything that top-k left. In
 // sorted order, place i stays if the weight before it is less than top_p: found by halving, without
 // sorting all.
-void cut_to_nucleus(const Weights& weights, std::vector<Candidate>& kept, double total,
-                    double top_p) {
+void cut_to_top_p(const Weights& weights, std::vector<Candidate>& kept, double total,
+                  double top_p) {
   const auto at = [&](size_t i) { return kept.begin() + static_cast<std::ptrdiff_t>(i); };
   size_t begin = 0;  // places up to this one stay
   size_t end = kept.size();
@@ -228,7 +228,8 @@ void cut_to_nucleus(const Weights& weights, std::vector<Candidate>& kept, double
 }
 
 // Those whose weights are at least exp(-reach), and perhaps a few more: `reach` is rounded.
-std::vector<Candidate> within(const Weights& weights, std::span<const float> logits, double reach) {
+std::vector<Candidate> candidates_within(const Weights& weights, std::span<const float> logits,
+                                         double reach) {
   const double least = -(reach + 1e-3);
   std::vector<Candidate> kept;
   for (size_t i = 0; i < logits.size(); ++i)
@@ -241,17 +242,18 @@ std::vector<Candidate> within(const Weights& weights, std::span<const float> log
 std::vector<Candidate> nucleus(const Weights& weights, std::span<const float> logits, float top_p) {
   const double total = GroupedSum(weights, logits.size()).total;
   const double reach = std::log(static_cast<double>(logits.size()) / (1.0 - top_p));
-  std::vector<Candidate> kept = within(weights, logits, reach);
-  cut_to_nucleus(weights, kept, total, top_p);
+  std::vector<Candidate> kept = candidates_within(weights, logits, reach);
+  cut_to_top_p(weights, kept, total, top_p);
   return kept;
 }
 
 // Min-p over the whole vocabulary, and perhaps a few more.
-std::vector<Candidate> likely(const Weights& weights, std::span<const float> logits, float min_p) {
-  return within(weights, logits, -std::log(static_cast<double>(min_p)));
+std::vector<Candidate> min_p_candidates(const Weights& weights, std::span<const float> logits,
+                                        float min_p) {
+  return candidates_within(weights, logits, -std::log(static_cast<double>(min_p)));
 }
 
-void cut_to_likely(const Weights& weights, std::vector<Candidate>& kept, float min_p) {
+void cut_to_min_p(const Weights& weights, std::vector<Candidate>& kept, float min_p) {
   std::erase_if(kept, [&](const Candidate& c) { return weights.of(c.logit) < min_p; });
 }
 
@@ -291,14 +293,14 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   const auto top_k = static_cast<size_t>(std::max<int64_t>(0, params.top_k));
   const bool cut_k = top_k > 0 && top_k < logits.size();
   const bool cut_p = params.top_p < 1;
-  const bool cut_likely = params.min_p > 0;
-  if (!cut_k && !cut_p && !cut_likely)
+  const bool cut_min_p = params.min_p > 0;
+  if (!cut_k && !cut_p && !cut_min_p)
     return draw_from_all(weights, GroupedSum(weights, logits.size()), logits.size(), u);
-  std::vector<Candidate> kept = cut_k   ? largest(logits, top_k)
+  std::vector<Candidate> kept = cut_k   ? top_k_candidates(logits, top_k)
                                 : cut_p ? nucleus(weights, logits, params.top_p)
-                                        : likely(weights, logits, params.min_p);
-  if (cut_k && cut_p) cut_to_nucleus(weights, kept, total_weight(weights, kept), params.top_p);
-  if (cut_likely) cut_to_likely(weights, kept, params.min_p);
+                                        : min_p_candidates(weights, logits, params.min_p);
+  if (cut_k && cut_p) cut_to_top_p(weights, kept, total_weight(weights, kept), params.top_p);
+  if (cut_min_p) cut_to_min_p(weights, kept, params.min_p);
   return draw_from(weights, kept, u);
 }
 
@@ -320,7 +322,7 @@ void topk_of_row(std::span<const float> logits, const float* lse, std::span<int3
         logits.size());
   if (ids.empty()) return;
   checked_argmax(logits);
-  std::vector<Candidate> kept = largest(logits, ids.size());
+  std::vector<Candidate> kept = top_k_candidates(logits, ids.size());
   std::sort(kept.begin(), kept.end(), comes_before);
   for (size_t i = 0; i < kept.size(); ++i) {
     ids[i] = kept[i].id;

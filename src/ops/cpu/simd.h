@@ -84,7 +84,7 @@ template <typename V, typename F>
 
 // sigmoid(x) to the bit, and 1 - sigmoid(x) without cancellation.
 template <typename V, typename F>
-[[gnu::always_inline]] inline F sigmoid(F x, F& complement) {
+[[gnu::always_inline]] inline F sigmoid_and_complement(F x, F& complement) {
   const F e = exp_below<V>(V::set1(0.0f) - V::abs(x));
   const F sum = V::set1(1.0f) + e;
   const F quotient = V::set1(1.0f) / sum;

@@ -46,6 +46,9 @@ struct Forward {
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void run(const SparseSegment& segment, int64_t row, int64_t part, const Workspace& work) const;
+  // Rows first .. first + num_rows - 1 of [T, N]: those of heads from head_begin on.
+  void start_rows(int64_t first, int64_t head_begin, int64_t num_rows, const Workspace& work) const;
+  void finish_rows(int64_t first, int64_t num_rows, const Workspace& work) const;
 };
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -60,15 +63,11 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
           .sum = floats(16 * rows)};
 }
 
-void Forward::run(const SparseSegment& segment, int64_t row, int64_t part,
-                  const Workspace& work) const {
-  const SparseKeys keys(args, segment, row);
-  const int64_t head_begin = part * part_heads;
-  const int64_t num_rows = std::min(part_heads, args.num_heads() - head_begin);
+void Forward::start_rows(int64_t first, int64_t head_begin, int64_t num_rows,
+                         const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
-  const int64_t first = row * args.num_heads() + head_begin;
   for (int64_t r = 0; r < num_rows; ++r) {
-    kernels.copy_row(static_cast<const char*>(args.q.data) + (first + r) * row_bytes, layout.dim,
+    kernels.pack_row(static_cast<const char*>(args.q.data) + (first + r) * row_bytes, layout.dim,
                      work.q + r * layout.row_stride);
     // The sink is a key that was seen before the first, with a score and no value.
     work.max[r] = args.sinks.f32()[head_begin + r] * kLog2E;
@@ -76,10 +75,30 @@ void Forward::run(const SparseSegment& segment, int64_t row, int64_t part,
     work.sum[16 * r] = 1.0f;
   }
   std::fill_n(work.acc, num_rows * layout.lanes, 0.0f);
+}
+
+void Forward::finish_rows(int64_t first, int64_t num_rows, const Workspace& work) const {
+  const int64_t row_bytes = layout.dim * dtype_bytes(out.dtype);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const float sum = kernels.sum_row(work.sum + 16 * r);
+    kernels.write_row(work.acc + r * layout.lanes, 1.0f / sum, layout.dim,
+                      static_cast<char*>(out.data) + (first + r) * row_bytes,
+                      out.dtype == DType::kBF16);
+    if (!lse.empty()) lse.f32()[first + r] = work.max[r] * kLn2 + std::log(sum);
+  }
+}
+
+void Forward::run(const SparseSegment& segment, int64_t row, int64_t part,
+                  const Workspace& work) const {
+  const SparseKeys keys(args, segment, row);
+  const int64_t head_begin = part * part_heads;
+  const int64_t num_rows = std::min(part_heads, args.num_heads() - head_begin);
+  const int64_t first = row * args.num_heads() + head_begin;
+  start_rows(first, head_begin, num_rows, work);
   for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, keys.count() - key);
     const void* rows[kKeyBlock];
-    keys.rows(key, count, rows);
+    keys.find_rows(key, count, rows);
     const PackRows from{.rows = rows, .count = count, .dim = layout.dim};
     kernels.pack_lanes(from, work.keys);
     kernels.pack_depth(from, work.values);
@@ -101,13 +120,7 @@ void Forward::run(const SparseSegment& segment, int64_t row, int64_t part,
                             .acc = work.acc + r * layout.lanes});
     }
   }
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const float sum = kernels.sum_row(work.sum + 16 * r);
-    kernels.write_row(work.acc + r * layout.lanes, 1.0f / sum, layout.dim,
-                      static_cast<char*>(out.data) + (first + r) * row_bytes,
-                      out.dtype == DType::kBF16);
-    if (!lse.empty()) lse.f32()[first + r] = work.max[r] * kLn2 + std::log(sum);
-  }
+  finish_rows(first, num_rows, work);
 }
 
 }  // namespace
@@ -120,12 +133,8 @@ void sparse_attention_tiled(CpuBackend& backend, const AttentionKernels& kernels
   const Forward forward(kernels, args, out, lse, num_tokens, num_workers);
   const Scratch::Mark mark(backend.scratch());
   const SparseToken* tokens = list_tokens(backend, args);
-  auto* workspaces = static_cast<Workspace*>(
-      backend.scratch().take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  for (int w = 0; w < num_workers; ++w) {
-    const Workspace taken = forward.take_workspace(backend.scratch());
-    if (!backend.is_counting()) workspaces[w] = taken;
-  }
+  const auto* workspaces =
+      backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_tokens * forward.num_parts, [&](int64_t item, int worker) {
     const SparseToken& token = tokens[item / forward.num_parts];
     forward.run(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
@@ -155,8 +164,8 @@ void fill_zero(const TensorView& view) {
 }
 
 // The sink has no value: d_sink = -sum_t p_sink delta.
-void add_sinks(CpuBackend& backend, const SparseAttentionArgs& args, TensorView lse,
-               TensorView delta, TensorView d_sinks) {
+void add_d_sinks(CpuBackend& backend, const SparseAttentionArgs& args, TensorView lse,
+                 TensorView delta, TensorView d_sinks) {
   const int64_t heads = args.num_heads();
   for_range(backend, heads, args.q.shape[0] * 16, [&](int64_t begin, int64_t end) {
     for (const SparseSegment& segment : args.segments) {
@@ -199,7 +208,7 @@ void sparse_attention_backward(CpuBackend& backend, const SparseAttentionArgs& a
   } else {
     sparse_attention_backward_reference(backend, args, grads, delta);
   }
-  if (!d_sinks.empty()) add_sinks(backend, args, grads.lse, delta, d_sinks);
+  if (!d_sinks.empty()) add_d_sinks(backend, args, grads.lse, delta, d_sinks);
 }
 
 }  // namespace strata::ops::cpu

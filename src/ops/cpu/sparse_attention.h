@@ -31,21 +31,22 @@ struct SparseKeys {
   [[nodiscard]] int64_t entry(int64_t index) const { return ids == nullptr ? index : ids[index]; }
 
   // rows[i] = address of key first + i.
-  void rows(int64_t first, int64_t count, const void** rows) const {
+  void find_rows(int64_t first, int64_t count, const void** rows) const {
     const int64_t bytes = dtype_bytes(args.q.dtype);
     const int64_t local = std::clamp<int64_t>(num_local - first, 0, count);
     if (local > 0) {
-      kv_rows(segment.window, &KvRange::keys, first_key + first, local, 0, args.width(), bytes,
-              rows);
+      find_kv_rows(segment.window, &KvRange::keys, first_key + first, local, 0, args.width(), bytes,
+                   rows);
     }
     const int64_t begin = first + local - num_local;
     const int64_t rest = count - local;
     if (rest > 0 && ids == nullptr) {
-      kv_rows(segment.entries, &KvRange::keys, begin, rest, 0, args.width(), bytes, rows + local);
+      find_kv_rows(segment.entries, &KvRange::keys, begin, rest, 0, args.width(), bytes,
+                   rows + local);
     }
     for (int64_t i = 0; i < rest && ids != nullptr; ++i) {
-      kv_rows(segment.entries, &KvRange::keys, ids[begin + i], 1, 0, args.width(), bytes,
-              rows + local + i);
+      find_kv_rows(segment.entries, &KvRange::keys, ids[begin + i], 1, 0, args.width(), bytes,
+                   rows + local + i);
     }
   }
 };
@@ -75,7 +76,7 @@ inline const SparseToken* list_tokens(CpuBackend& backend, const SparseAttention
 }
 
 // Where the gradient of a query's key `index` is summed.
-inline float* gradient_row(const SparseGradients& grads, const SparseKeys& keys, int64_t index) {
+inline float* d_key_row(const SparseGradients& grads, const SparseKeys& keys, int64_t index) {
   const int64_t width = grads.d_keys.cols();
   if (index < keys.num_local) {
     return grads.d_keys.f32() + (keys.segment.begin + keys.first_key + index) * width;

@@ -59,10 +59,10 @@ struct Backward {
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   [[nodiscard]] Query take_query(Scratch& scratch) const;
 
-  void start(int64_t row, const Workspace& work, const Query& query) const;
-  void add_query(const SparseToken& token, const Workspace& work, const Query& query) const;
-  void add_keys(const SparseToken& token, const Query& query, int64_t lane, int64_t num_lanes,
-                float* acc) const;
+  void load_query(int64_t row, const Workspace& work, const Query& query) const;
+  void backward_query(const SparseToken& token, const Workspace& work, const Query& query) const;
+  void add_d_keys(const SparseToken& token, const Query& query, int64_t lane, int64_t num_lanes,
+                  float* acc) const;
 };
 
 int64_t Backward::most_blocks() const {
@@ -108,7 +108,7 @@ Query Backward::take_query(Scratch& scratch) const {
           .d_out = take_words(scratch, layout.depth_words(num_heads()))};
 }
 
-void Backward::start(int64_t row, const Workspace& work, const Query& query) const {
+void Backward::load_query(int64_t row, const Workspace& work, const Query& query) const {
   const int64_t heads = num_heads();
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const void** q = work.rows;
@@ -119,8 +119,8 @@ void Backward::start(int64_t row, const Workspace& work, const Query& query) con
     q[n] = static_cast<const char*>(args.q.data) + at;
     d_out[n] = static_cast<const char*>(grads.d_out.data) + at;
     out[n] = static_cast<const char*>(grads.out.data) + at;
-    kernels.copy_row(q[n], layout.dim, work.q + n * layout.row_stride);
-    kernels.copy_row(d_out[n], layout.dim, work.d_out + n * layout.row_stride);
+    kernels.pack_row(q[n], layout.dim, work.q + n * layout.row_stride);
+    kernels.pack_row(d_out[n], layout.dim, work.d_out + n * layout.row_stride);
     work.lse[n] = grads.lse.f32()[row * heads + n] * kLog2E;
   }
   // delta by the chain that d_p has.
@@ -137,14 +137,14 @@ void Backward::start(int64_t row, const Workspace& work, const Query& query) con
 }
 
 // s = scale * q k^T: P, dS and d_q = dS k of one query.
-void Backward::add_query(const SparseToken& token, const Workspace& work,
-                         const Query& query) const {
+void Backward::backward_query(const SparseToken& token, const Workspace& work,
+                              const Query& query) const {
   const SparseKeys keys(args, *token.segment, token.row);
-  start(token.row, work, query);
+  load_query(token.row, work, query);
   const int64_t row_words = kKeyBlock / layout.pack;
   for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, keys.count() - key);
-    keys.rows(key, count, work.rows);
+    keys.find_rows(key, count, work.rows);
     const PackRows from{.rows = work.rows, .count = count, .dim = layout.dim};
     kernels.pack_lanes(from, work.key_lanes);
     kernels.pack_depth(from, work.key_depth);
@@ -194,8 +194,8 @@ void Backward::add_query(const SparseToken& token, const Workspace& work,
 }
 
 // Columns [lane, lane + num_lanes) of a key's gradient += scale dS^T q + P^T d_out of one query.
-void Backward::add_keys(const SparseToken& token, const Query& query, int64_t lane,
-                        int64_t num_lanes, float* acc) const {
+void Backward::add_d_keys(const SparseToken& token, const Query& query, int64_t lane,
+                          int64_t num_lanes, float* acc) const {
   const SparseKeys keys(args, *token.segment, token.row);
   const int64_t columns = std::min(num_lanes, layout.dim - lane);
   // A tile of rows stays within one block of P and dS.
@@ -219,7 +219,7 @@ void Backward::add_keys(const SparseToken& token, const Query& query, int64_t la
     product.panel = query.d_out + lane;
     kernels.product(product);
     for (int64_t r = 0; r < rows; ++r) {
-      float* to = gradient_row(grads, keys, key + r) + lane;
+      float* to = d_key_row(grads, keys, key + r) + lane;
       for (int64_t c = 0; c < columns; ++c) to[c] += acc[r * num_lanes + c];
     }
   }
@@ -236,14 +236,9 @@ void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels
   Scratch& scratch = backend.scratch();
   const Scratch::Mark mark(scratch);
   const SparseToken* tokens = list_tokens(backend, args);
-  const int num_workers = backend.pool().num_threads();
-  auto* workspaces =
-      static_cast<Workspace*>(scratch.take(num_workers * static_cast<int64_t>(sizeof(Workspace))));
-  float* acc = take_floats(scratch, num_workers * kTileRows * kSlice);
-  for (int w = 0; w < num_workers; ++w) {
-    const Workspace taken = backward.take_workspace(scratch);
-    if (!backend.is_counting()) workspaces[w] = taken;
-  }
+  float* acc = take_floats(scratch, backend.pool().num_threads() * kTileRows * kSlice);
+  const auto* workspaces =
+      backend.take_workspaces([&] { return backward.take_workspace(scratch); });
   auto* queries = static_cast<Query*>(scratch.take(kChunk * static_cast<int64_t>(sizeof(Query))));
   for (int64_t i = 0; i < std::min(kChunk, num_tokens); ++i) {
     const Query taken = backward.take_query(scratch);
@@ -254,14 +249,14 @@ void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels
   for (int64_t begin = 0; begin < num_tokens; begin += kChunk) {
     const int64_t count = std::min(kChunk, num_tokens - begin);
     backend.pool().run_each(count, [&](int64_t i, int worker) {
-      backward.add_query(tokens[begin + i], workspaces[worker], queries[i]);
+      backward.backward_query(tokens[begin + i], workspaces[worker], queries[i]);
     });
     backend.pool().run_each(num_slices, [&](int64_t slice, int worker) {
       const int64_t lane = slice * kSlice;
       const int64_t lanes = std::min(kSlice, backward.layout.lanes - lane);
       for (int64_t i = 0; i < count; ++i) {
-        backward.add_keys(tokens[begin + i], queries[i], lane, lanes,
-                          acc + worker * kTileRows * kSlice);
+        backward.add_d_keys(tokens[begin + i], queries[i], lane, lanes,
+                            acc + worker * kTileRows * kSlice);
       }
     });
   }

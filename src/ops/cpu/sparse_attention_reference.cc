@@ -18,7 +18,7 @@ struct Row {
   [[nodiscard]] DType dtype() const { return args.q.dtype; }
   [[nodiscard]] const void* key(int64_t at) const {
     const void* row = nullptr;
-    keys.rows(at, 1, &row);
+    keys.find_rows(at, 1, &row);
     return row;
   }
   [[nodiscard]] float dot(const TensorView& tensor, const void* row, int64_t first = 0) const {
@@ -72,8 +72,8 @@ struct TokenWork {
 };
 
 // d_k_j += scale sum_n d_s_nj q_n + sum_n p_nj d_out_n: keys are values too.
-void add_to_key(const SparseAttentionArgs& args, const SparseGradients& grads, int64_t token_row,
-                const TokenWork& work, float* d_key) {
+void add_to_d_key(const SparseAttentionArgs& args, const SparseGradients& grads, int64_t token_row,
+                  const TokenWork& work, float* d_key) {
   const int64_t heads = args.num_heads();
   const int64_t width = args.width();
   for (int64_t h = 0; h < width; ++h) {
@@ -102,7 +102,7 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
   }
   for (int64_t at = 0; at < keys.count(); ++at) {
     const void* key = nullptr;
-    keys.rows(at, 1, &key);
+    keys.find_rows(at, 1, &key);
     for (int64_t n = 0; n < heads; ++n) {
       const Row row{args, keys, token.row * heads + n};
       const float p = std::exp(row.score(at) - grads.lse.f32()[row.index]);
@@ -113,7 +113,7 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
         work.d_q[n * width + h] += work.d_s[n] * load_element(key, row.dtype(), h);
       }
     }
-    add_to_key(args, grads, token.row, work, gradient_row(grads, keys, at));
+    add_to_d_key(args, grads, token.row, work, d_key_row(grads, keys, at));
   }
   for (int64_t i = 0; i < heads * width; ++i) {
     store_element(grads.d_q.data, grads.d_q.dtype, token.row * heads * width + i,

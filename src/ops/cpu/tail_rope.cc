@@ -50,11 +50,11 @@ void tail_rope_backward(CpuBackend& backend, const TailRopeArgs& args, TensorVie
     });
     if (d_weight.empty()) return;
     for_range(backend, rows, k.width, [&](int64_t begin, int64_t end) {
-      tail_rope_inv_rms<V>(k, inv_rms.f32(), begin, end);
+      tail_inv_rms_rows<V>(k, inv_rms.f32(), begin, end);
     });
     for_columns(backend, rows, k.width, [&](int64_t begin, int64_t end) {
-      tail_rope_weight_columns<V>(k, d_y.dtype, d_y.data, inv_rms.f32(), rows, d_weight.f32(),
-                                  begin, end);
+      tail_rope_backward_columns<V>(k, d_y.dtype, d_y.data, inv_rms.f32(), rows, d_weight.f32(),
+                                    begin, end);
     });
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Norm and rotation of tails as templates over the path; see cpu/simd.h for what may be called
 // here.
+#include "ops/cpu/inv_rms_impl.h"
 #include "ops/cpu/tail_rope.h"
 #include "ops/cpu/this_path.h"
 
@@ -8,19 +9,19 @@ namespace strata::ops::cpu {
 
 // The angle's cosine and sine for the pair, and the sign of the turn.
 template <typename V>
-struct TailTurn {
+struct TailRotation {
   const float* cos;
   const float* sin;
   float sign;
 
-  [[gnu::always_inline]] TailTurn(const TailRopeKernel& k, int64_t row, bool back) {
+  [[gnu::always_inline]] TailRotation(const TailRopeKernel& k, int64_t row, bool back) {
     const int64_t at = static_cast<int64_t>(k.positions[row / k.num_heads]) * k.table_stride;
     cos = k.cos + at;
     sin = k.sin + at;
     sign = k.inverse != back ? -1.0f : 1.0f;
   }
   // Turns the pairs of tail[0 .. rotated).
-  [[gnu::always_inline]] void run(float* tail, int64_t rotated) const {
+  [[gnu::always_inline]] void rotate(float* tail, int64_t rotated) const {
     for (int64_t i = 0; i < rotated / 2; ++i) {
       const float a = tail[2 * i];
       const float b = tail[2 * i + 1];
@@ -31,16 +32,6 @@ struct TailTurn {
   }
 };
 
-template <typename V, typename X>
-[[gnu::always_inline]] inline float tail_inv_rms(const TailRopeKernel& k, const X* x) {
-  auto square = V::set1(0.0f);
-  for_chunks<V>(k.width, [&](int64_t i, auto part) {
-    const auto value = V::load(x + i, part);
-    square = V::fma(value, value, square);
-  });
-  return 1.0f / __builtin_sqrtf(V::sum(square) / static_cast<float>(k.width) + k.eps);
-}
-
 template <typename V>
 void tail_rope_rows(const TailRopeKernel& k, DType y_type, void* y, int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
@@ -48,14 +39,14 @@ void tail_rope_rows(const TailRopeKernel& k, DType y_type, void* y, int64_t begi
       alignas(64) float row[kMaxTailWidth];
       for (int64_t r = begin; r < end; ++r) {
         const X* x = static_cast<const X*>(k.x) + r * k.width;
-        const auto inv = V::set1(k.norm ? tail_inv_rms<V>(k, x) : 1.0f);
+        const auto inv = V::set1(k.norm ? inv_rms_of<V>(x, k.width, k.eps) : 1.0f);
         for_chunks<V>(k.width, [&](int64_t i, auto part) {
           auto value = V::load(x + i, part);
           if (k.norm) value = value * inv;
           if (k.weight != nullptr) value = value * V::load(k.weight + i, part);
           V::store(row + i, value, part);
         });
-        TailTurn<V>(k, r, false).run(row + k.width - k.rotated, k.rotated);
+        TailRotation<V>(k, r, false).rotate(row + k.width - k.rotated, k.rotated);
         Y* to = static_cast<Y*>(y) + r * k.width;
         for_chunks<V>(
             k.width, [&](int64_t i, auto part) { V::store(to + i, V::load(row + i, part), part); });
@@ -78,14 +69,14 @@ void tail_rope_backward_rows(const TailRopeKernel& k, DType d_y_type, const void
           for_chunks<V>(k.width, [&](int64_t i, auto part) {
             V::store(row + i, V::load(d + i, part), part);
           });
-          TailTurn<V>(k, r, true).run(row + k.width - k.rotated, k.rotated);
+          TailRotation<V>(k, r, true).rotate(row + k.width - k.rotated, k.rotated);
           if (!k.norm) {
             for_chunks<V>(k.width, [&](int64_t i, auto part) {
               V::store(to + i, V::load(row + i, part), part);
             });
             continue;
           }
-          const float inv = tail_inv_rms<V>(k, x);
+          const float inv = inv_rms_of<V>(x, k.width, k.eps);
           auto dot = V::set1(0.0f);
           for_chunks<V>(k.width, [&](int64_t i, auto part) {
             auto g = V::load(row + i, part);
@@ -105,19 +96,19 @@ void tail_rope_backward_rows(const TailRopeKernel& k, DType d_y_type, const void
 }
 
 template <typename V>
-void tail_rope_inv_rms(const TailRopeKernel& k, float* inv_rms, int64_t begin, int64_t end) {
+void tail_inv_rms_rows(const TailRopeKernel& k, float* inv_rms, int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     for (int64_t r = begin; r < end; ++r) {
-      inv_rms[r] = tail_inv_rms<V>(k, static_cast<const X*>(k.x) + r * k.width);
+      inv_rms[r] = inv_rms_of<V>(static_cast<const X*>(k.x) + r * k.width, k.width, k.eps);
     }
   });
 }
 
 // d_weight += turned-back d_y x inv
 template <typename V>
-void tail_rope_weight_columns(const TailRopeKernel& k, DType d_y_type, const void* d_y,
-                              const float* inv_rms, int64_t num_rows, float* d_weight,
-                              int64_t begin, int64_t end) {
+void tail_rope_backward_columns(const TailRopeKernel& k, DType d_y_type, const void* d_y,
+                                const float* inv_rms, int64_t num_rows, float* d_weight,
+                                int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     with_type<V>(d_y_type, [&]<typename DY>() {
       float row[kLanes];
@@ -131,14 +122,14 @@ void tail_rope_weight_columns(const TailRopeKernel& k, DType d_y_type, const voi
           auto value = part.lanes == kLanes ? V::load(d, Whole{}) : V::load(d, part);
           V::store(row, value, Whole{});
           const int64_t first = k.width - k.rotated;
-          const TailTurn<V> turn(k, r, true);
+          const TailRotation<V> turn(k, r, true);
           for (int64_t i = 0; i < part.lanes; i += 2) {
             if (c + i < first) continue;
             const int64_t pair = (c + i - first) / 2;
-            TailTurn<V> one = turn;
+            TailRotation<V> one = turn;
             one.cos += pair;
             one.sin += pair;
-            one.run(row + i, 2);
+            one.rotate(row + i, 2);
           }
           value = V::load(row, Whole{});
           const auto from = part.lanes == kLanes ? V::load(x, Whole{}) : V::load(x, part);
@@ -157,8 +148,8 @@ void tail_rope_weight_columns(const TailRopeKernel& k, DType d_y_type, const voi
 template void tail_rope_rows<ThisPath>(const TailRopeKernel&, DType, void*, int64_t, int64_t);
 template void tail_rope_backward_rows<ThisPath>(const TailRopeKernel&, DType, const void*, DType,
                                                 void*, float*, int64_t, int64_t);
-template void tail_rope_weight_columns<ThisPath>(const TailRopeKernel&, DType, const void*,
-                                                 const float*, int64_t, float*, int64_t, int64_t);
-template void tail_rope_inv_rms<ThisPath>(const TailRopeKernel&, float*, int64_t, int64_t);
+template void tail_rope_backward_columns<ThisPath>(const TailRopeKernel&, DType, const void*,
+                                                   const float*, int64_t, float*, int64_t, int64_t);
+template void tail_inv_rms_rows<ThisPath>(const TailRopeKernel&, float*, int64_t, int64_t);
 
 }  // namespace strata::ops::cpu

@@ -13,7 +13,7 @@
 namespace strata::server {
 namespace {
 
-std::string stanza(std::string_view file_key, const std::string& recipient) {
+std::string x25519_stanza(std::string_view file_key, const std::string& recipient) {
   const std::string secret = random_bytes(32);
   const std::string share = age::x25519_public(secret);
   const std::string shared = age::x25519(secret, recipient);
@@ -23,9 +23,9 @@ std::string stanza(std::string_view file_key, const std::string& recipient) {
                      age::base64(age::seal(key, std::string(12, '\0'), file_key)));
 }
 
-std::string header(std::string_view file_key, std::span<const std::string> recipients) {
+std::string age_header(std::string_view file_key, std::span<const std::string> recipients) {
   std::string text = "age-encryption.org/v1\n";
-  for (const std::string& recipient : recipients) text += stanza(file_key, recipient);
+  for (const std::string& recipient : recipients) text += x25519_stanza(file_key, recipient);
   text += "---";
   const std::string mac = hmac_sha256(age::hkdf(file_key, "", "header"), text);
   return text + " " + age::base64(mac) + "\n";
@@ -48,7 +48,7 @@ void age_encrypt_file(const std::string& path, const std::string& encrypted_path
   const ReadOnlyFile plain(path);
   AtomicFile out(encrypted_path);
   const std::string file_key = random_bytes(16);
-  out.append(header(file_key, recipients));
+  out.append(age_header(file_key, recipients));
   const std::string nonce = random_bytes(16);
   out.append(nonce);
   const std::string key = age::hkdf(file_key, nonce, "payload");

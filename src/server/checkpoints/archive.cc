@@ -24,7 +24,7 @@ std::string CheckpointRegistry::archive_path(const CheckpointRow& row, Archive o
   return fmt::format("{}/{}.{}", data_.temporary(), row.id, ending);
 }
 
-std::optional<std::string> CheckpointRegistry::made_archive(const CheckpointRow& row, double steady,
+std::optional<std::string> CheckpointRegistry::find_archive(const CheckpointRow& row, double steady,
                                                             Archive of) {
   std::string path = archive_path(row, of);
   if (!file_exists(path)) return std::nullopt;
@@ -48,13 +48,13 @@ bool CheckpointRegistry::fits_archive(const CheckpointRow& row) const {
   return row.size_bytes + kTarBytes <= archive_budget_.most();
 }
 
-std::string CheckpointRegistry::archive(const CheckpointRow& row, const std::string& tenant,
-                                        double steady) {
+std::string CheckpointRegistry::pack_archive(const CheckpointRow& row, const std::string& tenant,
+                                             double steady) {
   const MutexLock lock(archive_mutex_);
-  if (const auto made = made_archive(row, steady)) return *made;
+  if (const auto made = find_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
-  const std::vector<CheckpointFile> all = files(row);
+  const std::vector<CheckpointFile> all = downloadable_files(row);
   for (const CheckpointFile& file : all) {
     if (file.size < kTarFileLimit) continue;
     throw Error(ErrorCode::kUnsupported,
@@ -102,10 +102,10 @@ void move_into_tar(const std::string& folder, const std::string& path, int64_t t
 
 }  // namespace
 
-bool CheckpointRegistry::archive_merged(const CheckpointRow& row, const ModelMerger& merger,
-                                        size_t model, const std::string& tenant, double steady) {
+bool CheckpointRegistry::pack_merged(const CheckpointRow& row, const ModelMerger& merger,
+                                     size_t model, const std::string& tenant, double steady) {
   const MutexLock lock(merge_mutex_);
-  if (made_archive(row, steady, Archive::kMerged)) return true;
+  if (find_archive(row, steady, Archive::kMerged)) return true;
   const std::string path = archive_path(row, Archive::kMerged);
   const auto held = lease(row.id);
   const int64_t bytes = merger.bytes.at(model);

@@ -14,7 +14,7 @@ bool ArchiveBudget::take(const std::string& path, const std::string& tenant, int
   archives_.erase(path);
   SharedLimit::Share share = limit_.take(tenant, bytes);
   while (!share) {
-    const auto going = next_to_go(tenant, bytes, now);
+    const auto going = next_to_evict(tenant, bytes, now);
     if (going == archives_.end()) return false;
     remove_file(going->first);
     archives_.erase(going);
@@ -33,8 +33,8 @@ ArchiveBudget::Archives::iterator ArchiveBudget::oldest_of(const std::string& te
   return oldest;
 }
 
-ArchiveBudget::Archives::iterator ArchiveBudget::next_to_go(const std::string& tenant,
-                                                            int64_t bytes, double now) {
+ArchiveBudget::Archives::iterator ArchiveBudget::next_to_evict(const std::string& tenant,
+                                                               int64_t bytes, double now) {
   const auto own = oldest_of(tenant);
   if (own != archives_.end()) return own;
   int64_t most = bytes;
@@ -51,7 +51,7 @@ ArchiveBudget::Archives::iterator ArchiveBudget::next_to_go(const std::string& t
   return may_go ? other : archives_.end();
 }
 
-void ArchiveBudget::settle(const std::string& path) {
+void ArchiveBudget::finish_packing(const std::string& path) {
   const MutexLock lock(mutex_);
   const auto found = archives_.find(path);
   if (found == archives_.end()) return;

@@ -22,7 +22,7 @@ class ArchiveBudget {
   [[nodiscard]] bool take(const std::string& path, const std::string& tenant, int64_t bytes,
                           double now);
   // Its packing is over: a file that is there may go from now on, one that is not takes no space.
-  void settle(const std::string& path);
+  void finish_packing(const std::string& path);
   // Somebody reads it.
   void touch(const std::string& path, double now);
   // The file is gone.
@@ -42,7 +42,7 @@ class ArchiveBudget {
     bool is_packed = false;
   };
   using Archives = std::map<std::string, Archive>;
-  Archives::iterator next_to_go(const std::string& tenant, int64_t bytes, double now)
+  Archives::iterator next_to_evict(const std::string& tenant, int64_t bytes, double now)
       REQUIRES(mutex_);
   Archives::iterator oldest_of(const std::string& tenant) REQUIRES(mutex_);
 

@@ -141,7 +141,7 @@ class Writer {
 };
 
 // Only what a backup has: nothing can be written elsewhere.
-bool is_known_path(const std::string& path) {
+bool is_backup_path(const std::string& path) {
   if (path == "secret" || path == "strata.db" || path == "checkpoints/fingerprint") return true;
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= path.size();) {
@@ -178,8 +178,8 @@ struct Unpacked {
 };
 
 // Reads the list of files, or what authenticates it.
-void read_text(const std::string& backup, TarReader& tar, const TarEntry& entry, int64_t most,
-               std::string& text) {
+void read_text_entry(const std::string& backup, TarReader& tar, const TarEntry& entry, int64_t most,
+                     std::string& text) {
   if (!text.empty()) refuse(fmt::format("{}: {} is there twice", backup, entry.name));
   if (entry.size > most)
     refuse(fmt::format("{}: {} is larger than a list of the files before it", backup, entry.name));
@@ -188,7 +188,7 @@ void read_text(const std::string& backup, TarReader& tar, const TarEntry& entry,
 
 // By the headers alone, before anything is written: a sparse archive takes next to nothing of a
 // disk, and what comes out of it takes all that they say.
-void check_space(const std::string& backup, const std::string& target) {
+void check_free_space(const std::string& backup, const std::string& target) {
   TarReader tar(backup);
   uint64_t wanted = 0;  // no more than the archive's size
   uint64_t files = 0;
@@ -215,7 +215,7 @@ void check_space(const std::string& backup, const std::string& target) {
 
 // Writes everything below `target`; nothing of it is durable yet.
 Unpacked unpack(const std::string& backup, const std::string& target) {
-  check_space(backup, target);
+  check_free_space(backup, target);
   TarReader tar(backup);
   Unpacked out;
   auto& [hashes, manifest, signature, counts] = out;
@@ -223,14 +223,14 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
     stop_if_asked();
     if (entry->name == kManifest) {
       const int64_t most = kMostOfLine * static_cast<int64_t>(hashes.size());
-      read_text(backup, tar, *entry, most, manifest);
+      read_text_entry(backup, tar, *entry, most, manifest);
       continue;
     }
     if (entry->name == kSignature) {
-      read_text(backup, tar, *entry, kSignatureBytes, signature);
+      read_text_entry(backup, tar, *entry, kSignatureBytes, signature);
       continue;
     }
-    if (!is_known_path(entry->name))
+    if (!is_backup_path(entry->name))
       refuse(fmt::format("{}: '{}' is no file of a backup", backup, entry->name.substr(0, 200)));
     if (hashes.contains(entry->name) || hashes.size() >= kMaxFiles)
       refuse(
@@ -254,7 +254,7 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
 }
 
 // A report's first damage, without the folder's name, and how many more there are.
-std::string first_of(const CheckReport& report, const std::string& folder) {
+std::string first_damage_text(const CheckReport& report, const std::string& folder) {
   std::string what = report.damages[0];
   if (what.starts_with(folder + "/")) what = what.substr(folder.size() + 1);
   return what + (report.damages.size() > 1
@@ -285,7 +285,7 @@ BackupCounts add_checkpoints(const std::string& data, Sql& live, Sql& snapshot, 
       ++counts.checkpoints;
       continue;
     }
-    if (stands(live, folder.id)) {
+    if (checkpoint_exists(live, folder.id)) {
       refuse(fmt::format(
           "{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
           "check' names all that is damaged)",
@@ -298,7 +298,7 @@ BackupCounts add_checkpoints(const std::string& data, Sql& live, Sql& snapshot, 
 }
 
 // Nothing is replaced: another backup to the same place may have ended meanwhile.
-void move_to(const std::string& made, const std::string& out) {
+void move_without_replacing(const std::string& made, const std::string& out) {
   int done = ::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, out.c_str(), RENAME_NOREPLACE);
   if (done != 0 && errno == EINVAL)  // a file system that knows no such flag
     done = ::rename(made.c_str(), out.c_str());
@@ -329,7 +329,7 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   const CheckReport report = check_snapshot(data, copy);
   if (!report.damages.empty())
     refuse(fmt::format("{}: nothing was written, since restoring would refuse it: {}", data,
-                       first_of(report, data)));
+                       first_damage_text(report, data)));
   std::unique_ptr<Sql> snapshot = open_stoppable_sqlite(copy, StopSignals::asked);
   Writer writer(data, made);
   const BackupCounts counts = add_checkpoints(data, *live, *snapshot, writer);
@@ -340,7 +340,7 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   writer.add("strata.db", ReadOnlyFile(copy));
   writer.finish(key);
   stop_if_asked();
-  move_to(made, out);
+  move_without_replacing(made, out);
   sync_folder(folder_of(out));
   return counts;
 }
@@ -352,7 +352,7 @@ namespace {
 void check_restored(const std::string& backup, const std::string& folder) {
   const CheckReport report = check_data(folder, Counters::kOfArchive);
   if (report.damages.empty()) return;
-  refuse(fmt::format("{}: nothing was restored: {}", backup, first_of(report, folder)));
+  refuse(fmt::format("{}: nothing was restored: {}", backup, first_damage_text(report, folder)));
 }
 
 // Before anything in it is believed.
@@ -369,8 +369,8 @@ void check_signature(const std::string& backup, const Unpacked& what, const std:
 }
 
 // What restore() makes of a backup, below `folder`, checked whole.
-BackupCounts unpack_checked(const std::string& backup, const std::string& key,
-                            const std::string& folder) {
+BackupCounts unpack_and_check(const std::string& backup, const std::string& key,
+                              const std::string& folder) {
   const Unpacked what = unpack(backup, folder);
   check_signature(backup, what, key);
   const auto wanted = read_manifest(backup, what.manifest);
@@ -393,7 +393,7 @@ BackupCounts unpack_checked(const std::string& backup, const std::string& key,
 BackupCounts check_backup(const std::string& backup, const std::string& key) {
   const NarrowMask mask;
   const TemporaryFolder temporary(fs::temp_directory_path().string() + "/strata-check-");
-  return unpack_checked(backup, key, temporary.path());
+  return unpack_and_check(backup, key, temporary.path());
 }
 
 BackupCounts restore(const std::string& backup, const std::string& data, const std::string& key) {
@@ -404,7 +404,7 @@ BackupCounts restore(const std::string& backup, const std::string& data, const s
   if (file_exists(target) && !fs::is_empty(target, fault))
     refuse(fmt::format("--data: '{}' is not empty; restore to a directory of its own", data));
   TemporaryFolder temporary(target + ".restoring-");
-  const BackupCounts counts = unpack_checked(backup, key, temporary.path());
+  const BackupCounts counts = unpack_and_check(backup, key, temporary.path());
   {  // What has happened since the backup had request ids, which must not name anything new.
     const std::unique_ptr<Sql> database = open_sqlite(temporary.path() + "/strata.db");
     database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});

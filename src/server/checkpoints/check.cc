@@ -49,7 +49,7 @@ class Check {
       : data_(data), most_counted_(counters == Counters::kOfArchive ? kMostOfArchive : kMostRows) {}
 
   CheckReport run() {
-    const std::string secret = check_secret();
+    const std::string secret = read_and_check_secret();
     const std::string database = data_ + "/strata.db";
     if (!file_exists(database)) {
       // What PostgreSQL holds is its own to check.
@@ -57,19 +57,19 @@ class Check {
           fmt::format("{}: not there; with --db the checkpoints' rows are not checked", database));
       return report_;
     }
-    open_and_check(database, secret);
+    open_and_check_database(database, secret);
     if (report_.damages.empty()) check_checkpoints();
     return report_;
   }
 
   CheckReport run_on(const std::string& database) {
-    open_and_check(database, check_secret());
+    open_and_check_database(database, read_and_check_secret());
     return report_;
   }
 
  private:
   // A folder that is not mounted has as many as there are checkpoints.
-  void damage(const std::string& what) {
+  void report(const std::string& what) {
     const size_t count = report_.damages.size();
     if (count < kMostDamages) report_.damages.push_back(what);
     if (count == kMostDamages)
@@ -83,22 +83,22 @@ class Check {
     } catch (const std::exception& error) {
       stop_if_asked();
       const std::string text = error.what();
-      damage(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
+      report(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
     }
   }
 
-  void open_and_check(const std::string& database, const std::string& secret) {
+  void open_and_check_database(const std::string& database, const std::string& secret) {
     guard(database, [&] {
       sql_ = open_stoppable_sqlite(database, StopSignals::asked);
       check_database(secret);
     });
   }
 
-  std::string check_secret() {
+  std::string read_and_check_secret() {
     std::string secret;
     guard(data_ + "/secret", [&] { secret = read_file(data_ + "/secret", 4096); });
     if (report_.damages.empty() && secret.size() != kSecretBytes)
-      damage(fmt::format("{}/secret: {} bytes, want {}", data_, secret.size(), kSecretBytes));
+      report(fmt::format("{}/secret: {} bytes, want {}", data_, secret.size(), kSecretBytes));
     return secret;
   }
 
@@ -108,7 +108,7 @@ class Check {
     const SqlResult encoding = sql_->run("PRAGMA encoding", {});
     if (encoding.rows.at(0).at(0) != SqlValue(std::string("UTF-8")))
       return "its encoding is not UTF-8, in which a server makes it";
-    if (!has_version(*sql_)) return "its table meta is not as a server makes it";
+    if (!has_valid_meta_table(*sql_)) return "its table meta is not as a server makes it";
     const int64_t version = meta("schema_version");
     if (version >= 1 && version <= kSchemaVersion) return schema_fault(*sql_, version);
     return fmt::format("schema version {}, this program knows 1 to {}", version, kSchemaVersion);
@@ -117,21 +117,21 @@ class Check {
   void check_database(const std::string& secret) {
     if (!report_.damages.empty()) return;
     const std::string fault = fault_of_schema();
-    if (!fault.empty()) return damage(fmt::format("{}/strata.db: {}", data_, fault));
+    if (!fault.empty()) return report(fmt::format("{}/strata.db: {}", data_, fault));
     for (const SqlRow& row : sql_->run("PRAGMA integrity_check", {}).rows) {
       const std::string& said = std::get<std::string>(row[0]);
-      if (said != "ok") damage(fmt::format("{}/strata.db: {}", data_, said));
+      if (said != "ok") report(fmt::format("{}/strata.db: {}", data_, said));
     }
     if (!report_.damages.empty()) return;
     check_values();
     const int64_t fingerprint = fingerprint_of_secret(secret);
     if (meta("data_directory") != fingerprint)
-      damage(fmt::format("{}/strata.db: belongs to another data directory than {}/secret", data_,
+      report(fmt::format("{}/strata.db: belongs to another data directory than {}/secret", data_,
                          data_));
     const std::string mark = data_ + "/checkpoints/fingerprint";
     guard(mark, [&] {
       if (read_file(mark, 64) != fmt::format("{}\n", fingerprint))
-        damage(fmt::format("{}: of another data directory", mark));
+        report(fmt::format("{}: of another data directory", mark));
     });
   }
 
@@ -153,8 +153,8 @@ class Check {
     if (!report_.damages.empty()) return;  // what is too large is not read
     const int64_t boot = meta("boot");
     if (boot < 0 || boot > most_counted_)
-      damage(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
-    check_ends();
+      report(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
+    check_checkpoint_flags();
     check_texts();
   }
 
@@ -171,18 +171,18 @@ class Check {
       int64_t count = 0;
       std::string first;
       for_each_text(table, column, [&](const std::string& text) {
-        check_content(table, column, text);
+        check_syntax(table, column, text);
         if (fits_column(table, column, text)) return;
-        if (++count == 1) first = one_word(text.substr(0, 100));
+        if (++count == 1) first = percent_escaped(text.substr(0, 100));
       });
       stop_if_asked();
       if (count > 0)
-        damage(fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'",
+        report(fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'",
                            data_, count, table, column, first));
     }
   }
 
-  void check_content(const std::string& table, const std::string& column, const std::string& text) {
+  void check_syntax(const std::string& table, const std::string& column, const std::string& text) {
     const std::string of_table = fmt::format("{}/strata.db: {}", data_, table);
     const std::string where = of_table + ": " + column;
     if (column == "user_metadata")
@@ -225,14 +225,14 @@ class Check {
   }
 
   // Files that are gone are of what was deleted.
-  void check_ends() {
+  void check_checkpoint_flags() {
     const SqlResult wrong = sql_->run(
         "SELECT COUNT(*) FROM checkpoints WHERE is_public NOT IN (0, 1) OR files_gone NOT IN (0, "
         "1) OR (files_gone = 1 AND deleted_at IS NULL)",
         {});
     const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
     if (count > 0)
-      damage(fmt::format("{}/strata.db: {} rows of checkpoints are neither there nor gone", data_,
+      report(fmt::format("{}/strata.db: {} rows of checkpoints are neither there nor gone", data_,
                          count));
   }
 
@@ -264,9 +264,9 @@ class Check {
         sql_->run(fmt::format("SELECT COUNT(*) FROM {} WHERE {}", table, is_wrong), {});
     const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
     if (count > 0)
-      damage(fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes",
+      report(fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes",
                          data_, count, table, column, type));
-    if (is_summed(table, column)) check_sum(table, column);
+    if (is_summed(table, column)) check_column_total(table, column);
   }
 
   static bool is_summed(const std::string& table, const std::string& column) {
@@ -276,11 +276,11 @@ class Check {
   }
 
   // Whole numbers that wrap, or that the database refuses to add up.
-  void check_sum(const std::string& table, const std::string& column) {
+  void check_column_total(const std::string& table, const std::string& column) {
     const SqlResult sum =
         sql_->run(fmt::format("SELECT TOTAL(CAST({} AS REAL)) FROM {}", column, table), {});
     if (std::get<double>(sum.rows[0][0]) <= static_cast<double>(kMostRows)) return;
-    damage(fmt::format("{}/strata.db: the {} of {} come to more than {}", data_, column, table,
+    report(fmt::format("{}/strata.db: the {} of {} come to more than {}", data_, column, table,
                        kMostRows));
   }
 
@@ -301,7 +301,7 @@ class Check {
       const Row row = {{text(0), text(1), text(2), text(3), text(4)}, std::get<int64_t>(values[5])};
       const std::string fault = fault_of(row.names);
       if (!fault.empty()) {
-        damage(fmt::format("{}/strata.db: {}", data_, fault));
+        report(fmt::format("{}/strata.db: {}", data_, fault));
         continue;
       }
       const std::string dir = fmt::format("{}/checkpoints/{}", data_, folder_of_row(row.names));
@@ -312,25 +312,25 @@ class Check {
       const std::tuple<int64_t, int64_t, int64_t> saved = counts;
       guard(dir, [&] { check_folder(dir, row); });
       if (report_.damages.size() == before) continue;
-      if (!stands(*sql_, row.names.id)) {  // deleted while it was looked at
+      if (!checkpoint_exists(*sql_, row.names.id)) {  // deleted while it was looked at
         report_.damages.resize(before);
         report_.notes.resize(notes);
         std::tie(report_.checkpoints, report_.bytes, report_.unhashed) = saved;
       }
       if (is_full()) return;
     }
-    find_strays(known);
+    note_strays(known);
   }
 
   void check_folder(const std::string& dir, const Row& row) {
     const std::string path =
         fmt::format("tinker://{}/{}/{}", row.names.run_id, row.names.kind, row.names.name);
     if (!file_exists(dir + "/" + kMarkerName)) {
-      return damage(fmt::format("{}: {} is not there or not whole: no {}", dir, path, kMarkerName));
+      return report(fmt::format("{}: {} is not there or not whole: no {}", dir, path, kMarkerName));
     }
     const CheckpointRecord record = read_record(dir + "/" + kRecordName);
     if (record.path != path)
-      damage(
+      report(
           fmt::format("{}/{}: says '{}', the database '{}'", dir, kRecordName, record.path, path));
     ++report_.checkpoints;
     report_.unhashed += record.hashes.empty() ? 1 : 0;
@@ -346,11 +346,11 @@ class Check {
       guard(file, [&] { check_file(file, name, record); });
     }
     for (const auto& [name, hash] : record.hashes) {
-      if (!seen.contains(name)) damage(fmt::format("{}/{}: is missing", dir, name));
+      if (!seen.contains(name)) report(fmt::format("{}/{}: is missing", dir, name));
     }
     // A record has 100 bytes at least, and a row's size is of its files with one.
     if (bytes >= row.size_bytes || bytes + (64 << 10) < row.size_bytes)
-      damage(fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
+      report(fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
   }
 
   static void check_file(const std::string& file, const std::string& name,
@@ -364,7 +364,7 @@ class Check {
     if (name.ends_with(".safetensors")) SafetensorsFile{file};
   }
 
-  void find_strays(const std::set<std::string>& known) {
+  void note_strays(const std::set<std::string>& known) {
     std::error_code fault;
     const fs::recursive_directory_iterator end;
     for (fs::recursive_directory_iterator at(data_ + "/checkpoints", fault); !fault && at != end;
@@ -387,7 +387,7 @@ class Check {
 
 }  // namespace
 
-bool stands(Sql& sql, const std::string& id) {
+bool checkpoint_exists(Sql& sql, const std::string& id) {
   const SqlValue value = id;
   return !sql.run(
                  "SELECT id FROM checkpoints WHERE id = ? AND files_gone = 0 AND "

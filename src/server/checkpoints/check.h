@@ -30,7 +30,7 @@ CheckReport check_data(const std::string& data, Counters counters = Counters::kI
 CheckReport check_snapshot(const std::string& data, const std::string& database);
 
 // Whether the database has this checkpoint still, so that its files must be there.
-bool stands(Sql& sql, const std::string& id);
+bool checkpoint_exists(Sql& sql, const std::string& id);
 
 // Error where a signal has asked to stop.
 void stop_if_asked();

@@ -52,25 +52,28 @@ void narrow_file(const std::string& file) {
     log(LogLevel::kWarning, fmt::format("{}: others could read it; it is 0600 now", file));
 }
 
+void narrow_folder(const std::string& folder) {
+  struct stat info;
+  if (::stat(folder.c_str(), &info) != 0) fail(folder, "stat");
+  if ((info.st_mode & 0077) == 0) return;
+  const auto mode = static_cast<unsigned>(info.st_mode & 07777);
+  if (info.st_uid != ::geteuid()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: mode {:04o} lets others read tenants, names and records, and it "
+                            "is another user's; chmod 700 it, or give --allow-loose-modes",
+                            folder, mode));
+  }
+  if (::chmod(folder.c_str(), 0700) != 0) fail(folder, "chmod");
+  log(LogLevel::kWarning,
+      fmt::format("{}: mode {:04o} let others read it; it is 0700 now (--allow-loose-modes "
+                  "leaves it)",
+                  folder, mode));
+}
+
 // An older version made the database with the umask's mode, and an operator or a package the
 // folder.
 void narrow_modes(const std::string& folder) {
-  struct stat info;
-  if (::stat(folder.c_str(), &info) != 0) fail(folder, "stat");
-  if ((info.st_mode & 0077) != 0) {
-    const auto mode = static_cast<unsigned>(info.st_mode & 07777);
-    if (info.st_uid != ::geteuid()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: mode {:04o} lets others read tenants, names and records, and it "
-                              "is another user's; chmod 700 it, or give --allow-loose-modes",
-                              folder, mode));
-    }
-    if (::chmod(folder.c_str(), 0700) != 0) fail(folder, "chmod");
-    log(LogLevel::kWarning,
-        fmt::format("{}: mode {:04o} let others read it; it is 0700 now (--allow-loose-modes "
-                    "leaves it)",
-                    folder, mode));
-  }
+  narrow_folder(folder);
   for (const char* name : {"/strata.db", "/strata.db-wal", "/strata.db-shm"}) {
     narrow_file(folder + name);
   }
@@ -109,7 +112,7 @@ DataDir::DataDir(std::string path, bool allow_loose) : path_(std::move(path)) {
   if (!allow_loose) narrow_modes(path_);
   lock_ = take_lock(path_ + "/lock");
   try {
-    load_secret();
+    load_or_create_secret();
     remove_tree(temporary());
     make_folders_durable(temporary());
     make_folders_durable(checkpoints());
@@ -121,7 +124,7 @@ DataDir::DataDir(std::string path, bool allow_loose) : path_(std::move(path)) {
 
 DataDir::~DataDir() { ::close(lock_); }
 
-void DataDir::load_secret() {
+void DataDir::load_or_create_secret() {
   const std::string file = path_ + "/secret";
   if (!file_exists(file)) {
     // AtomicFile creates with 0666 less the umask; a secret may not be readable even for a moment.

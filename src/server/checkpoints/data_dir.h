@@ -31,7 +31,7 @@ class DataDir {
   [[nodiscard]] std::string temporary_name() const;
 
  private:
-  void load_secret();
+  void load_or_create_secret();
 
   std::string path_;
   std::string secret_;

@@ -65,7 +65,7 @@ bool is_present(const std::string& path) {
 }
 
 // A copy does without what cannot be read of the source's: `strata check` tells of both.
-CheckpointRecord record_of(const std::string& dir) {
+CheckpointRecord read_record_or_default(const std::string& dir) {
   try {
     return read_record(dir + "/" + kRecordName);
   } catch (const Error& error) {
@@ -104,14 +104,14 @@ CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
       archive_budget_(options.archives),
       expired_(options.expiry_grace) {
   store_.bind_data_directory(data.fingerprint());
-  check_mark();
+  check_or_write_mark();
   reconcile();
-  look_at_disk();
+  update_available_bytes();
 }
 
 // A file in the folder itself says that this is the folder which the store knows: an empty mount
 // point, or the disk of another server, has none or another one.
-void CheckpointRegistry::check_mark() {
+void CheckpointRegistry::check_or_write_mark() {
   const std::string path = data_.checkpoints() + "/fingerprint";
   const std::string mark = fmt::format("{}\n", data_.fingerprint());
   const bool is_there = is_present(path);
@@ -192,7 +192,7 @@ std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
   return fmt::format("{}/{}", data_.checkpoints(), folder_of_row(names));
 }
 
-std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) const {
+std::vector<CheckpointFile> CheckpointRegistry::downloadable_files(const CheckpointRow& row) const {
   std::vector<CheckpointFile> out;
   std::error_code fault;  // a sweep may remove the folder meanwhile
   const fs::directory_iterator end;
@@ -209,7 +209,7 @@ std::vector<CheckpointFile> CheckpointRegistry::files(const CheckpointRow& row) 
 }
 
 // `in_line`: of saves that come before this one.
-void CheckpointRegistry::check_disk(int64_t more, int64_t in_line, ErrorCode code) const {
+void CheckpointRegistry::check_max_disk(int64_t more, int64_t in_line, ErrorCode code) const {
   if (options_.max_disk == 0) return;
   const int64_t used = store_.stored_bytes();
   if (used + in_line + more <= options_.max_disk) return;
@@ -222,7 +222,7 @@ void CheckpointRegistry::check_disk(int64_t more, int64_t in_line, ErrorCode cod
 }
 
 std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
-  check_disk(bytes, *reserved_, ErrorCode::kIo);
+  check_max_disk(bytes, *reserved_, ErrorCode::kIo);
   const int64_t available = available_;
   if (available < bytes + *reserved_) {
     throw Error(
@@ -235,7 +235,7 @@ std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
   return {nullptr, [reserved = reserved_, bytes](void*) { *reserved -= bytes; }};
 }
 
-void CheckpointRegistry::look_at_disk() {
+void CheckpointRegistry::update_available_bytes() {
   std::error_code fault;
   const fs::space_info disk = fs::space(data_.temporary(), fault);
   constexpr auto kMost = std::numeric_limits<int64_t>::max();
@@ -271,14 +271,14 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
                                         .hashes = hash_files(dir)}));
     write_file_atomic(dir + "/" + kMarkerName, "");
     row.size_bytes = folder_bytes(dir);
-    check_disk(row.size_bytes, 0, ErrorCode::kIo);
-    place(dir, row);
+    check_max_disk(row.size_bytes, 0, ErrorCode::kIo);
+    move_into_place(dir, row);
   } catch (...) {
     abandon(dir);
     throw;
   }
-  commit(row, [&] { store_.add_checkpoint(row); });
-  look_at_disk();
+  commit_row(row, [&] { store_.add_checkpoint(row); });
+  update_available_bytes();
   return row;
 }
 
@@ -296,7 +296,7 @@ void CheckpointRegistry::check_name_is_free(const CheckpointRow& row, double now
 
 // A commit that fails may have been done all the same: its answer was lost. The folder goes only
 // when the store says that it knows nothing of it; when it does not say, the next start finds out.
-void CheckpointRegistry::commit(const CheckpointRow& row, const std::function<void()>& add) {
+void CheckpointRegistry::commit_row(const CheckpointRow& row, const std::function<void()>& add) {
   try {
     add();
   } catch (const std::exception& error) {
@@ -307,7 +307,7 @@ void CheckpointRegistry::commit(const CheckpointRow& row, const std::function<vo
   }
 }
 
-void CheckpointRegistry::place(const std::string& dir, const CheckpointRow& row) {
+void CheckpointRegistry::move_into_place(const std::string& dir, const CheckpointRow& row) {
   sync_folder(dir);
   const std::string target = folder(row);
   // A sweep may remove an empty parent at the same moment; then it is made once more.
@@ -370,13 +370,13 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
   const auto held = lease(source.id);
   const std::string dir = begin();
   try {
-    check_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
+    check_max_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
     const std::string from = folder(source);
     link_files(from, dir);
-    CheckpointRecord record = record_of(from);
+    CheckpointRecord record = read_record_or_default(from);
     record.path = path_of(row).text();
     write_file_atomic(dir + "/" + kRecordName, record_text(row, record));
-    place(dir, row);
+    move_into_place(dir, row);
   } catch (const fs::filesystem_error& fault) {
     abandon(dir);
     throw Error(ErrorCode::kIo, fmt::format("copy: {}", fault.what()));
@@ -385,7 +385,7 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     throw;
   }
   bool is_in_use = false;  // a model was made of that number meanwhile
-  commit(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
+  commit_row(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
   if (is_in_use) {
     abandon(folder(row));
     fail_in_use(run);
@@ -412,8 +412,8 @@ struct CheckpointRegistry::Sweep {
 
 bool CheckpointRegistry::sweep_piece(double now, double steady) {
   if (!sweep_) {
-    const double trusted = trusted_time_.of(now, steady, options_.expiry_grace);
-    sweep_ = std::make_shared<Sweep>(Sweep{steady, trusted, expired_.ended_by(now, steady)});
+    const double trusted = trusted_time_.note_clocks(now, steady, options_.expiry_grace);
+    sweep_ = std::make_shared<Sweep>(Sweep{steady, trusted, expired_.note_clocks(now, steady)});
   }
   sweep_->until = now_seconds() + options_.piece_seconds;
   do {
@@ -423,7 +423,7 @@ bool CheckpointRegistry::sweep_piece(double now, double steady) {
   } while (sweep_->step < kSweepSteps && now_seconds() < sweep_->until);
   if (sweep_->step < kSweepSteps) return true;
   const std::shared_ptr<Sweep> swept = std::move(sweep_);
-  look_at_disk();
+  update_available_bytes();
   if (!swept->fault.empty()) throw Error(ErrorCode::kIo, swept->fault);
   return false;
 }
@@ -434,7 +434,7 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
       store_.flush_touches();
       return false;
     case 1:
-      return collect_some(sweep);
+      return collect_batch(sweep);
     case 2:
       return store_.prune(sweep.trusted);
     case 3:
@@ -447,13 +447,13 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
   }
 }
 
-bool CheckpointRegistry::collect_some(Sweep& sweep) {
+bool CheckpointRegistry::collect_batch(Sweep& sweep) {
   StateStore::Collectable batch = store_.collectable(sweep.ended, sweep.place);
   for (CheckpointRow& row : batch.rows) {
     sweep.guard([&] {
       if (is_leased(row.id)) return;
       if (!row.deleted_at) store_.expire(row.id);
-      collect(row);
+      remove_files(row);
     });
     if (now_seconds() > sweep.until) {
       batch.next->pass(std::move(row));
@@ -465,7 +465,7 @@ bool CheckpointRegistry::collect_some(Sweep& sweep) {
   return true;
 }
 
-void CheckpointRegistry::collect(const CheckpointRow& row) {
+void CheckpointRegistry::remove_files(const CheckpointRow& row) {
   const std::string dir = folder(row);
   // First out of sight in one step: a kill leaves all of it or nothing, and the next start empties
   // the folder that it goes to.
@@ -476,7 +476,7 @@ void CheckpointRegistry::collect(const CheckpointRow& row) {
     remove_file(archive_path(row, of));
     archive_budget_.drop(archive_path(row, of));
   }
-  store_.files_gone(row.id);
+  store_.mark_files_gone(row.id);
   gone_.push_back(row.id);
   // Empty parents go too; rmdir refuses the others.
   for (std::string parent = folder_of(dir); parent != data_.checkpoints();

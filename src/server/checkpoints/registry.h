@@ -78,7 +78,7 @@ class CheckpointRegistry {
   // Where the checkpoint's files lie. Error when the row's names make no such path.
   [[nodiscard]] std::string folder(const CheckpointRow& row) const;
   // What a client may download: no marker, no strata.json.
-  [[nodiscard]] std::vector<CheckpointFile> files(const CheckpointRow& row) const;
+  [[nodiscard]] std::vector<CheckpointFile> downloadable_files(const CheckpointRow& row) const;
 
   // Alive and the tenant's own, or public if reading is all that is wanted; else Error{kNotFound},
   // the same for a foreign one and one that never was.
@@ -97,19 +97,19 @@ class CheckpointRegistry {
 
   // The tar of a checkpoint, below tmp, in the space of this tenant: made on the first call, which
   // takes a while. Busy when there is no space for it now; `steady` as for sweep().
-  std::string archive(const CheckpointRow& row, const std::string& tenant, double steady);
+  std::string pack_archive(const CheckpointRow& row, const std::string& tenant, double steady);
   // False for one that is larger than any space.
   [[nodiscard]] bool fits_archive(const CheckpointRow& row) const;
   enum class Archive { kCheckpoint, kMerged };
   // Where it is, if it has been made, for somebody who reads it; or that of the checkpoint merged
   // into its model.
-  [[nodiscard]] std::optional<std::string> made_archive(const CheckpointRow& row, double steady,
+  [[nodiscard]] std::optional<std::string> find_archive(const CheckpointRow& row, double steady,
                                                         Archive of = Archive::kCheckpoint);
-  // The tar of the model that the checkpoint was trained on, its adapter merged: as archive(), but
-  // minutes. False where the server is to end. Error as ModelMerger::write has them; where no
+  // The tar of the model that the checkpoint was trained on, its adapter merged: as pack_archive(),
+  // but minutes. False where the server is to end. Error as ModelMerger::write has them; where no
   // space is large enough for it kInvalidArgument, where the disk has none kResourceExhausted.
-  bool archive_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model,
-                      const std::string& tenant, double steady);
+  bool pack_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model,
+                   const std::string& tenant, double steady);
 
   // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
   // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
@@ -126,24 +126,24 @@ class CheckpointRegistry {
  private:
   struct Sweep;
   bool do_step(Sweep& sweep);
-  bool collect_some(Sweep& sweep);
-  void check_mark();
+  bool collect_batch(Sweep& sweep);
+  void check_or_write_mark();
   void reconcile();
   // On the disk, whatever the store knows.
   [[nodiscard]] std::vector<std::string> checkpoint_folders() const;
   void move_strays(const std::set<std::string>& known);
-  void commit(const CheckpointRow& row, const std::function<void()>& add);
+  void commit_row(const CheckpointRow& row, const std::function<void()>& add);
   void check_name_is_free(const CheckpointRow& row, double now);
-  void check_disk(int64_t more, int64_t in_line, ErrorCode code) const;
-  void look_at_disk();
-  void place(const std::string& dir, const CheckpointRow& row);
+  void check_max_disk(int64_t more, int64_t in_line, ErrorCode code) const;
+  void update_available_bytes();
+  void move_into_place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
-  void collect(const CheckpointRow& row);
+  void remove_files(const CheckpointRow& row);
   [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
   struct BookedArchive {  // for as long as it is being packed
     ArchiveBudget& budget;
     std::string path;
-    ~BookedArchive() { budget.settle(path); }
+    ~BookedArchive() { budget.finish_packing(path); }
   };
   BookedArchive book_archive(const std::string& path, const std::string& tenant, int64_t bytes,
                              double steady);

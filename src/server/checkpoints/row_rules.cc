@@ -48,7 +48,7 @@ std::string folder_of_row(const RowNames& row) {
 
 std::string fault_of(const RowNames& row) {
   if (makes_a_folder(row) && is_valid_checkpoint_name(row.name)) return "";
-  const auto shown = [](const std::string& text) { return one_word(text.substr(0, 100)); };
+  const auto shown = [](const std::string& text) { return percent_escaped(text.substr(0, 100)); };
   return fmt::format(
       "a row that no server wrote: checkpoint '{}' of tenant '{}', run '{}', kind '{}', name '{}'",
       shown(row.id), shown(row.tenant), shown(row.run_id), shown(row.kind), shown(row.name));

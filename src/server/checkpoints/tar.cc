@@ -26,7 +26,7 @@ constexpr std::string_view kUstar(
     "00",
     8);
 
-void octal(std::span<char> field, int64_t value) {
+void write_octal(std::span<char> field, int64_t value) {
   // The last byte stays NUL.
   for (size_t i = field.size() - 1; i-- > 0; value >>= 3) {
     field[i] = static_cast<char>('0' + (value & 7));
@@ -34,7 +34,7 @@ void octal(std::span<char> field, int64_t value) {
 }
 
 // The sum of a header counts its own field as spaces.
-int64_t sum_of(std::string_view block) {
+int64_t header_checksum(std::string_view block) {
   int64_t sum = 0;
   for (size_t i = 0; i < kBlock; ++i) {
     sum += i >= kSum && i < kSum + 8 ? ' ' : static_cast<unsigned char>(block[i]);
@@ -52,14 +52,14 @@ std::string tar_header(const std::string& name, int64_t size, int64_t time) {
   const std::span<char> bytes(block);
   std::copy(name.begin() + static_cast<int64_t>(split), name.end(), block.begin());
   if (split > 0) std::copy_n(name.begin(), split - 1, block.begin() + kPrefix);
-  octal(bytes.subspan(kMode, 8), 0644);
-  octal(bytes.subspan(kUser, 8), 0);
-  octal(bytes.subspan(kGroup, 8), 0);
-  octal(bytes.subspan(kSize, 12), size);
-  octal(bytes.subspan(kTime, 12), time);
+  write_octal(bytes.subspan(kMode, 8), 0644);
+  write_octal(bytes.subspan(kUser, 8), 0);
+  write_octal(bytes.subspan(kGroup, 8), 0);
+  write_octal(bytes.subspan(kSize, 12), size);
+  write_octal(bytes.subspan(kTime, 12), time);
   block[kType] = '0';
   block.replace(kMagic, kUstar.size(), kUstar);
-  octal(bytes.subspan(kSum, 7), sum_of(block));
+  write_octal(bytes.subspan(kSum, 7), header_checksum(block));
   block[kSum + 7] = ' ';
   return block;
 }
@@ -67,7 +67,7 @@ std::string tar_header(const std::string& name, int64_t size, int64_t time) {
 std::string padding(int64_t size) { return std::string((kBlock - size % kBlock) % kBlock, '\0'); }
 
 // Digits up to a NUL or a space; -1 for anything else.
-int64_t octal_value(std::string_view field) {
+int64_t parse_octal(std::string_view field) {
   int64_t value = 0;
   size_t i = 0;
   for (; i < field.size() && field[i] >= '0' && field[i] <= '7'; ++i) {
@@ -119,7 +119,7 @@ std::optional<TarEntry> TarReader::next() {
   std::string block(kBlock, '\0');
   file_.read_at(at_, std::as_writable_bytes(std::span(block)));
   if (block.find_first_not_of('\0') == std::string::npos) return std::nullopt;
-  if (octal_value(std::string_view(block).substr(kSum, 8)) != sum_of(block) ||
+  if (parse_octal(std::string_view(block).substr(kSum, 8)) != header_checksum(block) ||
       block.compare(kMagic, kUstar.size(), kUstar) != 0)
     fail("no header of a tar file; is it damaged?");
   if (block[kType] != '0') fail("not a regular file");
@@ -127,7 +127,7 @@ std::optional<TarEntry> TarReader::next() {
   entry.name = text_field(block, 0, kNameBytes);
   const std::string prefix = text_field(block, kPrefix, kPrefixBytes);
   if (!prefix.empty()) entry.name = prefix + "/" + entry.name;
-  entry.size = octal_value(std::string_view(block).substr(kSize, 12));
+  entry.size = parse_octal(std::string_view(block).substr(kSize, 12));
   entry.offset = at_ + block_bytes;
   if (entry.size < 0 || entry.size > file_.size() - entry.offset)
     fail(fmt::format("'{}' goes beyond the archive's end; was it cut?", entry.name));

@@ -41,14 +41,14 @@ int open_folder(const std::string& path) {
 }
 
 // Older versions made a file of the name, and SQLite its journal.
-bool is_of_stem(std::string_view name, std::string_view stem) {
+bool is_leftover(std::string_view name, std::string_view stem) {
   if (!name.starts_with(stem) || name.size() < stem.size() + kIdDigits) return false;
   const std::string_view end = name.substr(stem.size() + kIdDigits);
   return is_hex(name.substr(stem.size(), kIdDigits), kIdDigits) &&
          (end.empty() || end == "-journal" || end == "-wal" || end == "-shm");
 }
 
-void remove_leftover(const std::string& path, bool is_certain) {
+void handle_leftover(const std::string& path, bool is_certain) {
   std::error_code fault;
   if (is_certain) fs::remove_all(path, fault);
   if (is_certain && !fault) {
@@ -68,17 +68,17 @@ void remove_leftovers(const std::string& stem) {
   std::error_code fault;
   const fs::directory_iterator end;
   for (fs::directory_iterator at(folder, fault); !fault && at != end; at.increment(fault)) {
-    if (is_of_stem(at->path().filename().string(), start)) found.push_back(at->path().string());
+    if (is_leftover(at->path().filename().string(), start)) found.push_back(at->path().string());
   }
   for (const std::string& path : found) {
     struct stat info = {};
     if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
-    if (S_ISREG(info.st_mode)) remove_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
+    if (S_ISREG(info.st_mode)) handle_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
     if (!S_ISDIR(info.st_mode)) continue;
     const int fd = open_folder(path);
     if (fd < 0) continue;
     const Lock state = lock(fd);
-    if (state != Lock::kOfAnother) remove_leftover(path, state == Lock::kTaken);
+    if (state != Lock::kOfAnother) handle_leftover(path, state == Lock::kTaken);
     ::close(fd);
   }
 }

@@ -10,7 +10,7 @@ class TrustedTime {
   // The wall clock's time, or, while it has been ahead of what the steady clock says by more than
   // kMostDrift for less than `grace`, what it would be without that jump. One that is put back is
   // believed: it makes nothing old. So is the first.
-  double of(double wall, double steady, double grace) {
+  double note_clocks(double wall, double steady, double grace) {
     const double offset = wall - steady;
     if (!is_set_ || offset <= offset_ + kMostDrift) return believe(wall, offset);
     if (!is_ahead_) ahead_since_ = steady;

@@ -10,22 +10,22 @@ constexpr size_t kLeastShare = 4 << 10;  // taken as long as a stream lives
 
 }  // namespace
 
-bool BodyStream::hold(const SharedLimit& responses, const std::string& tenant) {
+bool BodyStream::reserve(const SharedLimit& responses, const std::string& tenant) {
   SharedLimit limit = responses;
   const size_t wanted = waiting_.size() + expected_;
   share_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastShare, wanted)));
   return static_cast<bool>(share_);
 }
 
-// Before hold() the bound alone counts.
-bool BodyStream::fits(size_t more) {
-  const size_t wanted = waiting_.size() + taken_ + expected_ + more;
+// Before reserve() the bound alone counts.
+bool BodyStream::reserve_more(size_t bytes) {
+  const size_t wanted = waiting_.size() + taken_ + expected_ + bytes;
   if (wanted > kMostWaiting) return false;
   if (!share_ || std::cmp_less_equal(wanted, share_.amount())) return true;
   return share_.resize(static_cast<int64_t>(wanted));
 }
 
-void BodyStream::lose() {
+void BodyStream::abandon() {
   closed_ = true;
   std::string().swap(waiting_);
   wake();
@@ -34,8 +34,8 @@ void BodyStream::lose() {
 bool BodyStream::push(std::string_view bytes, size_t expected) {
   expected_ -= expected;
   if (ends()) return false;
-  if (!fits(bytes.size())) {
-    lose();
+  if (!reserve_more(bytes.size())) {
+    abandon();
     return false;
   }
   waiting_ += bytes;
@@ -43,10 +43,10 @@ bool BodyStream::push(std::string_view bytes, size_t expected) {
   return true;
 }
 
-bool BodyStream::expect(size_t bytes) {
+bool BodyStream::reserve_expected(size_t bytes) {
   if (ends()) return false;
-  if (!fits(bytes)) {
-    lose();
+  if (!reserve_more(bytes)) {
+    abandon();
     return false;
   }
   expected_ += bytes;
@@ -70,7 +70,7 @@ std::string BodyStream::take(size_t most) {
   return bytes;
 }
 
-void BodyStream::sent() {
+void BodyStream::note_sent() {
   taken_ = 0;
   // Not at each piece: what a stream once had waiting goes when it is twice what it has.
   const auto needed = static_cast<int64_t>(std::max(kLeastShare, waiting_.size() + expected_));

@@ -25,7 +25,7 @@ constexpr int kMostRecords = 8;
 constexpr char kHandshakeRecord = 22;
 constexpr char kClientHello = 1;
 
-size_t number(std::string_view bytes) {
+size_t big_endian(std::string_view bytes) {
   size_t value = 0;
   for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
   return value;
@@ -33,7 +33,7 @@ size_t number(std::string_view bytes) {
 
 asio::awaitable<error_code> read_hello(Stream& stream, std::string& hello) {
   error_code fault;
-  while (!fault && is_part_of_hello(hello)) {
+  while (!fault && is_partial_client_hello(hello)) {
     const size_t before = hello.size();
     hello.resize(before + kHelloPiece);
     const size_t count = co_await stream.plain().async_read_some(
@@ -46,19 +46,19 @@ asio::awaitable<error_code> read_hello(Stream& stream, std::string& hello) {
 }  // namespace
 
 // RFC 8446 5.1: a message may be divided among records, though no client of ours does.
-bool is_part_of_hello(std::string_view bytes) {
+bool is_partial_client_hello(std::string_view bytes) {
   std::string message;
   if (bytes.size() > kMaxHello) return false;
   for (int record = 0; record < kMostRecords; ++record) {
     if (!bytes.empty() && bytes.front() != kHandshakeRecord) return false;
     if (bytes.size() < kRecordHead) return true;
-    const size_t length = number(bytes.substr(3, 2));
+    const size_t length = big_endian(bytes.substr(3, 2));
     if (length == 0 || length > kMaxRecord) return false;
     const std::string_view part = bytes.substr(kRecordHead, length);
     message += part;
     if (!message.empty() && message.front() != kClientHello) return false;
     const bool is_known = message.size() >= kMessageHead;
-    const size_t wanted = is_known ? kMessageHead + number(message.substr(1, 3)) : kMessageHead;
+    const size_t wanted = is_known ? kMessageHead + big_endian(message.substr(1, 3)) : kMessageHead;
     if (wanted > kMaxHello || (is_known && message.size() >= wanted)) return false;
     if (part.size() < length) return true;
     bytes.remove_prefix(kRecordHead + length);
@@ -68,7 +68,7 @@ bool is_part_of_hello(std::string_view bytes) {
 
 Handshakes::Place::Place(Handshakes& of, Stream& with, std::string from)
     : all(of), stream(with), address(std::move(from)), number(++of.last_number_) {
-  if (all.open_ >= all.most_) all.end_oldest();
+  if (all.open_ >= all.most_) all.evict_from_busiest_address();
   std::list<Place*>& line = all.of_address_[address];
   at = line.insert(line.end(), this);
   ++all.open_;
@@ -82,7 +82,7 @@ Handshakes::Place::~Place() {
   --all.open_;
 }
 
-void Handshakes::end_oldest() {
+void Handshakes::evict_from_busiest_address() {
   const auto rank = [](const auto& line) {
     return std::pair(std::ssize(line.second), -line.second.front()->number);
   };
@@ -95,8 +95,8 @@ void Handshakes::end_oldest() {
   oldest->stream.cancel();
 }
 
-asio::awaitable<error_code> Handshakes::shake(Stream& stream, asio::io_context& io,
-                                              const std::string& address) {
+asio::awaitable<error_code> Handshakes::handshake(Stream& stream, asio::io_context& io,
+                                                  const std::string& address) {
   Place place(*this, stream, address);
   std::string hello;
   if (const error_code fault = co_await read_hello(stream, hello)) co_return fault;
@@ -104,10 +104,10 @@ asio::awaitable<error_code> Handshakes::shake(Stream& stream, asio::io_context& 
   std::optional<error_code> result;
   {
     Turns::Turn turn(turns_, io, address);
-    co_await turn.begin();
+    co_await turn.await_turn();
     if (place.is_ended) co_return asio::error::operation_aborted;
     // Our answer, with its signature, is made before this returns.
-    stream.begin(asio::buffer(hello), [&](const error_code& fault, size_t) {
+    stream.begin_tls(asio::buffer(hello), [&](const error_code& fault, size_t) {
       result = fault;
       done.cancel();
     });

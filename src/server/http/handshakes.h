@@ -22,9 +22,9 @@ class Handshakes {
   explicit Handshakes(int64_t most) : most_(most) {}
 
   // TLS on a fresh connection of this address, within the deadline that the stream has.
-  boost::asio::awaitable<boost::system::error_code> shake(Stream& stream,
-                                                          boost::asio::io_context& io,
-                                                          const std::string& address);
+  boost::asio::awaitable<boost::system::error_code> handshake(Stream& stream,
+                                                              boost::asio::io_context& io,
+                                                              const std::string& address);
 
  private:
   // An unfinished one, as long as its scope.
@@ -40,7 +40,7 @@ class Handshakes {
     std::list<Place*>::iterator at;
     bool is_ended = false;
   };
-  void end_oldest();  // of the address that has the most; of several, where the oldest is
+  void evict_from_busiest_address();  // its oldest; of several, where the oldest is
 
   int64_t most_;
   int64_t open_ = 0;
@@ -50,6 +50,6 @@ class Handshakes {
 };
 
 // Whether these bytes are the beginning of a ClientHello whose end is still to come.
-bool is_part_of_hello(std::string_view bytes);
+bool is_partial_client_hello(std::string_view bytes);
 
 }  // namespace strata::server

@@ -39,7 +39,7 @@ int port_of(int socket) {
 }
 
 // Removes the file of a server that ended without doing so.
-void make_way(const ListenAddress& address, const sockaddr_un& where) {
+void remove_stale_socket(const ListenAddress& address, const sockaddr_un& where) {
   struct stat info;
   if (::lstat(address.path.c_str(), &info) != 0) {
     if (errno == ENOENT) return;
@@ -59,10 +59,13 @@ void make_way(const ListenAddress& address, const sockaddr_un& where) {
 }  // namespace
 
 Listener::Listener(const ListenAddress& address) {
-  if (!address.path.empty()) {
+  if (address.path.empty())
+    listen_at_host(address);
+  else
     listen_at_file(address);
-    return;
-  }
+}
+
+void Listener::listen_at_host(const ListenAddress& address) {
   addrinfo wanted = {};
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_PASSIVE;
@@ -87,7 +90,7 @@ void Listener::listen_at_file(const ListenAddress& address) {
                               address.path.size(), sizeof where.sun_path - 1));
   }
   address.path.copy(where.sun_path, address.path.size());
-  make_way(address, where);
+  remove_stale_socket(address, where);
   listen_at(address, reinterpret_cast<const sockaddr*>(&where), sizeof where);
   struct stat info;
   // The mode is narrow from the first moment; what the umask took from it is given back here.

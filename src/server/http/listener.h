@@ -32,6 +32,7 @@ class Listener {
   [[nodiscard]] int port() const { return port_; }
 
  private:
+  void listen_at_host(const ListenAddress& address);
   void listen_at_file(const ListenAddress& address);
   void listen_at(const ListenAddress& address, const sockaddr* where, unsigned size);
 

@@ -36,7 +36,7 @@ std::string decode_form(std::string_view text) {
   return out;
 }
 
-std::string_view reason(int status) {
+std::string_view reason_phrase(int status) {
   const auto text = boost::beast::http::obsolete_reason(boost::beast::http::int_to_status(status));
   return {text.data(), text.size()};
 }
@@ -81,7 +81,7 @@ std::string_view Request::header(std::string_view name) const {
   return {};
 }
 
-std::optional<std::string> Request::parameter(std::string_view name) const {
+std::optional<std::string> Request::query_parameter(std::string_view name) const {
   std::string_view rest = query;
   while (!rest.empty()) {
     const size_t end = std::min(rest.find('&'), rest.size());
@@ -121,7 +121,7 @@ bool accepts_json_only(std::string_view accept) {
   return has("application/json") && !has(kProtobuf) && !has("*/*") && !has("application/*");
 }
 
-std::string one_word(std::string_view path) {
+std::string percent_escaped(std::string_view path) {
   std::string out;
   for (const char c : path) {
     if (c > ' ' && c <= '~' && c != '%') {
@@ -144,18 +144,19 @@ Response error_response(int status, std::string_view message) {
   return json_response(status, JsonObject{{"detail", message}}.text());
 }
 
-Response retried_after(Response response, int retry_seconds) {
+Response with_retry_after(Response response, int retry_seconds) {
   response.headers.push_back({"retry-after", std::to_string(retry_seconds)});
   return response;
 }
 
 Response busy_response(int status, std::string_view message, int retry_seconds) {
-  return retried_after(error_response(status, message), retry_seconds);
+  return with_retry_after(error_response(status, message), retry_seconds);
 }
 
 std::string response_head(const Response& response, bool keep_alive, bool is_chunked) {
   const uint64_t length = response.file ? response.file->length : response.bytes().size();
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason(response.status));
+  std::string head =
+      fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason_phrase(response.status));
   if (response.status != 204) head += fmt::format("Content-Type: {}\r\n", response.content_type);
   if (response.status != 204 && !response.stream)
     head += fmt::format("Content-Length: {}\r\n", length);

@@ -91,7 +91,7 @@ struct Request {
   std::string body;
   // What the body counts as, as long as it is held; null: it has none.
   std::shared_ptr<SharedLimit::Share> body_share = {};
-  // Set by Router::find(): null where no route has this path, or none with this method.
+  // Set by Router::set_route(): null where no route has this path, or none with this method.
   const Route* route = nullptr;
   std::vector<std::string> parts;  // what the {} of the route matched, in order
   std::string allowed;             // the path's methods, where only the method is wrong
@@ -120,7 +120,7 @@ struct Request {
     body_share.reset();
   }
   // The decoded value of a query parameter.
-  [[nodiscard]] std::optional<std::string> parameter(std::string_view name) const;
+  [[nodiscard]] std::optional<std::string> query_parameter(std::string_view name) const;
   // major * 1'000'000 + minor * 1'000 + patch of X-Stainless-Package-Version; a missing or
   // unreadable one counts as the newest.
   [[nodiscard]] int64_t sdk_version() const;
@@ -170,14 +170,14 @@ std::string media_type(std::string_view content_type);
 bool accepts_json_only(std::string_view accept);
 
 // A path as one word of a log's line: what is no visible ASCII, and %, as %XX.
-std::string one_word(std::string_view path);
+std::string percent_escaped(std::string_view path);
 
 Response json_response(int status, std::string json_text);
 // {"detail": message}: what every fault of a request looks like.
 Response error_response(int status, std::string_view message);
 
 // With Retry-After.
-Response retried_after(Response response, int retry_seconds);
+Response with_retry_after(Response response, int retry_seconds);
 // An error with Retry-After: there is no space now, or what is wanted will be there in a while.
 Response busy_response(int status, std::string_view message, int retry_seconds = 1);
 

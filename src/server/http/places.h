@@ -31,20 +31,20 @@ class ConnectionLimit {
 
   // Counts one more from this address ("": loopback, which has no limit of its own); or the option
   // that forbids it, and nothing is counted.
-  std::string_view open(const std::string& address) {
+  std::string_view acquire(const std::string& address) {
     if (all_ >= most_) return "--max-connections";
-    const std::string_view option = enter(address);
+    const std::string_view option = acquire_for_address(address);
     if (option.empty()) ++all_;
     return option;
   }
-  void close(const std::string& address) {
+  void release(const std::string& address) {
     --all_;
-    leave(address);
+    release_for_address(address);
   }
 
   // The same of its address alone, with `bytes` that are counted in all already; or the option that
   // forbids it.
-  std::string_view enter(const std::string& address, int64_t bytes = 0) {
+  std::string_view acquire_for_address(const std::string& address, int64_t bytes = 0) {
     const std::string_view option = refused_by(address, bytes);
     if (!option.empty() || address.empty()) return option;
     Use& use = of_address_[address];
@@ -52,7 +52,7 @@ class ConnectionLimit {
     use.bytes += bytes;
     return {};
   }
-  void leave(const std::string& address, int64_t bytes = 0) {
+  void release_for_address(const std::string& address, int64_t bytes = 0) {
     const auto found = of_address_.find(address);
     if (found == of_address_.end()) return;
     found->second.bytes -= bytes;
@@ -110,9 +110,9 @@ class ProxiedRequest {
       : limit_(limit),
         address_(std::move(address)),
         bytes_(bytes),
-        refused_by_(limit.enter(address_, bytes)) {}
+        refused_by_(limit.acquire_for_address(address_, bytes)) {}
   ~ProxiedRequest() {
-    if (refused_by_.empty()) limit_.leave(address_, bytes_);
+    if (refused_by_.empty()) limit_.release_for_address(address_, bytes_);
   }
   ProxiedRequest(const ProxiedRequest&) = delete;
   ProxiedRequest& operator=(const ProxiedRequest&) = delete;
@@ -134,7 +134,7 @@ class ProxiedRequest {
 template <typename Connection>
 class IdleConnections {
  public:
-  void closed(Connection& one) {
+  void remove(Connection& one) {
     strangers_.erase(one.idle_order);
     known_.erase(one.idle_order);
     const auto found = of_tenant_.find(one.tenant);
@@ -149,8 +149,8 @@ class IdleConnections {
   }
 
   // From when one waits for its next request until something has arrived.
-  void begin(Connection& one) {
-    closed(one);
+  void begin_idle(Connection& one) {
+    remove(one);
     one.idle_order = ++last_;
     if (one.tenant.empty()) {
       strangers_.emplace(one.idle_order, &one);
@@ -162,14 +162,14 @@ class IdleConnections {
     idle.emplace(one.idle_order, &one);
     by_count_.insert({idle.size(), one.tenant});
   }
-  void end(Connection& one) {
-    if (!one.tenant.empty()) closed(one);
+  void end_idle(Connection& one) {
+    if (!one.tenant.empty()) remove(one);
   }
   // Whose key its request has; empty: it has none.
-  void asks(Connection& one, const std::string& tenant) {
-    closed(one);
+  void set_tenant(Connection& one, const std::string& tenant) {
+    remove(one);
     one.tenant = tenant;
-    if (tenant.empty()) begin(one);
+    if (tenant.empty()) begin_idle(one);
   }
 
   // Which to close for one more; null: none that may be.
@@ -197,23 +197,23 @@ class Places {
   explicit Places(ConnectionLimit limit) : limit_(std::move(limit)) {}
 
   // For a connection that was accepted; or the option that forbids it.
-  std::string_view take(Connection& one) {
-    std::string_view option = try_take(one);
+  std::string_view take_place(Connection& one) {
+    std::string_view option = try_take_place(one);
     if (option.empty() || !limit_.may_have(one.counted, connection_bytes(one.stream.is_secured())))
       return option;
-    return make_place() ? try_take(one) : option;
+    return evict_one() ? try_take_place(one) : option;
   }
   // Of one that has none, nothing.
   void leave(Connection& one) {
     if (!std::exchange(one.has_place, false)) return;
     limit_.resize(one.counted, one.held, 0);
-    idles_.closed(one);
-    limit_.close(one.counted);
+    idles_.remove(one);
+    limit_.release(one.counted);
   }
 
   // What it takes now: itself, and its header twice, as it came and in the request that is
   // answered. False, and nothing changes, when there is no space for that.
-  bool hold(Connection& one) {
+  bool recount_bytes(Connection& one) {
     if (one.is_evicted) return false;
     const size_t grown = std::max(one.buffer.capacity(), kFirstRead) - kFirstRead;
     const int64_t bytes =
@@ -223,33 +223,33 @@ class Places {
 
   // It waits for a request, until end_idle().
   void begin_idle(Connection& one) {
-    if (!one.is_evicted) idles_.begin(one);
+    if (!one.is_evicted) idles_.begin_idle(one);
   }
   // It was refused, and only listens whether its peer has read that: anybody may have its place.
-  void begin_linger(Connection& one) { asks(one, ""); }
+  void begin_linger(Connection& one) { set_tenant(one, ""); }
   void end_idle(Connection& one) {
-    if (!one.is_evicted) idles_.end(one);
+    if (!one.is_evicted) idles_.end_idle(one);
   }
   // It is answered: a request with a key, or a signed URL, of this tenant; or one with none.
-  void asks(Connection& one, const std::string& tenant) {
-    if (!one.is_evicted) idles_.asks(one, tenant);
+  void set_tenant(Connection& one, const std::string& tenant) {
+    if (!one.is_evicted) idles_.set_tenant(one, tenant);
   }
 
   [[nodiscard]] ConnectionLimit& limit() { return limit_; }
 
  private:
-  std::string_view try_take(Connection& one) {
-    const std::string_view option = limit_.open(one.counted);
+  std::string_view try_take_place(Connection& one) {
+    const std::string_view option = limit_.acquire(one.counted);
     if (!option.empty()) return option;
     one.has_place = true;  // leave() is right from here on, whatever throws
-    if (!hold(one)) {
+    if (!recount_bytes(one)) {
       leave(one);
       return "--max-connection-bytes";
     }
-    idles_.begin(one);  // nobody's yet
+    idles_.begin_idle(one);  // nobody's yet
     return {};
   }
-  bool make_place() {
+  bool evict_one() {
     Connection* idle = idles_.victim();
     if (idle == nullptr) return false;
     leave(*idle);
@@ -284,7 +284,7 @@ class InFlight {
 
   // As long as `share` lives the request counts with what its connection takes; or its refusal,
   // which clients repeat later.
-  std::optional<Response> take(const Request& request, int64_t bytes, SharedLimit::Share& share) {
+  std::optional<Response> admit(const Request& request, int64_t bytes, SharedLimit::Share& share) {
     const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
     if (request.tenant.empty()) return std::nullopt;
     // Polls leave some for what they wait for.

@@ -38,7 +38,7 @@ std::string_view without_port(std::string_view text) {
 }
 
 // The bits of a prefix, of an address of `most` bits; -1 where that is no number of them.
-int parse_bits(std::string_view text, int most) {
+int parse_prefix(std::string_view text, int most) {
   int bits = -1;
   const char* end = text.data() + text.size();
   const auto [rest, fault] = std::from_chars(text.data(), end, bits);
@@ -47,7 +47,7 @@ int parse_bits(std::string_view text, int most) {
 
 }  // namespace
 
-std::optional<TrustedProxies::Address> TrustedProxies::parse(std::string_view text) {
+std::optional<TrustedProxies::Address> TrustedProxies::parse_address(std::string_view text) {
   const std::string whole(text);
   if (whole.find('\0') != std::string::npos) return std::nullopt;
   Address out{};
@@ -58,7 +58,7 @@ std::optional<TrustedProxies::Address> TrustedProxies::parse(std::string_view te
   return std::nullopt;
 }
 
-std::string TrustedProxies::show(const Address& address) {
+std::string TrustedProxies::address_text(const Address& address) {
   sockaddr_in6 peer{};
   peer.sin6_family = AF_INET6;
   std::copy(address.begin(), address.end(), peer.sin6_addr.s6_addr);
@@ -107,12 +107,12 @@ TrustedProxies::TrustedProxies(const std::vector<std::string>& texts) {
     }
     const size_t slash = std::min(text.find('/'), text.size());
     const std::string_view host = std::string_view(text).substr(0, slash);
-    const std::optional<Address> address = parse(host);
+    const std::optional<Address> address = parse_address(host);
     if (!address) refuse(text);
     const bool is_ipv4 = host.find(':') == std::string_view::npos;
     const int first = is_ipv4 ? kMappedBits : 0;
     int bits = kAllBits - first;
-    if (slash < text.size()) bits = parse_bits(std::string_view(text).substr(slash + 1), bits);
+    if (slash < text.size()) bits = parse_prefix(std::string_view(text).substr(slash + 1), bits);
     if (bits < 0) refuse(text);
     nets_.push_back({*address, first + bits});
   }
@@ -127,8 +127,7 @@ bool TrustedProxies::trusts(const Address& address) const {
   });
 }
 
-bool TrustedProxies::trusts(const sockaddr* peer) const {
-  if (peer->sa_family == AF_UNIX) return trusts_unix_;
+std::optional<TrustedProxies::Address> TrustedProxies::address_of(const sockaddr* peer) {
   Address address{};
   if (peer->sa_family == AF_INET6) {
     const auto& from = reinterpret_cast<const sockaddr_in6*>(peer)->sin6_addr.s6_addr;
@@ -139,22 +138,28 @@ bool TrustedProxies::trusts(const sockaddr* peer) const {
         reinterpret_cast<const uint8_t*>(&reinterpret_cast<const sockaddr_in*>(peer)->sin_addr);
     std::copy(from, from + 4, address.begin() + 12);
   } else {
-    return false;
+    return std::nullopt;
   }
-  return trusts(address);
+  return address;
 }
 
-std::string TrustedProxies::client(const std::vector<Header>& headers,
-                                   const std::string& peer) const {
+bool TrustedProxies::trusts(const sockaddr* peer) const {
+  if (peer->sa_family == AF_UNIX) return trusts_unix_;
+  const std::optional<Address> address = address_of(peer);
+  return address && trusts(*address);
+}
+
+std::string TrustedProxies::client_address(const std::vector<Header>& headers,
+                                           const std::string& peer) const {
   std::string nearest = peer;
   for (auto header = headers.rbegin(); header != headers.rend(); ++header) {
     if (header->name != "x-forwarded-for") continue;
     for (std::string_view left = header->value; !left.empty();) {
       const size_t comma = left.rfind(',');
       const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
-      const auto address = parse(without_port(trimmed(left.substr(begin), " \t")));
+      const auto address = parse_address(without_port(trimmed(left.substr(begin), " \t")));
       if (!address) return nearest;
-      nearest = show(*address);
+      nearest = address_text(*address);
       if (!trusts(*address)) return nearest;
       left = left.substr(0, begin == 0 ? 0 : comma);
     }

@@ -3,7 +3,7 @@
 // TrustedProxies: the proxies whose X-Forwarded-For is believed (--trusted-proxy), and the client
 // behind one.
 //   TrustedProxies proxies({"10.0.0.0/8", "unix"});
-//   if (proxies.trusts(peer)) client = proxies.client(request.headers, peer_address(peer));
+//   if (proxies.trusts(peer)) client = proxies.client_address(request.headers, peer_address(peer));
 #pragma once
 #include <array>
 #include <cstdint>
@@ -35,8 +35,8 @@ class TrustedProxies {
   // The last address of all X-Forwarded-For fields that is no trusted proxy's, as peer_address()
   // shows it; what stands before it may be the client's own invention. `peer` where there is none,
   // or where what a proxy wrote is no address. A port behind an address is left out.
-  [[nodiscard]] std::string client(const std::vector<Header>& headers,
-                                   const std::string& peer) const;
+  [[nodiscard]] std::string client_address(const std::vector<Header>& headers,
+                                           const std::string& peer) const;
 
  private:
   using Address = std::array<uint8_t, 16>;  // IPv4 as ::ffff:a.b.c.d
@@ -44,8 +44,9 @@ class TrustedProxies {
     Address address;
     int bits;  // of the prefix
   };
-  static std::optional<Address> parse(std::string_view text);
-  static std::string show(const Address& address);
+  static std::optional<Address> parse_address(std::string_view text);
+  static std::optional<Address> address_of(const sockaddr* peer);
+  static std::string address_text(const Address& address);
   [[nodiscard]] bool trusts(const Address& address) const;
 
   bool trusts_unix_ = false;

@@ -57,7 +57,7 @@ Turns::Turn::~Turn() {
   turns_.leave(tenant_, place_);
 }
 
-asio::awaitable<void> Turns::Turn::begin() {
+asio::awaitable<void> Turns::Turn::await_turn() {
   boost::system::error_code ignored;
   const auto wait = [&] {
     return timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
@@ -70,7 +70,7 @@ asio::awaitable<void> Turns::Turn::begin() {
 }
 using boost::system::error_code;
 
-error_code HeaderLines::read(std::string_view arrived) {
+error_code HeaderLines::check(std::string_view arrived) {
   for (const char c : arrived) {
     if (has_ended_) return {};
     // A folded field means one thing to who unfolds it and another to who does not.
@@ -89,7 +89,7 @@ error_code HeaderLines::read(std::string_view arrived) {
 
 namespace {
 
-std::string_view newest(const boost::beast::flat_buffer& buffer, size_t count) {
+std::string_view last_bytes(const boost::beast::flat_buffer& buffer, size_t count) {
   const asio::const_buffer all = buffer.data();
   return std::string_view(static_cast<const char*>(all.data()), all.size())
       .substr(all.size() - count);
@@ -100,7 +100,7 @@ std::string_view newest(const boost::beast::flat_buffer& buffer, size_t count) {
 asio::awaitable<error_code> read_header(Incoming from, std::function<bool()> hold) {
   HeaderLines lines;
   for (size_t arrived = from.buffer.size();;) {
-    error_code fault = lines.read(newest(from.buffer, arrived));
+    error_code fault = lines.check(last_bytes(from.buffer, arrived));
     if (fault) co_return fault;
     from.buffer.consume(from.parser.put(from.buffer.data(), fault));
     if (from.parser.is_header_done()) co_return error_code();
@@ -113,7 +113,7 @@ asio::awaitable<error_code> read_header(Incoming from, std::function<bool()> hol
   }
 }
 
-bool wants_continue(const BodyParser& parser) {
+bool expects_continue(const BodyParser& parser) {
   return parser.get().version() >= 11 && !parser.is_done() &&
          boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
 }
@@ -160,7 +160,7 @@ class BodySink {
 
   // Work of a millisecond or two; while more() it is to be called again with what is left of them.
   // The caller's buffer has `buffer_bytes`, which count too.
-  [[nodiscard]] std::optional<BodyFault> take(std::string_view& bytes, size_t buffer_bytes);
+  [[nodiscard]] std::optional<BodyFault> append(std::string_view& bytes, size_t buffer_bytes);
   [[nodiscard]] bool more() const { return more_; }
   // After the last byte. From here the body counts until `request` lets it go.
   [[nodiscard]] std::optional<BodyFault> finish();
@@ -168,7 +168,7 @@ class BodySink {
 
  private:
   [[nodiscard]] BodyFault too_large() const;
-  [[nodiscard]] std::optional<BodyFault> count(uint64_t held);
+  [[nodiscard]] std::optional<BodyFault> reserve(uint64_t wanted);
 
   const HttpOptions& options_;
   BodyLimit limit_;
@@ -198,7 +198,7 @@ std::optional<BodyFault> BodySink::check_rate(double now) const {
                                     options_.min_body_rate)};
 }
 
-std::optional<BodyFault> BodySink::take(std::string_view& bytes, size_t buffer_bytes) {
+std::optional<BodyFault> BodySink::append(std::string_view& bytes, size_t buffer_bytes) {
   if (!more_) read_ += bytes.size();
   more_ = false;
   if (read_ > limit_.bytes) return too_large();
@@ -217,12 +217,12 @@ std::optional<BodyFault> BodySink::take(std::string_view& bytes, size_t buffer_b
         return too_large();
     }
   }
-  return count(buffer_bytes + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
+  return reserve(buffer_bytes + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
 }
 
-std::optional<BodyFault> BodySink::count(uint64_t held) {
-  if (held <= kOwnOfConnection && !*share_) return std::nullopt;
-  const auto bytes = static_cast<int64_t>(held);
+std::optional<BodyFault> BodySink::reserve(uint64_t wanted) {
+  if (wanted <= kOwnOfConnection && !*share_) return std::nullopt;
+  const auto bytes = static_cast<int64_t>(wanted);
   SharedLimit bodies = options_.bodies;
   if (!*share_) {
     *share_ = bodies.take(request_.tenant, bytes);
@@ -243,7 +243,7 @@ std::optional<BodyFault> BodySink::finish() {
     return BodyFault{400, "the zstd body ends before its frame does"};
   }
   if (read_ == 0) return std::nullopt;
-  std::optional<BodyFault> fault = count(request_.body.capacity());
+  std::optional<BodyFault> fault = reserve(request_.body.capacity());
   if (!fault && *share_) request_.body_share = std::move(share_);
   return fault;
 }
@@ -262,7 +262,8 @@ bool has_folded_trailer(std::string_view taken) {
 }
 
 // A bare LF in a quoted string ends the line for some, and the parser takes it.
-void check_chunk_line(uint64_t /*size*/, boost::beast::string_view extensions, error_code& fault) {
+void check_chunk_extensions(uint64_t /*size*/, boost::beast::string_view extensions,
+                            error_code& fault) {
   const auto is_control = [](char c) {
     return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
   };
@@ -276,7 +277,7 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
                                                     Request& request) {
   BodySink sink(options, body_limit(options, request.route), request);
   BodyParser& parser = from.parser;
-  parser.on_chunk_header(check_chunk_line);
+  parser.on_chunk_header(check_chunk_extensions);
   for (bool wants_more = from.buffer.size() == 0; !parser.is_done();
        wants_more = wants_more || from.buffer.size() == 0) {
     if (auto slow = sink.check_rate(now_seconds())) co_return slow;
@@ -300,11 +301,11 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
       co_return BodyFault{400, "the trailers of the body's chunked encoding are folded"};
     }
     std::string_view arrived = parser.get().body();
-    auto refused = sink.take(arrived, from.buffer.capacity());
+    auto refused = sink.append(arrived, from.buffer.capacity());
     while (!refused && sink.more()) {
       Turns::Turn turn(decompression, io, request.tenant);
-      co_await turn.begin();
-      refused = sink.take(arrived, from.buffer.capacity());
+      co_await turn.await_turn();
+      refused = sink.append(arrived, from.buffer.capacity());
     }
     if (refused) co_return refused;
     from.buffer.consume(used);

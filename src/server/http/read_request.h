@@ -35,7 +35,7 @@ class Turns {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
-    boost::asio::awaitable<void> begin();
+    boost::asio::awaitable<void> await_turn();
 
    private:
     friend class Turns;
@@ -108,7 +108,7 @@ struct Incoming {
 class HeaderLines {
  public:
   // What is wrong with these bytes, behind those of before; nothing behind the header's end.
-  [[nodiscard]] boost::system::error_code read(std::string_view arrived);
+  [[nodiscard]] boost::system::error_code check(std::string_view arrived);
 
  private:
   int num_ = 0;
@@ -122,7 +122,7 @@ boost::asio::awaitable<boost::system::error_code> read_header(Incoming from,
                                                               std::function<bool()> hold);
 // Whether the peer waits with its body until it is told to go on (RFC 9110, 10.1.1: HTTP/1.0 knows
 // no such thing, and who has no body need not ask).
-bool wants_continue(const BodyParser& parser);
+bool expects_continue(const BodyParser& parser);
 // Tells it to. False: it has gone.
 boost::asio::awaitable<bool> send_continue(Stream& stream);
 // The peer left, or its time was up: nobody is there to be told.

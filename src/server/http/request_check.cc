@@ -19,7 +19,7 @@ struct Authority {
 };
 
 // "[::1]:80", "::1" (never in a Host header, but in --listen), "name:80", "name".
-Authority split(std::string_view text) {
+Authority split_authority(std::string_view text) {
   const size_t bracket = text.find(']');
   const size_t colon = text.rfind(':');
   const bool has_port =
@@ -83,7 +83,7 @@ std::optional<Response> check_framing(const Framing& framing, const std::vector<
     if (lower(header.value) == "chunked" && framing.is_chunked && codings == 1) continue;
     return error_response(400, fmt::format("Transfer-Encoding: got '{}', wanted 'chunked' alone "
                                            "and once, or Content-Length instead",
-                                           one_word(header.value).substr(0, 100)));
+                                           percent_escaped(header.value).substr(0, 100)));
   }
   if (codings > 0 && has_length) {
     return error_response(400, "Transfer-Encoding and Content-Length exclude each other");
@@ -98,7 +98,7 @@ std::optional<Response> check_framing(const Framing& framing, const std::vector<
 
 AddressRules::AddressRules(std::string listen_host, int port, const std::string& public_url,
                            bool is_secured)
-    : listen_host_(split(listen_host).host),
+    : listen_host_(split_authority(listen_host).host),
       port_(port),
       is_secured_(is_secured),
       public_url_(public_url) {
@@ -109,7 +109,7 @@ AddressRules::AddressRules(std::string listen_host, int port, const std::string&
                 "--public-url: got '" + public_url + "', wanted http://... or https://...");
   }
   const size_t slash = public_url.find('/', scheme + 3);
-  const Authority named = split(public_url.substr(scheme + 3, slash - scheme - 3));
+  const Authority named = split_authority(public_url.substr(scheme + 3, slash - scheme - 3));
   public_host_ = named.host;
   public_port_ = named.port;
   is_default_port_ =
@@ -121,7 +121,7 @@ AddressRules::AddressRules(std::string listen_host, int port, const std::string&
 
 bool AddressRules::knows_host(std::string_view host) const {
   if (host.empty() || host.size() > 300) return false;
-  const Authority got = split(host);
+  const Authority got = split_authority(host);
   if (!is_digits(got.port)) return false;
   const bool fits =
       public_port_.empty() || got.port == public_port_ || (got.port.empty() && is_default_port_);
@@ -224,7 +224,7 @@ AnnouncedBody announced_body(const BodyParser& parser) {
 std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
 // Whose key the request has, and whether it may be here with it.
-std::optional<Response> check_key(const RequestCheck& with, Request& request) {
+std::optional<Response> authorize(const RequestCheck& with, Request& request) {
   const Route* route = request.route;
   const std::string_view key = presented_key(request);
   const std::optional<Caller> caller = with.identify(key);
@@ -250,8 +250,8 @@ std::optional<Response> check_key(const RequestCheck& with, Request& request) {
   return with.admit ? with.admit(request) : std::nullopt;
 }
 
-std::optional<Response> check_body(const RequestCheck& with, AnnouncedBody body,
-                                   const Request& request) {
+std::optional<Response> check_announced_body(const RequestCheck& with, AnnouncedBody body,
+                                             const Request& request) {
   const std::string_view encoding = request.header("content-encoding");
   if (!encoding.empty() && encoding != "identity" && encoding != "zstd") {
     return error_response(415, fmt::format("Content-Encoding '{}' is not supported; wanted zstd or "
@@ -271,24 +271,34 @@ std::optional<Response> check_body(const RequestCheck& with, AnnouncedBody body,
   return std::nullopt;
 }
 
-// Whether it has the form of one (RFC 3986, 3.2.2 and 3.2.3), without a user.
-bool is_host(std::string_view text) {
+// Of a host with a port (RFC 3986, 3.2.2 and 3.2.3), without a user.
+bool has_host_characters(std::string_view text) {
   return !text.empty() && text.find_first_not_of(
                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                               "abcdefghijklmnopqrstuvwxyz0123456789"
                               "-._~!$&'()*+,;=%[]:") == std::string_view::npos;
 }
 
-std::optional<Response> check_head(const RequestCheck& with, std::string_view raw_path,
-                                   AnnouncedBody body, Request& request) {
+// Names, and the values whose case says nothing, in lower case.
+void copy_headers(const BodyParser& parser, std::vector<Header>& headers) {
+  for (const auto& field : parser.get()) {
+    std::string name = lower(text_of(field.name_string()));
+    std::string value = text_of(field.value());
+    if (name == "content-encoding") value = lower(value);
+    headers.push_back({std::move(name), std::move(value)});
+  }
+}
+
+std::optional<Response> check_and_route(const RequestCheck& with, std::string_view raw_path,
+                                        AnnouncedBody body, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
   const bool is_path = path && path->starts_with('/');
   // First, since refusals have the form of their path.
   if (is_path) request.path = std::string(with.rules.without_prefix(*path));
   const std::string_view host = request.header("host");
-  if (!is_host(host)) {  // RFC 9112, 3.2
+  if (!has_host_characters(host)) {  // RFC 9112, 3.2
     return error_response(400, fmt::format("Host: got '{}', wanted the name of this server",
-                                           one_word(host.substr(0, 100))));
+                                           percent_escaped(host.substr(0, 100))));
   }
   if (!with.rules.knows_host(host)) {
     return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
@@ -300,15 +310,15 @@ std::optional<Response> check_head(const RequestCheck& with, std::string_view ra
   }
   if (!is_path) return error_response(400, "the request's path is malformed");
   request.base_url = with.rules.base_url(host);
-  with.router.find(request);
-  if (request.route == nullptr && request.is_open) return method_response(request);
+  with.router.set_route(request);
+  if (request.route == nullptr && request.is_open) return method_not_allowed(request);
   if (with.identify && (request.route == nullptr || request.route->needs_key)) {
-    if (std::optional<Response> refused = check_key(with, request)) return refused;
+    if (std::optional<Response> refused = authorize(with, request)) return refused;
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
     return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
   }
-  return check_body(with, body, request);
+  return check_announced_body(with, body, request);
 }
 
 }  // namespace
@@ -327,12 +337,7 @@ std::optional<Response> check_request(const RequestCheck& with, const BodyParser
                                       Request& request) {
   const auto& head = parser.get();
   request.method = text_of(head.method_string());
-  for (const auto& field : head) {
-    std::string name = lower(text_of(field.name_string()));
-    std::string value = text_of(field.value());
-    if (name == "content-encoding") value = lower(value);
-    request.headers.push_back({std::move(name), std::move(value)});
-  }
+  copy_headers(parser, request.headers);
   std::string_view target = target_of(parser);
   take_authority(target, request.headers);
   const size_t question = std::min(target.find('?'), target.size());
@@ -341,10 +346,10 @@ std::optional<Response> check_request(const RequestCheck& with, const BodyParser
   if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
     return refused;
   }
-  return check_head(with, target.substr(0, question), announced_body(parser), request);
+  return check_and_route(with, target.substr(0, question), announced_body(parser), request);
 }
 
-Exchange told_of(const Request& request) {
+Exchange exchange_of(const Request& request) {
   Exchange out;
   out.method = request.method;
   out.path = request.path;

@@ -74,6 +74,6 @@ std::optional<Response> check_request(const RequestCheck& with, const BodyParser
                                       Request& request);
 
 // What stays to be told of a request when it is gone.
-Exchange told_of(const Request& request);
+Exchange exchange_of(const Request& request);
 
 }  // namespace strata::server

@@ -37,7 +37,19 @@ bool matches(const std::vector<std::string_view>& pattern,
   return true;
 }
 
-bool type_fits(const Route& route, const Request& request) {
+// What the {} of the pattern match, in order.
+void add_parts(const std::vector<std::string_view>& pattern,
+               const std::vector<std::string_view>& path, Request& request) {
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == "{}") request.parts.emplace_back(path[i]);
+    if (pattern[i] == "{*}") {
+      const auto begin = static_cast<size_t>(path[i].data() - request.path.data());
+      request.parts.push_back(request.path.substr(begin));
+    }
+  }
+}
+
+bool accepts_content_type(const Route& route, const Request& request) {
   if (route.body == BodyKind::kNone || request.body.empty()) return true;
   const std::string type = media_type(request.header("content-type"));
   if (type == "application/json") return true;
@@ -67,8 +79,8 @@ Handler at_once(PlainHandler handler) {
   };
 }
 
-void answer_faults(std::string_view path, const Respond& respond,
-                   const std::function<void()>& run) {
+void run_answering_faults(std::string_view path, const Respond& respond,
+                          const std::function<void()>& run) {
   try {
     run();
   } catch (const std::exception& error) {
@@ -99,7 +111,7 @@ void Router::wrap(const std::function<Handler(const Route& route)>& with) {
   for (Route& route : routes_) route.handler = with(route);
 }
 
-void Router::find(Request& request) const {
+void Router::set_route(Request& request) const {
   const std::vector<std::string_view> wanted = segments(request.path);
   for (const Route& route : routes_) {
     const std::vector<std::string_view> pattern = segments(route.pattern);
@@ -111,18 +123,11 @@ void Router::find(Request& request) const {
       continue;
     }
     request.route = &route;
-    for (size_t i = 0; i < pattern.size(); ++i) {
-      if (pattern[i] == "{}") request.parts.emplace_back(wanted[i]);
-      if (pattern[i] == "{*}") {
-        const auto begin = static_cast<size_t>(wanted[i].data() - request.path.data());
-        request.parts.push_back(request.path.substr(begin));
-      }
-    }
-    return;
+    return add_parts(pattern, wanted, request);
   }
 }
 
-Response method_response(const Request& request) {
+Response method_not_allowed(const Request& request) {
   Response response =
       error_response(405, fmt::format("{} is not a method of {}; it has: {}", request.method,
                                       request.path, request.allowed));
@@ -132,14 +137,14 @@ Response method_response(const Request& request) {
 
 void Router::dispatch(Request request, const Respond& respond) const {
   const Route* route = request.route;
-  if (route == nullptr && !request.allowed.empty()) return respond(method_response(request));
+  if (route == nullptr && !request.allowed.empty()) return respond(method_not_allowed(request));
   if (route == nullptr) {
     return respond(error_response(
         404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200))));
   }
   if (route->needs_admin && !request.is_admin)
     return respond(error_response(403, "this takes an admin key (--admin-keys)"));
-  if (!type_fits(*route, request)) {
+  if (!accepts_content_type(*route, request)) {
     return respond(error_response(
         415,
         fmt::format("{}: Content-Type is '{}', wanted application/json{}", request.path,
@@ -149,10 +154,10 @@ void Router::dispatch(Request request, const Respond& respond) const {
   if (!request.parts.empty()) request.note(fmt::format("{}", fmt::join(request.parts, "/")));
   const std::string path = request.path;
   const TraceSpan span("request");
-  answer_faults(path, respond, [&] { route->handler(std::move(request), respond); });
+  run_answering_faults(path, respond, [&] { route->handler(std::move(request), respond); });
 }
 
-Response answer_of(const std::function<Response()>& work) {
+Response response_of(const std::function<Response()>& work) {
   try {
     return work();
   } catch (const std::exception& error) {

@@ -3,7 +3,7 @@
 // needs no lock; they must not block for long. A handler that throws Error answers 400 or what
 // status_of says; a long-poll handler keeps `respond` and calls it later.
 //   router.add({"GET", "/api/v1/training_runs/{}", BodyKind::kNone, handler});
-//   router.find(request);  ...  router.dispatch(std::move(request), respond);
+//   router.set_route(request);  ...  router.dispatch(std::move(request), respond);
 // {} matches one path segment, {*} at the end what is left of the path. Built at start, constant
 // afterwards.
 #pragma once
@@ -54,15 +54,16 @@ struct Route {  // wants a key of the widest scope unless it says less
 Handler at_once(PlainHandler handler);
 
 // Runs `run`; what it throws becomes the response.
-void answer_faults(std::string_view path, const Respond& respond, const std::function<void()>& run);
+void run_answering_faults(std::string_view path, const Respond& respond,
+                          const std::function<void()>& run);
 
 // What `work` returns, or the response to what it throws.
-Response answer_of(const std::function<Response()>& work);
+Response response_of(const std::function<Response()>& work);
 
 int status_of(ErrorCode code);  // 400, 404, 400, 400, 503
 
 // To a request of a path that has other methods.
-Response method_response(const Request& request);
+Response method_not_allowed(const Request& request);
 
 class Router {
  public:
@@ -72,9 +73,9 @@ class Router {
   void wrap(const std::function<Handler(const Route& route)>& with);
 
   // Notes in the request which route it is of. HEAD is GET where no key is needed.
-  void find(Request& request) const;
-  // After find(): checks the body's type, runs the handler and turns its faults into responses.
-  // 403 without an admin key where it needs one; 404, 405, 415.
+  void set_route(Request& request) const;
+  // After set_route(): checks the body's type, runs the handler and turns its faults into
+  // responses. 403 without an admin key where it needs one; 404, 405, 415.
   void dispatch(Request request, const Respond& respond) const;
 
   [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }

@@ -50,7 +50,7 @@ std::chrono::steady_clock::duration in_seconds(double seconds) {
 }
 
 // Once in kQuietSeconds, since `last`.
-void tell_rarely(double& last, const std::string& what) {
+void warn_rarely(double& last, const std::string& what) {
   if (now_seconds() - last < kQuietSeconds) return;
   last = now_seconds();
   log(LogLevel::kWarning, "http: " + what);
@@ -58,7 +58,7 @@ void tell_rarely(double& last, const std::string& what) {
 
 // What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
 // those of one tenant are to leave the thread to others.
-bool takes_turn(const Request& request) {
+bool needs_turn(const Request& request) {
   const Route* route = request.route;
   if (route == nullptr || route->effect == Effect::kUpkeep) return false;
   return route->needs_key || request.body.size() > kReadWithoutATurn;
@@ -80,19 +80,21 @@ struct HttpServer::State {
 
   asio::awaitable<void> accept_connections();
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
-  asio::awaitable<bool> greet(Connection& connection);
-  asio::awaitable<bool> exchange(Connection& connection);
-  asio::awaitable<bool> read_rest(Connection& connection, const Incoming& from, Request& request);
+  asio::awaitable<bool> begin_tls(Connection& connection);
+  asio::awaitable<bool> serve_request(Connection& connection);
+  asio::awaitable<bool> read_body_or_refuse(Connection& connection, const Incoming& from,
+                                            Request& request);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit(Connection& connection);
-  std::optional<Response> check(const Connection& connection, const BodyParser& parser,
-                                Request& request, Counted& counted);
-  void end(const std::shared_ptr<Connection>& connection);
+  std::optional<Response> check_and_count(const Connection& connection, const BodyParser& parser,
+                                          Request& request, Counted& counted);
+  void close_connection(const std::shared_ptr<Connection>& connection);
   asio::awaitable<Response> run_handler(Connection& connection, Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
+  void run_io();
 
-  void note(Exchange exchange, int status, double seconds) const;
+  void report_exchange(Exchange exchange, int status, double seconds) const;
   void put_in_form(std::string_view path, Response& response) const {
     if (response.status >= 400 && options.put_in_form) options.put_in_form(path, response);
   }
@@ -133,7 +135,7 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       if (!fault.empty()) {
         asio::steady_timer pause(io, in_seconds(0.1));
         co_await pause.async_wait(asio::use_awaitable);
-        tell_rarely(told_of_faults, "accept: " + fault);
+        warn_rarely(told_of_faults, "accept: " + fault);
         fault.clear();
       }
       if (stopping) co_return;
@@ -151,12 +153,12 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
     } catch (const std::exception& error) {
       if (stopping) co_return;
       fault.assign(std::string_view(error.what()).substr(0, kMostFaultText));
-      if (connection) end(connection);
+      if (connection) close_connection(connection);
     }
   }
 }
 
-void HttpServer::State::end(const std::shared_ptr<Connection>& connection) {
+void HttpServer::State::close_connection(const std::shared_ptr<Connection>& connection) {
   error_code ignored;
   connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
   connection->stream.close();
@@ -173,9 +175,9 @@ bool HttpServer::State::admit(Connection& connection) {
   connection.address = peer_address(peer.data());
   connection.is_proxied = options.proxies.trusts(peer.data());
   connection.counted = connection.is_proxied ? "" : counted_network(connection.address);
-  const std::string_view option = places.take(connection);
+  const std::string_view option = places.take_place(connection);
   if (option.empty()) return true;
-  tell_rarely(told_of_refusals, fmt::format("connections are refused: {} are open ({})",
+  warn_rarely(told_of_refusals, fmt::format("connections are refused: {} are open ({})",
                                             places.limit().num_open(), option));
   if (tls) return false;  // a client that waits for TLS cannot read it
   const std::string text = busy_text(fmt::format("too many connections ({})", option));
@@ -187,26 +189,26 @@ bool HttpServer::State::admit(Connection& connection) {
 
 asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> connection) {
   try {
-    bool again = co_await greet(*connection);
-    const bool greeted = again;
+    bool again = co_await begin_tls(*connection);
+    const bool begun = again;
     while (again && !stopping && !connection->is_evicted) {
-      again = co_await exchange(*connection);
+      again = co_await serve_request(*connection);
     }
-    if (greeted && !stopping && !connection->is_evicted) {
+    if (begun && !stopping && !connection->is_evicted) {
       connection->stream.expires_after(in_seconds(kLingerSeconds));
-      co_await connection->stream.end();
+      co_await connection->stream.end_tls();
     }
   } catch (const std::exception& error) {
     log(LogLevel::kInfo, fmt::format("http: connection dropped: {}", error.what()));
   }
-  end(connection);
+  close_connection(connection);
 }
 
 // TLS, where the server speaks it. One who does not is told so.
-asio::awaitable<bool> HttpServer::State::greet(Connection& connection) {
+asio::awaitable<bool> HttpServer::State::begin_tls(Connection& connection) {
   if (!connection.stream.is_secured()) co_return true;
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  const error_code fault = co_await handshakes.shake(connection.stream, io, connection.counted);
+  const error_code fault = co_await handshakes.handshake(connection.stream, io, connection.counted);
   if (!fault) co_return true;
   log(LogLevel::kDebug, fmt::format("http: no TLS: {}", fault.message()));
   if (!is_plain_http(fault)) co_return false;
@@ -219,7 +221,7 @@ asio::awaitable<bool> HttpServer::State::greet(Connection& connection) {
 
 // False when the peer closed, or was silent for the keep-alive time; a new one, for the header's.
 asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) {
-  places.hold(connection);
+  places.recount_bytes(connection);
   places.begin_idle(connection);
   if (connection.buffer.size() > 0) co_return true;
   connection.idle = true;
@@ -234,7 +236,7 @@ asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) 
   co_return !fault && count > 0;
 }
 
-void HttpServer::State::note(Exchange exchange, int status, double seconds) const {
+void HttpServer::State::report_exchange(Exchange exchange, int status, double seconds) const {
   if (!observe) return;
   exchange.status = status;
   exchange.seconds = seconds;
@@ -253,9 +255,9 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
   auto pending = std::make_shared<Pending>();
   Waiting waiting(io, pending);
   std::optional<Turns::Turn> turn;
-  if (takes_turn(request)) {
+  if (needs_turn(request)) {
     turn.emplace(reading, io, request.tenant);
-    co_await turn->begin();
+    co_await turn->await_turn();
   }
   router.dispatch(std::move(request), [this, pending](Response response) {
     auto deliver = [pending, response = std::move(response)]() mutable {
@@ -285,14 +287,14 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   put_in_form(request.path, response);
   const bool written = co_await write_response({connection.stream, io, options}, response,
                                                request.method == "HEAD", /*keep_alive=*/false);
-  note(told_of(request), response.status, 0.0);
+  report_exchange(exchange_of(request), response.status, 0.0);
   if (!written) co_return;
   // Many may linger: each as a connection that idles.
   request = Request();
   response = Response();
   connection.buffer.clear();
   connection.shrink();
-  places.hold(connection);
+  places.recount_bytes(connection);
   places.begin_linger(connection);
   error_code fault;
   if (!tls) connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
@@ -304,8 +306,9 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
 }
 
 // The body, behind its head. False: there is none, and whoever still listens knows why.
-asio::awaitable<bool> HttpServer::State::read_rest(Connection& connection, const Incoming& from,
-                                                   Request& request) {
+asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connection,
+                                                             const Incoming& from,
+                                                             Request& request) {
   const std::optional<BodyFault> fault =
       co_await read_body(options, from, decompression, io, request);
   if (!fault) {
@@ -320,13 +323,13 @@ asio::awaitable<bool> HttpServer::State::read_rest(Connection& connection, const
 }
 
 // Of a request whose header was read: its refusal, or what it counts as.
-std::optional<Response> HttpServer::State::check(const Connection& connection,
-                                                 const BodyParser& parser, Request& request,
-                                                 Counted& counted) {
+std::optional<Response> HttpServer::State::check_and_count(const Connection& connection,
+                                                           const BodyParser& parser,
+                                                           Request& request, Counted& counted) {
   std::optional<Response> refusal =
       check_request({options, router, *rules, identify, admit_request}, parser, request);
   if (connection.is_proxied) {
-    request.address = options.proxies.client(request.headers, connection.address);
+    request.address = options.proxies.client_address(request.headers, connection.address);
     const std::string network = counted_network(request.address);
     counted.of_client.emplace(places.limit(), network, connection.held);
     const std::string_view option = counted.of_client->refused_by();
@@ -335,18 +338,18 @@ std::optional<Response> HttpServer::State::check(const Connection& connection,
           busy_response(503, fmt::format("too many requests of this client at once ({})", option));
     }
   }
-  return refusal ? refusal : in_flight.take(request, connection.held, counted.in_flight);
+  return refusal ? refusal : in_flight.admit(request, connection.held, counted.in_flight);
 }
 
 // One request and its response; whether the connection may carry another.
-asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
+asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
   const bool arrived = co_await wait_for_bytes(connection);
   if (!arrived) co_return false;
   BodyParser parser;
   parser.header_limit(kMaxHeader);
   parser.body_limit(boost::none);  // BodySink has the limit of the path
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  const std::function<bool()> has_place = [&] { return places.hold(connection); };
+  const std::function<bool()> has_place = [&] { return places.recount_bytes(connection); };
   const Incoming from = {connection.stream, connection.buffer, parser};
   const error_code fault = co_await read_header(from, has_place);
   places.end_idle(connection);
@@ -360,13 +363,13 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
   }
   const double begin = now_seconds();
   Counted counted;
-  std::optional<Response> refusal = check(connection, parser, request, counted);
+  std::optional<Response> refusal = check_and_count(connection, parser, request, counted);
   const bool keep_alive = parser.keep_alive();
   const bool is_http10 = parser.get().version() < 11;
-  const bool expects = wants_continue(parser);
+  const bool expects = expects_continue(parser);
   parser.get().clear();  // `request` has a copy
   // What is refused has no share, so anybody may have its place.
-  places.asks(connection, refusal ? "" : request.tenant);
+  places.set_tenant(connection, refusal ? "" : request.tenant);
   if (refusal) {
     co_await refuse(connection, std::move(*refusal), request);
     co_return false;
@@ -375,23 +378,24 @@ asio::awaitable<bool> HttpServer::State::exchange(Connection& connection) {
     const bool sent = co_await send_continue(connection.stream);
     if (!sent) co_return false;
   }
-  const bool complete = co_await read_rest(connection, from, request);
+  const bool complete = co_await read_body_or_refuse(connection, from, request);
   if (!complete) co_return false;
   request.about = std::make_shared<std::string>();
-  Exchange told = told_of(request);
+  Exchange told = exchange_of(request);
   connection.stream.expires_never();
   Response response = co_await run_handler(connection, std::move(request));
   put_in_form(told.path, response);
-  const AnswerTo answered = {told.tenant,
-                             told.method,
-                             told.path,
-                             is_http10,
-                             keep_alive && !stopping && !connection.is_evicted,
-                             connection.shared_from_this(),
-                             connection.buffer,
-                             [&](const std::string& tenant) { places.asks(connection, tenant); }};
+  const AnswerTo answered = {
+      told.tenant,
+      told.method,
+      told.path,
+      is_http10,
+      keep_alive && !stopping && !connection.is_evicted,
+      connection.shared_from_this(),
+      connection.buffer,
+      [&](const std::string& tenant) { places.set_tenant(connection, tenant); }};
   const bool again = co_await send_response({connection.stream, io, options}, answered, response);
-  note(std::move(told), response.status, now_seconds() - begin);
+  report_exchange(std::move(told), response.status, now_seconds() - begin);
   co_return again;
 }
 
@@ -406,6 +410,18 @@ asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<vo
       task();
     } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("http: a timer's task failed: {}", error.what()));
+    }
+  }
+}
+
+// Until io.stop(), whatever a task throws.
+void HttpServer::State::run_io() {
+  for (;;) {
+    try {
+      io.run();
+      return;
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, fmt::format("http: a task failed: {}", error.what()));
     }
   }
 }
@@ -435,14 +451,7 @@ void HttpServer::start() {
   }
   s.thread = std::thread([&s] {
     name_thread("http");
-    for (;;) {
-      try {
-        s.io.run();
-        return;
-      } catch (const std::exception& error) {
-        log(LogLevel::kError, fmt::format("http: a task failed: {}", error.what()));
-      }
-    }
+    s.run_io();
   });
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenLooks{250};
 
 // Whether its peer writes no more, whatever of what it wrote was not read.
-bool has_ended(int socket) {
+bool peer_has_ended(int socket) {
   pollfd look = {socket, POLLRDHUP, 0};
   return ::poll(&look, 1, 0) > 0;
 }
@@ -27,7 +27,7 @@ bool has_ended(int socket) {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-asio::awaitable<void> Stream::end() {
+asio::awaitable<void> Stream::end_tls() {
   error_code ignored;
   if (secured_) {
     co_await secured_->async_shutdown(asio::redirect_error(asio::use_awaitable, ignored));
@@ -65,7 +65,7 @@ PeerWatch::~PeerWatch() {
 }
 
 void PeerWatch::read(const std::shared_ptr<State>& state) {
-  if (state->buffer.size() >= kFirstRead) return look(state);
+  if (state->buffer.size() >= kFirstRead) return poll_for_end(state);
   state->is_reading = true;
   state->stream.async_read_some(state->buffer.prepare(kFirstRead - state->buffer.size()),
                                 [state](const error_code& fault, size_t count) {
@@ -80,12 +80,12 @@ void PeerWatch::read(const std::shared_ptr<State>& state) {
                                 });
 }
 
-void PeerWatch::look(const std::shared_ptr<State>& state) {
+void PeerWatch::poll_for_end(const std::shared_ptr<State>& state) {
   if (state->is_stopping) return;
-  if (has_ended(state->stream.socket().native_handle())) return state->tell_gone();
+  if (peer_has_ended(state->stream.socket().native_handle())) return state->tell_gone();
   state->next_look.expires_after(kBetweenLooks);
   state->next_look.async_wait([state](const error_code& cancelled) {
-    if (!cancelled) look(state);
+    if (!cancelled) poll_for_end(state);
   });
 }
 

@@ -68,12 +68,12 @@ class Stream {
 
   // TLS begins: the client's first bytes, and what is called at the end, (fault, bytes used).
   template <typename Done>
-  void begin(boost::asio::const_buffer hello, Done&& done) {
+  void begin_tls(boost::asio::const_buffer hello, Done&& done) {
     secured_->async_handshake(boost::asio::ssl::stream_base::server, hello,
                               std::forward<Done>(done));
   }
   // What TLS ends with; nothing in the clear.
-  boost::asio::awaitable<void> end();
+  boost::asio::awaitable<void> end_tls();
 
  private:
   TlsContext tls_;  // outlives secured_
@@ -121,7 +121,7 @@ class PeerWatch {
  private:
   struct State;
   static void read(const std::shared_ptr<State>& state);
-  static void look(const std::shared_ptr<State>& state);
+  static void poll_for_end(const std::shared_ptr<State>& state);
   std::shared_ptr<State> state_;
 };
 

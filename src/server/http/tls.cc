@@ -39,7 +39,7 @@ std::string read_pem(const char* option, const std::string& file) {
 }
 
 // A reason that OpenSSL gives, and none is left for the next one who asks.
-std::string last_reason() {
+std::string take_openssl_reason() {
   const unsigned long code = ERR_peek_last_error();
   const char* text = code == 0 ? nullptr : ERR_reason_error_string(code);
   ERR_clear_error();
@@ -53,8 +53,8 @@ int controls_index() {
 
 // Counts what TLS says other than data: changes of keys, alerts (each refused renegotiation is
 // one). Of too many the connection reads no more, as if its peer had ended it.
-void count_controls(int /*written*/, int /*version*/, int type, const void* bytes, size_t size,
-                    SSL* ssl, void* /*unused*/) {
+void limit_control_messages(int /*written*/, int /*version*/, int type, const void* bytes,
+                            size_t size, SSL* ssl, void* /*unused*/) {
   const bool is_key_update = type == SSL3_RT_HANDSHAKE && size > 0 &&
                              *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE;
   if (!is_key_update && type != SSL3_RT_ALERT) return;
@@ -64,7 +64,7 @@ void count_controls(int /*written*/, int /*version*/, int type, const void* byte
 }
 
 // A handshake with a client that accepts anybody, in memory; what fails here fails for everyone.
-bool shakes_hands(SSL_CTX* server) {
+bool handshake_succeeds(SSL_CTX* server) {
   using Context = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
   using Session = std::unique_ptr<SSL, decltype(&SSL_free)>;
   const Context client(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
@@ -88,19 +88,19 @@ bool shakes_hands(SSL_CTX* server) {
 
 // OpenSSL keeps a key for each algorithm, so it takes a certificate and another kind of key, and
 // then serves nobody.
-void check_pair(ssl::context& context, const TlsFiles& files) {
+void check_certificate_and_key(ssl::context& context, const TlsFiles& files) {
   ERR_clear_error();
   SSL_CTX* const native = context.native_handle();
   if (SSL_CTX_check_private_key(native) != 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--tls-key {}: {}; wanted the private key of {}, and both from one "
                             "renewal",
-                            files.key, last_reason(), files.certificate));
+                            files.key, take_openssl_reason(), files.certificate));
   }
-  if (!shakes_hands(native)) {
+  if (!handshake_succeeds(native)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--tls-cert {}, --tls-key {}: no handshake succeeds with them: {}",
-                            files.certificate, files.key, last_reason()));
+                            files.certificate, files.key, take_openssl_reason()));
   }
 }
 
@@ -128,26 +128,32 @@ void warn_of_dates(const ssl::context& context, const std::string& file) {
   }
 }
 
+// All but the certificate and the key.
+void configure(ssl::context& context) {
+  SSL_CTX* const native = context.native_handle();
+  error_code ignored;
+  context.set_options(ssl::context::default_workarounds | ssl::context::no_sslv2 |
+                          ssl::context::no_sslv3 | ssl::context::no_tlsv1 |
+                          ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION |
+                          SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_NO_TICKET,
+                      ignored);
+  // What was recorded stays secret when the key is lost: every session has keys of its own (in TLS
+  // 1.3 always), and no ticket's key outlives one.
+  SSL_CTX_set_num_tickets(native, 0);
+  SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
+  CHECK(SSL_CTX_set_cipher_list(native, "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL") == 1);
+  CHECK(SSL_CTX_set1_groups_list(native, kGroups) == 1);
+  SSL_CTX_set_msg_callback(native, limit_control_messages);
+  // Else OpenSSL would ask for a passphrase at the terminal.
+  context.set_password_callback([](size_t, auto) { return std::string(); }, ignored);
+}
+
 }  // namespace
 
 TlsContext load_tls(const TlsFiles& files) {
   auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
+  configure(*context);
   error_code fault;
-  context->set_options(ssl::context::default_workarounds | ssl::context::no_sslv2 |
-                           ssl::context::no_sslv3 | ssl::context::no_tlsv1 |
-                           ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION |
-                           SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_NO_TICKET,
-                       fault);
-  // What was recorded stays secret when the key is lost: every session has keys of its own (in TLS
-  // 1.3 always), and no ticket's key outlives one.
-  SSL_CTX_set_num_tickets(context->native_handle(), 0);
-  SSL_CTX_set_session_cache_mode(context->native_handle(), SSL_SESS_CACHE_OFF);
-  CHECK(SSL_CTX_set_cipher_list(context->native_handle(), "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL") ==
-        1);
-  CHECK(SSL_CTX_set1_groups_list(context->native_handle(), kGroups) == 1);
-  SSL_CTX_set_msg_callback(context->native_handle(), count_controls);
-  // Else OpenSSL would ask for a passphrase at the terminal.
-  context->set_password_callback([](size_t, auto) { return std::string(); }, fault);
   const std::string certificate = read_pem("--tls-cert", files.certificate);
   const std::string key = read_pem("--tls-key", files.key);
   context->use_certificate_chain(boost::asio::buffer(certificate), fault);
@@ -157,7 +163,7 @@ TlsContext load_tls(const TlsFiles& files) {
     refuse("--tls-key", files.key, fault,
            "the private key of " + files.certificate + " in PEM, without a passphrase");
   }
-  check_pair(*context, files);
+  check_certificate_and_key(*context, files);
   warn_of_mode(files.key);
   warn_of_dates(*context, files.certificate);
   return context;

@@ -29,8 +29,8 @@ constexpr size_t kSmall = 4 << 10;  // a connection's own
 // What the response holds until it has been sent. Where `tenant` has no space for that, the
 // response becomes one that says so, with this status. Results are shared by all who fetch them,
 // and count where they are kept.
-SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& tenant,
-                                 int busy_status, Response& response) {
+SharedLimit::Share reserve_response(const SharedLimit& limit, const std::string& tenant,
+                                    int busy_status, Response& response) {
   const size_t size = response.body.size();
   if (size <= kSmall) return {};
   SharedLimit responses = limit;
@@ -49,7 +49,8 @@ SharedLimit::Share hold_response(const SharedLimit& limit, const std::string& te
 }
 
 // Likewise for one that is a file; HEAD holds nothing.
-SharedLimit::Share hold_download(const HttpOptions& options, bool head_only, Response& response) {
+SharedLimit::Share reserve_download(const HttpOptions& options, bool head_only,
+                                    Response& response) {
   if (head_only) return {};
   const std::string& tenant = response.file->tenant;
   SharedLimit downloads = options.downloads;
@@ -134,15 +135,15 @@ asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& r
   const int busy_status = of.method == "POST" ? 429 : 503;
   const SharedLimit& limit = to.options.responses;
   const int made = response.status;
-  if (response.stream) hold_stream(limit, of.tenant, busy_status, response);
+  if (response.stream) reserve_stream(limit, of.tenant, busy_status, response);
   if (response.stream) {
     const bool keep = of.keep_alive && !of.is_http10;
     const StreamedTo how = {of.owner, of.buffer, !of.is_http10, head_only, keep};
     co_return co_await write_stream(to, how, response) && keep;
   }
-  const SharedLimit::Share sending = response.file
-                                         ? hold_download(to.options, head_only, response)
-                                         : hold_response(limit, of.tenant, busy_status, response);
+  const SharedLimit::Share sending =
+      response.file ? reserve_download(to.options, head_only, response)
+                    : reserve_response(limit, of.tenant, busy_status, response);
   if (response.file && sending && of.sends_file) of.sends_file(response.file->tenant);
   if (response.status != made) put_in_form(to.options, of, response);
   co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;

@@ -37,7 +37,7 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
     const std::string bytes = body.take(Pieces::kMost);
     if (!bytes.empty()) {
       if (!co_await write_chunk(pieces, bytes, is_chunked)) co_return false;
-      body.sent();
+      body.note_sent();
     } else if (body.finished()) {
       if (!is_chunked) co_return true;
       co_return co_await pieces.write(bytes_of("0\r\n\r\n"));
@@ -50,9 +50,9 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
 
 }  // namespace
 
-void hold_stream(const SharedLimit& limit, const std::string& tenant, int busy_status,
-                 Response& response) {
-  if (response.stream->hold(limit, tenant)) return;
+void reserve_stream(const SharedLimit& limit, const std::string& tenant, int busy_status,
+                    Response& response) {
+  if (response.stream->reserve(limit, tenant)) return;
   response.stream->close();
   response = busy_response(
       busy_status, fmt::format("{} bytes of this tenant's responses are being sent "

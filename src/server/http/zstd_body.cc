@@ -43,7 +43,7 @@ ZstdBody::~ZstdBody() = default;
 
 uint64_t ZstdBody::memory() const { return ZSTD_sizeof_DCtx(context_->zstd); }
 
-bool ZstdBody::is_magic(char byte) {
+bool ZstdBody::check_magic(char byte) {
   if (num_header_ >= 4) return true;
   const uint32_t got = static_cast<uint8_t>(byte);
   if (num_header_ == 0) magic_ = got == (kMagic & 0xFF) ? kMagic : kSkippable | (got & 0x0F);
@@ -58,7 +58,7 @@ ZstdBody::Progress ZstdBody::feed(std::string_view& bytes, std::string& out) {
   for (size_t made = 0; made < kStep;) {
     ZSTD_outBuffer piece = {chunk, kChunk, 0};
     const size_t consumed = in.pos;
-    if (in.pos < bytes.size() && !is_magic(bytes[in.pos])) return Progress::kCorrupt;
+    if (in.pos < bytes.size() && !check_magic(bytes[in.pos])) return Progress::kCorrupt;
     in.size = num_header_ < kMaxHeader ? std::min(in.pos + 1, bytes.size()) : bytes.size();
     const size_t left = ZSTD_decompressStream(context_->zstd, &piece, &in);
     if (ZSTD_isError(left) != 0) return Progress::kCorrupt;

@@ -30,7 +30,7 @@ class ZstdBody {
  private:
   struct Context;
   // Whether the body's next byte agrees with a frame's magic number, where it is part of one.
-  [[nodiscard]] bool is_magic(char byte);
+  [[nodiscard]] bool check_magic(char byte);
 
   std::unique_ptr<Context> context_;
   uint64_t max_bytes_;

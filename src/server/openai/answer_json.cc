@@ -22,7 +22,7 @@ std::string new_call_id(const AnswerForm& form) {
   return id;
 }
 
-JsonObject& add_call(JsonObject& out, const AnswerForm& form, const ToolCall& call) {
+JsonObject& add_call_fields(JsonObject& out, const AnswerForm& form, const ToolCall& call) {
   out.add("id", new_call_id(form)).add("type", "function");
   return out.add("function", JsonObject{{"name", call.name}, {"arguments", call.arguments}});
 }
@@ -31,7 +31,7 @@ JsonObject& add_call(JsonObject& out, const AnswerForm& form, const ToolCall& ca
 JsonObject calls_delta(JsonObject call) { return {{"tool_calls", JsonArray().add(call)}}; }
 JsonObject begun_call(const AnswerForm& form, const std::string& name, int64_t index) {
   JsonObject out = {{"index", index}};
-  return calls_delta(add_call(out, form, {.name = name, .arguments = ""}));
+  return calls_delta(add_call_fields(out, form, {.name = name, .arguments = ""}));
 }
 JsonObject more_arguments(const std::string& arguments, int64_t index) {
   return calls_delta({{"index", index}, {"function", JsonObject{{"arguments", arguments}}}});
@@ -67,14 +67,15 @@ Json chat_message(const AnswerOrder& order, const AnswerPiece& piece) {
   JsonArray calls;
   for (const ToolCall& call : piece.calls) {
     JsonObject out;
-    calls.add(add_call(out, order.form, call));
+    calls.add(add_call_fields(out, order.form, call));
   }
   return message.add("tool_calls", calls);
 }
 
 Json chat_logprobs_json(const ServedText& text, const ToldTokens& told) {
-  return JsonObject{{"content", Json::written("[" + chat_logprobs(text.tokenizer, told) + "]")},
-                    {"refusal", nullptr}};
+  return JsonObject{
+      {"content", Json::written("[" + chat_logprob_items(text.tokenizer, told) + "]")},
+      {"refusal", nullptr}};
 }
 
 Json chat_choice(int64_t index, const AnswerOrder& order, const ServedText& text,
@@ -153,7 +154,7 @@ AnswerStream::AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> o
   }
 }
 
-std::string AnswerStream::event(const JsonArray& choices, const Json& usage) const {
+std::string AnswerStream::chunk_event(const JsonArray& choices, const Json& usage) const {
   JsonObject out =
       head_object(head_, order_->is_chat ? "chat.completion.chunk" : "text_completion");
   out.add("choices", choices);
@@ -161,16 +162,16 @@ std::string AnswerStream::event(const JsonArray& choices, const Json& usage) con
   return sse(out.text());
 }
 
-std::string AnswerStream::event(int64_t index, const Json& delta, const Json& logprobs,
-                                const Json& reason) const {
-  return event(JsonArray().add(JsonObject{{"index", index},
-                                          {order_->is_chat ? "delta" : "text", delta},
-                                          {"logprobs", logprobs},
-                                          {"finish_reason", reason}}),
-               nullptr);
+std::string AnswerStream::choice_event(int64_t index, const Json& delta, const Json& logprobs,
+                                       const Json& reason) const {
+  return chunk_event(JsonArray().add(JsonObject{{"index", index},
+                                                {order_->is_chat ? "delta" : "text", delta},
+                                                {"logprobs", logprobs},
+                                                {"finish_reason", reason}}),
+                     nullptr);
 }
 
-std::string AnswerStream::tell(size_t sample, const api::RowTokens& told) {
+std::string AnswerStream::push(size_t sample, const api::RowTokens& told) {
   const int64_t index = static_cast<int64_t>(sample) * order_->choices_each() + told.row;
   Row& row = rows_[static_cast<size_t>(index)];
   num_tokens_ += std::ssize(told.tokens);
@@ -184,13 +185,13 @@ std::string AnswerStream::tell(size_t sample, const api::RowTokens& told) {
   const Json reason =
       !told.ended ? Json(nullptr) : Json(drops ? "length" : row.choice.finish_reason());
   const ToldTokens tokens = {told.tokens, told.logprobs, told.topk};
-  return order_->is_chat ? tell_chat(index, row, piece, tokens, reason)
-                         : tell_text(index, sample, row, piece, tokens, reason);
+  return order_->is_chat ? make_chat_events(index, row, piece, tokens, reason)
+                         : make_text_events(index, sample, row, piece, tokens, reason);
 }
 
 // Of reasoning and content one, of each call one with its name, and one for what is new of its
 // arguments.
-std::vector<JsonObject> AnswerStream::deltas_of(Row& row, const AnswerPiece& piece) const {
+std::vector<JsonObject> AnswerStream::make_deltas(Row& row, const AnswerPiece& piece) const {
   std::vector<JsonObject> out;
   JsonObject text;
   if (!piece.reasoning.empty()) text.add("reasoning_content", piece.reasoning);
@@ -205,28 +206,29 @@ std::vector<JsonObject> AnswerStream::deltas_of(Row& row, const AnswerPiece& pie
 
 // Events for what is new; the role comes before them, the reason after them, each in one of its
 // own.
-std::string AnswerStream::tell_chat(int64_t index, Row& row, const AnswerPiece& piece,
-                                    const ToldTokens& told, const Json& reason) {
+std::string AnswerStream::make_chat_events(int64_t index, Row& row, const AnswerPiece& piece,
+                                           const ToldTokens& told, const Json& reason) {
   std::string out;
   if (!std::exchange(row.has_begun, true)) {
-    out += event(index, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+    out +=
+        choice_event(index, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
   }
-  std::vector<JsonObject> deltas = deltas_of(row, piece);
+  std::vector<JsonObject> deltas = make_deltas(row, piece);
   const bool tells = order_->telling.logprobs && !told.tokens.empty();
   if (deltas.empty() && tells) deltas.emplace_back();
   for (size_t i = 0; i < deltas.size(); ++i) {
     const Json logprobs = tells && i == 0 ? chat_logprobs_json(text_, told) : Json(nullptr);
-    out += event(index, deltas[i], logprobs, nullptr);
+    out += choice_event(index, deltas[i], logprobs, nullptr);
   }
-  if (row.choice.has_ended()) out += event(index, JsonObject(), nullptr, reason);
+  if (row.choice.has_ended()) out += choice_event(index, JsonObject(), nullptr, reason);
   return out;
 }
 
-std::string AnswerStream::tell_text(int64_t index, size_t sample, Row& row,
-                                    const AnswerPiece& piece, const ToldTokens& told,
-                                    const Json& reason) {
+std::string AnswerStream::make_text_events(int64_t index, size_t sample, Row& row,
+                                           const AnswerPiece& piece, const ToldTokens& told,
+                                           const Json& reason) {
   std::string shown;
-  if (!std::exchange(row.has_begun, true) && order_->echo) shown = echo(sample, row);
+  if (!std::exchange(row.has_begun, true) && order_->echo) shown = echo_prompt(sample, row);
   shown += piece.content;
   Json logprobs = nullptr;
   if (order_->telling.logprobs) {
@@ -234,11 +236,11 @@ std::string AnswerStream::tell_text(int64_t index, size_t sample, Row& row,
     logprobs = row.logprobs.take();
   }
   if (shown.empty() && reason.text() == "null" && !order_->telling.logprobs) return "";
-  return event(index, Json(shown), logprobs, reason);
+  return choice_event(index, Json(shown), logprobs, reason);
 }
 
 // The prompt's text; its logprobs stand before the row's own.
-std::string AnswerStream::echo(size_t sample, Row& row) {
+std::string AnswerStream::echo_prompt(size_t sample, Row& row) {
   const std::vector<int32_t>& ids = order_->samples[sample].prompt;
   Prompt& prompt = prompts_[sample];
   if (order_->telling.logprobs && prompt.logprobs.size() == ids.size())
@@ -247,16 +249,14 @@ std::string AnswerStream::echo(size_t sample, Row& row) {
   return prompt_text(text_, order_->samples[sample]);
 }
 
-void AnswerStream::ended(const api::SampleOutput& output) { num_cached_ += output.cached_tokens; }
-
-std::string AnswerStream::end() {
+std::string AnswerStream::end_events() {
   std::string out;
   if (order_->telling.stream_usage)
-    out = event(JsonArray(), usage_json(*order_, {num_tokens_, num_cached_}));
+    out = chunk_event(JsonArray(), usage_json(*order_, {num_tokens_, num_cached_}));
   return out + sse("[DONE]");
 }
 
-std::string AnswerStream::fault(int status, std::string_view message) {
+std::string AnswerStream::fault_events(int status, std::string_view message) {
   return sse(openai_error_text(status, message)) + sse("[DONE]");
 }
 

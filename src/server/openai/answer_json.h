@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers as OpenAI's clients read them: whole, or as the events of a stream. One thread.
 //   respond(json_response(200, whole_answer(head, *order, text, outputs)));
-//   AnswerStream stream(head, order, text);  push(stream.tell(0, row_tokens)); ...
-//   push(stream.end())
+//   AnswerStream stream(head, order, text);  send(stream.push(0, row_tokens)); ...
+//   send(stream.end_events())
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -34,12 +34,12 @@ class AnswerStream {
   AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> order, const ServedText& text);
 
   // Events for what a row of a sample was given; "" where nothing is certain yet.
-  std::string tell(size_t sample, const api::RowTokens& told);
+  std::string push(size_t sample, const api::RowTokens& told);
   // What a sample's last event says.
-  void ended(const api::SampleOutput& output);
+  void note_ended(const api::SampleOutput& output) { num_cached_ += output.cached_tokens; }
   // After all have ended.
-  std::string end();
-  static std::string fault(int status, std::string_view message);
+  std::string end_events();
+  static std::string fault_events(int status, std::string_view message);
 
  private:
   struct Row {
@@ -49,15 +49,15 @@ class AnswerStream {
     int64_t num_calls = 0;  // told
     bool has_begun = false;
   };
-  std::string event(const JsonArray& choices, const Json& usage) const;
-  std::string event(int64_t index, const Json& delta, const Json& logprobs,
-                    const Json& reason) const;
-  [[nodiscard]] std::vector<JsonObject> deltas_of(Row& row, const AnswerPiece& piece) const;
-  std::string tell_chat(int64_t index, Row& row, const AnswerPiece& piece, const ToldTokens& told,
-                        const Json& reason);
-  std::string tell_text(int64_t index, size_t sample, Row& row, const AnswerPiece& piece,
-                        const ToldTokens& told, const Json& reason);
-  std::string echo(size_t sample, Row& row);
+  std::string chunk_event(const JsonArray& choices, const Json& usage) const;
+  std::string choice_event(int64_t index, const Json& delta, const Json& logprobs,
+                           const Json& reason) const;
+  [[nodiscard]] std::vector<JsonObject> make_deltas(Row& row, const AnswerPiece& piece) const;
+  std::string make_chat_events(int64_t index, Row& row, const AnswerPiece& piece,
+                               const ToldTokens& told, const Json& reason);
+  std::string make_text_events(int64_t index, size_t sample, Row& row, const AnswerPiece& piece,
+                               const ToldTokens& told, const Json& reason);
+  std::string echo_prompt(size_t sample, Row& row);
 
   const AnswerHead head_;
   const std::shared_ptr<const AnswerOrder> order_;

@@ -15,7 +15,7 @@ struct ThinkMarks {
 constexpr ThinkMarks kThinkMarks[] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}};
 
 // How much of the end of `text` may be the beginning of `mark`.
-size_t begun(std::string_view text, std::string_view mark) {
+size_t partial_mark_size(std::string_view text, std::string_view mark) {
   for (size_t size = std::min(mark.size() - (mark.empty() ? 0 : 1), text.size()); size > 0;
        --size) {
     if (text.ends_with(mark.substr(0, size))) return size;
@@ -23,7 +23,7 @@ size_t begun(std::string_view text, std::string_view mark) {
   return 0;
 }
 
-size_t space_before_end(std::string_view text, std::string_view space) {
+size_t size_without_trailing(std::string_view text, std::string_view space) {
   const size_t last = text.find_last_not_of(space);
   return last == std::string_view::npos ? 0 : last + 1;
 }
@@ -72,7 +72,7 @@ AnswerForm answer_form_of(const text::ChatTemplate& chat) {
   return form;
 }
 
-void join_calls(std::vector<ToolCall>& calls, std::vector<ToolCall> more) {
+void append_call_pieces(std::vector<ToolCall>& calls, std::vector<ToolCall> more) {
   for (ToolCall& call : more) {
     if (call.name.empty() && call.arguments.empty()) continue;
     if (call.name.empty() && !calls.empty()) {
@@ -85,7 +85,7 @@ void join_calls(std::vector<ToolCall>& calls, std::vector<ToolCall> more) {
 
 bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt) {
   if (form.think.empty()) return false;
-  return prompt.substr(0, space_before_end(prompt, kSpace)).ends_with(form.think);
+  return prompt.substr(0, size_without_trailing(prompt, kSpace)).ends_with(form.think);
 }
 
 AnswerParser::AnswerParser(const AnswerForm& form, const AnswerReading& reading)
@@ -119,19 +119,19 @@ bool AnswerParser::step(AnswerPiece& out, bool is_last) {
   if (held_.empty() && !(is_last && state_ == State::kCall)) return false;
   switch (state_) {
     case State::kStart:
-      return start(is_last);
+      return read_start(is_last);
     case State::kReasoning:
-      return reason(out, is_last);
+      return read_reasoning(out, is_last);
     case State::kContent:
-      return content(out, is_last);
+      return read_content(out, is_last);
     case State::kCall:
-      return call(out, is_last);
+      return read_call(out, is_last);
   }
   return false;
 }
 
 // Reasoning, or none.
-bool AnswerParser::start(bool is_last) {
+bool AnswerParser::read_start(bool is_last) {
   const std::string_view text = held_;
   const size_t first = std::min(text.find_first_not_of(kSpace), text.size());
   const std::string_view rest = text.substr(first);
@@ -147,12 +147,13 @@ bool AnswerParser::start(bool is_last) {
 }
 
 // Line breaks on either side of it are the form's, as templates have it.
-bool AnswerParser::reason(AnswerPiece& out, bool is_last) {
+bool AnswerParser::read_reasoning(AnswerPiece& out, bool is_last) {
   const std::string_view text = held_;
   const size_t at = text.find(form_.think_end);
   const bool ends = at != std::string_view::npos;
-  const size_t certain = ends ? at : text.size() - (is_last ? 0 : begun(text, form_.think_end));
-  const size_t kept = space_before_end(text.substr(0, certain), "\n");
+  const size_t certain =
+      ends ? at : text.size() - (is_last ? 0 : partial_mark_size(text, form_.think_end));
+  const size_t kept = size_without_trailing(text.substr(0, certain), "\n");
   std::string_view given = text.substr(0, kept);
   if (drops_space_) given.remove_prefix(std::min(given.find_first_not_of('\n'), given.size()));
   if (!given.empty()) drops_space_ = false;
@@ -165,14 +166,14 @@ bool AnswerParser::reason(AnswerPiece& out, bool is_last) {
   return ends;
 }
 
-void AnswerParser::give(AnswerPiece& out, std::string_view text) {
+void AnswerParser::give_content(AnswerPiece& out, std::string_view text) {
   // Behind reasoning line breaks are the form's, behind a call all space.
   const std::string_view dropped = num_calls_ > 0 ? kSpace : "\n";
   if (drops_space_) text.remove_prefix(std::min(text.find_first_not_of(dropped), text.size()));
   if (text.empty()) return;
   drops_space_ = false;
   if (reads_calls()) {
-    const size_t end = space_before_end(text, kSpace);
+    const size_t end = size_without_trailing(text, kSpace);
     if (end > 0) out.content += std::exchange(space_, "");
     out.content += text.substr(0, end);
     space_ += text.substr(end);
@@ -183,7 +184,7 @@ void AnswerParser::give(AnswerPiece& out, std::string_view text) {
 }
 
 // Where calls are the whole answer: whether it is one.
-bool AnswerParser::whole_call(bool is_last) {
+bool AnswerParser::detect_bare_call(bool is_last) {
   if (num_calls_ > 0) {  // what stands between two
     held_.erase(0, std::min(held_.find_first_not_of(" \t\r\n;"), held_.size()));
     if (held_.empty()) return false;
@@ -205,28 +206,28 @@ bool AnswerParser::whole_call(bool is_last) {
   return true;
 }
 
-bool AnswerParser::content(AnswerPiece& out, bool is_last) {
+bool AnswerParser::read_content(AnswerPiece& out, bool is_last) {
   if (!reads_calls()) {
-    give(out, std::exchange(held_, ""));
+    give_content(out, std::exchange(held_, ""));
     return false;
   }
   const CallForm& form = *form_.calls;
-  if (form.open.empty() && !has_content_) return whole_call(is_last);
+  if (form.open.empty() && !has_content_) return detect_bare_call(is_last);
   const std::string_view text = held_;
   const Mark mark = form.open.empty() ? Mark() : first_mark(text, form);
   if (mark.at == std::string_view::npos) {
     size_t waits = 0;
     if (!is_last && !form.open.empty()) {
-      waits = begun(text, form.open);
+      waits = partial_mark_size(text, form.open);
       for (const std::string_view around : form.around)
-        waits = std::max(waits, begun(text, around));
+        waits = std::max(waits, partial_mark_size(text, around));
     }
     const std::string certain = held_.substr(0, text.size() - waits);
     held_.erase(0, certain.size());
-    give(out, certain);
+    give_content(out, certain);
     return false;
   }
-  give(out, text.substr(0, mark.at));
+  give_content(out, text.substr(0, mark.at));
   held_.erase(0, mark.at + mark.text.size());
   if (mark.opens) {
     state_ = State::kCall;
@@ -236,18 +237,18 @@ bool AnswerParser::content(AnswerPiece& out, bool is_last) {
 }
 
 // What stands there of it goes to `stream_`, but for what may be the beginning of its end.
-bool AnswerParser::call(AnswerPiece& out, bool is_last) {
+bool AnswerParser::read_call(AnswerPiece& out, bool is_last) {
   const CallForm& form = *form_.calls;
   const std::string_view mark = form.close.empty() ? form.open : form.close;
   const size_t from = searched_ > mark.size() ? searched_ - mark.size() : 0;
   const size_t at = mark.empty() ? std::string::npos : held_.find(mark, from);
   searched_ = held_.size();
   const bool is_whole = at != std::string::npos || is_last;
-  const size_t end = std::min(at, held_.size() - (is_whole ? 0 : begun(held_, mark)));
+  const size_t end = std::min(at, held_.size() - (is_whole ? 0 : partial_mark_size(held_, mark)));
   if (!stream_) stream_.emplace(form, *reading_.types);
   if (end > streamed_) stream_->push(std::string_view(held_).substr(streamed_, end - streamed_));
   streamed_ = std::max(streamed_, end);
-  if (stream_->is_known()) return known_call(out, at, is_last);
+  if (stream_->is_known()) return read_known_call(out, at, is_last);
   if (!is_whole) return false;
   const bool closes = !form.close.empty() && at != std::string::npos;
   const std::string inner = held_.substr(0, end);
@@ -255,18 +256,18 @@ bool AnswerParser::call(AnswerPiece& out, bool is_last) {
   state_ = State::kContent;
   stream_.reset();
   streamed_ = 0;
-  take_call(out, inner, closes ? form.close : "");
+  give_calls_or_text(out, inner, closes ? form.close : "");
   return true;
 }
 
 // `close`: where its mark begins, or npos. One without a mark ends with its arguments.
-bool AnswerParser::known_call(AnswerPiece& out, size_t close, bool is_last) {
+bool AnswerParser::read_known_call(AnswerPiece& out, size_t close, bool is_last) {
   const CallForm& form = *form_.calls;
   if (!std::exchange(is_told_, true)) {
     space_.clear();
     out.calls.push_back({.name = stream_->name(), .arguments = ""});
   }
-  join_calls(out.calls, {{.name = "", .arguments = stream_->take()}});
+  append_call_pieces(out.calls, {{.name = "", .arguments = stream_->take()}});
   const bool by_itself = form.close.empty() && stream_->has_ended();
   if (!by_itself && close == std::string::npos && !is_last) {
     held_.erase(0, std::exchange(streamed_, 0));
@@ -274,7 +275,7 @@ bool AnswerParser::known_call(AnswerPiece& out, size_t close, bool is_last) {
     return false;
   }
   stream_->finish();
-  join_calls(out.calls, {{.name = "", .arguments = stream_->take()}});
+  append_call_pieces(out.calls, {{.name = "", .arguments = stream_->take()}});
   size_t behind = close == std::string::npos ? held_.size() : close + form.close.size();
   if (by_itself) behind = streamed_ - stream_->num_behind();
   held_.erase(0, behind);
@@ -288,7 +289,8 @@ bool AnswerParser::known_call(AnswerPiece& out, size_t close, bool is_last) {
 }
 
 // The calls, or the text as it stood.
-void AnswerParser::take_call(AnswerPiece& out, std::string_view inner, std::string_view close) {
+void AnswerParser::give_calls_or_text(AnswerPiece& out, std::string_view inner,
+                                      std::string_view close) {
   const CallForm& form = *form_.calls;
   ToolCalls calls = form.read(inner, *reading_.types);
   if (!calls) {

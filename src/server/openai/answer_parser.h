@@ -57,14 +57,14 @@ class AnswerParser {
     return form_.calls != nullptr && reading_.types != nullptr;
   }
   bool step(AnswerPiece& out, bool is_last);
-  bool start(bool is_last);
-  bool reason(AnswerPiece& out, bool is_last);
-  bool content(AnswerPiece& out, bool is_last);
-  bool call(AnswerPiece& out, bool is_last);
-  bool known_call(AnswerPiece& out, size_t close, bool is_last);
-  bool whole_call(bool is_last);
-  void give(AnswerPiece& out, std::string_view text);
-  void take_call(AnswerPiece& out, std::string_view inner, std::string_view close);
+  bool read_start(bool is_last);
+  bool read_reasoning(AnswerPiece& out, bool is_last);
+  bool read_content(AnswerPiece& out, bool is_last);
+  bool read_call(AnswerPiece& out, bool is_last);
+  bool read_known_call(AnswerPiece& out, size_t close, bool is_last);
+  bool detect_bare_call(bool is_last);
+  void give_content(AnswerPiece& out, std::string_view text);
+  void give_calls_or_text(AnswerPiece& out, std::string_view inner, std::string_view close);
 
   const AnswerForm form_;
   const AnswerReading reading_;
@@ -81,7 +81,7 @@ class AnswerParser {
 };
 
 // Appends pieces of calls: arguments without a name to the last call's.
-void join_calls(std::vector<ToolCall>& calls, std::vector<ToolCall> more);
+void append_call_pieces(std::vector<ToolCall>& calls, std::vector<ToolCall> more);
 
 // Whether what is rendered for an answer ends inside its reasoning.
 bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt);

@@ -74,7 +74,7 @@ void check_fields(const Fields& body, bool is_chat) {
   for (const FieldRow& row : kFields) {
     if (row.in != other) known.push_back(row.name);
   }
-  refuse_others(body, known);
+  refuse_unknown_fields(body, known);
   for (const FieldRow& row : kFields) {
     if (row.in != other) check_ignored(body, row);
   }

@@ -69,8 +69,9 @@ void CallStream::read_parameters(bool is_last) {
   while (const std::optional<ToolParameter> parameter = head_.next(rest, is_last)) {
     if (std::exchange(has_parameter_, true)) arguments_ += ',';
     arguments_ += json_quoted(parameter->name) + ":";
-    arguments_ += parameter->is_json ? parameter->text
-                                     : types_.value(head_.name, parameter->name, parameter->text);
+    arguments_ += parameter->is_json
+                      ? parameter->text
+                      : types_.value_json(head_.name, parameter->name, parameter->text);
   }
   text_.erase(0, text_.size() - rest.size());
 }

@@ -30,38 +30,38 @@ constexpr size_t kTypeBytes = 512;
 
 json::string text_of(const std::string& text) { return json::string(text.data(), text.size()); }
 
-struct Weight {
+struct JsonSize {
   size_t bytes = 0;
   size_t values = 0;
 };
 
 // `in_text`: a text is that of JSON, of which more values will be made.
-void weigh(const json::value& value, bool in_text, Weight& weight) {
-  ++weight.values;
+void add_json_size(const json::value& value, bool in_text, JsonSize& size) {
+  ++size.values;
   if (value.is_string()) {
     const json::string& text = value.get_string();
     const auto count = [&](auto is) {
       return static_cast<size_t>(std::ranges::count_if(text, is));
     };
-    weight.bytes += text.size() + kEscaped * count([](char c) { return c > 0 && c < ' '; });
+    size.bytes += text.size() + kEscaped * count([](char c) { return c > 0 && c < ' '; });
     if (in_text)
-      weight.values += count([](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
+      size.values += count([](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
   } else if (value.is_array()) {
-    for (const json::value& item : value.get_array()) weigh(item, in_text, weight);
+    for (const json::value& item : value.get_array()) add_json_size(item, in_text, size);
   } else if (value.is_object()) {
     for (const auto& field : value.get_object()) {
-      weight.bytes += field.key().size();
-      ++weight.values;
-      weigh(field.value(), field.key() == "arguments", weight);
+      size.bytes += field.key().size();
+      ++size.values;
+      add_json_size(field.value(), field.key() == "arguments", size);
     }
   }
 }
 
-Weight weigh(const Fields& body, std::initializer_list<const char*> names) {
-  Weight weight;
+JsonSize json_size_of(const Fields& body, std::initializer_list<const char*> names) {
+  JsonSize size;
   for (const char* name : names)
-    if (const json::value* value = body.find(name)) weigh(*value, /*in_text=*/false, weight);
-  return weight;
+    if (const json::value* value = body.find(name)) add_json_size(*value, /*in_text=*/false, size);
+  return size;
 }
 
 // A string, or a list of parts of text, which stand on lines of their own.
@@ -85,17 +85,17 @@ std::string read_content(const Fields& message) {
 }
 
 // Ids of calls, in the length that the template wants.
-std::string read_id(const std::string& id, const CallForm* form) {
+std::string shorten_call_id(const std::string& id, const CallForm* form) {
   const size_t length = form == nullptr ? 0 : form->id_length;
   return length == 0 || id.size() <= length ? id : id.substr(id.size() - length);
 }
 
 // Whether 64 bits hold each of its numbers: 1e999 would be text that is no JSON.
-bool is_finite(const json::value& value) {
+bool all_finite(const json::value& value) {
   if (value.is_double()) return std::isfinite(value.get_double());
-  if (value.is_array()) return std::ranges::all_of(value.get_array(), is_finite);
+  if (value.is_array()) return std::ranges::all_of(value.get_array(), all_finite);
   return !value.is_object() || std::ranges::all_of(value.get_object(), [](const auto& field) {
-    return is_finite(field.value());
+    return all_finite(field.value());
   });
 }
 
@@ -104,7 +104,7 @@ json::value read_arguments(const Fields& function, const CallForm* form) {
   std::optional<json::value> value = parse_json_text(text.empty() ? "{}" : text);
   if (!value || !value->is_object())
     function.fail("arguments", "wanted the JSON text of an object");
-  if (!is_finite(*value)) function.fail("arguments", "has a number that 64 bits do not hold");
+  if (!all_finite(*value)) function.fail("arguments", "has a number that 64 bits do not hold");
   if (form != nullptr && form->keeps_arguments_text) return text_of(text.empty() ? "{}" : text);
   return std::move(*value);
 }
@@ -117,7 +117,7 @@ json::array read_calls(const Fields& message, const CallForm* form) {
     }
     const Fields function = call.object("function");
     json::object out;
-    out["id"] = text_of(read_id(call.string_or("id", ""), form));
+    out["id"] = text_of(shorten_call_id(call.string_or("id", ""), form));
     out["type"] = "function";
     out["function"] = json::object{{"name", text_of(function.string("name"))},
                                    {"arguments", read_arguments(function, form)}};
@@ -143,7 +143,7 @@ json::object read_message(const Fields& message, const CallForm* form) {
   out["content"] = text_of(read_content(message));
   if (message.has("name")) out["name"] = text_of(message.string("name"));
   if (role == "tool") {
-    out["tool_call_id"] = text_of(read_id(message.string_or("tool_call_id", ""), form));
+    out["tool_call_id"] = text_of(shorten_call_id(message.string_or("tool_call_id", ""), form));
   }
   if (role == "assistant" && message.has("reasoning_content")) {
     out["reasoning_content"] = text_of(message.string("reasoning_content"));
@@ -179,7 +179,7 @@ std::string read_tools(const Fields& body) {
     if (function.has("parameters")) static_cast<void>(function.object("parameters"));
   });
   if (count == 0) return "";
-  if (!is_finite(*body.find("tools"))) body.fail("tools", "has a number that 64 bits do not hold");
+  if (!all_finite(*body.find("tools"))) body.fail("tools", "has a number that 64 bits do not hold");
   return json::serialize(*body.find("tools"));
 }
 
@@ -196,7 +196,7 @@ bool read_tool_choice(const Fields& body) {
                                choice.substr(0, 100)));
 }
 
-void read_effort(const Fields& body, const ServedText& text, json::object& vars) {
+void read_reasoning_effort(const Fields& body, const ServedText& text, json::object& vars) {
   if (!body.has("reasoning_effort")) return;
   if (!text.chat->mentions("reasoning_effort")) {
     refuse_parameter("reasoning_effort", "this model's chat template has no such variable");
@@ -204,7 +204,7 @@ void read_effort(const Fields& body, const ServedText& text, json::object& vars)
   vars["reasoning_effort"] = text_of(body.string("reasoning_effort"));
 }
 
-std::string rendered(const ServedText& text, const text::ChatRequest& request) {
+std::string render_prompt(const ServedText& text, const text::ChatRequest& request) {
   try {
     return text.chat->render(request);
   } catch (const Error& error) {
@@ -213,7 +213,7 @@ std::string rendered(const ServedText& text, const text::ChatRequest& request) {
   }
 }
 
-void read_told_logprobs(const Fields& body, Telling& telling) {
+void read_logprob_options(const Fields& body, Telling& telling) {
   telling.logprobs = body.boolean_or("logprobs", false);
   telling.top_logprobs = body.integer_or("top_logprobs", 0, 0, kMostTopLogprobs);
   if (telling.top_logprobs > 0 && !telling.logprobs) {
@@ -252,17 +252,17 @@ text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
     static_cast<void>(body.object("chat_template_kwargs"));
     vars = body.find("chat_template_kwargs")->get_object();
   }
-  read_effort(body, text, vars);
+  read_reasoning_effort(body, text, vars);
   if (!vars.empty()) request.vars = json::serialize(vars);
   request.add_generation_prompt = true;
   return request;
 }
 
 // The prompt; what is kept of the tools goes into the order.
-static std::string read_prompt(const Fields& body, const ServedText& text, const Weight& tools,
-                               AnswerOrder& order) {
+static std::string read_prompt_and_tools(const Fields& body, const ServedText& text,
+                                         const JsonSize& tools, AnswerOrder& order) {
   const text::ChatRequest request = read_conversation(body, text, order.form.calls);
-  std::string prompt = rendered(text, request);
+  std::string prompt = render_prompt(text, request);
   if (request.tools.empty()) return prompt;
   order.types = std::make_shared<const ToolTypes>(request.tools);
   order.kept = tools.bytes + tools.values * kTypeBytes;
@@ -283,18 +283,18 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   refuse_unsupported(body);
   AnswerOrder order;
   order.is_chat = true;
-  order.telling = read_telling(body);
-  read_told_logprobs(body, order.telling);
+  order.telling = read_stream_options(body);
+  read_logprob_options(body, order.telling);
   order.form = answer_form_of(*text.chat);
   api::Sample& sample = order.samples.emplace_back();
   read_sampling(body, text, base, fallback_seed, sample);
   if (text.turn_end) sample.stop.push_back(*text.turn_end);
-  const Weight texts = weigh(body, {"messages", "chat_template_kwargs"});
-  const Weight tools = weigh(body, {"tools"});
+  const JsonSize texts = json_size_of(body, {"messages", "chat_template_kwargs"});
+  const JsonSize tools = json_size_of(body, {"tools"});
   if (take) {
     take((texts.bytes + tools.bytes) * kTextBytes + (texts.values + tools.values) * kValueBytes);
   }
-  const std::string prompt = read_prompt(body, text, tools, order);
+  const std::string prompt = read_prompt_and_tools(body, text, tools, order);
   order.in_reasoning = ends_in_reasoning(order.form, prompt);
   if (!body.boolean_or("parallel_tool_calls", true)) order.most_calls = 1;
   sample.prompt =
@@ -305,7 +305,7 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   sample.topk_sample_logprobs = order.telling.top_logprobs;
   set_max_tokens(text, base, read_max_tokens(body), "messages", sample);
   check_answer_size(order);
-  count_prompts(order);
+  count_prompt_tokens(order);
   return order;
 }
 

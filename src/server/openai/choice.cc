@@ -6,7 +6,7 @@
 namespace strata::server {
 namespace {
 
-std::vector<int32_t> special_marks(const AnswerOrder& order, const text::Tokenizer& tokenizer) {
+std::vector<int32_t> special_mark_ids(const AnswerOrder& order, const text::Tokenizer& tokenizer) {
   std::vector<int32_t> out;
   for (const std::string_view mark : order.form.marks()) {
     const std::optional<int32_t> id = tokenizer.token_to_id(mark);
@@ -20,7 +20,7 @@ std::vector<int32_t> special_marks(const AnswerOrder& order, const text::Tokeniz
 Choice::Choice(const AnswerOrder& order, const api::Sample& sample, const ServedText& text)
     : sample_(sample),
       tokenizer_(text.tokenizer),
-      marks_(special_marks(order, text.tokenizer)),
+      marks_(special_mark_ids(order, text.tokenizer)),
       detokenizer_(text.tokenizer),
       stops_(sample.stop_texts) {
   if (order.is_chat) {
@@ -30,7 +30,7 @@ Choice::Choice(const AnswerOrder& order, const api::Sample& sample, const Served
   }
 }
 
-std::string Choice::text_of(int32_t token) {
+std::string Choice::detokenize(int32_t token) {
   const bool is_hidden =
       tokenizer_.is_special(token) && std::ranges::find(marks_, token) == marks_.end();
   return is_hidden ? "" : detokenizer_.push(token);
@@ -42,7 +42,7 @@ AnswerPiece Choice::push(std::span<const int32_t> tokens, bool ended, bool stopp
                      std::ranges::find(sample_.stop, tokens.back()) != sample_.stop.end();
   std::string certain;
   for (const int32_t token : tokens.first(tokens.size() - (by_id ? 1 : 0))) {
-    certain += stops_.push(text_of(token));
+    certain += stops_.push(detokenize(token));
   }
   if (ended) {
     certain += stops_.push(detokenizer_.flush());
@@ -56,7 +56,7 @@ AnswerPiece Choice::push(std::span<const int32_t> tokens, bool ended, bool stopp
   AnswerPiece rest = parser_->finish();
   piece.reasoning += rest.reasoning;
   piece.content += rest.content;
-  join_calls(piece.calls, std::move(rest.calls));
+  append_call_pieces(piece.calls, std::move(rest.calls));
   return piece;
 }
 

@@ -28,7 +28,7 @@ class Choice {
   [[nodiscard]] int64_t num_calls() const { return parser_ ? parser_->num_calls() : 0; }
 
  private:
-  std::string text_of(int32_t token);
+  std::string detokenize(int32_t token);
 
   const api::Sample& sample_;
   const text::Tokenizer& tokenizer_;

@@ -28,7 +28,7 @@ class PromptReader {
   std::vector<std::vector<int32_t>> read() {
     const json::value* prompt = body_.find("prompt");
     if (prompt == nullptr) body_.fail("prompt", "this field is required");
-    if (!prompt->is_array()) return {read_one(*prompt)};
+    if (!prompt->is_array()) return {read_prompt(*prompt)};
     const json::array& items = prompt->get_array();
     if (items.empty()) body_.fail("prompt", "the prompt is empty");
     if (items.front().is_number()) return {read_ids(items)};
@@ -37,7 +37,7 @@ class PromptReader {
       if (std::ssize(prompts) == kMostChoices) {
         body_.fail("prompt", fmt::format("has more than {} prompts", kMostChoices));
       }
-      prompts.push_back(read_one(item));
+      prompts.push_back(read_prompt(item));
     }
     return prompts;
   }
@@ -49,12 +49,13 @@ class PromptReader {
   void take(size_t bytes) const {
     if (take_) take_(made_ + bytes);
   }
-  std::vector<int32_t> read_one(const json::value& value) {
+  std::vector<int32_t> read_prompt(const json::value& value) {
     if (value.is_array()) return read_ids(value.get_array());
     if (!value.is_string()) body_.fail("prompt", "wanted a string, a list of them, or token ids");
     const json::string& text = value.get_string();
-    return checked(encode_prompt(text_, base_, {text.data(), text.size()}, "prompt",
-                                 /*add_special=*/true, [this](size_t bytes) { take(bytes); }));
+    return check_and_count(encode_prompt(text_, base_, {text.data(), text.size()}, "prompt",
+                                         /*add_special=*/true,
+                                         [this](size_t bytes) { take(bytes); }));
   }
   std::vector<int32_t> read_ids(const json::array& items) {
     std::vector<int32_t> ids;
@@ -68,9 +69,9 @@ class PromptReader {
       }
       ids.push_back(static_cast<int32_t>(id));
     }
-    return checked(std::move(ids));
+    return check_and_count(std::move(ids));
   }
-  std::vector<int32_t> checked(std::vector<int32_t> ids) {
+  std::vector<int32_t> check_and_count(std::vector<int32_t> ids) {
     if (ids.empty()) body_.fail("prompt", "the prompt is empty");
     made_ += ids.capacity() * sizeof(int32_t);
     return ids;
@@ -83,7 +84,7 @@ class PromptReader {
   size_t made_ = 0;
 };
 
-void read_told_logprobs(const Fields& body, Telling& telling) {
+void read_logprob_options(const Fields& body, Telling& telling) {
   if (!body.has("logprobs")) return;
   telling.logprobs = true;
   telling.top_logprobs = body.integer("logprobs", 0, kMostTopLogprobs);
@@ -109,8 +110,8 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   check_fields(body, /*is_chat=*/false);
   refuse_unsupported(body);
   AnswerOrder order;
-  order.telling = read_telling(body);
-  read_told_logprobs(body, order.telling);
+  order.telling = read_stream_options(body);
+  read_logprob_options(body, order.telling);
   order.echo = body.boolean_or("echo", false);
   api::Sample sample;
   read_sampling(body, text, base, fallback_seed, sample);
@@ -138,7 +139,7 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   }
   check_answer_size(order);
   check_streamed_echo(order);
-  count_prompts(order);
+  count_prompt_tokens(order);
   if (order.echo) order.kept = reader.num_bytes();
   return order;
 }

@@ -32,8 +32,8 @@ constexpr const char* kHungUp = "the client hung up, or reads too slowly";
 constexpr size_t kMostName = 1024;  // bytes of a model's
 
 // What `run` throws is the response.
-void answer_openai(const Respond& respond, const std::function<void()>& run) {
-  answer_faults("openai", respond, [&] {
+void run_answering_openai_faults(const Respond& respond, const std::function<void()>& run) {
+  run_answering_faults("openai", respond, [&] {
     std::exception_ptr thrown;
     try {
       return run();
@@ -42,11 +42,11 @@ void answer_openai(const Respond& respond, const std::function<void()>& run) {
     } catch (const FieldFault&) {
       thrown = std::current_exception();
     }
-    respond(openai_fault(thrown));
+    respond(openai_fault_response(thrown));
   });
 }
 
-[[noreturn]] void fail_model(const std::string& name, const std::string& why) {
+[[noreturn]] void throw_model_not_found(const std::string& name, const std::string& why) {
   throw OpenAiFault(ErrorCode::kNotFound,
                     fmt::format("The model `{}` does not exist or you do not have access to it. {}",
                                 name.substr(0, 200), why),
@@ -81,13 +81,13 @@ std::string fingerprint_of(const std::string& build, const LiveSampler& weights,
          to_hex(sha256(build + "\n" + base.dir + "\n" + weights.snapshot.text)).substr(0, 12);
 }
 
-size_t held_until_submitted(const AnswerOrder& order) {
+size_t bytes_until_submitted(const AnswerOrder& order) {
   const auto ids = static_cast<size_t>(order.prompt_tokens) * sizeof(int32_t);
   return order.echo ? order.kept : order.kept + ids;
 }
 
 // Whoever tells prompts again keeps them.
-api::Sample to_submit(AnswerOrder& order, size_t index) {
+api::Sample take_sample(AnswerOrder& order, size_t index) {
   api::Sample& kept = order.samples[index];
   if (order.echo) return kept;
   std::vector<int32_t> prompt = std::exchange(kept.prompt, {});
@@ -115,7 +115,7 @@ struct OpenAiEndpoint::Call {
   std::optional<ParsedBudget> made = std::nullopt;  // what is made of the body
 
   void hold(size_t bytes) {
-    if (made) made->hold(bytes);
+    if (made) made->resize(bytes);
   }
   // The first response counts.
   void give(Response response) {
@@ -143,26 +143,27 @@ struct OpenAiEndpoint::Streaming {
   SharedLimit::Share held = {};  // what its choices take
 };
 
-void OpenAiEndpoint::in_parts(const Respond& respond, const std::string& tenant, bool is_long,
-                              std::function<void()> work, std::function<void()> then) {
+void OpenAiEndpoint::run_in_background_if_long(const Respond& respond, const std::string& tenant,
+                                               bool is_long, std::function<void()> work,
+                                               std::function<void()> then) {
   if (!is_long || !parts_.parse) {
-    return answer_openai(respond, [&] {
+    return run_answering_openai_faults(respond, [&] {
       work();
       then();
     });
   }
   parts_.parse(tenant, [this, respond, work = std::move(work), then = std::move(then)] {
-    answer_openai(respond, [&] {
+    run_answering_openai_faults(respond, [&] {
       work();
-      parts_.back([respond, then] { answer_openai(respond, then); });
+      parts_.back([respond, then] { run_answering_openai_faults(respond, then); });
     });
   });
 }
 
-void OpenAiEndpoint::answer(bool is_chat, Request&& request, const Respond& respond) {
+void OpenAiEndpoint::handle_request(bool is_chat, Request&& request, const Respond& respond) {
   auto call = std::make_shared<Call>(Call{std::move(request), respond, is_chat});
   call->num_bytes = call->request.body.size();
-  in_parts(
+  run_in_background_if_long(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {
         const char* where = call->is_chat ? "chat.completions" : "completions";
@@ -179,16 +180,16 @@ LiveSampler OpenAiEndpoint::weights_of(const std::string& tenant, const std::str
   try {
     return parts_.service.find_weights(tenant, name);
   } catch (const Error& error) {
-    if (error.code == ErrorCode::kNotFound) fail_model(name, error.what());
+    if (error.code == ErrorCode::kNotFound) throw_model_not_found(name, error.what());
     if (error.code != ErrorCode::kInvalidArgument) throw;
     throw OpenAiFault(error.code, fmt::format("model: {}", error.what()), "model", "");
   }
 }
 
-void OpenAiEndpoint::resolve(Call& call) const {
+void OpenAiEndpoint::resolve_model(Call& call) const {
   const Fields body = call.json->root();
   const std::string name = body.string("model");
-  if (name.empty() || name.size() > kMostName) fail_model(name, "");
+  if (name.empty() || name.size() > kMostName) throw_model_not_found(name, "");
   call.request.note(name);
   call.weights = weights_of(call.request.tenant, name);
   const auto index = static_cast<size_t>(call.weights.base);
@@ -207,59 +208,61 @@ void OpenAiEndpoint::resolve(Call& call) const {
 }
 
 void OpenAiEndpoint::read_order(const std::shared_ptr<Call>& call) {
-  resolve(*call);
-  in_parts(
+  resolve_model(*call);
+  run_in_background_if_long(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
       [call] {
         const auto read = call->is_chat ? read_chat : read_completion;
         *call->order = read(call->json->root(), *call->text, *call->base, random_seed(),
                             [call = call.get()](size_t bytes) { call->hold(bytes); });
         call->json.reset();
-        call->hold(held_until_submitted(*call->order));
+        call->hold(bytes_until_submitted(*call->order));
       },
-      [this, call] { submit(call); });
+      [this, call] { start_answer(call); });
 }
 
-void OpenAiEndpoint::stop(Call& call, const std::string& reason) {
+void OpenAiEndpoint::cancel_samples(Call& call, const std::string& reason) {
   call.stops = true;
   for (const api::RequestId& id : call.samples) parts_.service.cancel(id, reason);
 }
 
-void OpenAiEndpoint::submit(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::start_answer(const std::shared_ptr<Call>& call) {
   if (call->request.on_hang_up) {
     *call->request.on_hang_up = [this, of = std::weak_ptr<Call>(call)] {
-      if (const std::shared_ptr<Call> left = of.lock()) stop(*left, kHungUp);
+      if (const std::shared_ptr<Call> left = of.lock()) cancel_samples(*left, kHungUp);
     };
   }
-  if (call->order->telling.stream) return stream(call);
-  gather_all(call);
+  if (call->order->telling.stream) return stream_answer(call);
+  gather_answer(call);
 }
 
-void OpenAiEndpoint::begin(const std::shared_ptr<Call>& call, const Hear& hear,
-                           const std::function<void()>& then) {
+void OpenAiEndpoint::submit_samples(const std::shared_ptr<Call>& call, const Hear& hear,
+                                    const std::function<void()>& then) {
   size_t tokens = 0;
   const size_t first = call->samples.size();
   for (size_t i = first; i < call->order->samples.size(); ++i) {
-    if (call->stops) return call->give(openai_error(400, kHungUp));
+    if (call->stops) return call->give(openai_error_response(400, kHungUp));
     if (parts_.back && (i - first == kSubmitAtOnce || tokens > kSubmitTokens)) {
       return parts_.back([this, call, hear, then] {
-        answer_openai(Call::giver(call), [&] { begin(call, hear, then); });
+        run_answering_openai_faults(Call::giver(call), [&] { submit_samples(call, hear, then); });
       });
     }
     tokens += call->order->samples[i].prompt.size();
-    if (!begin_one(call, i, hear)) return;
+    if (!submit_sample(call, i, hear)) return;
   }
   call->hold(call->order->kept);
   then();
 }
 
-bool OpenAiEndpoint::begin_one(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear) {
+bool OpenAiEndpoint::submit_sample(const std::shared_ptr<Call>& call, size_t sample,
+                                   const Hear& hear) {
   // Also where it throws.
   const std::shared_ptr<void> unless_begun(nullptr, [&](void*) {
-    if (call->samples.size() <= sample) stop(*call, "another prompt of the request was refused");
+    if (call->samples.size() <= sample)
+      cancel_samples(*call, "another prompt of the request was refused");
   });
   Service::Sampling begun =
-      parts_.service.sample(call->request, call->weights, to_submit(*call->order, sample),
+      parts_.service.sample(call->request, call->weights, take_sample(*call->order, sample),
                             [hear, sample](const api::Event& event) { hear(sample, event); });
   if (!begun.refusal) {
     call->samples.push_back(begun.request);
@@ -270,42 +273,42 @@ bool OpenAiEndpoint::begin_one(const std::shared_ptr<Call>& call, size_t sample,
 }
 
 void OpenAiEndpoint::fail(Call& call, const api::Failure& failure) {
-  stop(call, "another sample of the request failed");
-  call.give(openai_error(status_of_failure(failure), failure.message));
+  cancel_samples(call, "another sample of the request failed");
+  call.give(openai_error_response(status_of_failure(failure), failure.message));
 }
 
-void OpenAiEndpoint::gather_all(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::gather_answer(const std::shared_ptr<Call>& call) {
   auto gathering = std::make_shared<Gathering>(Gathering{.call = call});
   gathering->outputs.resize(call->order->samples.size());
   gathering->left = call->order->samples.size();
-  begin(
+  submit_samples(
       call,
       [this, gathering](size_t sample, const api::Event& event) {
-        gather(gathering, sample, event);
+        gather_output(gathering, sample, event);
       },
       [] {});
 }
 
-void OpenAiEndpoint::gather(const std::shared_ptr<Gathering>& gathering, size_t sample,
-                            const api::Event& event) {
+void OpenAiEndpoint::gather_output(const std::shared_ptr<Gathering>& gathering, size_t sample,
+                                   const api::Event& event) {
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
   Call& call = *gathering->call;
   if (outcome == nullptr || call.is_answered) return;
   if (const auto* failure = std::get_if<api::Failure>(outcome)) return fail(call, *failure);
   const auto& output = std::get<api::SampleOutput>(*outcome);
-  if (!hold(*gathering, size_of(output).bytes)) return;
+  if (!reserve_or_refuse(*gathering, size_of(output).bytes)) return;
   gathering->outputs[sample] = output;
   if (--gathering->left == 0) respond_whole(gathering);
 }
 
 // False, and it has been answered, where the tenant's results leave no space for so many bytes.
-bool OpenAiEndpoint::hold(Gathering& gathering, int64_t bytes) {
+bool OpenAiEndpoint::reserve_or_refuse(Gathering& gathering, int64_t bytes) {
   Call& call = *gathering.call;
   if (SharedLimit::Share share = parts_.service.futures().promise(call.request.tenant, bytes)) {
     gathering.held.push_back(std::move(share));
     return true;
   }
-  stop(call, "there is no space for the answer");
+  cancel_samples(call, "there is no space for the answer");
   call.give(over_budget_response(bytes, parts_.service.futures().most_bytes()));
   return false;
 }
@@ -317,10 +320,10 @@ void OpenAiEndpoint::respond_whole(const std::shared_ptr<Gathering>& gathering) 
     tokens += size_of(output).tokens;
     told += size_of(output).told;
   }
-  const double bytes = answer_bytes(call->order->telling, static_cast<double>(tokens));
-  if (!hold(*gathering, static_cast<int64_t>(bytes))) return;
+  const double bytes = estimate_answer_bytes(call->order->telling, static_cast<double>(tokens));
+  if (!reserve_or_refuse(*gathering, static_cast<int64_t>(bytes))) return;
   auto response = std::make_shared<Response>();
-  in_parts(
+  run_in_background_if_long(
       Call::giver(call), call->request.tenant, told > kWriteAtOnce,
       [gathering, response] {
         const Call& of = *gathering->call;
@@ -333,10 +336,10 @@ void OpenAiEndpoint::respond_whole(const std::shared_ptr<Gathering>& gathering) 
       });
 }
 
-void OpenAiEndpoint::stream(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::stream_answer(const std::shared_ptr<Call>& call) {
   for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
   Elsewhere elsewhere;
-  if (parts_.parse && is_long_to_tell(*call->order)) {
+  if (parts_.parse && takes_long_to_write(*call->order)) {
     elsewhere.run = [this, tenant = call->request.tenant](std::function<void()> job) {
       parts_.parse(tenant, std::move(job));
     };
@@ -356,12 +359,12 @@ void OpenAiEndpoint::stream(const std::shared_ptr<Call>& call) {
                 .held = std::move(held)});
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
   streaming->writer->body()->on_close([this, of = std::weak_ptr<Call>(call)] {
-    if (const std::shared_ptr<Call> left = of.lock()) stop(*left, kHungUp);
+    if (const std::shared_ptr<Call> left = of.lock()) cancel_samples(*left, kHungUp);
   });
-  begin(
+  submit_samples(
       call,
       [this, streaming](size_t sample, const api::Event& event) {
-        tell(*streaming, sample, event);
+        write_event(*streaming, sample, event);
       },
       [call, streaming] {
         Response response;
@@ -372,16 +375,16 @@ void OpenAiEndpoint::stream(const std::shared_ptr<Call>& call) {
       });
 }
 
-void OpenAiEndpoint::tell(Streaming& streaming, size_t sample, const api::Event& event) {
+void OpenAiEndpoint::write_event(Streaming& streaming, size_t sample, const api::Event& event) {
   if (streaming.is_over) return;
   StreamWriter& writer = *streaming.writer;
   if (const auto* told = std::get_if<api::RowTokens>(&event.what))
-    return writer.tell(sample, *told);
+    return writer.push(sample, *told);
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
   if (outcome == nullptr) return;
   const auto* failure = std::get_if<api::Failure>(outcome);
   if (failure == nullptr) {
-    writer.ended(std::get<api::SampleOutput>(*outcome));
+    writer.note_ended(std::get<api::SampleOutput>(*outcome));
     if (--streaming.left > 0) return;
     streaming.is_over = true;
     return writer.finish();
@@ -420,7 +423,7 @@ void OpenAiEndpoint::add_routes(Router& router) {
                 .pattern = pattern,
                 .handler =
                     [handler = std::move(handler)](const Request& request, const Respond& respond) {
-                      answer_openai(respond, [&] { respond(handler(request)); });
+                      run_answering_openai_faults(respond, [&] { respond(handler(request)); });
                     },
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
@@ -431,7 +434,7 @@ void OpenAiEndpoint::add_routes(Router& router) {
     router.add({.method = "POST",
                 .pattern = pattern,
                 .body = BodyKind::kJson,
-                .handler = std::bind_front(&OpenAiEndpoint::answer, this, is_chat),
+                .handler = std::bind_front(&OpenAiEndpoint::handle_request, this, is_chat),
                 .size = BodySize::kSample,
                 .scope = Scope::kSample,
                 .watches_peer = true});

@@ -45,31 +45,32 @@ class OpenAiEndpoint {
   Response list_models() const;
   Response get_model(const Request& request) const;
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
-  void answer(bool is_chat, Request&& request, const Respond& respond);
+  void handle_request(bool is_chat, Request&& request, const Respond& respond);
   [[nodiscard]] LiveSampler weights_of(const std::string& tenant, const std::string& name) const;
   // What the body asks for: its model, the weights and texts of that, and the answer's head.
-  void resolve(Call& call) const;
+  void resolve_model(Call& call) const;
   // Makes samples of the body, which it frees, and submits them.
   void read_order(const std::shared_ptr<Call>& call);
-  void submit(const std::shared_ptr<Call>& call);
+  void start_answer(const std::shared_ptr<Call>& call);
   using Hear = std::function<void(size_t sample, const api::Event& event)>;
   // Submits every sample of the order, in turns; then runs `then`. It has been answered instead
   // where one was refused, or the client left.
-  void begin(const std::shared_ptr<Call>& call, const Hear& hear,
-             const std::function<void()>& then);
-  bool begin_one(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
+  void submit_samples(const std::shared_ptr<Call>& call, const Hear& hear,
+                      const std::function<void()>& then);
+  bool submit_sample(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
   // What was submitted is cancelled, and no more is.
-  void stop(Call& call, const std::string& reason);
+  void cancel_samples(Call& call, const std::string& reason);
   void fail(Call& call, const api::Failure& failure);
-  void gather_all(const std::shared_ptr<Call>& call);
-  void gather(const std::shared_ptr<Gathering>& gathering, size_t sample, const api::Event& event);
-  [[nodiscard]] bool hold(Gathering& gathering, int64_t bytes);
+  void gather_answer(const std::shared_ptr<Call>& call);
+  void gather_output(const std::shared_ptr<Gathering>& gathering, size_t sample,
+                     const api::Event& event);
+  [[nodiscard]] bool reserve_or_refuse(Gathering& gathering, int64_t bytes);
   void respond_whole(const std::shared_ptr<Gathering>& gathering);
-  void stream(const std::shared_ptr<Call>& call);
-  void tell(Streaming& streaming, size_t sample, const api::Event& event);
+  void stream_answer(const std::shared_ptr<Call>& call);
+  void write_event(Streaming& streaming, size_t sample, const api::Event& event);
   // Runs `work` elsewhere where it is long, then `then` here; what either throws is the response.
-  void in_parts(const Respond& respond, const std::string& tenant, bool is_long,
-                std::function<void()> work, std::function<void()> then);
+  void run_in_background_if_long(const Respond& respond, const std::string& tenant, bool is_long,
+                                 std::function<void()> work, std::function<void()> then);
 
   OpenAiParts parts_;
 };

@@ -46,24 +46,24 @@ std::string openai_error_text(int status, std::string_view message, std::string_
       .text();
 }
 
-Response openai_error(int status, std::string_view message, std::string_view param,
-                      std::string_view code) {
+Response openai_error_response(int status, std::string_view message, std::string_view param,
+                               std::string_view code) {
   return json_response(status, openai_error_text(status, message, param, code));
 }
 
-Response openai_fault(const std::exception_ptr& thrown) {
+Response openai_fault_response(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const OpenAiFault& fault) {
-    return openai_error(status_of(fault.code), fault.what(), fault.param, fault.code_name);
+    return openai_error_response(status_of(fault.code), fault.what(), fault.param, fault.code_name);
   } catch (const FieldFault& fault) {
-    return openai_error(400, fault.what(), fault.field);
+    return openai_error_response(400, fault.what(), fault.field);
   }
 }
 
 bool is_openai_path(std::string_view path) { return path == "/v1" || path.starts_with("/v1/"); }
 
-void put_in_openai_form(std::string_view path, Response& response) {
+void rewrite_as_openai_error(std::string_view path, Response& response) {
   if (response.status < 400 || !is_openai_path(path)) return;
   const auto value = parse_json_text(response.bytes());
   const auto* detail =

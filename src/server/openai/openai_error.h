@@ -25,10 +25,10 @@ struct OpenAiFault : Error {
 [[noreturn]] void refuse_parameter(const std::string& name, const std::string& what);
 
 // `param` and `code` are null where they are empty; the type follows from the status.
-Response openai_error(int status, std::string_view message, std::string_view param = "",
-                      std::string_view code = "");
+Response openai_error_response(int status, std::string_view message, std::string_view param = "",
+                               std::string_view code = "");
 // The response to a fault of a request; what is none is thrown on.
-Response openai_fault(const std::exception_ptr& thrown);
+Response openai_fault_response(const std::exception_ptr& thrown);
 // The object alone, as streams have it.
 std::string openai_error_text(int status, std::string_view message, std::string_view param = "",
                               std::string_view code = "");
@@ -36,6 +36,6 @@ std::string openai_error_text(int status, std::string_view message, std::string_
 // Whether OpenAI's clients ask for this path.
 bool is_openai_path(std::string_view path);
 // Gives what another part of the server refused such a request with ({"detail": ...}) that form.
-void put_in_openai_form(std::string_view path, Response& response);
+void rewrite_as_openai_error(std::string_view path, Response& response);
 
 }  // namespace strata::server

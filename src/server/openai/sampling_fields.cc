@@ -26,7 +26,7 @@ constexpr int64_t kMostUnasked = 4096;
 
 bool is_text_format(const Fields& format) { return format.string("type") == "text"; }
 
-void read_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sample) {
+void read_logit_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sample) {
   if (!body.has("logit_bias")) return;
   const Fields bias = body.object("logit_bias");
   bias.each_name([&](const std::string& name) {
@@ -50,14 +50,14 @@ void read_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sampl
 
 }  // namespace
 
-Telling read_telling(const Fields& body) {
+Telling read_stream_options(const Fields& body) {
   Telling telling;
   telling.stream = body.boolean_or("stream", false);
   if (!body.has("stream_options")) return telling;
   if (!telling.stream) body.fail("stream_options", "needs stream: true");
   const Fields options = body.object("stream_options");
   static constexpr std::string_view kKnown[] = {"include_usage", "include_obfuscation"};
-  refuse_others(options, kKnown);
+  refuse_unknown_fields(options, kKnown);
   if (options.boolean_or("include_obfuscation", false)) {
     options.fail("include_obfuscation", "true is not supported: nothing is added to chunks here");
   }
@@ -88,7 +88,7 @@ void read_sampling(const Fields& body, const ServedText& text, const api::BaseIn
   sample.seed = body.maybe_bits("seed").value_or(fallback_seed);
   sample.num_samples = body.integer_or("n", 1, 1, kMostChoices);
   sample.stop = base.end_tokens;
-  read_bias(body, base, sample);
+  read_logit_bias(body, base, sample);
   if (body.has("stop")) sample.stop_texts = read_stop_texts(body, kMostStops, kMostStopBytes);
 }
 
@@ -115,7 +115,7 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
                     api::Sample& sample) {
   const int64_t prompt = std::ssize(sample.prompt);
   const int64_t left = base.max_context - prompt;
-  if (api::over_context(prompt, max_tokens.value_or(1), base.max_context)) {
+  if (api::context_fault(prompt, max_tokens.value_or(1), base.max_context)) {
     throw OpenAiFault(
         ErrorCode::kInvalidArgument,
         fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
@@ -128,11 +128,11 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
   sample.max_tokens = std::max<int64_t>(1, max_tokens.value_or(unasked));
 }
 
-void count_prompts(AnswerOrder& order) {
+void count_prompt_tokens(AnswerOrder& order) {
   for (const api::Sample& sample : order.samples) order.prompt_tokens += std::ssize(sample.prompt);
 }
 
-double answer_bytes(const Telling& telling, double tokens) {
+double estimate_answer_bytes(const Telling& telling, double tokens) {
   const double logprobs =
       telling.logprobs ? kLogprobBytes * static_cast<double>(1 + telling.top_logprobs) : 0.0;
   return tokens * (kTokenBytes + logprobs);
@@ -144,7 +144,7 @@ void check_answer_size(const AnswerOrder& order) {
     const int64_t each = sample.max_tokens + (order.echo ? std::ssize(sample.prompt) : 0);
     tokens += static_cast<double>(sample.num_samples * each);
   }
-  const double bytes = answer_bytes(order.telling, tokens);
+  const double bytes = estimate_answer_bytes(order.telling, tokens);
   if (bytes <= kMostAnswerBytes) return;
   throw OpenAiFault(ErrorCode::kInvalidArgument,
                     fmt::format("n: an answer of {:.0f} tokens could have {:.0f} bytes, the limit "
@@ -153,7 +153,7 @@ void check_answer_size(const AnswerOrder& order) {
                     "n", "");
 }
 
-void refuse_others(const Fields& body, std::span<const std::string_view> known) {
+void refuse_unknown_fields(const Fields& body, std::span<const std::string_view> known) {
   body.each_name([&](const std::string& name) {
     if (std::ranges::find(known, name) != known.end()) return;
     refuse_parameter(name.substr(0, 100), "is not supported by this server");

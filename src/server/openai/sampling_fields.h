@@ -21,7 +21,7 @@ namespace strata::server {
 constexpr int64_t kMostTopLogprobs = 20;
 
 // stream, stream_options. What is told of logprobs the two forms say differently.
-Telling read_telling(const Fields& body);
+Telling read_stream_options(const Fields& body);
 
 // temperature, top_p, top_k, min_p, penalties, logit_bias, seed, n, stop into `sample`.
 void read_sampling(const Fields& body, const ServedText& text, const api::BaseInfo& base,
@@ -41,14 +41,14 @@ std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& 
 void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
                     std::optional<int64_t> max_tokens, std::string_view param, api::Sample& sample);
 // What the JSON of an answer with so many tokens takes, about.
-double answer_bytes(const Telling& telling, double tokens);
+double estimate_answer_bytes(const Telling& telling, double tokens);
 // Throws where the answer's JSON could become too long.
 void check_answer_size(const AnswerOrder& order);
 // Of samples with their prompts.
-void count_prompts(AnswerOrder& order);
+void count_prompt_tokens(AnswerOrder& order);
 
 // Refuses, by name, every field that is not null and not among these.
-void refuse_others(const Fields& body, std::span<const std::string_view> known);
+void refuse_unknown_fields(const Fields& body, std::span<const std::string_view> known);
 // Fields of OpenAI's that change no answer, and those that would and are refused.
 void refuse_unsupported(const Fields& body);
 

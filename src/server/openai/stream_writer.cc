@@ -33,24 +33,24 @@ struct StreamWriter::Piece {
   bool is_broken = false;
 };
 
-bool is_long_to_tell(const AnswerOrder& order) {
+bool takes_long_to_write(const AnswerOrder& order) {
   return order.telling.logprobs || order.num_choices() > kChoicesAtOnce;
 }
 
-void StreamWriter::tell(size_t sample, const api::RowTokens& told) {
+void StreamWriter::push(size_t sample, const api::RowTokens& told) {
   if (is_over_ || body_->closed()) return;
   if (!elsewhere_.run) {
-    const std::string text = answer_.tell(sample, told);
+    const std::string text = answer_.push(sample, told);
     if (!text.empty()) static_cast<void>(body_->push(text));
     return;
   }
   const size_t bytes = bytes_of(told);
-  if (!body_->expect(bytes)) return waiting_.clear();
+  if (!body_->reserve_expected(bytes)) return waiting_.clear();
   waiting_.push_back({sample, told, bytes});
-  make_next();
+  make_next_piece();
 }
 
-void StreamWriter::make_next() {
+void StreamWriter::make_next_piece() {
   if (is_making_ || waiting_.empty()) return;
   is_making_ = true;
   const auto piece = std::make_shared<Piece>();
@@ -62,41 +62,41 @@ void StreamWriter::make_next() {
   elsewhere_.run([self = shared_from_this(), piece] {
     try {
       for (const Told& told : piece->told) {
-        piece->text += self->answer_.tell(told.sample, told.tokens);
+        piece->text += self->answer_.push(told.sample, told.tokens);
       }
     } catch (const std::exception& error) {
       piece->is_broken = true;
       log(LogLevel::kError, fmt::format("openai: a stream: {}", error.what()));
     }
-    self->elsewhere_.back([self, piece] { self->take(*piece); });
+    self->elsewhere_.back([self, piece] { self->push_piece(*piece); });
   });
 }
 
-void StreamWriter::take(Piece& piece) {
+void StreamWriter::push_piece(Piece& piece) {
   is_making_ = false;
   if (!body_->push(piece.text, piece.bytes)) return waiting_.clear();
   if (piece.is_broken) {
     is_over_ = true;
     waiting_.clear();
-    fault_ = AnswerStream::fault(500, "the server failed on this request; its log says why");
+    fault_ = AnswerStream::fault_events(500, "the server failed on this request; its log says why");
   }
-  make_next();
-  if (is_over_ && !is_making_) end();
+  make_next_piece();
+  if (is_over_ && !is_making_) end_body();
 }
 
 void StreamWriter::finish() {
   is_over_ = true;
-  if (!is_making_) end();
+  if (!is_making_) end_body();
 }
 
 void StreamWriter::fail(int status, const std::string& message) {
-  fault_ = AnswerStream::fault(status, message);
+  fault_ = AnswerStream::fault_events(status, message);
   finish();
 }
 
-void StreamWriter::end() {
+void StreamWriter::end_body() {
   if (body_->ends()) return;
-  static_cast<void>(body_->push(fault_.empty() ? answer_.end() : fault_));
+  static_cast<void>(body_->push(fault_.empty() ? answer_.end_events() : fault_));
   body_->finish();
 }
 

@@ -3,7 +3,7 @@
 // in order. Where their JSON takes long (logprobs, many choices) it is made on another thread, a
 // piece at a time; tokens that wait for that count as bytes of the body. I/O thread only.
 //   auto writer = std::make_shared<StreamWriter>(std::move(answer), elsewhere);
-//   writer->tell(0, row_tokens); ... writer->ended(output); writer->finish();
+//   writer->push(0, row_tokens); ... writer->note_ended(output); writer->finish();
 #pragma once
 #include <cstddef>
 #include <deque>
@@ -24,7 +24,7 @@ struct Elsewhere {
 };
 
 // Whether the events of such an answer take long to make.
-bool is_long_to_tell(const AnswerOrder& order);
+bool takes_long_to_write(const AnswerOrder& order);
 
 class StreamWriter : public std::enable_shared_from_this<StreamWriter> {
  public:
@@ -34,8 +34,8 @@ class StreamWriter : public std::enable_shared_from_this<StreamWriter> {
   [[nodiscard]] const std::shared_ptr<BodyStream>& body() const { return body_; }
   // Of a row of the order's sample. A reader who is too slow for it loses the body, which says so
   // (BodyStream::on_close).
-  void tell(size_t sample, const api::RowTokens& told);
-  void ended(const api::SampleOutput& output) { answer_.ended(output); }
+  void push(size_t sample, const api::RowTokens& told);
+  void note_ended(const api::SampleOutput& output) { answer_.note_ended(output); }
   // Nothing follows; behind what was told comes the end, or why there is none.
   void finish();
   void fail(int status, const std::string& message);
@@ -47,11 +47,11 @@ class StreamWriter : public std::enable_shared_from_this<StreamWriter> {
     size_t bytes = 0;
   };
   struct Piece;
-  void make_next();
-  void take(Piece& piece);
-  void end();
+  void make_next_piece();
+  void push_piece(Piece& piece);
+  void end_body();
 
-  AnswerStream answer_;  // but for ended() the one job's that is under way
+  AnswerStream answer_;  // but for note_ended() the one job's that is under way
   const Elsewhere elsewhere_;
   const std::shared_ptr<BodyStream> body_ = std::make_shared<BodyStream>();
   std::deque<Told> waiting_;

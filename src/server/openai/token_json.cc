@@ -16,7 +16,7 @@ namespace {
 
 Json number_or_null(float value) { return Json(static_cast<double>(value)); }
 
-std::string shown(const std::string& bytes) {
+std::string utf8_or_escaped(const std::string& bytes) {
   if (text::is_valid_utf8(bytes)) return bytes;
   std::string out;
   for (const char c : bytes) {
@@ -26,16 +26,16 @@ std::string shown(const std::string& bytes) {
   return out;
 }
 
-JsonObject told_token(const text::Tokenizer& tokenizer, int32_t token, float logprob) {
+JsonObject token_logprob_json(const text::Tokenizer& tokenizer, int32_t token, float logprob) {
   const std::string bytes = tokenizer.token_bytes(token);
   JsonArray list;
   for (const char c : bytes) list.add(int64_t{static_cast<unsigned char>(c)});
-  return {{"token", shown(bytes)}, {"logprob", number_or_null(logprob)}, {"bytes", list}};
+  return {{"token", utf8_or_escaped(bytes)}, {"logprob", number_or_null(logprob)}, {"bytes", list}};
 }
 
 // Of the i-th token: calls with each id and its logprob.
 template <typename Take>
-void each_top(const api::TopkTable& topk, size_t i, const Take& take) {
+void for_each_top(const api::TopkTable& topk, size_t i, const Take& take) {
   const auto k = static_cast<size_t>(topk.k);
   for (size_t j = i * k; j < (i + 1) * k && j < topk.ids.size(); ++j) {
     if (topk.logprobs[j] != api::kNoTopk) take(topk.ids[j], topk.logprobs[j]);
@@ -45,16 +45,17 @@ void each_top(const api::TopkTable& topk, size_t i, const Take& take) {
 }  // namespace
 
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token) {
-  return shown(tokenizer.token_bytes(token));
+  return utf8_or_escaped(tokenizer.token_bytes(token));
 }
 
-std::string chat_logprobs(const text::Tokenizer& tokenizer, const ToldTokens& told) {
+std::string chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told) {
   std::string out;
   for (size_t i = 0; i < told.tokens.size(); ++i) {
-    JsonObject item = told_token(tokenizer, told.tokens[i], told.logprobs[i]);
+    JsonObject item = token_logprob_json(tokenizer, told.tokens[i], told.logprobs[i]);
     JsonArray top;
-    each_top(told.topk, i,
-             [&](int32_t id, float logprob) { top.add(told_token(tokenizer, id, logprob)); });
+    for_each_top(told.topk, i, [&](int32_t id, float logprob) {
+      top.add(token_logprob_json(tokenizer, id, logprob));
+    });
     item.add("top_logprobs", top);
     if (!out.empty()) out += ',';
     out += item.text();
@@ -75,8 +76,8 @@ void CompletionLogprobs::add(const text::Tokenizer& tokenizer, const ToldTokens&
     const auto add = [&](const std::string& key, float logprob) {
       if (names.insert(key).second) top.add(key, number_or_null(logprob));
     };
-    each_top(told.topk, i,
-             [&](int32_t id, float logprob) { add(token_text(tokenizer, id), logprob); });
+    for_each_top(told.topk, i,
+                 [&](int32_t id, float logprob) { add(token_text(tokenizer, id), logprob); });
     if (has_logprob) add(name, told.logprobs[i]);
     top_.add(has_logprob ? Json(top) : Json(nullptr));
   }

@@ -22,7 +22,7 @@ struct ToldTokens {
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token);
 
 // The items of a chat's logprobs.content: {token, logprob, bytes, top_logprobs}, with commas.
-std::string chat_logprobs(const text::Tokenizer& tokenizer, const ToldTokens& told);
+std::string chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told);
 
 // A completion's logprobs, in pieces that follow one another.
 class CompletionLogprobs {

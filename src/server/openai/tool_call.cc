@@ -21,7 +21,7 @@ constexpr std::string_view kFence = "```json";
 constexpr std::string_view kDeepSeekSep = "<\uff5ctool\u2581sep\uff5c>";
 
 // Without the space that it begins with.
-std::string_view from_text(std::string_view text) {
+std::string_view without_leading_space(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
 }
 
@@ -55,7 +55,7 @@ const json::value* member(const json::value* of, const char* key) {
 
 // {"name": TEXT, "arguments" or "parameters": OBJECT}, and whatever else. The object may also stand
 // in a string; where there is none it is {}.
-std::optional<ToolCall> read_object(std::string_view text) {
+std::optional<ToolCall> read_call_object(std::string_view text) {
   const std::optional<json::value> value = parse_json_text(text);
   if (!value) return std::nullopt;
   const json::value* name = member(&*value, "name");
@@ -72,13 +72,13 @@ std::optional<ToolCall> read_object(std::string_view text) {
   return call;
 }
 
-ToolCalls one(std::optional<ToolCall> call) {
+ToolCalls single_call(std::optional<ToolCall> call) {
   if (!call) return std::nullopt;
   return std::vector<ToolCall>{std::move(*call)};
 }
 
 // <parameter=NAME> VALUE </parameter>, of which the end may be missing before the next.
-std::optional<ToolParameter> next_of_function(std::string_view& text, bool is_last) {
+std::optional<ToolParameter> next_function_parameter(std::string_view& text, bool is_last) {
   std::string_view rest = text;
   if (!take_until(rest, "<parameter=")) return std::nullopt;
   const std::optional<std::string_view> key = take_until(rest, ">");
@@ -100,15 +100,15 @@ ToolCalls read_function(std::string_view text, const ToolTypes& types) {
   if (!name || trimmed(*name).empty()) return std::nullopt;
   const std::string function(trimmed(*name));
   JsonObject arguments;
-  while (const auto parameter = next_of_function(text, /*is_last=*/true)) {
+  while (const auto parameter = next_function_parameter(text, /*is_last=*/true)) {
     arguments.add(parameter->name,
-                  Json::written(types.value(function, parameter->name, parameter->text)));
+                  Json::written(types.value_json(function, parameter->name, parameter->text)));
   }
-  return one(ToolCall{function, arguments.text()});
+  return single_call(ToolCall{function, arguments.text()});
 }
 
 ToolCalls read_hermes(std::string_view inner, const ToolTypes&) {
-  return one(read_object(trimmed(inner)));
+  return single_call(read_call_object(trimmed(inner)));
 }
 
 // [{...}, ...] or NAME[CALL_ID]ID[ARGS]{...}, of which [CALL_ID]ID and [ARGS] may be missing.
@@ -119,7 +119,7 @@ ToolCalls read_mistral(std::string_view inner, const ToolTypes&) {
     if (!parse_json_text(text)) return std::nullopt;
     const auto items = text.front() == '[' ? json_items(text) : std::vector<std::string_view>{text};
     for (const std::string_view item : items) {
-      std::optional<ToolCall> call = read_object(item);
+      std::optional<ToolCall> call = read_call_object(item);
       if (!call) return std::nullopt;
       calls.push_back(std::move(*call));
     }
@@ -130,7 +130,7 @@ ToolCalls read_mistral(std::string_view inner, const ToolTypes&) {
   const std::string_view head = text.substr(0, brace);
   const std::string_view name = trimmed(head.substr(0, head.find('[')));
   if (name.empty()) return std::nullopt;
-  return one(ToolCall{std::string(name), std::string(text.substr(brace))});
+  return single_call(ToolCall{std::string(name), std::string(text.substr(brace))});
 }
 
 // function<sep>NAME\n```json\n{...}\n``` of V3 and R1, NAME<sep>{...} of V3.1.
@@ -146,11 +146,11 @@ ToolCalls read_deepseek_v3(std::string_view inner, const ToolTypes&) {
     arguments = trimmed(arguments.substr(0, arguments.rfind("```")));
   }
   if (name.empty() || !is_object(arguments)) return std::nullopt;
-  return one(ToolCall{std::string(name), std::string(arguments)});
+  return single_call(ToolCall{std::string(name), std::string(arguments)});
 }
 
 // <DSML parameter name="NAME" string="true|false">VALUE</DSML parameter>
-std::optional<ToolParameter> next_of_dsml(std::string_view& text, bool /*is_last*/) {
+std::optional<ToolParameter> next_dsml_parameter(std::string_view& text, bool /*is_last*/) {
   std::string_view rest = text;
   if (!take_until(rest, "<\uff5cDSML\uff5cparameter") || !take_until(rest, "name=\"")) {
     return std::nullopt;
@@ -173,9 +173,9 @@ ToolCalls read_dsml(std::string_view inner, const ToolTypes&) {
   const std::optional<std::string_view> name = take_until(inner, "\"");
   if (!name || name->empty() || !take_until(inner, ">")) return std::nullopt;
   JsonObject arguments;
-  while (const auto parameter = next_of_dsml(inner, /*is_last=*/true))
+  while (const auto parameter = next_dsml_parameter(inner, /*is_last=*/true))
     arguments.add(parameter->name, Json::written(parameter->text));
-  return one(ToolCall{std::string(*name), arguments.text()});
+  return single_call(ToolCall{std::string(*name), arguments.text()});
 }
 
 // Objects with semicolons between them.
@@ -184,7 +184,7 @@ ToolCalls read_llama(std::string_view inner, const ToolTypes&) {
   std::string_view text = trimmed(inner);
   while (!text.empty()) {
     const size_t end = json_value_end(text, 0);
-    std::optional<ToolCall> call = read_object(text.substr(0, end));
+    std::optional<ToolCall> call = read_call_object(text.substr(0, end));
     if (!call) return std::nullopt;
     calls.push_back(std::move(*call));
     text = trimmed(text.substr(end));
@@ -193,83 +193,83 @@ ToolCalls read_llama(std::string_view inner, const ToolTypes&) {
   return calls.empty() ? std::nullopt : ToolCalls(std::move(calls));
 }
 
-CallHead known(std::string_view name, size_t arguments) {
+CallHead make_head(std::string_view name, size_t arguments) {
   CallHead head = {.name = std::string(name), .arguments = arguments};
   head.state = name.empty() ? CallHead::State::kNone : CallHead::State::kKnown;
   return head;
 }
 
-CallHead none() { return {.state = CallHead::State::kNone}; }
+CallHead no_call() { return {.state = CallHead::State::kNone}; }
 
-size_t place(std::string_view text, std::string_view part) {
+size_t offset_in(std::string_view text, std::string_view part) {
   return static_cast<size_t>(part.data() - text.data());
 }
 
 // {"name": TEXT, ..., "arguments" or "parameters": {
 CallHead object_head(std::string_view text) {
   std::string name;
-  std::string_view rest = from_text(text.substr(text.find('{') + 1));
+  std::string_view rest = without_leading_space(text.substr(text.find('{') + 1));
   while (!rest.empty()) {
-    if (rest.front() != '"') return none();
+    if (rest.front() != '"') return no_call();
     const size_t key_end = json_value_end(rest, 0);
     const size_t colon = rest.find_first_not_of(kSpace, key_end);
     if (colon == std::string_view::npos) return {};
     const std::string_view key = rest.substr(0, key_end);
-    rest = from_text(rest.substr(colon + 1));
+    rest = without_leading_space(rest.substr(colon + 1));
     if (rest.empty()) return {};
     if (key == "\"arguments\"" || key == "\"parameters\"") {
-      CallHead head = known(rest.front() == '{' ? name : "", place(text, rest));
+      CallHead head = make_head(rest.front() == '{' ? name : "", offset_in(text, rest));
       head.is_member = true;
       return head;
     }
     const size_t end = json_value_end(rest, 0);
     if (end == rest.size()) return {};
     const std::optional<json::value> value = parse_json_text(rest.substr(0, end));
-    if (!value || (key == "\"name\"" && !value->is_string())) return none();
+    if (!value || (key == "\"name\"" && !value->is_string())) return no_call();
     if (key == "\"name\"") name = json::value_to<std::string>(*value);
-    rest = from_text(rest.substr(end));
+    rest = without_leading_space(rest.substr(end));
     if (rest.empty()) return {};
-    if (rest.front() != ',') return none();
-    rest = from_text(rest.substr(1));
+    if (rest.front() != ',') return no_call();
+    rest = without_leading_space(rest.substr(1));
   }
   return {};
 }
 
 CallHead json_head(std::string_view inner) {
-  const std::string_view text = from_text(inner);
+  const std::string_view text = without_leading_space(inner);
   if (text.empty()) return {};
-  return text.front() == '{' ? object_head(inner) : none();
+  return text.front() == '{' ? object_head(inner) : no_call();
 }
 
 CallHead function_head(std::string_view inner) {
   std::string_view rest = inner;
   const std::optional<std::string_view> name = take_until(rest, ">");
   if (!name) return {};
-  CallHead head = known(trimmed(*name), place(inner, rest));
-  head.next = next_of_function;
+  CallHead head = make_head(trimmed(*name), offset_in(inner, rest));
+  head.next = next_function_parameter;
   return head;
 }
 
 CallHead mistral_head(std::string_view inner) {
-  const std::string_view text = from_text(inner);
+  const std::string_view text = without_leading_space(inner);
   if (text.empty()) return {};
-  if (text.front() == '[' || text.front() == '{') return none();
+  if (text.front() == '[' || text.front() == '{') return no_call();
   const size_t brace = inner.find('{');
   if (brace == std::string_view::npos) return {};
-  return known(trimmed(text.substr(0, text.find_first_of("[{"))), brace);
+  return make_head(trimmed(text.substr(0, text.find_first_of("[{"))), brace);
 }
 
 CallHead deepseek_v3_head(std::string_view inner) {
   std::string_view rest = inner;
   const std::optional<std::string_view> head = take_until(rest, kDeepSeekSep);
   if (!head) return {};
-  rest = from_text(rest);
+  rest = without_leading_space(rest);
   if (rest.empty()) return {};
-  if (rest.front() == '{') return known(trimmed(*head), place(inner, rest));
+  if (rest.front() == '{') return make_head(trimmed(*head), offset_in(inner, rest));
   const std::optional<std::string_view> name = take_until(rest, kFence);
-  rest = from_text(rest);
+  rest = without_leading_space(rest);
   if (!name || rest.empty()) return {};
-  return rest.front() == '{' ? known(trimmed(*name), place(inner, rest)) : none();
+  return rest.front() == '{' ? make_head(trimmed(*name), offset_in(inner, rest)) : no_call();
 }
 
 CallHead dsml_head(std::string_view inner) {
@@ -277,8 +277,8 @@ CallHead dsml_head(std::string_view inner) {
   if (!take_until(rest, "name=\"")) return {};
   const std::optional<std::string_view> name = take_until(rest, "\"");
   if (!name || !take_until(rest, ">")) return {};
-  CallHead head = known(*name, place(inner, rest));
-  head.next = next_of_dsml;
+  CallHead head = make_head(*name, offset_in(inner, rest));
+  head.next = next_dsml_parameter;
   return head;
 }
 
@@ -339,13 +339,13 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"str", "string"},   {"int", "integer"}, {"float", "number"}, {"double", "number"},
     {"bool", "boolean"}, {"dict", "object"}, {"list", "array"}};
 
-std::string kind_named(const json::value& name) {
+std::string schema_type_named(const json::value& name) {
   const std::string kind = lower(trimmed(json::value_to<std::string>(name)));
   const auto* of = std::ranges::find(kAliases, kind, [](const auto& alias) { return alias.first; });
   return of == std::end(kAliases) ? kind : std::string(of->second);
 }
 
-std::string kind_of(const json::value& value) {
+std::string json_type_of(const json::value& value) {
   if (value.is_null()) return "null";
   if (value.is_bool()) return "boolean";
   if (value.is_double()) return "number";
@@ -356,24 +356,24 @@ std::string kind_of(const json::value& value) {
 
 // All types that a schema names, as vLLM finds them: by its type, the values of its enum, and the
 // schemas that it combines.
-void add_kinds(const json::value& schema, std::set<std::string>& kinds) {
+void add_schema_types(const json::value& schema, std::set<std::string>& kinds) {
   const auto each = [&](const char* key, const auto& take) {
     const json::value* list = member(&schema, key);
     if (list == nullptr || !list->is_array()) return;
     for (const json::value& item : list->get_array()) take(item);
   };
   const auto add_name = [&](const json::value& name) {
-    if (name.is_string()) kinds.insert(kind_named(name));
+    if (name.is_string()) kinds.insert(schema_type_named(name));
   };
   if (const json::value* type = member(&schema, "type")) add_name(*type);
   each("type", add_name);
-  each("enum", [&](const json::value& value) { kinds.insert(kind_of(value)); });
+  each("enum", [&](const json::value& value) { kinds.insert(json_type_of(value)); });
   for (const char* key : {"anyOf", "oneOf", "allOf"})
-    each(key, [&](const json::value& one) { add_kinds(one, kinds); });
+    each(key, [&](const json::value& one) { add_schema_types(one, kinds); });
 }
 
 // The text as JSON of this type, or nothing.
-std::optional<std::string> as_kind(std::string_view kind, std::string_view text) {
+std::optional<std::string> read_as_type(std::string_view kind, std::string_view text) {
   if (kind == "string") return json_quoted(text);
   std::string bare = lower(trimmed(text));
   if (kind == "boolean" && (bare == "1" || bare == "0")) bare = bare == "1" ? "true" : "false";
@@ -386,7 +386,7 @@ std::optional<std::string> as_kind(std::string_view kind, std::string_view text)
   if (kind == "integer" || kind == "number")
     return value->is_number() && (is_whole || kind == "number") ? std::optional(bare)
                                                                 : std::nullopt;
-  return !is_word || kind_of(*value) == kind ? std::optional(bare) : std::nullopt;
+  return !is_word || json_type_of(*value) == kind ? std::optional(bare) : std::nullopt;
 }
 
 }  // namespace
@@ -401,17 +401,17 @@ ToolTypes::ToolTypes(std::string_view tools) {
     if (name == nullptr || !name->is_string() || properties == nullptr || !properties->is_object())
       continue;
     for (const auto& [key, value] : properties->get_object())
-      add_kinds(value, types_[{json::value_to<std::string>(*name), std::string(key)}]);
+      add_schema_types(value, types_[{json::value_to<std::string>(*name), std::string(key)}]);
   }
 }
 
-std::string ToolTypes::value(const std::string& function, const std::string& parameter,
-                             std::string_view text) const {
+std::string ToolTypes::value_json(const std::string& function, const std::string& parameter,
+                                  std::string_view text) const {
   const auto found = types_.find({function, parameter});
   if (found == types_.end() || found->second.empty()) return json_quoted(text);
   for (const char* kind : {"null", "integer", "number", "boolean", "object", "array", "string"}) {
     if (!found->second.contains(kind)) continue;
-    if (auto value = as_kind(kind, text)) return *value;
+    if (auto value = read_as_type(kind, text)) return *value;
   }
   const std::string_view bare = trimmed(text);
   return parse_json_text(bare) ? std::string(bare) : json_quoted(text);

@@ -32,8 +32,8 @@ class ToolTypes {
   // A value that was written as bare text, as JSON: of the first type that the parameter may have
   // and the text reads as, in the order null, integer, number, boolean, object, array, string; of
   // none of them, whatever JSON it is, else a string. So vLLM reads them.
-  [[nodiscard]] std::string value(const std::string& function, const std::string& parameter,
-                                  std::string_view text) const;
+  [[nodiscard]] std::string value_json(const std::string& function, const std::string& parameter,
+                                       std::string_view text) const;
 
  private:
   std::map<std::pair<std::string, std::string>, std::set<std::string>> types_;
@@ -43,7 +43,7 @@ class ToolTypes {
 struct ToolParameter {
   std::string name;
   std::string text;
-  bool is_json = false;  // else what its type says (ToolTypes::value)
+  bool is_json = false;  // else what its type says (ToolTypes::value_json)
 };
 
 // What is certain of a call that is still being written.

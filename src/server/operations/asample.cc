@@ -56,7 +56,7 @@ void read_stop(const Fields& params, SampleOrder& order) {
   order.stops_at_end = !ids.empty();
 }
 
-void read_params(const Fields& body, uint64_t fallback_seed, SampleOrder& order) {
+void read_sampling_params(const Fields& body, uint64_t fallback_seed, SampleOrder& order) {
   api::Sample& command = order.command;
   const Fields params = body.object("sampling_params");
   command.max_tokens = params.integer_or("max_tokens", 0, 1, INT64_MAX / 2);
@@ -92,7 +92,7 @@ void read_logprobs(const Fields& body, api::Sample& command) {
 }
 
 // [P - 1, K], dense or CSR; the layout is the answer's too.
-std::optional<TensorParts> read_targets(const Fields& body, api::Sample& command) {
+std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& command) {
   constexpr const char* kName = "target_prompt_logprobs";
   if (!body.has(kName)) return std::nullopt;
   TensorParts parts;
@@ -206,7 +206,7 @@ struct Sampled : Completion {
 };
 
 // The answer to a request that came before.
-std::optional<Response> known_sample(Service& service, const SampleCall& call) {
+std::optional<Response> known_sample_reply(Service& service, const SampleCall& call) {
   const KnownRequest* known = service.remembered().find({call.sampler_id, call.seq_id});
   if (known == nullptr) return std::nullopt;
   if (known->fingerprint == call.fingerprint)
@@ -221,7 +221,7 @@ std::optional<Response> known_sample(Service& service, const SampleCall& call) {
 }
 
 // What could never be kept is refused before it is sampled.
-void check_record(const api::Sample& sample, const ServiceOptions& options) {
+void check_stability_record(const api::Sample& sample, const ServiceOptions& options) {
   if (!options.stable_reinforce)
     refuse_record("is switched off on this server (--stable-reinforce=off)");
   const auto prompt = static_cast<int64_t>(sample.prompt.size());
@@ -255,9 +255,9 @@ Response submit_sample(Service& service, SampleCall& call) {
   SampleOrder& order = call.order;
   const SamplerTable::Row sampler = service.live_sampler(request, id);
   if (call.fault) std::rethrow_exception(call.fault);
-  if (std::optional<Response> known = known_sample(service, call)) return std::move(*known);
-  fit_sample(service.info(sampler->base), order);
-  if (order.record) check_record(order.command, service.options());
+  if (std::optional<Response> known = known_sample_reply(service, call)) return std::move(*known);
+  fill_and_check_sample(service.info(sampler->base), order);
+  if (order.record) check_stability_record(order.command, service.options());
   order.command.snapshot = sampler->snapshot;
   order.command.snapshot_dir = sampler->dir;
   const int64_t num_samples = order.command.num_samples;
@@ -291,7 +291,7 @@ void asample(Service& service, Request&& request, const Respond& respond) {
     read_sample_call(*call);
     call->request.free_body();
   };
-  service.in_parts(respond, call->request.tenant, call->request.body.size() > Service::kReadAtOnce,
+  service.run_then(respond, call->request.tenant, call->request.body.size() > Service::kReadAtOnce,
                    read, [&service, call] { call->respond(submit_sample(service, *call)); });
 }
 
@@ -302,19 +302,19 @@ SampleOrder read_sample(const Fields& body, uint64_t fallback_seed) {
   api::Sample& command = order.command;
   command.prompt = read_prompt(body);
   command.num_samples = body.integer_or("num_samples", 1, 1, kMaxSamples);
-  read_params(body, fallback_seed, order);
+  read_sampling_params(body, fallback_seed, order);
   read_logprobs(body, command);
-  order.targets = read_targets(body, command);
+  order.targets = read_prompt_targets(body, command);
   order.record = body.boolean_or("record_stability_info", false);
   return order;
 }
 
-void fit_sample(const api::BaseInfo& base, SampleOrder& order) {
+void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order) {
   api::Sample& command = order.command;
   const int64_t prompt = std::ssize(command.prompt);
   const int64_t left = base.max_context - prompt;
   if (command.max_tokens == 0) command.max_tokens = std::max<int64_t>(left, 1);
-  if (const auto fault = api::over_context(prompt, command.max_tokens, base.max_context))
+  if (const auto fault = api::context_fault(prompt, command.max_tokens, base.max_context))
     fail(left < 1 ? "prompt" : "sampling_params.max_tokens", *fault);
   check_ids("prompt", command.prompt, 0, base.vocab_size);
   check_ids("sampling_params.stop", command.stop, 0, base.vocab_size);

@@ -30,7 +30,7 @@ struct SampleOrder {
 SampleOrder read_sample(const Fields& body, uint64_t fallback_seed);
 
 // Fills what the model has by default, and checks the rest against it: a glance at each id.
-void fit_sample(const api::BaseInfo& base, SampleOrder& order);
+void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order);
 
 extern const Operation kAsample;
 

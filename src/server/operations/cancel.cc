@@ -12,7 +12,7 @@
 namespace strata::server {
 namespace {
 
-Response nothing_more() {
+Response no_content_response() {
   Response response;
   response.status = 204;
   return response;
@@ -29,7 +29,7 @@ Response cancel_pending(Service& service, const Request& request, const PendingC
                                            id));
   }
   service.cancel(pending.request, fmt::format("request {} {}", id, why));
-  return nothing_more();
+  return no_content_response();
 }
 
 // Of one that has ended there is nothing to cancel, and its result stays.
@@ -39,7 +39,7 @@ Response cancel_future(Service& service, const Request& request) {
   const std::shared_ptr<PendingCommand> pending = service.futures().find_pending({id});
   if (pending != nullptr && pending->tenant == request.tenant)
     return cancel_pending(service, request, *pending, "was cancelled by its client");
-  if (service.futures().was_made(request.tenant, id)) return nothing_more();
+  if (service.futures().was_made(request.tenant, id)) return no_content_response();
   return error_response(404, fmt::format("no such request: {}", id.substr(0, 100)));
 }
 

@@ -18,7 +18,7 @@ Response sampler_reply(const std::string& id) {
 }
 
 // What it samples from: a checkpoint, or a model that is served.
-void read_weights(const ServiceParts& parts, const Fields& body, SamplerRow& row) {
+void read_weights_source(const ServiceParts& parts, const Fields& body, SamplerRow& row) {
   row.model_path = body.maybe_string("model_path");
   if (!row.model_path) {
     row.base_model = body.string("base_model");
@@ -64,12 +64,12 @@ Response create_sampling_session(Service& service, const Request& request) {
                          "(--max-samplers-per-session); use those again, or a new session",
                          session, in_use));
   }
-  if (auto refused = service.refuses_samplers(request.tenant)) return std::move(*refused);
+  if (auto refused = service.sampler_refusal(request.tenant)) return std::move(*refused);
   row.session_id = session;
   row.sampling_seq = number;
   row.tenant = request.tenant;
   row.created_at = wall_seconds();
-  read_weights(service.parts(), body, row);
+  read_weights_source(service.parts(), body, row);
   const SamplerRow kept = service.parts().store.add_sampler(row);
   service.samplers().count_stored(session);
   service.keep_sampler(kept.id, service.make_sampler(kept, request.tenant));

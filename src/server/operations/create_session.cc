@@ -56,7 +56,7 @@ SessionRow read_session(const Fields& body, const std::string& tenant) {
 }
 
 // Of a tenant that has as many alive as it may, or as this key may take.
-std::optional<Response> refuses_session(Service& service, const Request& request) {
+std::optional<Response> session_refusal(Service& service, const Request& request) {
   const int64_t alive = service.sessions().count_of(request.tenant);
   // The last quarter is for those who train: a key without that right cannot take it from them.
   if (request.scope < Scope::kAll &&
@@ -80,7 +80,7 @@ Response create_session(Service& service, const Request& request) {
   const JsonBody json(request.body, "create_session");
   if (service.is_stopping()) return busy_response(503, "the server is shutting down");
   const SessionRow row = read_session(json.root(), request.tenant);
-  if (auto refused = refuses_session(service, request)) return std::move(*refused);
+  if (auto refused = session_refusal(service, request)) return std::move(*refused);
   const std::string id = service.parts().store.add_session(row, idempotency_of(request));
   request.note(id);
   // A repeated key names the session of then, which may have ended since.

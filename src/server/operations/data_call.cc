@@ -96,7 +96,7 @@ Response submit_data(Service& service, DataCall& call) {
         400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", call.seq_id));
   }
   if (const auto fault = fault_of(call, service.options(), service.info(model.base)))
-    return service.refuse_later(tenant, id, call.seq_id, call.fingerprint, *fault);
+    return service.add_failed_future(tenant, id, call.seq_id, call.fingerprint, *fault);
   api::Command command = service.training_command(call.request, model, id, call.seq_id);
   command.fingerprint = call.fingerprint;
   const bool is_ours = call.op.loss.name == api::LossName::kStableReinforce;
@@ -122,7 +122,7 @@ bool may_name_records(std::string_view body, DataForm form) {
 
 }  // namespace
 
-void take_data(Service& service, Request&& request, const Respond& respond, DataForm form) {
+void handle_data_call(Service& service, Request&& request, const Respond& respond, DataForm form) {
   const int64_t most = service.options().max_data_values;
   const auto call = std::make_shared<DataCall>(DataCall{std::move(request), respond, form});
   const auto read = [&parts = service.parts(), call, most] {
@@ -131,7 +131,7 @@ void take_data(Service& service, Request&& request, const Respond& respond, Data
   };
   const std::string& body = call->request.body;
   const bool is_long = body.size() > Service::kReadAtOnce || may_name_records(body, form);
-  service.in_parts(respond, call->request.tenant, is_long, read,
+  service.run_then(respond, call->request.tenant, is_long, read,
                    [&service, call] { call->respond(submit_data(service, *call)); });
 }
 

@@ -8,6 +8,6 @@
 
 namespace strata::server {
 
-void take_data(Service& service, Request&& request, const Respond& respond, DataForm form);
+void handle_data_call(Service& service, Request&& request, const Respond& respond, DataForm form);
 
 }  // namespace strata::server

@@ -16,7 +16,7 @@ constexpr size_t kMostDetail = 4096;  // bytes
 
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could
 // not have made them.
-std::optional<Response> may_not_end(Service& service, const Request& request,
+std::optional<Response> end_refusal(Service& service, const Request& request,
                                     const std::string& id) {
   if (request.scope == Scope::kAll) return std::nullopt;
   const bool has_models = !service.models().of_session(id).empty();
@@ -36,16 +36,14 @@ Response finish_session(Service& service, const Request& request) {
   const Fields body = json.root();
   std::string reason = "success";
   if (body.has("reason")) reason = body.object("reason").string_or("type", "success");
-  if (reason != "success" && reason != "errored" && reason != "interrupted") {
+  if (reason != "success" && reason != "errored" && reason != "interrupted")
     body.fail("reason", "wanted a type of success, errored or interrupted");
-  }
   const std::string detail = whole_characters(body.string_or("detail", ""), kMostDetail);
   std::optional<SessionRow> row = service.parts().store.find_session(id);
-  if (!row || row->tenant != request.tenant) {
+  if (!row || row->tenant != request.tenant)
     return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
-  }
   if (row->state == "active") {  // else the first reason stays
-    if (std::optional<Response> refused = may_not_end(service, request, id))
+    if (std::optional<Response> refused = end_refusal(service, request, id))
       return std::move(*refused);
     service.end_session(id, "finished", reason, detail);
     row = service.parts().store.find_session(id);

@@ -9,7 +9,7 @@ namespace strata::server {
 namespace {
 
 void forward(Service& service, Request&& request, const Respond& respond) {
-  take_data(service, std::move(request), respond, DataForm::kJsonForward);
+  handle_data_call(service, std::move(request), respond, DataForm::kJsonForward);
 }
 
 }  // namespace

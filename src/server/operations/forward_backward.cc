@@ -10,7 +10,8 @@ namespace {
 
 void forward_backward(Service& service, Request&& request, const Respond& respond) {
   const bool is_binary = media_type(request.header("content-type")) == kProtobuf;
-  take_data(service, std::move(request), respond, is_binary ? DataForm::kBinary : DataForm::kJson);
+  handle_data_call(service, std::move(request), respond,
+                   is_binary ? DataForm::kBinary : DataForm::kJson);
 }
 
 }  // namespace

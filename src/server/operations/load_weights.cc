@@ -36,7 +36,7 @@ Response create_from_checkpoint(Service& service, const Request& request, const 
   const BaseNames& names = service.parts().names;
   CheckpointRegistry& registry = service.parts().registry;
   refuse_token(body);
-  const std::string session = session_of_model(service, request, body);
+  const std::string session = checked_session(service, request, body);
   const TinkerPath path = parse_tinker_path(body.string("path"));
   check_kind(body, path);
   const CheckpointRow row = find_to_load(service, request, path);
@@ -70,7 +70,7 @@ struct StateLoaded : Completion {
 };
 
 // The checkpoint, which is of a model like this one.
-CheckpointRow find_for_model(Service& service, const NumberedCall& call, const TinkerPath& path) {
+CheckpointRow find_matching(Service& service, const NumberedCall& call, const TinkerPath& path) {
   check_kind(call.body, path);
   CheckpointRow row = service.parts().registry.find(path, call.request.tenant,
                                                     /*may_be_public=*/true, wall_seconds());
@@ -98,10 +98,10 @@ Response load_into_model(Service& service, const NumberedCall& call) {
   const bool optimizer = call.body.boolean_or("optimizer", false);
   CheckpointRow row;
   try {
-    row = find_for_model(service, call, path);
+    row = find_matching(service, call, path);
   } catch (const Error& error) {
     if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the path
-    return refuse_later(service, call, error.what());
+    return add_failed_future(service, call, error.what());
   }
   api::Command command = training_command(service, call);
   command.op = api::LoadState{registry.folder(row), optimizer};
@@ -112,8 +112,8 @@ Response load_into_model(Service& service, const NumberedCall& call) {
 Response load_weights(Service& service, const Request& request) {
   const JsonBody json(request.body, "load_weights");
   if (!json.root().has("model_id")) return create_from_checkpoint(service, request, json.root());
-  return numbered(service, request, json.root(),
-                  [&](const NumberedCall& call) { return load_into_model(service, call); });
+  return handle_numbered(service, request, json.root(),
+                         [&](const NumberedCall& call) { return load_into_model(service, call); });
 }
 
 }  // namespace

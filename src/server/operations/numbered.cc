@@ -5,8 +5,8 @@
 
 namespace strata::server {
 
-Response numbered(Service& service, const Request& request, const Fields& body,
-                  const std::function<Response(const NumberedCall&)>& take) {
+Response handle_numbered(Service& service, const Request& request, const Fields& body,
+                         const std::function<Response(const NumberedCall&)>& take) {
   const std::string id = body.string("model_id");
   const LiveModel& model = service.live_model(request, id);
   const int64_t seq_id = body.integer("seq_id", 1, INT64_MAX / 2);
@@ -25,10 +25,10 @@ api::Command training_command(Service& service, const NumberedCall& call) {
   return command;
 }
 
-Response refuse_later(Service& service, const NumberedCall& call, std::string_view message,
-                      api::FaultCategory category) {
-  return service.refuse_later(call.request.tenant, call.model_id, call.seq_id,
-                              Hash::of(call.request.body), message, category);
+Response add_failed_future(Service& service, const NumberedCall& call, std::string_view message,
+                           api::FaultCategory category) {
+  return service.add_failed_future(call.request.tenant, call.model_id, call.seq_id,
+                                   Hash::of(call.request.body), message, category);
 }
 
 }  // namespace strata::server

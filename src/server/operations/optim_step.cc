@@ -62,7 +62,7 @@ struct Stepped : Completion {
 
 Response optim_step(Service& service, const Request& request) {
   const JsonBody json(request.body, "optim_step");
-  return numbered(service, request, json.root(), [&](const NumberedCall& call) {
+  return handle_numbered(service, request, json.root(), [&](const NumberedCall& call) {
     api::Command command = training_command(service, call);
     command.op = api::OptimStep{read_adam(call.body)};
     service.parts().store.touch_run(call.model_id, wall_seconds());

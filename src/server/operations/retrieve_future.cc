@@ -19,7 +19,7 @@ void retrieve_future(Service& service, Request&& request, const Respond& respond
     const std::shared_ptr<const Encoding> encoding = response.encoding;
     if (!encoding) return respond(std::move(response));
     auto made = std::make_shared<Response>();
-    service.in_parts(
+    service.run_then(
         respond, tenant, encoding->num_bytes * (as_json ? kJsonWork : 1) > Service::kReadAtOnce,
         [made, encoding, as_json] { *made = encoding->make(as_json); },
         [made, respond] { respond(std::move(*made)); });
@@ -27,7 +27,7 @@ void retrieve_future(Service& service, Request&& request, const Respond& respond
   const std::string id = json.root().string("request_id");
   const uint64_t held = service.futures().poll(request.tenant, id, answer, now_seconds());
   if (held == 0 || !request.on_hang_up) return;
-  *request.on_hang_up = [&service, id, held] { service.futures().leave(id, held); };
+  *request.on_hang_up = [&service, id, held] { service.futures().cancel_poll(id, held); };
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ struct CheckpointSaved : Completion {
 };
 
 // As its kind has it, in `dir`.
-api::Operation save_of(CheckpointKind kind, const std::string& dir, const std::string& base_name,
-                       const api::SnapshotId& snapshot) {
+api::Operation save_operation(CheckpointKind kind, const std::string& dir,
+                              const std::string& base_name, const api::SnapshotId& snapshot) {
   switch (kind) {
     case CheckpointKind::kWeights:
       return api::SaveState{dir, base_name};
@@ -89,7 +89,7 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
   const int64_t parameters = service.dispatch().parameter_bytes(model.base, model.lora);
   const int64_t bytes = kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
   if (parts.usage.has_quota(tenant, UsageKind::kDiskBytes)) {
-    if (auto full = parts.usage.refuses_disk(tenant, parts.store.stored_bytes(tenant), bytes))
+    if (auto full = parts.usage.disk_refusal(tenant, parts.store.stored_bytes(tenant), bytes))
       return std::move(*full);
     saved->quota = parts.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
   }
@@ -97,12 +97,12 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
     saved->disk = parts.registry.reserve(bytes);
   } catch (const Error& error) {
     if (error.code != ErrorCode::kIo || dynamic_cast<const StoreError*>(&error) != nullptr) throw;
-    return refuse_later(service, call, error.what(), api::FaultCategory::kServer);
+    return add_failed_future(service, call, error.what(), api::FaultCategory::kServer);
   }
   saved->dir = parts.registry.name_folder();
   api::Command command = training_command(service, call);
   saved->snapshot = {command.request.text};
-  command.op = save_of(kind, saved->dir, model.base_name, saved->snapshot);
+  command.op = save_operation(kind, saved->dir, model.base_name, saved->snapshot);
   parts.store.touch_run(call.model_id, wall_seconds());
   return service.submit(std::move(command), {.completion = saved});
 }

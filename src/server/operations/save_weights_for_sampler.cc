@@ -74,14 +74,14 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
                          .is_ephemeral = true,
                          .lease = {}};
   api::Command command = training_command(service, call);
-  std::optional<Response> refused = service.refuses_samplers(row.tenant);
+  std::optional<Response> refused = service.sampler_refusal(row.tenant);
   SharedLimit::Share bytes;
   if (!refused) bytes = service.samplers().take_bytes(row.id, sampler);
   if (!refused && !bytes && !service.samplers().leaves_bytes(row.id, model.session))
     refused = too_many_samplers_response();
   if (refused) {
     std::optional<Response> known =
-        service.known_number({call.model_id, call.seq_id}, command.fingerprint);
+        service.known_answer({call.model_id, call.seq_id}, command.fingerprint);
     return known ? std::move(*known) : std::move(*refused);
   }
   command.op = api::SaveForSampler{sampler.dir, model.base_name, sampler.snapshot,
@@ -94,7 +94,7 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
 Response save_weights_for_sampler(Service& service, const Request& request) {
   constexpr const char* kName = "save_weights_for_sampler";
   const JsonBody json(request.body, kName);
-  return numbered(service, request, json.root(), [&](const NumberedCall& call) {
+  return handle_numbered(service, request, json.root(), [&](const NumberedCall& call) {
     const std::string kind = call.body.string_or("kind", "snapshot");
     if (kind == "inflight") {
       call.body.fail("kind", "'inflight' is not supported; this server has 'snapshot'");

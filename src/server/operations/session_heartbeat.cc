@@ -17,9 +17,8 @@ Response heartbeat(Service& service, const Request& request) {
     return json_response(200, JsonObject{{"type", "session_heartbeat"}}.text());
   }
   const std::optional<SessionRow> row = service.parts().store.find_session(id);
-  if (!row || row->tenant != request.tenant) {
+  if (!row || row->tenant != request.tenant)
     return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
-  }
   return error_response(410, fmt::format("session {} has ended", id));
 }
 

@@ -84,7 +84,7 @@ RunRow run_row(Service& service, const Request& request, const Fields& body,
 
 }  // namespace
 
-std::string session_of_model(Service& service, const Request& request, const Fields& body) {
+std::string checked_session(Service& service, const Request& request, const Fields& body) {
   std::string session = body.string("session_id");
   service.require_session(request, session);
   check_optimizer(body);
@@ -110,18 +110,18 @@ Response start_model(Service& service, const Request& request, const Fields& bod
   if (is_new && !store.add_run(row)) refuse_number(service, request, row, start.type);
   const auto made = std::make_shared<ModelMade>(service, id, start.type, std::move(start.lease));
   Response response = service.submit(std::move(command), {.completion = made});
-  if (is_new && response.status != 200) service.guarded("undo", [&] { store.forget_run(id); });
+  if (is_new && response.status != 200) service.run_guarded("undo", [&] { store.forget_run(id); });
   if (response.status == 409) {  // which a client would repeat for five minutes
     return error_response(
         400, fmt::format("{}: model_seq_id: {} was used for another request", start.type, number));
   }
   if (response.status != 200 || !is_new) return response;
   service.models().add(id, {row.tenant, start.session, row.base_model, base, row.lora, false});
-  service.parts().watch.run_started(id, {.tenant = row.tenant,
-                                         .base_name = row.base_model,
-                                         .name = std::move(name),
-                                         .rank = row.lora.rank,
-                                         .begin = row.created_at});
+  service.parts().watch.note_run_started(id, {.tenant = row.tenant,
+                                              .base_name = row.base_model,
+                                              .name = std::move(name),
+                                              .rank = row.lora.rank,
+                                              .begin = row.created_at});
   made->is_alive = true;
   return response;
 }

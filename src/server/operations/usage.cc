@@ -25,19 +25,23 @@ struct TenantUsage {
   JsonArray keys, limits;
 };
 
-void usage(Service& service, Request&& request, const Respond& respond) {
+std::vector<TenantUsage> usage_by_tenant(const Usage& usage, const Request& request) {
   std::vector<TenantUsage> tenants;
   const auto all = request.is_admin ? std::nullopt : std::optional<std::string>(request.tenant);
-  for (const UsageRow& row : service.parts().usage.rows(all)) {
+  for (const UsageRow& row : usage.rows(all)) {
     if (tenants.empty() || tenants.back().tenant != row.tenant) {
       tenants.push_back({row.tenant, {}, {}});
-      for (const std::string& limit : service.parts().usage.limits(row.tenant))
-        tenants.back().limits.add(limit);
+      for (const std::string& limit : usage.limits(row.tenant)) tenants.back().limits.add(limit);
     }
     tenants.back().keys.add(key_json(row));
   }
-  const auto job = [&store = service.parts().store, respond, tenants] {
-    respond(answer_of([&] {
+  return tenants;
+}
+
+void usage(Service& service, Request&& request, const Respond& respond) {
+  const auto job = [&store = service.parts().store, respond,
+                    tenants = usage_by_tenant(service.parts().usage, request)] {
+    respond(response_of([&] {
       JsonArray out;
       for (const TenantUsage& tenant : tenants) {
         out.add(JsonObject{{"tenant", tenant.tenant},

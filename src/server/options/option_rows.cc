@@ -165,7 +165,7 @@ OptionRow& limits_row(OptionTable& t, const std::string& name, const std::string
 }
 
 // Models, addresses, files and keys.
-void address_rows(OptionTable& t, ServeOptions& o) {
+void add_address_rows(OptionTable& t, ServeOptions& o) {
   t.group("Models, addresses and keys");
   texts_row(t, "model", "NAME=DIR", o.models,
             "a base model: its name and Hugging Face directory or GGUF file; repeatable");
@@ -205,7 +205,7 @@ void address_rows(OptionTable& t, ServeOptions& o) {
 }
 
 // How long things may take.
-void time_rows(OptionTable& t, ServeOptions& o) {
+void add_time_rows(OptionTable& t, ServeOptions& o) {
   t.group("Times");
   duration_row(t, "result-ttl", o.result_ttl, "how long a result is kept after completion");
   duration_row(t, "gap-timeout", o.gap_timeout, "wait for a missing seq_id; at least 1s",
@@ -218,7 +218,7 @@ void time_rows(OptionTable& t, ServeOptions& o) {
 }
 
 // Of requests and connections.
-void body_rows(OptionTable& t, ServeOptions& o) {
+void add_request_rows(OptionTable& t, ServeOptions& o) {
   t.group("Requests and connections");
   size_row(t, "max-body", o.max_body, "of training data, compressed and decompressed; at most 1GiB",
            parse_max_body)
@@ -251,7 +251,7 @@ void body_rows(OptionTable& t, ServeOptions& o) {
 }
 
 // Of adapters.
-void adapter_rows(OptionTable& t, ServeOptions& o) {
+void add_adapter_rows(OptionTable& t, ServeOptions& o) {
   t.group("Adapters");
   t.choice(
        "limits", o.limits, {"small", "default", "large"},
@@ -278,7 +278,7 @@ void adapter_rows(OptionTable& t, ServeOptions& o) {
 }
 
 // What may wait, and what is kept.
-void waiting_rows(OptionTable& t, ServeOptions& o) {
+void add_waiting_rows(OptionTable& t, ServeOptions& o) {
   t.group("What waits and what is kept");
   count_row(t, "max-parked", o.max_parked, 1, "polls held at once");
   size_row(t, "max-result-bytes", o.max_result_bytes, "of results that are held; shared by tenants")
@@ -317,7 +317,7 @@ void waiting_rows(OptionTable& t, ServeOptions& o) {
 }
 
 // The rest.
-void rest_rows(OptionTable& t, ServeOptions& o) {
+void add_machine_rows(OptionTable& t, ServeOptions& o) {
   t.group("Machine, limits and the rest");
   duration_row(t, "url-ttl", o.url_ttl, "life of a signed URL");
   duration_row(t, "shutdown-timeout", o.shutdown_timeout,
@@ -365,16 +365,16 @@ void rest_rows(OptionTable& t, ServeOptions& o) {
 
 OptionTable options_of(ServeOptions& o) {
   OptionTable t;
-  address_rows(t, o);
-  time_rows(t, o);
-  body_rows(t, o);
-  adapter_rows(t, o);
-  waiting_rows(t, o);
-  rest_rows(t, o);
-  t.common({"model",      "adapter",    "alias",          "listen",   "tls-cert",
-            "tls-key",    "public-url", "metrics-listen", "data",     "keys",
-            "admin-keys", "no-keys",    "max-adapters",   "max-rank", "memory",
-            "limits",     "rate",       "quota",          "dtype",    "threads"});
+  add_address_rows(t, o);
+  add_time_rows(t, o);
+  add_request_rows(t, o);
+  add_adapter_rows(t, o);
+  add_waiting_rows(t, o);
+  add_machine_rows(t, o);
+  t.mark_common({"model",      "adapter",    "alias",          "listen",   "tls-cert",
+                 "tls-key",    "public-url", "metrics-listen", "data",     "keys",
+                 "admin-keys", "no-keys",    "max-adapters",   "max-rank", "memory",
+                 "limits",     "rate",       "quota",          "dtype",    "threads"});
   return t;
 }
 

@@ -30,7 +30,7 @@ std::string variable_name(std::string_view option) {
 // These two hold keys and not the option's file name.
 bool holds_keys(std::string_view option) { return option == "keys" || option == "admin-keys"; }
 
-void check_together(const ServeOptions& o) {
+void check_options(const ServeOptions& o) {
   const auto fail = [](const std::string& message) {
     throw Error(ErrorCode::kInvalidArgument, message);
   };
@@ -109,8 +109,8 @@ std::vector<std::string> unknown_variables(const std::map<std::string, std::stri
 namespace {
 
 // The value that the strongest source gives which has one.
-void take_value(const OptionRow& row, std::span<const OptionSource> sources,
-                ServeOptions& options) {
+void set_from_strongest(const OptionRow& row, std::span<const OptionSource> sources,
+                        ServeOptions& options) {
   const std::string& name = row.name;
   for (const OptionSource& source : sources) {
     const auto found = source.values.find(name);
@@ -154,8 +154,8 @@ ServeOptions merge_options(std::span<const OptionSource> given) {
                   fmt::format("{}: '{}' is no option of strata serve", source.where, name));
     }
   }
-  for (const OptionRow& row : table.rows()) take_value(row, sources, options);
-  check_together(options);
+  for (const OptionRow& row : table.rows()) set_from_strongest(row, sources, options);
+  check_options(options);
   return options;
 }
 

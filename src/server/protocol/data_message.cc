@@ -98,8 +98,8 @@ bool read_span(std::string_view bytes, SpanMessage& out) {
 
 // One entry of a map: its name, field 1, and read_value(field 2's field, value).
 template <typename Value, typename ReadValue>
-bool read_entry(std::string_view bytes, std::map<std::string_view, Value>& out,
-                const ReadValue& read_value) {
+bool read_map_entry(std::string_view bytes, std::map<std::string_view, Value>& out,
+                    const ReadValue& read_value) {
   std::string_view name;
   Value value = {};
   const bool is_whole = each_field(bytes, [&](const WireField& field) {
@@ -137,7 +137,7 @@ bool read_datum(std::string_view bytes, DatumMessage& out) {
       case 1:
         return read_chunk(field.bytes, out.model_input.emplace_back());
       case 2:
-        return read_entry(field.bytes, out.inputs, read_input);
+        return read_map_entry(field.bytes, out.inputs, read_input);
       case 3:
         return read_span(field.bytes, out.model_input_spans.emplace_back());
       case 4:
@@ -152,9 +152,9 @@ bool read_datum(std::string_view bytes, DatumMessage& out) {
 constexpr uint32_t kModelId = 1, kSeqId = 2, kData = 3, kLossInputs = 2, kEntryValue = 2,
                    kShape = 4;
 
-class Parts {
+class PartCounter {
  public:
-  void request(std::string_view bytes) {
+  void count_request(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       add(1);
@@ -162,27 +162,27 @@ class Parts {
       if (field.is_varint(kSeqId)) head.seq_id = static_cast<int32_t>(field.value);
       if (!field.is_bytes(kData)) continue;
       check_num_data(++num_data_);
-      datum(field.bytes);
+      count_datum(field.bytes);
     }
   }
   DataScan head;
 
  private:
-  void datum(std::string_view bytes) {
+  void count_datum(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       add(1);
-      if (field.is_bytes(kLossInputs)) loss_input(field.bytes);
+      if (field.is_bytes(kLossInputs)) count_loss_input(field.bytes);
     }
   }
-  void loss_input(std::string_view bytes) {
+  void count_loss_input(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       add(1);
-      if (field.is_bytes(kEntryValue)) tensor(field.bytes);
+      if (field.is_bytes(kEntryValue)) count_tensor(field.bytes);
     }
   }
-  void tensor(std::string_view bytes) {
+  void count_tensor(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       // A packed dimension takes one byte or more.
@@ -212,9 +212,9 @@ void check_num_data(int64_t count) {
 }
 
 DataScan scan_data(std::string_view bytes) {
-  Parts parts;
+  PartCounter parts;
   try {
-    parts.request(bytes);
+    parts.count_request(bytes);
   } catch (const Error& error) {
     parts.head.fault = error.what();
   }
@@ -227,9 +227,9 @@ bool read_data_message(std::string_view bytes, DataMessage& out) {
     if (field.is_varint(2)) out.seq_id = static_cast<int32_t>(field.value);
     if (field.is_bytes(3)) return read_datum(field.bytes, out.data.emplace_back());
     if (field.is_bytes(4)) return read_string(field, out.loss_fn);
-    if (field.is_bytes(5)) return read_entry(field.bytes, out.config, read_double);
+    if (field.is_bytes(5)) return read_map_entry(field.bytes, out.config, read_double);
     if (field.is_varint(6)) out.forward_only = field.value != 0;
-    if (field.is_bytes(7)) return read_entry(field.bytes, out.config_v2, read_config_value);
+    if (field.is_bytes(7)) return read_map_entry(field.bytes, out.config_v2, read_config_value);
     return true;
   });
 }

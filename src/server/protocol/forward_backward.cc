@@ -44,16 +44,15 @@ void append_chunk(const ChunkMessage& chunk, const std::string& where,
 
 std::vector<int32_t> read_tokens(const DatumMessage& datum, const std::string& where) {
   std::vector<int32_t> tokens;
-  for (size_t i = 0; i < datum.model_input.size(); ++i) {
+  for (size_t i = 0; i < datum.model_input.size(); ++i)
     append_chunk(datum.model_input[i], fmt::format("{}: model_input chunk {}", where, i), tokens);
-  }
   if (tokens.empty()) fail_data(where, "model_input is empty");
   return tokens;
 }
 
 bool is_of_clients(api::LossInput input) { return !api::row_of(input).is_recorded; }
 
-void check_names(const DatumMessage& datum, const api::LossRow& loss, const std::string& where) {
+void check_inputs(const DatumMessage& datum, const api::LossRow& loss, const std::string& where) {
   std::set<std::string_view> names = {"target_tokens"};
   for (const api::LossInput input : loss.inputs) {
     if (!is_of_clients(input)) continue;
@@ -63,9 +62,8 @@ void check_names(const DatumMessage& datum, const api::LossRow& loss, const std:
       fail_data(where, fmt::format("loss_fn_inputs lacks '{}', which {} needs", name, loss.name));
     }
   }
-  if (!datum.inputs.contains("target_tokens")) {
+  if (!datum.inputs.contains("target_tokens"))
     fail_data(where, "loss_fn_inputs lacks 'target_tokens'");
-  }
   for (const auto& [name, tensor] : datum.inputs) {
     if (!names.contains(name)) {
       fail_data(where, fmt::format("loss_fn_inputs has '{}', which {} does not read",
@@ -97,7 +95,7 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
   api::Datum datum;
   datum.tokens = read_tokens(message, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
-  check_names(message, loss, where);
+  check_inputs(message, loss, where);
   TensorLimits left = {.rows = rows, .columns = kMaxTargets, .elements = limits.elements};
   IntTensor targets =
       read_int_tensor(message.inputs.at("target_tokens"), where + ": target_tokens", left);
@@ -107,9 +105,8 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
                                  targets.num_rows, rows));
   }
   const bool has_weights = loss.id == api::LossName::kCrossEntropy;
-  if (targets.num_columns > 0 && !has_weights) {
+  if (targets.num_columns > 0 && !has_weights)
     fail_data(where, fmt::format("target_tokens has two dimensions, {} takes one", loss.name));
-  }
   datum.targets = std::move(targets.values);
   datum.num_targets = targets.num_columns;
   for (const api::LossInput input : loss.inputs) {
@@ -199,7 +196,7 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
     return;
   }
   // With what build() makes of the arrays.
-  if (parsed_) parsed_->hold(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
+  if (parsed_) parsed_->resize(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
   if (bytes.empty() || bytes.size() > INT_MAX || !read_data_message(bytes, message_)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "forward_backward: the body is not a ForwardBackwardRequest message");
@@ -208,7 +205,7 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
 
 void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* share) {
   json_ = std::make_unique<JsonBody>(text, endpoint(form_), share);
-  if (parsed_) parsed_->hold(text.size());  // what build() makes of it
+  if (parsed_) parsed_->resize(text.size());  // what build() makes of it
   const Fields body = json_->root();
   message_.model_id = message_.keep(body.string("model_id"));
   message_.forward_only = form_ == DataForm::kJsonForward;
@@ -242,10 +239,10 @@ std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
                                             const api::BaseInfo& base) {
   for (size_t i = 0; i < command.data.size(); ++i) {
     const int64_t tokens = std::ssize(command.data[i].tokens);
-    if (const auto fault = api::over_context(tokens, base.max_context))
+    if (const auto fault = api::context_fault(tokens, base.max_context))
       return fmt::format("datum {}: {}", i, *fault);
     if (command.forward_only) continue;
-    if (const auto fault = api::over_memory(tokens, base.longest_datum))
+    if (const auto fault = api::memory_fault(tokens, base.longest_datum))
       return fmt::format("datum {}: {}", i, *fault);
   }
   return std::nullopt;

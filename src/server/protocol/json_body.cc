@@ -26,9 +26,8 @@ json::string_view view(std::string_view text) { return {text.data(), text.size()
 
 std::optional<int64_t> as_integer(const json::value& value) {
   if (value.is_int64()) return value.get_int64();
-  if (value.is_uint64() && value.get_uint64() <= static_cast<uint64_t>(INT64_MAX)) {
+  if (value.is_uint64() && value.get_uint64() <= static_cast<uint64_t>(INT64_MAX))
     return static_cast<int64_t>(value.get_uint64());
-  }
   return std::nullopt;
 }
 
@@ -40,7 +39,7 @@ std::optional<double> as_number(const json::value& value) {
 }
 
 // What a complaint says it got: the kind, and of a number its value.
-std::string got(const json::value& value) {
+std::string describe_value(const json::value& value) {
   switch (value.kind()) {
     case json::kind::null:
       return "null";
@@ -75,12 +74,12 @@ void Fields::fail(std::string_view name, std::string_view what) const {
 
 void Fields::fail_kind(std::string_view name, const json::value& value,
                        std::string_view wanted) const {
-  fail(name, fmt::format("wanted {}, got {}", wanted, got(value)));
+  fail(name, fmt::format("wanted {}, got {}", wanted, describe_value(value)));
 }
 
 void Fields::fail_item(std::string_view name, size_t index, const json::value& value,
                        std::string_view wanted) const {
-  fail(name, fmt::format("item {}: wanted {}, got {}", index, wanted, got(value)));
+  fail(name, fmt::format("item {}: wanted {}, got {}", index, wanted, describe_value(value)));
 }
 
 const json::value* Fields::find(std::string_view name) const {
@@ -97,7 +96,7 @@ const json::value& Fields::need(std::string_view name) const {
 
 bool Fields::has(std::string_view name) const { return find(name) != nullptr; }
 
-void Fields::only(const std::vector<std::string_view>& names) const {
+void Fields::refuse_unknown_fields(const std::vector<std::string_view>& names) const {
   for (const json::key_value_pair& pair : *object_) {
     const std::string_view name(pair.key().data(), pair.key().size());
     if (std::find(names.begin(), names.end(), name) == names.end()) fail(name, "unknown field");
@@ -128,9 +127,8 @@ int64_t Fields::integer(std::string_view name, int64_t min, int64_t max) const {
   const json::value& value = need(name);
   const std::optional<int64_t> number = as_integer(value);
   if (!number) fail_kind(name, value, "an integer");
-  if (*number < min || *number > max) {
+  if (*number < min || *number > max)
     fail(name, fmt::format("got {}, wanted {} to {}", *number, min, max));
-  }
   return *number;
 }
 
@@ -233,18 +231,15 @@ std::optional<std::string> Fields::maybe_object_text(std::string_view name, size
   if (value == nullptr) return std::nullopt;
   if (!value->is_object()) fail_kind(name, *value, "an object");
   const size_t entries = value->get_object().size();
-  if (entries > max_entries) {
+  if (entries > max_entries)
     fail(name, fmt::format("has {} entries, the limit is {}", entries, max_entries));
-  }
   // The protocol's readers want a map of strings.
   json::object texts = value->get_object();
-  for (json::key_value_pair& pair : texts) {
+  for (json::key_value_pair& pair : texts)
     if (!pair.value().is_string()) pair.value() = json::string(json::serialize(pair.value()));
-  }
   std::string text = json::serialize(texts);
-  if (text.size() > max_bytes) {
+  if (text.size() > max_bytes)
     fail(name, fmt::format("has {} bytes, the limit is {}", text.size(), max_bytes));
-  }
   return text;
 }
 
@@ -280,14 +275,14 @@ class JsonBody::Memory : public json::memory_resource {
           fmt::format("{}: the body takes more than {} bytes when parsed; send less at once",
                       where_, kMaxParsed));
     }
-    if (parsed_) parsed_->hold(kMaxParsed - left_ + size);
+    if (parsed_) parsed_->resize(kMaxParsed - left_ + size);
     void* memory = ::operator new(size, std::align_val_t(alignment));
     left_ -= size;
     return memory;
   }
   void do_deallocate(void* memory, size_t size, size_t alignment) override {
     left_ += size;
-    if (parsed_) parsed_->hold(kMaxParsed - left_);
+    if (parsed_) parsed_->resize(kMaxParsed - left_);
     ::operator delete(memory, size, std::align_val_t(alignment));
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }

@@ -69,7 +69,7 @@ class Fields {
 
   // Fails where there is another field than these: for requests that a typing error must not
   // change.
-  void only(const std::vector<std::string_view>& names) const;
+  void refuse_unknown_fields(const std::vector<std::string_view>& names) const;
 
   // Throws: "asample: sampling_params.top_p: <what>".
   [[noreturn]] void fail(std::string_view name, std::string_view what) const;

@@ -55,7 +55,7 @@ void read_datum(const Fields& datum, DataMessage& message, DatumMessage& out) {
   });
 }
 
-void read_options(const Fields& config, DataMessage& message) {
+void read_loss_options(const Fields& config, DataMessage& message) {
   config.each_name([&](const std::string& name) {
     std::optional<double>& value = message.config_v2[message.keep(name)];
     if (!config.is_string(name)) value = config.number(name);
@@ -70,7 +70,7 @@ void read_json_data(const Fields& body, std::string_view input, DataMessage& mes
   }
   const Fields fields = body.object(input);
   message.loss_fn = message.keep(fields.string("loss_fn"));
-  if (fields.has("loss_fn_config")) read_options(fields.object("loss_fn_config"), message);
+  if (fields.has("loss_fn_config")) read_loss_options(fields.object("loss_fn_config"), message);
   fields.each_object("data", [&](const Fields& datum) {
     check_num_data(std::ssize(message.data) + 1);
     read_datum(datum, message, message.data.emplace_back());

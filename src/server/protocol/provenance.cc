@@ -23,8 +23,8 @@ struct Run {
   int64_t begin = 0, offset = 0, length = 0;
 };
 
-std::vector<Run> tile(const std::vector<SpanMessage>& spans, int64_t size,
-                      const std::string& where) {
+std::vector<Run> read_runs(const std::vector<SpanMessage>& spans, int64_t size,
+                           const std::string& where) {
   if (std::ssize(spans) > kSpansPerToken * size) {
     fail_data(where, fmt::format("has {} spans for {} positions, the limit is {} a position",
                                  spans.size(), size, kSpansPerToken));
@@ -52,14 +52,13 @@ std::vector<Run> tile(const std::vector<SpanMessage>& spans, int64_t size,
     next += run.length;
     runs.push_back(run);
   }
-  if (next != size) {
+  if (next != size)
     fail_data(where, fmt::format("the spans cover {} positions, there are {}", next, size));
-  }
   return runs;
 }
 
-void compare(const Run& run, const SampleRecord& record, const std::vector<int32_t>& tokens,
-             const std::string& where) {
+void check_matches_record(const Run& run, const SampleRecord& record,
+                          const std::vector<int32_t>& tokens, const std::string& where) {
   const std::vector<int32_t>& kept = run.is_sampled ? record.tokens : record.prompt;
   if (run.offset > static_cast<int64_t>(kept.size()) ||
       run.length > static_cast<int64_t>(kept.size()) - run.offset) {
@@ -104,12 +103,11 @@ const SampleRecord& SampleRecords::need(std::string_view sequence, const std::st
 
 void apply_records(const DatumMessage& message, SampleRecords& records, const std::string& where,
                    api::Datum& datum) {
-  if (message.model_input_spans.empty() || message.loss_input_spans.empty()) {
+  if (message.model_input_spans.empty() || message.loss_input_spans.empty())
     fail_data(where, "stable_reinforce needs model_input_spans and loss_fn_input_spans");
-  }
   const auto size = static_cast<int64_t>(datum.tokens.size());
-  const auto inputs = tile(message.model_input_spans, size, where + ": model_input_spans");
-  const auto outputs = tile(message.loss_input_spans, size, where + ": loss_fn_input_spans");
+  const auto inputs = read_runs(message.model_input_spans, size, where + ": model_input_spans");
+  const auto outputs = read_runs(message.loss_input_spans, size, where + ": loss_fn_input_spans");
   std::vector<float>& mask = datum.inputs[api::LossInput::kRecordedMask];
   std::vector<float>& logprobs = datum.inputs[api::LossInput::kLogprobs];
   mask.assign(datum.tokens.size(), 0.0f);
@@ -119,7 +117,7 @@ void apply_records(const DatumMessage& message, SampleRecords& records, const st
     for (const Run& run : runs) {
       if (run.length == 0) continue;
       const SampleRecord& record = records.need(run.sequence_id, where);
-      compare(run, record, tokens, where);
+      check_matches_record(run, record, tokens, where);
       if (!is_output || !run.is_sampled) continue;
       for (int64_t i = 0; i < run.length; ++i) {
         mask[run.begin + i] = 1.0f;

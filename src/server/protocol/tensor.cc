@@ -99,7 +99,8 @@ TensorParts parts_of(const TensorMessage& tensor, const std::string& where) {
   return parts;
 }
 
-void want(const TensorMessage& tensor, tinker_public::DType dtype, const std::string& where) {
+void check_dtype(const TensorMessage& tensor, tinker_public::DType dtype,
+                 const std::string& where) {
   if (tensor.form == TensorMessage::Form::kNone) {
     fail_data(where, "the tensor has neither dense nor sparse data");
   }
@@ -178,7 +179,7 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
 
 IntTensor read_int_tensor(const TensorMessage& tensor, const std::string& where,
                           const TensorLimits& limits) {
-  want(tensor, tinker_public::DTYPE_INT64, where);
+  check_dtype(tensor, tinker_public::DTYPE_INT64, where);
   return read_dense<int64_t, IntTensor>(tensor, where, limits, [&](int64_t value) {
     if (value < INT32_MIN || value > INT32_MAX)
       fail_data(where, fmt::format("value {} is no id", value));
@@ -188,7 +189,7 @@ IntTensor read_int_tensor(const TensorMessage& tensor, const std::string& where,
 
 FloatTensor read_float_tensor(const TensorMessage& tensor, const std::string& where,
                               const TensorLimits& limits) {
-  want(tensor, tinker_public::DTYPE_FLOAT32, where);
+  check_dtype(tensor, tinker_public::DTYPE_FLOAT32, where);
   return read_dense<float, FloatTensor>(tensor, where, limits, [](float value) { return value; });
 }
 

@@ -37,12 +37,12 @@ class Wire {
   [[nodiscard]] bool ended_well() const { return rest_.empty() && !has_fault_; }
 
  private:
-  bool tag(uint32_t& out);
-  bool length(size_t& out);
-  bool varint(uint64_t& out);
+  bool read_tag(uint32_t& out);
+  bool read_length(size_t& out);
+  bool read_varint(uint64_t& out);
   bool skip(size_t count);
   bool skip_group(uint32_t number, int depth);
-  bool payload(uint32_t type, WireField& out, int depth);
+  bool read_payload(uint32_t type, WireField& out, int depth);
 
   std::string_view rest_;
   bool has_fault_ = false;

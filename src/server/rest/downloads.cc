@@ -34,7 +34,7 @@ struct Range {
 };
 
 // A number too large for its type is the largest.
-std::optional<uint64_t> digits(std::string_view text) {
+std::optional<uint64_t> parse_number_clamped(std::string_view text) {
   uint64_t value = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool is_number = error == std::errc{} || error == std::errc::result_out_of_range;
@@ -56,8 +56,8 @@ std::optional<Range> parse_range(std::string_view header, uint64_t size, bool& u
     use = false;
     return std::nullopt;
   }
-  const auto first = digits(spec.substr(0, dash));
-  const auto last = digits(spec.substr(dash + 1));
+  const auto first = parse_number_clamped(spec.substr(0, dash));
+  const auto last = parse_number_clamped(spec.substr(dash + 1));
   if (!first && dash == 0 && last) {  // the last bytes
     if (*last == 0 || size == 0) return std::nullopt;
     const uint64_t length = std::min(*last, size);
@@ -101,7 +101,7 @@ Response file_response(const std::string& path, const std::string& name, std::st
 }
 
 bool wants_merged(const Request& request) {
-  const std::string text = request.parameter("merged").value_or("false");
+  const std::string text = request.query_parameter("merged").value_or("false");
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
   throw Error(ErrorCode::kInvalidArgument,
@@ -128,7 +128,7 @@ void log_fault(const CheckpointRow& row, bool is_merged, const std::exception& f
 
 }  // namespace
 
-void Rest::external_urls(const Request& request, const Respond& respond) {
+void Rest::get_external_urls(const Request& request, const Respond& respond) {
   const CheckpointRow row = checkpoint_of(request, true);
   if (row.kind != CheckpointKind::kExternal) {
     return respond(
@@ -140,7 +140,7 @@ void Rest::external_urls(const Request& request, const Respond& respond) {
     const double now = wall_seconds();
     const int64_t expires = parts_.signer.expiry(row, now);
     JsonObject urls;
-    for (const CheckpointFile& file : parts_.registry.files(row)) {
+    for (const CheckpointFile& file : parts_.registry.downloadable_files(row)) {
       urls.add(file.name, parts_.signer.sign(base_url, row, file.name, tenant, expires, now));
     }
     return json_response(
@@ -149,7 +149,7 @@ void Rest::external_urls(const Request& request, const Respond& respond) {
   answer_aside(request, respond, urls_of);
 }
 
-void Rest::archive(const Request& request, const Respond& respond) {
+void Rest::get_archive_url(const Request& request, const Respond& respond) {
   const CheckpointRow row = checkpoint_of(request, true);
   if (row.kind == CheckpointKind::kExternal) {
     return respond(error_response(400,
@@ -214,10 +214,10 @@ bool Rest::pack(const CheckpointRow& row, Archive of, const std::string& tenant,
         bool is_made = true;
         try {
           if (is_merged) {
-            is_made = parts_.registry.archive_merged(row, parts_.merger, model_of(row).value(),
-                                                     tenant, now_seconds());
+            is_made = parts_.registry.pack_merged(row, parts_.merger, model_of(row).value(), tenant,
+                                                  now_seconds());
           } else {
-            parts_.registry.archive(row, tenant, now_seconds());
+            parts_.registry.pack_archive(row, tenant, now_seconds());
           }
         } catch (const std::exception& error) {
           return packed(false, &error);
@@ -248,7 +248,7 @@ void Rest::pack_again(const CheckpointRow& row, const std::string& tenant, Archi
 Response Rest::archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
                             const std::string& tenant, std::string_view range) {
   const Archive of = claim.file == kMergedArchive ? Archive::kMerged : Archive::kCheckpoint;
-  const std::optional<std::string> made = parts_.registry.made_archive(row, now_seconds(), of);
+  const std::optional<std::string> made = parts_.registry.find_archive(row, now_seconds(), of);
   if (made) return file_response(*made, claim.file, range, claim.tenant_number);
   if (of == Archive::kMerged && !why_not_merged(row).empty()) {
     return error_response(410, "this server makes no such merged model any more");
@@ -257,10 +257,10 @@ Response Rest::archive_file(const CheckpointRow& row, const UrlSigner::Claim& cl
   return busy_response(503, "the archive is being packed");
 }
 
-void Rest::file(const Request& request, const Respond& respond) {
-  const auto parameter = [&](const char* name) { return request.parameter(name).value_or(""); };
-  const UrlSigner::Claim claim{request.parts.at(0), request.parts.at(1), parameter("expires"),
-                               parameter("tenant"), parameter("token")};
+void Rest::download_file(const Request& request, const Respond& respond) {
+  const auto query = [&](const char* name) { return request.query_parameter(name).value_or(""); };
+  const UrlSigner::Claim claim{request.parts.at(0), request.parts.at(1), query("expires"),
+                               query("tenant"), query("token")};
   std::optional<CheckpointRow> row;
   std::string tenant;
   switch (parts_.signer.check(claim, wall_seconds(), row, tenant)) {
@@ -284,7 +284,7 @@ void Rest::file(const Request& request, const Respond& respond) {
                          claim.tenant_number);
   };
   const bool is_taken =
-      parts_.reads.try_post(tenant, [answer, find_file] { answer->give(answer_of(find_file)); });
+      parts_.reads.try_post(tenant, [answer, find_file] { answer->give(response_of(find_file)); });
   if (!is_taken) answer->give(busy_response(429, "too many downloads of this tenant wait", 5));
 }
 

@@ -58,7 +58,7 @@ void Listing::field(std::string_view name, const Json& value) {
   text_ += "," + json_quoted(name) + ":" + value.text();
 }
 
-Response Listing::end() {
+Response Listing::finish() {
   if (is_refused_) {
     return busy_response(
         503, fmt::format("there is no space to make this list: {} bytes of this tenant's "

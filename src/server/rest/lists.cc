@@ -28,7 +28,7 @@ constexpr int64_t kMostRows = 1000;          // but no more
 constexpr int64_t kNamesAtOnce = 4096;       // of sampling sessions
 
 int64_t whole_parameter(const Request& request, const char* name, int64_t otherwise, int64_t max) {
-  const auto text = request.parameter(name);
+  const auto text = request.query_parameter(name);
   if (!text) return otherwise;
   if (const auto value = whole_number(*text)) return std::min(*value, max);
   throw Error(ErrorCode::kInvalidArgument,
@@ -41,8 +41,8 @@ ListPart page_of(const Request& request, int64_t limit) {
 }
 
 // "accessible" is the same as "owned": what is public is read by its path and never listed.
-void check_scope(const Request& request) {
-  const std::string scope = request.parameter("access_scope").value_or("owned");
+void check_access_scope(const Request& request) {
+  const std::string scope = request.query_parameter("access_scope").value_or("owned");
   if (scope == "owned" || scope == "accessible") return;
   throw Error(
       ErrorCode::kInvalidArgument,
@@ -65,8 +65,8 @@ namespace {
 // The page's rows, some at a time. The page as it came to be: one that was cut by bytes is so long
 // as it is, so that the next one begins where it ends.
 template <typename Fetch, typename ToJson>
-ListPart fill(Listing& out, const ListPart page, const std::atomic<bool>& is_left, Fetch fetch,
-              ToJson to_json) {
+ListPart fill_page(Listing& out, const ListPart page, const std::atomic<bool>& is_left, Fetch fetch,
+                   ToJson to_json) {
   ListPart rest = page;
   int64_t at_once = kFirstRows;
   while (rest.limit > 0 && !is_left) {
@@ -132,12 +132,12 @@ Listing Rest::listing(std::string_view name, const Asked& asked, int64_t most) c
 
 Response Rest::list_runs(const Asked& asked) {
   const std::string& tenant = asked.request.tenant;
-  check_scope(asked.request);
+  check_access_scope(asked.request);
   const ListPart page = page_of(asked.request, 20);
-  const std::string project = asked.request.parameter("project_id").value_or("");
+  const std::string project = asked.request.query_parameter("project_id").value_or("");
   if (!project.empty()) check_project("project_id", project);
   Listing out = listing("training_runs", asked, kPageBytes);
-  const ListPart shown = fill(
+  const ListPart shown = fill_page(
       out, page, asked.is_left,
       [&](ListPart part) { return parts_.store_lists.runs(tenant, project, part); },
       [&](RunRow row) {
@@ -147,19 +147,19 @@ Response Rest::list_runs(const Asked& asked) {
         return run_json(row);
       });
   out.field("cursor", cursor_json(shown, parts_.store_lists.count_runs(tenant, project)));
-  return out.end();
+  return out.finish();
 }
 
 Response Rest::get_run(const Asked& asked) {
-  check_scope(asked.request);
+  check_access_scope(asked.request);
   return json_response(200, run_json(own_run(asked.request, asked.request.parts.at(0))).text());
 }
 
 // Clients that ask for no page want all, and read no cursor.
-Response Rest::run_checkpoints(const Asked& asked) {
+Response Rest::list_run_checkpoints(const Asked& asked) {
   const RunRow run = own_run(asked.request, asked.request.parts.at(0));
   const bool external = shows_external(asked.request);
-  const bool is_paged = asked.request.parameter("limit").has_value();
+  const bool is_paged = asked.request.query_parameter("limit").has_value();
   const double now = wall_seconds();
   const CheckpointCount all = parts_.store_lists.count_checkpoints_of(run.id, external, now);
   ListPart page = page_of(asked.request, 0);
@@ -168,13 +168,13 @@ Response Rest::run_checkpoints(const Asked& asked) {
   wanted.limit = std::min(page.limit, std::max<int64_t>(0, all.count - page.offset));
   wanted.below = all.newest + 1;
   Listing out = listing("checkpoints", asked, is_paged ? kPageBytes : kWholeBytes);
-  const ListPart shown = fill(
+  const ListPart shown = fill_page(
       out, wanted, asked.is_left,
       [&](ListPart part) { return parts_.store_lists.checkpoints_of(run, external, now, part); },
       checkpoint_json);
   if (shown.limit < wanted.limit) page.limit = shown.limit;
   out.field("cursor", cursor_json(page, all.count));
-  return out.end();
+  return out.finish();
 }
 
 Response Rest::list_checkpoints(const Asked& asked) {
@@ -182,27 +182,27 @@ Response Rest::list_checkpoints(const Asked& asked) {
   const bool external = shows_external(asked.request);
   const double now = wall_seconds();
   Listing out = listing("checkpoints", asked, kPageBytes);
-  const ListPart shown = fill(
+  const ListPart shown = fill_page(
       out, page_of(asked.request, 100), asked.is_left,
       [&](ListPart part) { return parts_.store_lists.checkpoints(tenant, external, now, part); },
       checkpoint_json);
   const int64_t total = parts_.store_lists.count_checkpoints(tenant, external, now);
   out.field("cursor", cursor_json(shown, total));
-  return out.end();
+  return out.finish();
 }
 
 Response Rest::list_sessions(const Asked& asked) {
-  check_scope(asked.request);
+  check_access_scope(asked.request);
   Listing out = listing("sessions", asked, kUnbounded);
   const ListPart page = page_of(asked.request, 20);
   for (const std::string& id : parts_.store_lists.sessions(asked.request.tenant, page)) {
     if (!out.add(id)) break;
   }
-  return out.end();
+  return out.finish();
 }
 
 Response Rest::get_session(const Asked& asked) {
-  check_scope(asked.request);
+  check_access_scope(asked.request);
   const std::string& id = asked.request.parts.at(0);
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != asked.request.tenant) fail_missing("session", id);
@@ -214,14 +214,14 @@ Response Rest::get_session(const Asked& asked) {
   for (int64_t after = -1; !asked.is_left;) {
     const auto samplers = parts_.store_lists.samplers_of(id, after, kNamesAtOnce);
     for (const SamplerName& sampler : samplers) {
-      if (!out.add(sampler.id)) return out.end();
+      if (!out.add(sampler.id)) return out.finish();
       after = sampler.sampling_seq;
     }
     if (std::ssize(samplers) < kNamesAtOnce) break;
   }
   if (row->user_metadata) out.field("user_metadata", Json::written(*row->user_metadata));
   if (row->display_name) out.field("display_name", *row->display_name);
-  return out.end();
+  return out.finish();
 }
 
 void Rest::answer_list(Request&& request, const Respond& respond, List list) {
@@ -233,7 +233,7 @@ void Rest::answer_list(Request&& request, const Respond& respond, List list) {
   const auto answer = std::make_shared<Answer>(respond);
   const bool is_taken = parts_.lists.try_post(tenant, [this, asked, answer, list] {
     if (asked->is_left) return answer->give(error_response(400, "the client has gone"));
-    answer->give(answer_of([&] { return (this->*list)(*asked); }));
+    answer->give(response_of([&] { return (this->*list)(*asked); }));
   });
   if (is_taken) return;
   answer->give(
@@ -256,7 +256,7 @@ void Rest::add_lists(Router& router) {
   };
   get("training_runs", &Rest::list_runs);
   get("training_runs/{}", &Rest::get_run);
-  get("training_runs/{}/checkpoints", &Rest::run_checkpoints);
+  get("training_runs/{}/checkpoints", &Rest::list_run_checkpoints);
   get("checkpoints", &Rest::list_checkpoints);
   get("sessions", &Rest::list_sessions);
   get("sessions/{}", &Rest::get_session);

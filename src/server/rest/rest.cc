@@ -80,7 +80,7 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   // It may have thousands of runs.
   const auto piece = [this, id, project, respond, last = std::make_shared<int64_t>(-1)] {
     bool has_more = false;
-    Response answer = answer_of([&] {
+    Response answer = response_of([&] {
       has_more = parts_.store.set_project(id, project, *last);
       return ok();
     });
@@ -99,11 +99,11 @@ void Rest::set_project(const Request& request, const Respond& respond) {
 void Rest::answer_aside(const Request& request, const Respond& respond,
                         std::function<Response()> work) {
   const bool is_taken = parts_.worker.try_post(
-      request.tenant, [respond, work = std::move(work)] { respond(answer_of(work)); });
+      request.tenant, [respond, work = std::move(work)] { respond(response_of(work)); });
   if (!is_taken) respond(too_many_changes());
 }
 
-void Rest::remove(const Request& request, const Respond& respond) {
+void Rest::delete_checkpoint(const Request& request, const Respond& respond) {
   answer_aside(request, respond, [this, row = checkpoint_of(request, false)] {
     if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
       fail_missing("checkpoint", path_of(row).text());
@@ -128,7 +128,7 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
   });
 }
 
-void Rest::publish(bool is_public, const Request& request, const Respond& respond) {
+void Rest::set_public(bool is_public, const Request& request, const Respond& respond) {
   // Twice is fine: a 409 would be retried for five minutes.
   answer_aside(request, respond, [this, id = checkpoint_of(request, false).id, is_public] {
     parts_.store.set_public(id, is_public);
@@ -157,7 +157,7 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
   const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
   std::shared_ptr<void> quota;
   if (parts_.usage.has_quota(request.tenant, UsageKind::kDiskBytes)) {
-    auto full = parts_.usage.refuses_disk(request.tenant, parts_.store.stored_bytes(request.tenant),
+    auto full = parts_.usage.disk_refusal(request.tenant, parts_.store.stored_bytes(request.tenant),
                                           source.size_bytes);
     if (full) return respond(std::move(*full));
     quota = parts_.usage.reserve(request.tenant, UsageKind::kDiskBytes, source.size_bytes);
@@ -180,12 +180,12 @@ void Rest::add_routes(Router& router) {
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
   };
-  get(checkpoint + "/external_weights_urls", std::bind_front(&Rest::external_urls, this));
-  get(checkpoint + "/archive", std::bind_front(&Rest::archive, this));
+  get(checkpoint + "/external_weights_urls", std::bind_front(&Rest::get_external_urls, this));
+  get(checkpoint + "/archive", std::bind_front(&Rest::get_archive_url, this));
   add_lists(router);
   router.add({.method = "GET",
               .pattern = "/api/v1/files/{}/{}",
-              .handler = std::bind_front(&Rest::file, this),
+              .handler = std::bind_front(&Rest::download_file, this),
               .needs_key = false,
               .scope = Scope::kRead,
               .effect = Effect::kReads});
@@ -195,12 +195,12 @@ void Rest::add_routes(Router& router) {
   };
   change("PUT", "sessions/{}/project", BodyKind::kJson, std::bind_front(&Rest::set_project, this));
   change("PUT", checkpoint + "/ttl", BodyKind::kJson, std::bind_front(&Rest::set_ttl, this));
-  change("DELETE", checkpoint, BodyKind::kNone, std::bind_front(&Rest::remove, this));
+  change("DELETE", checkpoint, BodyKind::kNone, std::bind_front(&Rest::delete_checkpoint, this));
   change("POST", "copy_weights", BodyKind::kJson, std::bind_front(&Rest::copy_weights, this));
   change("POST", checkpoint + "/publish", BodyKind::kNone,
-         std::bind_front(&Rest::publish, this, true));
+         std::bind_front(&Rest::set_public, this, true));
   change("DELETE", checkpoint + "/publish", BodyKind::kNone,
-         std::bind_front(&Rest::publish, this, false));
+         std::bind_front(&Rest::set_public, this, false));
   change("DELETE", "training_runs/{}/checkpoints/{}", BodyKind::kNone,
          at_once([](const Request& r) {
            return error_response(400, fmt::format("checkpoint '{}': want weights/, "

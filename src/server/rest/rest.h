@@ -59,7 +59,7 @@ class Rest {
   using List = Response (Rest::*)(const Asked& asked);
   Response list_runs(const Asked& asked);
   Response get_run(const Asked& asked);
-  Response run_checkpoints(const Asked& asked);
+  Response list_run_checkpoints(const Asked& asked);
   Response list_checkpoints(const Asked& asked);
   Response list_sessions(const Asked& asked);
   Response get_session(const Asked& asked);
@@ -68,13 +68,13 @@ class Rest {
   Listing listing(std::string_view name, const Asked& asked, int64_t most) const;
   void set_project(const Request& request, const Respond& respond);
   // One checkpoint: run, kind and name are the route's parts.
-  void remove(const Request& request, const Respond& respond);
+  void delete_checkpoint(const Request& request, const Respond& respond);
   void set_ttl(const Request& request, const Respond& respond);
-  void publish(bool is_public, const Request& request, const Respond& respond);
+  void set_public(bool is_public, const Request& request, const Respond& respond);
   void copy_weights(const Request& request, const Respond& respond);
   // Downloads (downloads.cc)
-  void external_urls(const Request& request, const Respond& respond);
-  void archive(const Request& request, const Respond& respond);
+  void get_external_urls(const Request& request, const Respond& respond);
+  void get_archive_url(const Request& request, const Respond& respond);
   // Why no merged model can be made of it; empty: one can.
   [[nodiscard]] std::string why_not_merged(const CheckpointRow& row) const;
   // Told on the worker's thread; neither made nor a fault: the server ends.
@@ -82,7 +82,7 @@ class Rest {
   // False where too many of the tenant's wait.
   [[nodiscard]] bool pack(const CheckpointRow& row, Archive of, const std::string& tenant,
                           const Packed& packed);
-  void file(const Request& request, const Respond& respond);
+  void download_file(const Request& request, const Respond& respond);
   Response archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
                         const std::string& tenant, std::string_view range);
   void pack_again(const CheckpointRow& row, const std::string& tenant, Archive of);

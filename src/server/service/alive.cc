@@ -21,11 +21,10 @@ bool is_public_now(const CheckpointRow& row) {
 
 }  // namespace
 
-void Service::tell_ended_session(const Request& request, const std::string& id) const {
+void Service::fail_ended_session(const Request& request, const std::string& id) const {
   const std::optional<SessionRow> row = parts_.store.find_session(id);
-  if (!row || row->tenant != request.tenant) {
+  if (!row || row->tenant != request.tenant)
     throw Error(ErrorCode::kNotFound, fmt::format("no such session: {}", id.substr(0, 100)));
-  }
   std::string why = row->end_detail.value_or("");
   if (why.empty()) why = row->end_reason.value_or(row->state);
   throw Error(ErrorCode::kInvalidArgument,
@@ -46,11 +45,10 @@ void Service::end_session(const std::string& id, const std::string& state,
   log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
 }
 
-void Service::tell_lost_model(const Request& request, const std::string& id) const {
+void Service::fail_lost_model(const Request& request, const std::string& id) const {
   const std::optional<RunRow> row = parts_.store.find_run(id);
-  if (!row || row->tenant != request.tenant) {
+  if (!row || row->tenant != request.tenant)
     throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", id.substr(0, 200)));
-  }
   if (row->state != RunState::kLost) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("model {} is not loaded any more: it was unloaded, its session ended, "
@@ -67,17 +65,17 @@ void Service::tell_lost_model(const Request& request, const std::string& id) con
 
 void Service::forget_model(const std::string& id) {
   models_.remove(id);
-  parts_.watch.run_ended(id);
+  parts_.watch.note_run_ended(id);
   remembered_.forget(id);
 }
 
 void Service::drop_model(const std::string& id) {
   forget_model(id);
   // Should it fail, the next start says "lost" of the model, not "unloaded".
-  guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
+  run_guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
 }
 
-SamplerTable::Row Service::make_sampler_again(const Request& request, const std::string& id) {
+SamplerTable::Row Service::restore_sampler(const Request& request, const std::string& id) {
   const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
   if (!row || row->tenant != request.tenant) {
     throw Error(ErrorCode::kNotFound,
@@ -144,7 +142,7 @@ SamplerTable::Row Service::keep_sampler(const std::string& id, LiveSampler sampl
   return std::move(added.row);
 }
 
-std::optional<Response> Service::refuses_samplers(const std::string& tenant) const {
+std::optional<Response> Service::sampler_refusal(const std::string& tenant) const {
   const int64_t count = parts_.store.num_samplers(tenant);
   if (count < options_.max_tenant_samplers) return std::nullopt;
   return busy_response(

@@ -163,7 +163,7 @@ bool Futures::hold(Entry& entry, Response& response) {
   };
   const auto size = static_cast<int64_t>(response.num_bytes()) + kEntryBytes;
   SharedLimit::Share share = std::move(entry.reserved);
-  if (!take(share, entry.tenant, size)) return false;
+  if (!take_space(share, entry.tenant, size)) return false;
   auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(share)});
   response.body.clear();
   if (response.encoding) {
@@ -175,7 +175,7 @@ bool Futures::hold(Entry& entry, Response& response) {
   return true;
 }
 
-bool Futures::take(SharedLimit::Share& share, const std::string& tenant, int64_t size) {
+bool Futures::take_space(SharedLimit::Share& share, const std::string& tenant, int64_t size) {
   const auto fits = [&] {
     if (share) return share.resize(size);
     share = held_.take(tenant, size);
@@ -189,11 +189,11 @@ bool Futures::take(SharedLimit::Share& share, const std::string& tenant, int64_t
 
 SharedLimit::Share Futures::promise(const std::string& tenant, int64_t size) {
   SharedLimit::Share share;
-  [[maybe_unused]] const bool fits = take(share, tenant, size);
+  [[maybe_unused]] const bool fits = take_space(share, tenant, size);
   return share;
 }
 
-bool Futures::has_budget(const std::string& tenant) {
+bool Futures::free_budget(const std::string& tenant) {
   const auto missed = missed_.find(tenant);
   const int64_t wanted = missed == missed_.end() ? kEntryBytes : missed->second;
   // Who holds nothing may always ask: a result can be too large for any space.
@@ -236,7 +236,7 @@ void Futures::deliver(const std::string& id, Entry& entry, const Respond& respon
   respond(entry.response);
 }
 
-Response Futures::over_budget(const std::string& tenant, int64_t size) {
+Response Futures::note_over_budget(const std::string& tenant, int64_t size) {
   missed_[tenant] = size + kEntryBytes;
   return failure_response(
       api::FaultCategory::kServer,
@@ -253,8 +253,8 @@ void Futures::note(const api::RequestId& id, const std::string& how_far) {
 bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return false;
-  if (take(found->second.reserved, found->second.tenant, size)) return true;
-  finish(id, over_budget(found->second.tenant, size), now, /*is_fault=*/true);
+  if (take_space(found->second.reserved, found->second.tenant, size)) return true;
+  finish(id, note_over_budget(found->second.tenant, size), now, /*is_fault=*/true);
   return false;
 }
 
@@ -271,7 +271,7 @@ void Futures::finish(const api::RequestId& id, Response response, double now, bo
     if (is_fault && size <= kShort) {
       missed_.try_emplace(entry.tenant, size + kEntryBytes);
     } else {
-      response = over_budget(entry.tenant, size);
+      response = note_over_budget(entry.tenant, size);
     }
   }
   completed_.emplace(now, id.text);
@@ -347,7 +347,7 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
   return last_poll_;
 }
 
-void Futures::leave(const std::string& id, uint64_t poll) {
+void Futures::cancel_poll(const std::string& id, uint64_t poll) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   const std::vector<Poll>& polls = found->second.polls;
@@ -375,7 +375,7 @@ void Futures::end_poll(const std::string& id, Entry& entry, size_t index) {
   poll.respond(json_response(408, reply.text()));
 }
 
-void Futures::excuse(double seconds) {
+void Futures::put_off_expiry(double seconds) {
   const auto put_off = [seconds](ByTime& times) {
     ByTime later;
     for (const auto& [when, id] : times) later.emplace_hint(later.end(), when + seconds, id);

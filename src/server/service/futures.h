@@ -152,7 +152,7 @@ class Futures {
 
   // Whether the tenant may ask for more results, or must fetch some first: false while there is no
   // space for what did not fit last.
-  [[nodiscard]] bool has_budget(const std::string& tenant);
+  [[nodiscard]] bool free_budget(const std::string& tenant);
 
   // How far its request is, in words: what polls that end without a result say.
   void note(const api::RequestId& id, const std::string& how_far);
@@ -173,12 +173,12 @@ class Futures {
   uint64_t poll(const std::string& tenant, const std::string& id, const Respond& respond,
                 double now);
   // The client of a poll that is held has gone: it ends.
-  void leave(const std::string& id, uint64_t poll);
+  void cancel_poll(const std::string& id, uint64_t poll);
 
   // Ends polls that were held long enough and drops old results. Call it several times a second.
   void sweep(double now);
   // These seconds do not count for the life of results.
-  void excuse(double seconds);
+  void put_off_expiry(double seconds);
   // Fails every pending future; nothing is pending afterwards. What they were waited for with.
   std::vector<std::shared_ptr<PendingCommand>> fail_all(std::string_view message, double now);
 
@@ -208,11 +208,11 @@ class Futures {
   // there is.
   void finish(const api::RequestId& id, Response response, double now, bool is_fault);
   [[nodiscard]] bool hold(Entry& entry, Response& response);
-  [[nodiscard]] Response over_budget(const std::string& tenant, int64_t size);
+  [[nodiscard]] Response note_over_budget(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
   // The share has `size` bytes of the tenant's from then on: for space the oldest results go that
   // were delivered. False, and it is as it was, where that is not enough.
-  [[nodiscard]] bool take(SharedLimit::Share& share, const std::string& tenant, int64_t size);
+  [[nodiscard]] bool take_space(SharedLimit::Share& share, const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);
   void limit_delivered(const std::string& tenant);
   void erase(const std::string& id);

@@ -157,23 +157,23 @@ api::Command Service::training_command(const Request& request, const LiveModel& 
 
 void Service::require_session(const Request& request, const std::string& id) {
   request.note(id);
-  if (!sessions_.contains(id, request.tenant)) tell_ended_session(request, id);
+  if (!sessions_.contains(id, request.tenant)) fail_ended_session(request, id);
 }
 
 LiveModel& Service::live_model(const Request& request, const std::string& id) {
   request.note(id);
   LiveModel* model = models_.find(id, request.tenant);
-  if (model == nullptr) tell_lost_model(request, id);
+  if (model == nullptr) fail_lost_model(request, id);
   return *model;
 }
 
 SamplerTable::Row Service::live_sampler(const Request& request, const std::string& id) {
   request.note(id);
   SamplerTable::Row sampler = samplers_.find(id, request.tenant);
-  return sampler ? sampler : make_sampler_again(request, id);
+  return sampler ? sampler : restore_sampler(request, id);
 }
 
-void Service::in_parts(const Respond& respond, const std::string& tenant, bool is_long,
+void Service::run_then(const Respond& respond, const std::string& tenant, bool is_long,
                        std::function<void()> work, std::function<void()> then) {
   if (!is_long || !parts_.parse) {
     work();
@@ -181,14 +181,14 @@ void Service::in_parts(const Respond& respond, const std::string& tenant, bool i
   }
   // A response, here and there, is given at most once: `then` is not run after a fault.
   parts_.parse(tenant, [this, respond, work = std::move(work), then = std::move(then)] {
-    answer_faults("reading a body", respond, [&] {
+    run_answering_faults("reading a body", respond, [&] {
       work();
-      parts_.back([respond, then] { answer_faults("reading a body", respond, then); });
+      parts_.back([respond, then] { run_answering_faults("reading a body", respond, then); });
     });
   });
 }
 
-std::optional<Response> Service::shed(const Request& request) const {
+std::optional<Response> Service::overload_refusal(const Request& request) const {
   if (clock_.behind() <= kBehind || request.route == nullptr ||
       (request.route->size != BodySize::kSample && request.route->size != BodySize::kData)) {
     return std::nullopt;
@@ -200,10 +200,10 @@ std::optional<Response> Service::shed(const Request& request) const {
 
 std::optional<Response> Service::admit(const Request& request) {
   if (request.route != nullptr && request.route->effect == Effect::kUpkeep) return std::nullopt;
-  if (std::optional<Response> refused = shed(request)) return refused;
+  if (std::optional<Response> refused = overload_refusal(request)) return refused;
   const double now = now_seconds();
   std::optional<Response> refused =
-      parts_.usage.refuses(request.tenant, UsageKind::kRequests, 1, now);
+      parts_.usage.refusal(request.tenant, UsageKind::kRequests, 1, now);
   if (!refused) parts_.usage.add(request.tenant, request.key_id, UsageKind::kRequests, 1, now);
   return refused;
 }
@@ -217,10 +217,10 @@ std::string thrown_by(const std::function<void()>& body) {
   }
 }
 
-std::string Service::guarded(const char* step, const std::function<void()>& body) {
+std::string Service::run_guarded(const char* step, const std::function<void()>& body) {
   std::string fault = thrown_by(body);
   if (fault.empty()) return fault;
-  parts_.watch.metrics().fault(step);
+  parts_.watch.metrics().count_fault(step);
   log(LogLevel::kError, fmt::format("{}: {}", step, fault));
   return fault;
 }
@@ -230,7 +230,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   const api::RequestId id = command.request;
   const std::string model = command.model.text;
   const int64_t seq_id = command.seq_id;
-  pending.watched = watched(command, now_seconds());
+  pending.watched = watched_command(command, now_seconds());
   pending.tenant = tenant;
   pending.request = id;
   pending.is_sample = std::holds_alternative<api::Sample>(command.op);
@@ -243,10 +243,10 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
   if (seq_id > 0 || makes_model) {
     pending.number = {model, makes_model ? Remembered::kMaking : seq_id};
-    if (auto known = known_number(pending.number, fingerprint)) return refuse(std::move(*known));
+    if (auto known = known_answer(pending.number, fingerprint)) return refuse(std::move(*known));
   }
   if (stopping_) return refuse(busy_response(503, kStopping));
-  if (command.may_be_put_off() && !futures_.has_budget(tenant))
+  if (command.may_be_put_off() && !futures_.free_budget(tenant))
     return refuse(over_budget_response());
   SharedLimit::Share promised;
   if (wanted > 0) {
@@ -254,7 +254,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
     if (!promised) return refuse(over_budget_response(wanted, futures_.most_bytes()));
   }
   const TokenUse use = tokens_of(command);
-  if (auto over = parts_.usage.refuses(tenant, use, now_seconds())) return refuse(std::move(*over));
+  if (auto over = parts_.usage.refusal(tenant, use, now_seconds())) return refuse(std::move(*over));
   const api::Admission admission = dispatch_.submit(std::move(command));
   if (admission == api::Admission::kAccepted) {
     pending.tokens = parts_.usage.add(tenant, pending.key_id, use, now_seconds());
@@ -270,11 +270,11 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   }
   undo(pending);
   if (admission == api::Admission::kTooLarge && !model.empty())
-    return refuse_later(tenant, model, seq_id, fingerprint, too_large_text());
+    return add_failed_future(tenant, model, seq_id, fingerprint, too_large_text());
   return not_taken_response(admission, model, seq_id, makes_model);
 }
 
-std::optional<Response> Service::known_number(const RequestNumber& number,
+std::optional<Response> Service::known_answer(const RequestNumber& number,
                                               uint64_t fingerprint) const {
   const KnownRequest* known = remembered_.find(number);
   if (known == nullptr) return std::nullopt;
@@ -283,15 +283,15 @@ std::optional<Response> Service::known_number(const RequestNumber& number,
 }
 
 void Service::undo(const PendingCommand& pending) {
-  if (pending.completion) guarded("undo", [&] { pending.completion->undo(); });
+  if (pending.completion) run_guarded("undo", [&] { pending.completion->undo(); });
 }
 
-Response Service::refuse_later(const std::string& tenant, const std::string& model_id,
-                               int64_t seq_id, uint64_t fingerprint, std::string_view message,
-                               api::FaultCategory category) {
+Response Service::add_failed_future(const std::string& tenant, const std::string& model_id,
+                                    int64_t seq_id, uint64_t fingerprint, std::string_view message,
+                                    api::FaultCategory category) {
   const RequestNumber number = {model_id, seq_id};
-  if (auto known = known_number(number, fingerprint)) return std::move(*known);
-  if (!futures_.has_budget(tenant)) return over_budget_response();
+  if (auto known = known_answer(number, fingerprint)) return std::move(*known);
+  if (!futures_.free_budget(tenant)) return over_budget_response();
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
   futures_.fail(id, category, message, now_seconds());
@@ -301,7 +301,7 @@ Response Service::refuse_later(const std::string& tenant, const std::string& mod
   return future_response(id.text, model_id);
 }
 
-void Service::tell(const api::Event& event) {
+void Service::note_event(const api::Event& event) {
   const std::shared_ptr<PendingCommand> pending = futures_.find_pending(event.request);
   if (pending == nullptr) return;
   if (const auto* row = std::get_if<api::RowTokens>(&event.what))
@@ -315,10 +315,10 @@ void Service::tell(const api::Event& event) {
   if (progress == nullptr) return;
   const std::string text = fmt::format("{} of {} data are done", progress->done, progress->total);
   futures_.note(event.request, text);
-  parts_.watch.progress(pending->watched, text);
+  parts_.watch.note_progress(pending->watched, text);
 }
 
-void Service::count_settled(PendingCommand& pending, const api::Result& result, double now) {
+void Service::settle_usage(PendingCommand& pending, const api::Result& result, double now) {
   pending.tokens.reset();
   if (!pending.is_sample) return;
   int64_t tokens = pending.num_told;  // of one that was cut off
@@ -336,11 +336,11 @@ bool Service::settle(const std::shared_ptr<PendingCommand>& pending, api::Result
     if (std::holds_alternative<api::Saved>(result.outcome)) dispatch_.drop_saved(result.request);
     return true;
   }
-  parts_.watch.settled(pending->watched, result.request, result.outcome, now);
-  count_settled(*pending, result, now);
+  parts_.watch.note_settled(pending->watched, result.request, result.outcome, now);
+  settle_usage(*pending, result, now);
   auto* failure = std::get_if<api::Failure>(&result.outcome);
   if (failure != nullptr) {
-    failure->message = for_clients(failure->message);
+    failure->message = message_for_clients(failure->message);
     undo(*pending);
   }
   if (pending->listener) {
@@ -361,7 +361,7 @@ bool Service::settle(const std::shared_ptr<PendingCommand>& pending, api::Result
     settle_aside(pending, result);
     return false;
   }
-  futures_.complete(result.request, answer(*pending, result), now);
+  futures_.complete(result.request, finish_command(*pending, result), now);
   return true;
 }
 
@@ -369,33 +369,33 @@ void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
     const auto response = std::make_shared<Response>();
-    const std::string fault = thrown_by([&] { *response = answer(*pending, *moved); });
+    const std::string fault = thrown_by([&] { *response = finish_command(*pending, *moved); });
     if (!fault.empty()) *response = failed_response(moved->request, fault);
     parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
       remembered_.settle(pending->tenant, pending->number, moved->request.text);
-      parts_.watch.progress(pending->watched, "");
+      parts_.watch.note_progress(pending->watched, "");
     });
   };
   if (std::holds_alternative<api::Saved>(moved->outcome)) {
     constexpr auto kHowFar = "its files are being written";
     futures_.note(moved->request, kHowFar);
-    parts_.watch.progress(pending->watched, kHowFar);
+    parts_.watch.note_progress(pending->watched, kHowFar);
   }
   const auto& elsewhere = pending->completion->writes_files() ? parts_.aside : parts_.parse;
   elsewhere(pending->tenant, job);
 }
 
 // Where the server's files lie is the operator's to know.
-std::string Service::for_clients(const std::string& message) const {
+std::string Service::message_for_clients(const std::string& message) const {
   if (!names_folder(message, options_.folders)) return message;
   log(LogLevel::kError, message);
   return "the server could not read or write its files; its log says why";
 }
 
 // Likewise where its database is, and as whom it is there.
-std::string Service::for_clients(const Error& error) const {
-  if (dynamic_cast<const StoreError*>(&error) == nullptr) return for_clients(error.what());
+std::string Service::message_for_clients(const Error& error) const {
+  if (dynamic_cast<const StoreError*>(&error) == nullptr) return message_for_clients(error.what());
   log(LogLevel::kError, error.what());
   return "the server cannot write its state now (its database is away, or its disk is full); its "
          "log says why";
@@ -411,14 +411,14 @@ void Service::write_files(const PendingCommand& pending) const {
   dispatch_.write_saved(pending.request);
 }
 
-Response Service::answer(const PendingCommand& pending, const api::Result& result) const {
+Response Service::finish_command(const PendingCommand& pending, const api::Result& result) const {
   try {
     const auto* saved = std::get_if<api::Saved>(&result.outcome);
     if (saved != nullptr && saved->what != api::SavedAs::kNothing) write_files(pending);
     return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
     pending.completion->undo();
-    return failure_response(api::category_of(error.code), for_clients(error));
+    return failure_response(api::category_of(error.code), message_for_clients(error));
   } catch (const std::exception& error) {
     pending.completion->undo();
     return failed_response(result.request, error.what());
@@ -434,7 +434,7 @@ void Service::post(std::vector<api::Event> events) {
 void Service::settle_posted(size_t most) {
   const double now = now_seconds();
   for (; most > 0 && !posted_.empty(); --most) {
-    guarded("settle", [&] { settle_event(posted_.front(), now); });
+    run_guarded("settle", [&] { settle_event(posted_.front(), now); });
     posted_.pop_front();
   }
   if (posted_.empty()) return;
@@ -445,13 +445,13 @@ void Service::settle_posted(size_t most) {
 void Service::settle_event(api::Event& event, double now) {
   auto* outcome = std::get_if<api::Outcome>(&event.what);
   if (outcome == nullptr) {
-    guarded("tell", [&] { tell(event); });
+    run_guarded("tell", [&] { note_event(event); });
     return;
   }
   api::Result result = {event.request, std::move(*outcome)};
   const std::shared_ptr<PendingCommand> pending = futures_.take_pending(event.request);
   bool is_told = true;
-  const std::string fault = guarded("settle", [&] { is_told = settle(pending, result, now); });
+  const std::string fault = run_guarded("settle", [&] { is_told = settle(pending, result, now); });
   if (!fault.empty()) futures_.fail(event.request, api::FaultCategory::kServer, kFailed, now);
   if (pending != nullptr && is_told)
     remembered_.settle(pending->tenant, pending->number, event.request.text);

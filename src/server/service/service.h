@@ -118,7 +118,7 @@ class Service {
   // and logged, and the other steps are done.
   void tick(double now);
   // Why nothing should be sent here now, or "": it starts, it ends, its store is away, it hangs.
-  [[nodiscard]] std::string unready(double now) const;
+  [[nodiscard]] std::string why_not_ready(double now) const;
   [[nodiscard]] double loop_lag() const { return clock_.lag(); }
   // The answer of readyz, and of one that says why not.
   [[nodiscard]] Response readiness() const;
@@ -163,7 +163,7 @@ class Service {
   SamplerTable::Row keep_sampler(const std::string& id, LiveSampler sampler,
                                  SharedLimit::Share bytes = {});
   // Why the store takes no more samplers of the tenant.
-  std::optional<Response> refuses_samplers(const std::string& tenant) const;
+  std::optional<Response> sampler_refusal(const std::string& tenant) const;
   void drop_model(const std::string& id);
   // The files and the engine's copy of one whose row was taken, or never was.
   void let_go(const LiveSampler& sampler);
@@ -181,12 +181,12 @@ class Service {
   // prepared for it is undone.
   Response submit(api::Command command, PendingCommand pending);
   // The answer to a number of a model that came before, as it was then, whatever has changed since.
-  [[nodiscard]] std::optional<Response> known_number(const RequestNumber& number,
+  [[nodiscard]] std::optional<Response> known_answer(const RequestNumber& number,
                                                      uint64_t fingerprint) const;
   // A future that has failed already, for a fault of the data; its number is used up.
-  Response refuse_later(const std::string& tenant, const std::string& model_id, int64_t seq_id,
-                        uint64_t fingerprint, std::string_view message,
-                        api::FaultCategory category = api::FaultCategory::kUser);
+  Response add_failed_future(const std::string& tenant, const std::string& model_id, int64_t seq_id,
+                             uint64_t fingerprint, std::string_view message,
+                             api::FaultCategory category = api::FaultCategory::kUser);
   // Submits a sample of the request's tenant and key, whose events the listener hears; or the
   // refusal, and it hears nothing. No future is kept of it.
   struct Sampling {
@@ -203,26 +203,26 @@ class Service {
   // Runs `work` elsewhere when it is so long that it would hold the I/O thread (more than
   // kReadAtOnce to read, say), else at once; then `then` on the I/O thread. What either throws is
   // the response.
-  void in_parts(const Respond& respond, const std::string& tenant, bool is_long,
+  void run_then(const Respond& respond, const std::string& tenant, bool is_long,
                 std::function<void()> work, std::function<void()> then);
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
-  std::string guarded(const char* step, const std::function<void()>& body);
+  std::string run_guarded(const char* step, const std::function<void()>& body);
 
  private:
   void remove_files(const LiveSampler& sampler);
   // Some of what ended sessions leave, and checkpoints whose files went.
   void drop_ended();
   // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
-  [[noreturn]] void tell_ended_session(const Request& request, const std::string& id) const;
-  [[noreturn]] void tell_lost_model(const Request& request, const std::string& id) const;
-  SamplerTable::Row make_sampler_again(const Request& request, const std::string& id);
+  [[noreturn]] void fail_ended_session(const Request& request, const std::string& id) const;
+  [[noreturn]] void fail_lost_model(const Request& request, const std::string& id) const;
+  SamplerTable::Row restore_sampler(const Request& request, const std::string& id);
 
   // A thread that is behind takes no new data and samples.
-  [[nodiscard]] std::optional<Response> shed(const Request& request) const;
-  void count_settled(PendingCommand& pending, const api::Result& result, double now);
+  [[nodiscard]] std::optional<Response> overload_refusal(const Request& request) const;
+  void settle_usage(PendingCommand& pending, const api::Result& result, double now);
 
   void undo(const PendingCommand& pending);
-  void tell(const api::Event& event);
+  void note_event(const api::Event& event);
   void settle_event(api::Event& event, double now);
   void settle_posted(size_t most);
   // Whether its end is told now; false: its answer is being made elsewhere.
@@ -231,18 +231,18 @@ class Service {
   void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
   void write_files(const PendingCommand& pending) const;
   // The response of a success; of a fault in making it, its failure. Any thread.
-  Response answer(const PendingCommand& pending, const api::Result& result) const;
-  [[nodiscard]] std::string for_clients(const std::string& message) const;
-  [[nodiscard]] std::string for_clients(const Error& error) const;
+  Response finish_command(const PendingCommand& pending, const api::Result& result) const;
+  [[nodiscard]] std::string message_for_clients(const std::string& message) const;
+  [[nodiscard]] std::string message_for_clients(const Error& error) const;
 
   // By itself (upkeep.cc). Takes a standstill out of every time limit.
-  void excuse(double now, double seconds);
-  void look_for_store();
+  void excuse_standstill(double now, double seconds);
+  void reconnect_store();
   // Whether there are more.
-  [[nodiscard]] bool end_silent(double now);
+  [[nodiscard]] bool end_silent_sessions(double now);
   void forget_model(const std::string& id);
   void sweep();
-  void sweep_usage();
+  void write_usage_aside();
   void sweep_files();
   void note_sweep(std::string& last, const std::string& fault);
 

@@ -37,7 +37,7 @@ bool SessionTable::touch(const std::string& id, const std::string& tenant, doubl
   return true;
 }
 
-std::vector<std::string> SessionTable::silent(double now, double seconds, size_t most) const {
+std::vector<std::string> SessionTable::find_silent(double now, double seconds, size_t most) const {
   std::vector<std::string> ids;
   for (const auto& [id, row] : rows_) {
     if (ids.size() >= most) break;

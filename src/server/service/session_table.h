@@ -25,7 +25,7 @@ class SessionTable {
   // A sign of life; false when the tenant has no such session alive.
   bool touch(const std::string& id, const std::string& tenant, double now);
   // Those without one for so many seconds, `most` of them.
-  [[nodiscard]] std::vector<std::string> silent(double now, double seconds, size_t most) const;
+  [[nodiscard]] std::vector<std::string> find_silent(double now, double seconds, size_t most) const;
   // So many seconds were no silence of anybody's.
   void excuse(double now, double seconds);
 

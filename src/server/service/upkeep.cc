@@ -21,20 +21,22 @@ constexpr int kReadyRetrySeconds = 5;
 }  // namespace
 
 void Service::tick(double now) {
-  excuse(now, clock_.tick(now));
-  guarded("futures", [&] { futures_.sweep(now); });
+  const double standstill = clock_.tick(now);
+  if (standstill > 0) excuse_standstill(now, standstill);
+  dispatch_.tick(now, standstill);
+  run_guarded("futures", [&] { futures_.sweep(now); });
   drops_left_ = kDropsAtOnce;
-  guarded("drop_ended", [&] { drop_ended(); });
-  look_for_store();
+  run_guarded("drop_ended", [&] { drop_ended(); });
+  reconnect_store();
   const bool is_due = now - last_sweep_ >= std::min(kSweepSeconds, options_.session_timeout / 4);
-  if (is_due || more_to_end_) more_to_end_ = end_silent(now);
+  if (is_due || more_to_end_) more_to_end_ = end_silent_sessions(now);
   if (!is_due) return;
   last_sweep_ = now;
   sweep();
 }
 
 // On another thread, since that takes a while; once it is back, what expired meanwhile goes.
-void Service::look_for_store() {
+void Service::reconnect_store() {
   if (looking_ || !parts_.store.is_away()) return;
   looking_ = true;
   const auto job = [this] {
@@ -49,15 +51,15 @@ void Service::look_for_store() {
 }
 
 // Thousands may fall silent at one moment, and each end is written down: some at a tick.
-bool Service::end_silent(double now) {
-  const std::vector<std::string> ids = sessions_.silent(now, options_.session_timeout, kEndsAtOnce);
+bool Service::end_silent_sessions(double now) {
+  const auto ids = sessions_.find_silent(now, options_.session_timeout, kEndsAtOnce);
   const double until = now_seconds() + kEndingSeconds;
   bool is_well = true;
   for (const std::string& id : ids) {
     if (parts_.store.is_away()) return false;
     if (now_seconds() > until) return is_well;
     // What fails is tried again at the next look.
-    const std::string fault = guarded("end_session", [&] {
+    const std::string fault = run_guarded("end_session", [&] {
       end_session(id, "timed_out", "no heartbeat",
                   fmt::format("no sign of life for {:g} s", options_.session_timeout));
     });
@@ -67,19 +69,19 @@ bool Service::end_silent(double now) {
 }
 
 void Service::sweep() {
-  sweep_usage();
+  write_usage_aside();
   if (std::exchange(sweeping_, true)) return;
   sweep_files();
 }
 
 // Not behind the files of whoever deletes and saves much: a crash forgets some seconds.
-void Service::sweep_usage() {
+void Service::write_usage_aside() {
   if (std::exchange(writing_usage_, true)) return;
-  const auto job = [this, used = parts_.usage.changed()] {
+  const auto job = [this, used = parts_.usage.changed_rows()] {
     const std::string fault = thrown_by([&] { parts_.store.put_usage(used); });
     const auto done = [this, fault, used] {
       writing_usage_ = false;
-      if (fault.empty()) parts_.usage.wrote(used);
+      if (fault.empty()) parts_.usage.note_written(used);
       note_sweep(usage_fault_, fault);
     };
     parts_.back ? parts_.back(done) : done();
@@ -105,18 +107,18 @@ void Service::sweep_files() {
 }
 
 void Service::note_sweep(std::string& last, const std::string& fault) {
-  last = guarded("sweep", [&] {
+  last = run_guarded("sweep", [&] {
     if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
   });
 }
 
 void Service::keep_usage() {
-  const std::vector<UsageRow> rows = parts_.usage.changed();
+  const std::vector<UsageRow> rows = parts_.usage.changed_rows();
   parts_.store.put_usage(rows);
-  parts_.usage.wrote(rows);
+  parts_.usage.note_written(rows);
 }
 
-std::string Service::unready(double now) const {
+std::string Service::why_not_ready(double now) const {
   if (stopping_) return "draining: the server is shutting down";
   if (!clock_.has_ticked()) return "loading: the server starts";
   if (clock_.age(now) > kOldTick)
@@ -128,25 +130,22 @@ std::string Service::unready(double now) const {
   return "";
 }
 
-void Service::excuse(double now, double seconds) {
-  if (seconds > 0) {
-    log(LogLevel::kWarning,
-        fmt::format("the server stood still for {:.1f} s: no time limit counts them", seconds));
-    sessions_.excuse(now, seconds);
-    futures_.excuse(seconds);
-  }
-  dispatch_.tick(now, seconds);
+void Service::excuse_standstill(double now, double seconds) {
+  log(LogLevel::kWarning,
+      fmt::format("the server stood still for {:.1f} s: no time limit counts them", seconds));
+  sessions_.excuse(now, seconds);
+  futures_.put_off_expiry(seconds);
 }
 
 // Without a key, so the reason names no path and no tenant: the log and the metrics say more.
 Response Service::readiness() const {
-  const std::string why = unready(now_seconds());
+  const std::string why = why_not_ready(now_seconds());
   if (!why.empty()) return not_ready(why);
   return json_response(200, JsonObject{{"status", "ready"}}.text());
 }
 
 Response Service::not_ready(const std::string& why) {
-  return retried_after(
+  return with_retry_after(
       json_response(503, JsonObject{{"status", "unready"}, {"reason", why}}.text()),
       kReadyRetrySeconds);
 }
@@ -157,7 +156,7 @@ void Service::fail_pending() {
     undo(*command);
     if (!command->listener) continue;
     const api::Outcome failed = api::Failure{api::FaultCategory::kServer, reason};
-    guarded("tell", [&] { command->listener({command->request, failed}); });
+    run_guarded("tell", [&] { command->listener({command->request, failed}); });
   }
 }
 

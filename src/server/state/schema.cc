@@ -109,7 +109,7 @@ constexpr const char* kVersion6[] = {
 
 }  // namespace
 
-int64_t schema_version(Sql& sql) {
+int64_t create_or_read_version(Sql& sql) {
   sql.run("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", {});
   const SqlResult found = sql.run("SELECT value FROM meta WHERE name = 'schema_version'", {});
   return found.rows.empty() ? 0 : std::get<int64_t>(found.rows[0][0]);
@@ -147,7 +147,7 @@ std::map<std::string, std::string> schema_of(Sql& sql) {
 
 void migrate(Sql& sql) {
   Transaction transaction(sql, Durability::kUnhurried);
-  const int64_t version = schema_version(sql);
+  const int64_t version = create_or_read_version(sql);
   if (version > kSchemaVersion) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("state store: schema version {}, this program knows {}; it was written "
@@ -167,9 +167,9 @@ void migrate(Sql& sql) {
   transaction.commit();
 }
 
-bool has_version(Sql& sqlite) {
+bool has_valid_meta_table(Sql& sqlite) {
   const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
-  schema_version(*fresh);
+  create_or_read_version(*fresh);
   const auto got = schema_of(sqlite);
   const auto is_ours = [&](const auto& item) {
     const auto found = got.find(item.first);
@@ -185,7 +185,7 @@ bool has_version(Sql& sqlite) {
 
 std::string schema_fault(Sql& sqlite, int64_t version) {
   const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
-  schema_version(*fresh);
+  create_or_read_version(*fresh);
   for (int64_t next = 1; next <= version; ++next) add_version(*fresh, next);
   const auto wanted = schema_of(*fresh);
   const auto got = schema_of(sqlite);

@@ -10,13 +10,13 @@ namespace strata::server {
 constexpr int64_t kSchemaVersion = 6;
 
 // The database's; 0 of a new one, which gets the table that tells it.
-int64_t schema_version(Sql& sql);
+int64_t create_or_read_version(Sql& sql);
 
 // Brings the database to kSchemaVersion in one transaction; a newer one is refused, untouched.
 void migrate(Sql& sql);
 
 // Whether the table that tells the version is a server's: only then may it be read.
-bool has_version(Sql& sqlite);
+bool has_valid_meta_table(Sql& sqlite);
 
 // How the schema of a SQLite database of this version differs from what migrate() makes, or "": a
 // trigger, a view or an expression of somebody else's would run with the server's statements.

@@ -107,7 +107,7 @@ std::string one_line(const char* message) {
 }
 
 // "a = ? AND b = ?" to "a = $1 AND b = $2"; our statements hold no ? inside quotes.
-std::string numbered(std::string_view statement) {
+std::string with_numbered_parameters(std::string_view statement) {
   std::string out;
   int count = 0;
   for (const char c : statement) {
@@ -138,7 +138,7 @@ class Postgres final : public Sql {
                     "--db: another strata serve uses this database; give each its own");
       }
       is_ready_ = true;
-      measure_way();
+      measure_round_trip();
     } catch (...) {
       libpq().PQfinish(connection_);
       throw;
@@ -228,7 +228,7 @@ class Postgres final : public Sql {
   }
 
   // The shortest of a few, since a busy machine makes some longer.
-  void measure_way() {
+  void measure_round_trip() {
     double least = kFarthest;
     for (int i = 0; i < kRoundTrips; ++i) {
       const double begin = now_seconds();
@@ -358,7 +358,7 @@ class Postgres final : public Sql {
       lengths.push_back(static_cast<int>(texts[i].size()));
       formats.push_back(is_binary ? 1 : 0);
     }
-    return libpq().PQsendQueryParams(connection_, numbered(statement).c_str(),
+    return libpq().PQsendQueryParams(connection_, with_numbered_parameters(statement).c_str(),
                                      static_cast<int>(parameters.size()), nullptr, values.data(),
                                      lengths.data(), formats.data(), 0) == 1;
   }
@@ -405,7 +405,7 @@ class Postgres final : public Sql {
     for (int row = 0; row < rows; ++row) {
       SqlRow values;
       for (int column = 0; column < columns; ++column) {
-        values.push_back(value(reply.get(), row, column));
+        values.push_back(cell(reply.get(), row, column));
       }
       result.rows.push_back(std::move(values));
     }
@@ -413,7 +413,7 @@ class Postgres final : public Sql {
     return result;
   }
 
-  static SqlValue value(const PGresult* reply, int row, int column) {
+  static SqlValue cell(const PGresult* reply, int row, int column) {
     if (libpq().PQgetisnull(reply, row, column) != 0) return std::monostate{};
     const char* data = libpq().PQgetvalue(reply, row, column);
     const std::string_view text(data, static_cast<size_t>(libpq().PQgetlength(reply, row, column)));

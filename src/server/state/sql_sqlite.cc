@@ -70,7 +70,7 @@ class Sqlite final : public Sql {
       if (code == SQLITE_DONE) break;
       if (code != SQLITE_ROW) fail(statement);
       SqlRow row;
-      for (int column = 0; column < columns; ++column) row.push_back(value(prepared, column));
+      for (int column = 0; column < columns; ++column) row.push_back(cell(prepared, column));
       result.rows.push_back(std::move(row));
     }
     result.changed = columns > 0 ? 0 : sqlite3_changes64(db_);
@@ -147,7 +147,7 @@ class Sqlite final : public Sql {
     if (code != SQLITE_OK) fail(statement);
   }
 
-  static SqlValue value(sqlite3_stmt* row, int column) {
+  static SqlValue cell(sqlite3_stmt* row, int column) {
     const auto bytes = [&](const void* data) {
       const auto size = static_cast<size_t>(sqlite3_column_bytes(row, column));
       return std::string(static_cast<const char*>(data), data == nullptr ? 0 : size);

@@ -67,7 +67,7 @@ std::string rfc3339(double seconds) {
 
 namespace {
 
-void check_bound(Sql& sql, int64_t fingerprint) {
+void check_bound_fingerprint(Sql& sql, int64_t fingerprint) {
   const SqlResult bound = sql.run("SELECT value FROM meta WHERE name = 'data_directory'", {});
   if (bound.rows.empty() || std::get<int64_t>(bound.rows[0][0]) == fingerprint) return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -78,8 +78,8 @@ void check_bound(Sql& sql, int64_t fingerprint) {
 // In a transaction that is rolled back: a new database has no table to look into.
 void check_data_directory(Sql& sql, int64_t fingerprint) {
   const Transaction looked(sql);
-  schema_version(sql);
-  check_bound(sql, fingerprint);
+  create_or_read_version(sql);
+  check_bound_fingerprint(sql, fingerprint);
 }
 
 }  // namespace
@@ -139,8 +139,8 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
         number_,
         rows::only_number(run(fmt::format("SELECT COALESCE(MAX(number), 0) FROM {}", table), {})));
   }
-  read_stored();
-  read_samplers();
+  load_stored_bytes();
+  load_sampler_counts();
   transaction.commit();
 }
 
@@ -167,7 +167,7 @@ void StateStore::bind_data_directory(int64_t fingerprint) {
   run("INSERT INTO meta (name, value) VALUES ('data_directory', ?) "
       "ON CONFLICT (name) DO NOTHING",
       {fingerprint});
-  check_bound(*sql_, fingerprint);
+  check_bound_fingerprint(*sql_, fingerprint);
 }
 
 bool StateStore::checkpoints_marked() {
@@ -182,7 +182,7 @@ void StateStore::mark_checkpoints() {
       {});
 }
 
-int64_t StateStore::tenant_number(const std::string& tenant, double now) {
+int64_t StateStore::find_or_add_tenant_number(const std::string& tenant, double now) {
   const StoreLock lock(mutex_);
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});
   if (!found.rows.empty()) return rows::only_number(found);
@@ -225,12 +225,12 @@ void StateStore::run_in_batches(std::string_view statement, std::string_view row
 std::optional<std::string> StateStore::recall(const std::string& tenant, const std::string& scope,
                                               const Idempotency& key) {
   const StoreLock lock(mutex_);
-  return known_value(tenant, scope, key);
+  return find_remembered(tenant, scope, key);
 }
 
-std::optional<std::string> StateStore::known_value(const std::string& tenant,
-                                                   const std::string& scope,
-                                                   const Idempotency& key) {
+std::optional<std::string> StateStore::find_remembered(const std::string& tenant,
+                                                       const std::string& scope,
+                                                       const Idempotency& key) {
   const SqlResult found =
       run("SELECT value, fingerprint FROM idempotency "
           "WHERE tenant = ? AND scope = ? AND name = ?",

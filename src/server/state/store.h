@@ -141,7 +141,7 @@ class StateStore {
   void mark_checkpoints();
 
   // Tenants have small numbers, so that a URL need not show their names.
-  int64_t tenant_number(const std::string& tenant, double now);
+  int64_t find_or_add_tenant_number(const std::string& tenant, double now);
   std::optional<std::string> tenant_of(int64_t number);
 
   // Adds the session unless this idempotency key ("": none) made one before; returns its id.
@@ -209,7 +209,7 @@ class StateStore {
   Collectable collectable(double now) { return collectable(now, CollectPlace()); }
   std::vector<CheckpointRow> rows_with_files();
   void expire(const std::string& id);
-  void files_gone(const std::string& id);
+  void mark_files_gone(const std::string& id);
   void forget_checkpoint(const std::string& id);
   // What the checkpoints take whose files are there. Asks no database, unless it failed to say
   // whether it had done what it was told.
@@ -262,8 +262,8 @@ class StateStore {
   // each time under the lock anew.
   void run_in_batches(std::string_view statement, std::string_view row, size_t count,
                       FunctionRef<std::vector<SqlValue>(size_t index)> values);
-  std::optional<std::string> known_value(const std::string& tenant, const std::string& scope,
-                                         const Idempotency& key) REQUIRES(mutex_);
+  std::optional<std::string> find_remembered(const std::string& tenant, const std::string& scope,
+                                             const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
   // A request whose number came before, and was forgotten.
@@ -271,32 +271,32 @@ class StateStore {
   // A batch of those that a tenant has beyond so many bytes; true when there are more.
   bool drop_oldest_stability(const std::string& tenant, int64_t most);
   // Synced when it returns: what a client was told stays true.
-  void set_for_good(const char* column, SqlValue value, const std::string& id);
+  void set_checkpoint_column(const char* column, SqlValue value, const std::string& id);
   // False where its id is there.
   [[nodiscard]] bool insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
-  void run_without_files(const char* statement, const std::string& id) REQUIRES(mutex_);
+  void run_and_subtract_bytes(const char* statement, const std::string& id) REQUIRES(mutex_);
   // Whether a sampler of the tenant's living sessions reads the place's checkpoint; nothing: `left`
   // samplers were not all, and the place is behind those.
-  std::optional<bool> is_read(const std::string& tenant, CollectPlace& place, int64_t& left)
-      REQUIRES(mutex_);
+  std::optional<bool> look_for_readers(const std::string& tenant, CollectPlace& place,
+                                       int64_t& left) REQUIRES(mutex_);
   // Rows of checkpoints and whether there are samplers of them, a batch.
-  SqlResult ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
-  void read_stored() REQUIRES(mutex_);
-  void read_samplers() REQUIRES(mutex_);
+  SqlResult next_ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
+  void load_stored_bytes() REQUIRES(mutex_);
+  void load_sampler_counts() REQUIRES(mutex_);
   // Tenants, of a statement that ended rows or took what kept them.
   void note_ended(const SqlResult& tenants) REQUIRES(mutex_);
   // prune_history() walks over what ended, kept rows too: `ended` are the tenants to look at, none:
   // all.
   struct HistoryWalk;
-  std::shared_ptr<HistoryWalk> begin_history(double now,
-                                             const std::optional<std::set<std::string>>& ended)
+  std::shared_ptr<HistoryWalk> begin_history_walk(double now,
+                                                  const std::optional<std::set<std::string>>& ended)
       REQUIRES(mutex_);
-  void find_tenant(HistoryWalk& walk) REQUIRES(mutex_);
-  void find_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
+  void add_next_tenant(HistoryWalk& walk) REQUIRES(mutex_);
+  void add_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
   // Goes on by `left` rows, those that it drops counted; with what it drops of `samplers`.
-  void follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
+  void prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
   // prune_samplers(): tenants that have too many, and the number of the session that was looked at
   // last of the last of them.
   struct SamplerWalk {
@@ -307,7 +307,7 @@ class StateStore {
   SqlResult ended_sessions(const std::string& tenant, int64_t behind, int64_t most)
       REQUIRES(mutex_);
   // Of one session, `most` at most; how many there were.
-  int64_t drop_of_session(const char* table, const std::string& session, int64_t most)
+  int64_t drop_by_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
 
   std::unique_ptr<Sql> sql_;  // statements under the mutex; sync() on any thread

@@ -24,7 +24,7 @@ std::string select(const std::string& rest) {
 }
 
 // Without what a client may have written into it; with a further column in front of `rest`.
-std::string select_short(const std::string& rest, const std::string& more = "NULL") {
+std::string select_without_metadata(const std::string& rest, const std::string& more = "NULL") {
   std::string columns = rows::kCheckpointColumns;
   constexpr std::string_view kText = "user_metadata";
   columns.replace(columns.find(kText), kText.size(), "NULL");
@@ -32,7 +32,7 @@ std::string select_short(const std::string& rest, const std::string& more = "NUL
 }
 
 // Of a checkpoint whose run was forgotten while it was written: its session had ended.
-RunRow run_again(const CheckpointRow& row) {
+RunRow forgotten_run(const CheckpointRow& row) {
   RunRow run;
   run.id = row.run_id;
   run.tenant = row.tenant;
@@ -94,7 +94,7 @@ void StateStore::add_checkpoint(const CheckpointRow& row) {
         "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
         {row.created_at, row.run_id, kind_value(row.kind), row.name});
     insert_checkpoint(row);
-    (void)insert_run(run_again(row));  // it is there, as a rule
+    (void)insert_run(forgotten_run(row));  // it is there, as a rule
     stored_.commit(transaction, {{row.tenant, row.size_bytes}});
   }
   sql_->sync();
@@ -160,14 +160,14 @@ bool StateStore::delete_checkpoint(const std::string& id, double now) {
 }
 
 void StateStore::set_expiry(const std::string& id, std::optional<double> expires_at) {
-  set_for_good("expires_at", rows::nullable(expires_at), id);
+  set_checkpoint_column("expires_at", rows::nullable(expires_at), id);
 }
 
 void StateStore::set_public(const std::string& id, bool is_public) {
-  set_for_good("is_public", static_cast<int64_t>(is_public), id);
+  set_checkpoint_column("is_public", static_cast<int64_t>(is_public), id);
 }
 
-void StateStore::set_for_good(const char* column, SqlValue value, const std::string& id) {
+void StateStore::set_checkpoint_column(const char* column, SqlValue value, const std::string& id) {
   {
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
@@ -180,7 +180,7 @@ void StateStore::set_for_good(const char* column, SqlValue value, const std::str
 StateStore::Collectable StateStore::collectable(double now, const CollectPlace& from) {
   const StoreLock lock(mutex_);
   CollectPlace place = from;
-  const SqlResult ended = ended_checkpoints(now, place);
+  const SqlResult ended = next_ended_checkpoints(now, place);
   Collectable found;
   if (ended.rows.empty()) return found;
   int64_t left = kCollectSamplers;
@@ -188,7 +188,7 @@ StateStore::Collectable StateStore::collectable(double now, const CollectPlace& 
     CheckpointRow checkpoint = rows::read_checkpoint(row);
     if (std::exchange(place.id, checkpoint.id) != checkpoint.id) place.sampler = -1;
     const bool has_samplers = std::get<int64_t>(row.back()) != 0;
-    const std::optional<bool> read = has_samplers ? is_read(checkpoint.tenant, place, left) : false;
+    const auto read = has_samplers ? look_for_readers(checkpoint.tenant, place, left) : false;
     if (!read) break;
     if (!*read) found.rows.push_back(checkpoint);
     place.pass(std::move(checkpoint));
@@ -197,8 +197,8 @@ StateStore::Collectable StateStore::collectable(double now, const CollectPlace& 
   return found;
 }
 
-std::optional<bool> StateStore::is_read(const std::string& tenant, CollectPlace& place,
-                                        int64_t& left) {
+std::optional<bool> StateStore::look_for_readers(const std::string& tenant, CollectPlace& place,
+                                                 int64_t& left) {
   if (left <= 0) return std::nullopt;
   const int64_t most = left;
   const SqlResult samplers =
@@ -217,7 +217,7 @@ std::optional<bool> StateStore::is_read(const std::string& tenant, CollectPlace&
   return std::nullopt;
 }
 
-SqlResult StateStore::ended_checkpoints(double now, CollectPlace& from) {
+SqlResult StateStore::next_ended_checkpoints(double now, CollectPlace& from) {
   const std::string has_samplers =
       rows::exists("SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id");
   // In the order of their time `when`, up to `until`.
@@ -228,7 +228,7 @@ SqlResult StateStore::ended_checkpoints(double now, CollectPlace& from) {
     const std::string rest = fmt::format(
         "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?", which,
         when);
-    return run(select_short(rest, has_samplers),
+    return run(select_without_metadata(rest, has_samplers),
                {until, begin, begin, last == nullptr ? "" : last->id, kCollectBatch});
   };
   if (!from.deleted_by) {
@@ -250,7 +250,7 @@ SqlResult StateStore::ended_checkpoints(double now, CollectPlace& from) {
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {
   const StoreLock lock(mutex_);
-  return rows::all(run(select_short("files_gone = 0"), {}), rows::read_checkpoint);
+  return rows::all(run(select_without_metadata("files_gone = 0"), {}), rows::read_checkpoint);
 }
 
 void StateStore::expire(const std::string& id) {
@@ -258,17 +258,17 @@ void StateStore::expire(const std::string& id) {
   run("UPDATE checkpoints SET deleted_at = expires_at WHERE id = ? AND deleted_at IS NULL", {id});
 }
 
-void StateStore::files_gone(const std::string& id) {
+void StateStore::mark_files_gone(const std::string& id) {
   const StoreLock lock(mutex_);
-  run_without_files("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", id);
+  run_and_subtract_bytes("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", id);
 }
 
 void StateStore::forget_checkpoint(const std::string& id) {
   const StoreLock lock(mutex_);
-  run_without_files("DELETE FROM checkpoints WHERE id = ?", id);
+  run_and_subtract_bytes("DELETE FROM checkpoints WHERE id = ?", id);
 }
 
-void StateStore::run_without_files(const char* statement, const std::string& id) {
+void StateStore::run_and_subtract_bytes(const char* statement, const std::string& id) {
   Transaction transaction(*sql_);
   const TenantSums::Sums more =
       run("SELECT tenant, -size_bytes FROM checkpoints WHERE id = ? AND files_gone = 0", {id})
@@ -277,7 +277,7 @@ void StateStore::run_without_files(const char* statement, const std::string& id)
   stored_.commit(transaction, more);
 }
 
-void StateStore::read_stored() {
+void StateStore::load_stored_bytes() {
   stored_.set(run("SELECT tenant, CAST(SUM(size_bytes) AS BIGINT) FROM checkpoints "
                   "WHERE files_gone = 0 GROUP BY tenant",
                   {})
@@ -287,14 +287,14 @@ void StateStore::read_stored() {
 int64_t StateStore::stored_bytes() {
   if (const auto known = stored_.all()) return *known;
   const StoreLock lock(mutex_);
-  read_stored();
+  load_stored_bytes();
   return stored_.all().value();
 }
 
 int64_t StateStore::stored_bytes(const std::string& tenant) {
   if (const auto known = stored_.of(tenant)) return *known;
   const StoreLock lock(mutex_);
-  read_stored();
+  load_stored_bytes();
   return stored_.of(tenant).value();
 }
 

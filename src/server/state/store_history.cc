@@ -56,7 +56,7 @@ void StateStore::note_ended(const SqlResult& tenants) {
     if (ended_) ended_->insert(tenant);
 }
 
-std::shared_ptr<StateStore::HistoryWalk> StateStore::begin_history(
+std::shared_ptr<StateStore::HistoryWalk> StateStore::begin_history_walk(
     double now, const std::optional<std::set<std::string>>& ended) {
   auto walk = std::make_shared<HistoryWalk>();
   // Also when the clock was put back since.
@@ -74,7 +74,7 @@ std::shared_ptr<StateStore::HistoryWalk> StateStore::begin_history(
   return walk;
 }
 
-void StateStore::find_tenant(HistoryWalk& walk) {
+void StateStore::add_next_tenant(HistoryWalk& walk) {
   const SqlResult next =
       run("SELECT MIN(tenant) FROM (SELECT MIN(tenant) AS tenant FROM sessions WHERE tenant > ? "
           "UNION ALL SELECT MIN(tenant) FROM runs WHERE tenant > ?) AS found",
@@ -84,7 +84,7 @@ void StateStore::find_tenant(HistoryWalk& walk) {
   walk.tenants.push_back(*walk.behind);
 }
 
-void StateStore::find_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) {
+void StateStore::add_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) {
   const int64_t most = std::min(keep, std::numeric_limits<int64_t>::max() - 1) + 1;
   for (const Table* table : {&kSessions, &kRuns}) {
     std::string newest;  // of each state, as many as may be above the line
@@ -107,7 +107,7 @@ void StateStore::find_looks(HistoryWalk& walk, const std::string& tenant, int64_
   }
 }
 
-void StateStore::follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) {
+void StateStore::prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) {
   HistoryWalk::Look& look = walk.looks.front();
   const int64_t most = left;
   const bool by_age = !look.tenant;
@@ -133,10 +133,10 @@ void StateStore::follow(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samp
     const bool is_kept = in.flag();
     if (!is_kept) left -= (look.table == &kSessions ? 3 : 1) * kStatement;
     if (!is_kept && look.table == &kSessions) {
-      const int64_t dropped = drop_of_session("samplers", id, most);
+      const int64_t dropped = drop_by_session("samplers", id, most);
       samplers[tenant] -= dropped;
       left -= dropped;
-      const int64_t runs = drop_of_session("runs", id, most);
+      const int64_t runs = drop_by_session("runs", id, most);
       left -= runs;
       if (dropped == most || runs == most) return;  // it may have more
     }
@@ -154,7 +154,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   std::shared_ptr<HistoryWalk> walk = std::move(history_);
   std::optional<std::set<std::string>> ended = std::exchange(ended_, std::nullopt);
   if (!walk) {
-    walk = begin_history(now, ended);
+    walk = begin_history_walk(now, ended);
     ended.emplace();
   }
   int64_t left = rows::kAtOnce;
@@ -162,15 +162,15 @@ bool StateStore::prune_history(double now, int64_t keep) {
   Transaction transaction(*sql_);
   while (left > 0 && walk->has_more()) {
     if (!walk->looks.empty()) {
-      follow(*walk, left, samplers);
+      prune_rows(*walk, left, samplers);
       continue;
     }
-    if (walk->tenants.empty()) find_tenant(*walk);
+    if (walk->tenants.empty()) add_next_tenant(*walk);
     left -= kStatement;
     if (walk->tenants.empty()) continue;
     const std::string tenant = std::move(walk->tenants.back());
     walk->tenants.pop_back();
-    find_looks(*walk, tenant, keep);
+    add_looks(*walk, tenant, keep);
     left -= kLooksOfATenant;
   }
   samplers_.commit(transaction, samplers);
@@ -183,7 +183,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   return false;
 }
 
-int64_t StateStore::drop_of_session(const char* table, const std::string& session, int64_t most) {
+int64_t StateStore::drop_by_session(const char* table, const std::string& session, int64_t most) {
   return run(fmt::format("DELETE FROM {0} WHERE id IN (SELECT id FROM {0} WHERE session_id = ? "
                          "LIMIT ?)",
                          table),
@@ -193,8 +193,9 @@ int64_t StateStore::drop_of_session(const char* table, const std::string& sessio
 
 bool StateStore::prune_samplers(int64_t keep) {
   const StoreLock lock(mutex_);
-  if (!samplers_.all()) read_samplers();
-  SamplerWalk walk = sampler_walk_ ? std::move(*sampler_walk_) : SamplerWalk{samplers_.above(keep)};
+  if (!samplers_.all()) load_sampler_counts();
+  SamplerWalk walk =
+      sampler_walk_ ? std::move(*sampler_walk_) : SamplerWalk{samplers_.tenants_above(keep)};
   sampler_walk_.reset();
   int64_t left = rows::kAtOnce;
   TenantSums::Sums more;
@@ -206,7 +207,7 @@ bool StateStore::prune_samplers(int64_t keep) {
     for (const SqlRow& row : ended.rows) {
       int64_t count = 0;
       if (std::get<int64_t>(row[2]) != 0) {
-        count = drop_of_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
+        count = drop_by_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
         left -= kStatement;
       }
       more[tenant] -= count;

@@ -28,7 +28,7 @@ std::vector<Listed<Row>> listed(const SqlResult& result, Row (*read)(const SqlRo
 
 std::string only_text(const SqlRow& row) { return std::get<std::string>(row[0]); }
 
-SamplerName read_name(const SqlRow& row) {
+SamplerName read_sampler_name(const SqlRow& row) {
   rows::Reader in(row);
   SamplerName out;
   out.id = in.text();
@@ -134,7 +134,7 @@ std::vector<SamplerName> StoreLists::samplers_of(const std::string& session_id, 
   return rows::all(run("SELECT id, sampling_seq FROM samplers WHERE session_id = ? AND "
                        "sampling_seq > ? ORDER BY sampling_seq LIMIT ?",
                        {session_id, after, limit}),
-                   read_name);
+                   read_sampler_name);
 }
 
 }  // namespace strata::server

@@ -62,7 +62,7 @@ std::string StateStore::add_session(const SessionRow& row, const Idempotency& ke
         run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
             "VALUES (?, 'session', ?, ?, ?, ?) ON CONFLICT (tenant, scope, name) DO NOTHING",
             {row.tenant, key.name, row.id, row.created_at, key.fingerprint});
-    if (added.changed == 0) return known_value(row.tenant, "session", key).value();
+    if (added.changed == 0) return find_remembered(row.tenant, "session", key).value();
   }
   run("INSERT INTO sessions (id, tenant, number, created_at, sdk_version, tags, user_metadata, "
       "display_name, project_id, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -158,14 +158,14 @@ std::map<std::string, int64_t> StateStore::samplers_by_session() {
       .counts();
 }
 
-void StateStore::read_samplers() {
+void StateStore::load_sampler_counts() {
   samplers_.set(run("SELECT tenant, COUNT(*) FROM samplers GROUP BY tenant", {}).counts());
 }
 
 int64_t StateStore::num_samplers(const std::string& tenant) {
   if (const auto known = samplers_.of(tenant)) return *known;
   const StoreLock lock(mutex_);
-  read_samplers();
+  load_sampler_counts();
   return samplers_.of(tenant).value();
 }
 

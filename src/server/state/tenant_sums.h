@@ -32,7 +32,7 @@ class TenantSums {
   }
 
   // Tenants that have more; none where it is not known.
-  [[nodiscard]] std::vector<std::string> above(int64_t amount) const {
+  [[nodiscard]] std::vector<std::string> tenants_above(int64_t amount) const {
     const MutexLock lock(mutex_);
     std::vector<std::string> tenants;
     for (const auto& [tenant, sum] : sums_) {

@@ -12,15 +12,15 @@ void LossCurve::add_loss(double sum, double weight) {
   weight_ += weight;
 }
 
-void LossCurve::step(int64_t number) {
+void LossCurve::note_step(int64_t number) {
   if (weight_ <= 0.0 || ++steps_ < stride_) return;
   points_.push_back({number, sum_ / weight_});
   sum_ = weight_ = 0.0;
   steps_ = 0;
-  if (points_.size() >= max_points_) halve();
+  if (points_.size() >= max_points_) merge_neighbours();
 }
 
-void LossCurve::add_at(int64_t step, double sum, double weight) {
+void LossCurve::add_evaluation(int64_t step, double sum, double weight) {
   const double before = weight_;
   const bool goes_on = !points_.empty() && points_.back().step == step && before > 0.0;
   if (!goes_on) sum_ = weight_ = 0.0;
@@ -31,11 +31,11 @@ void LossCurve::add_at(int64_t step, double sum, double weight) {
     return;
   }
   points_.push_back({step, sum_ / weight_});
-  if (points_.size() >= max_points_) halve();
+  if (points_.size() >= max_points_) merge_neighbours();
 }
 
 // Neighbours merge, and each point stands for twice as many steps.
-void LossCurve::halve() {
+void LossCurve::merge_neighbours() {
   for (size_t i = 0; i + 1 < points_.size(); i += 2) {
     points_[i / 2] = {points_[i + 1].step, 0.5 * (points_[i].loss + points_[i + 1].loss)};
   }

@@ -2,7 +2,7 @@
 // LossCurve: the mean loss of a run by optimizer step, in bounded memory. Losses of the requests
 // between two steps count together, as the client sees them. When it is full, neighbours merge and
 // each point stands for twice as many steps.
-//   curve.add_loss(sum, weight);  ...  curve.step(n);
+//   curve.add_loss(sum, weight);  ...  curve.note_step(n);
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,14 +21,14 @@ class LossCurve {
   // The sum of a request's token losses and what to divide it by; a weight of zero says nothing.
   void add_loss(double sum, double weight);
   // An optimizer step, with the number it got.
-  void step(int64_t number);
+  void note_step(int64_t number);
   // A loss that no step follows, such as an evaluation's: those behind one step are one point.
-  void add_at(int64_t step, double sum, double weight);
+  void add_evaluation(int64_t step, double sum, double weight);
 
   [[nodiscard]] const std::vector<Point>& points() const { return points_; }
 
  private:
-  void halve();
+  void merge_neighbours();
 
   std::size_t max_points_;
   int64_t stride_ = 1;  // steps of a point

@@ -10,12 +10,12 @@
 namespace strata::server {
 namespace {
 
-void head(std::string& out, const char* name, const char* type, const char* help) {
+void print_head(std::string& out, const char* name, const char* type, const char* help) {
   fmt::format_to(std::back_inserter(out), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
 }
 
-void one(std::string& out, const char* name, const char* type, const char* help, double value) {
-  head(out, name, type, help);
+void print(std::string& out, const char* name, const char* type, const char* help, double value) {
+  print_head(out, name, type, help);
   fmt::format_to(std::back_inserter(out), "{} {}\n", name, value);
 }
 
@@ -24,9 +24,9 @@ struct Labelled {
   double value;
 };
 
-void family(std::string& out, const char* name, const char* type, const char* help, const char* key,
-            const std::vector<Labelled>& rows) {
-  head(out, name, type, help);
+void print(std::string& out, const char* name, const char* type, const char* help, const char* key,
+           const std::vector<Labelled>& rows) {
+  print_head(out, name, type, help);
   for (const Labelled& row : rows) {
     fmt::format_to(std::back_inserter(out), "{}{{{}=\"{}\"}} {}\n", name, key, row.label,
                    row.value);
@@ -55,18 +55,18 @@ void print_memory(std::string& out, const EngineStats& engine,
   }
   used.push_back({"resident", d(resident_bytes())});
   plan.push_back({"all", d(engine.budget)});
-  family(out, "strata_memory_bytes", "gauge", "Memory in use.", "use", used);
-  family(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use", plan);
+  print(out, "strata_memory_bytes", "gauge", "Memory in use.", "use", used);
+  print(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use", plan);
 }
 
 void print_usage(std::string& out, const Usage& usage) {
-  head(out, "strata_usage_total", "counter", "What keys have used, over restarts too.");
+  print_head(out, "strata_usage_total", "counter", "What keys have used, over restarts too.");
   for (size_t i = 0; i < kNumCountedKinds; ++i) {
     const auto kind = static_cast<UsageKind>(i);
     fmt::format_to(std::back_inserter(out), "strata_usage_total{{kind=\"{}\"}} {}\n",
                    usage_kind_name(kind), usage.total(kind));
   }
-  head(out, "strata_limited_total", "counter", "Refusals by --rate and --quota.");
+  print_head(out, "strata_limited_total", "counter", "Refusals by --rate and --quota.");
   for (size_t i = 0; i < kNumUsageKinds; ++i) {
     const std::string_view kind = usage_kind_name(static_cast<UsageKind>(i));
     fmt::format_to(std::back_inserter(out),
@@ -78,46 +78,45 @@ void print_usage(std::string& out, const Usage& usage) {
 
 // What waits, runs and has been done.
 void print_work(std::string& out, const EngineStats& engine, const ServerGauges& server) {
-  family(out, "strata_tokens_total", "counter", "Tokens that went through the engines.", "kind",
-         {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
-  family(out, "strata_tokens_per_second", "gauge", "Tokens a second, over the last ten seconds.",
-         "kind", {{"train", server.train_rate}, {"sample", server.sample_rate}});
-  family(out, "strata_drafts_total", "counter",
-         "Drafts that a sampling step read, and of these the ones that were sampled.", "outcome",
-         {{"accepted", d(engine.drafts_accepted)},
-          {"rejected", d(engine.drafts_read - engine.drafts_accepted)}});
-  family(out, "strata_prompt_tokens_total", "counter",
-         "Tokens of prompts that looked for a known prefix: cached ones were not read again.",
-         "kind",
-         {{"cached", d(engine.cached_tokens)},
-          {"read", d(engine.prompt_tokens - engine.cached_tokens)}});
-  one(out, "strata_train_passes_total", "counter", "Training passes.", d(engine.train_passes));
-  one(out, "strata_batch_tokens", "gauge", "Tokens of the last training pass.",
-      d(engine.batch_tokens));
-  one(out, "strata_running_samples", "gauge", "Rows in the sampling batch.",
-      d(engine.running_samples));
-  family(
-      out, "strata_queue_depth", "gauge",
-      "What waits: training operations (held: behind a missing number), samples, futures without "
-      "a result, parked polls.",
-      "queue",
-      {{"training", d(engine.queued_training)},
-       {"training_held", d(engine.held_training)},
-       {"samples", d(engine.queued_samples)},
-       {"futures", d(server.pending)},
-       {"polls", d(server.parked)}});
-  one(out, "strata_queued_bytes", "gauge", "Bytes of queued training operations.",
-      d(engine.queued_bytes));
-  one(out, "strata_sessions", "gauge", "Sessions alive.", d(server.sessions));
-  one(out, "strata_models", "gauge", "Training models alive.", d(server.models));
-  one(out, "strata_adapters", "gauge", "Adapter slots taken.", d(engine.adapters));
-  one(out, "strata_loop_lag_seconds", "gauge",
-      "How late the I/O thread was for its tick, the most of the last ten to twenty seconds.",
-      server.loop_lag);
-  one(out, "strata_tick_age_seconds", "gauge", "Since the last tick of the I/O thread began.",
-      server.tick_age);
-  one(out, "strata_engine_turn_seconds", "gauge",
-      "How long the engine's turn has been running; 0: it waits.", engine.turn_seconds);
+  print(out, "strata_tokens_total", "counter", "Tokens that went through the engines.", "kind",
+        {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
+  print(out, "strata_tokens_per_second", "gauge", "Tokens a second, over the last ten seconds.",
+        "kind", {{"train", server.train_rate}, {"sample", server.sample_rate}});
+  print(out, "strata_drafts_total", "counter",
+        "Drafts that a sampling step read, and of these the ones that were sampled.", "outcome",
+        {{"accepted", d(engine.drafts_accepted)},
+         {"rejected", d(engine.drafts_read - engine.drafts_accepted)}});
+  print(out, "strata_prompt_tokens_total", "counter",
+        "Tokens of prompts that looked for a known prefix: cached ones were not read again.",
+        "kind",
+        {{"cached", d(engine.cached_tokens)},
+         {"read", d(engine.prompt_tokens - engine.cached_tokens)}});
+  print(out, "strata_train_passes_total", "counter", "Training passes.", d(engine.train_passes));
+  print(out, "strata_batch_tokens", "gauge", "Tokens of the last training pass.",
+        d(engine.batch_tokens));
+  print(out, "strata_running_samples", "gauge", "Rows in the sampling batch.",
+        d(engine.running_samples));
+  print(out, "strata_queue_depth", "gauge",
+        "What waits: training operations (held: behind a missing number), samples, futures without "
+        "a result, parked polls.",
+        "queue",
+        {{"training", d(engine.queued_training)},
+         {"training_held", d(engine.held_training)},
+         {"samples", d(engine.queued_samples)},
+         {"futures", d(server.pending)},
+         {"polls", d(server.parked)}});
+  print(out, "strata_queued_bytes", "gauge", "Bytes of queued training operations.",
+        d(engine.queued_bytes));
+  print(out, "strata_sessions", "gauge", "Sessions alive.", d(server.sessions));
+  print(out, "strata_models", "gauge", "Training models alive.", d(server.models));
+  print(out, "strata_adapters", "gauge", "Adapter slots taken.", d(engine.adapters));
+  print(out, "strata_loop_lag_seconds", "gauge",
+        "How late the I/O thread was for its tick, the most of the last ten to twenty seconds.",
+        server.loop_lag);
+  print(out, "strata_tick_age_seconds", "gauge", "Since the last tick of the I/O thread began.",
+        server.tick_age);
+  print(out, "strata_engine_turn_seconds", "gauge",
+        "How long the engine's turn has been running; 0: it waits.", engine.turn_seconds);
 }
 
 }  // namespace
@@ -141,18 +140,18 @@ void Histogram::print(std::string& out, std::string_view name, std::string_view 
                  sum_, name, labels, below);
 }
 
-void Metrics::exchange(std::string_view route, int status, double seconds) {
+void Metrics::count_exchange(std::string_view route, int status, double seconds) {
   ++exchanges_[{std::string(route), status}];
   const auto found = exchange_seconds_.find(route);
   (found != exchange_seconds_.end() ? found->second : exchange_seconds_[std::string(route)])
       .add(seconds);
 }
 
-void Metrics::command(std::string_view operation, std::string_view outcome, double seconds) {
+void Metrics::count_command(std::string_view operation, std::string_view outcome, double seconds) {
   command_seconds_[{std::string(operation), std::string(outcome)}].add(seconds);
 }
 
-void Metrics::fault(std::string_view step) { ++faults_[std::string(step)]; }
+void Metrics::count_fault(std::string_view step) { ++faults_[std::string(step)]; }
 
 std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
                           const Usage& usage) const {
@@ -161,35 +160,36 @@ std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
   print_faults(out);
   print_memory(out, engine, server.budget);
   print_usage(out, usage);
-  family(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
-         {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
+  print(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
+        {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
   print_exchanges(out);
   print_commands(out);
   return out;
 }
 
 void Metrics::print_faults(std::string& out) const {
-  head(out, "strata_faults_total", "counter", "Steps of the server's own work that failed.");
+  print_head(out, "strata_faults_total", "counter", "Steps of the server's own work that failed.");
   for (const auto& [step, count] : faults_) {
     fmt::format_to(std::back_inserter(out), "strata_faults_total{{step=\"{}\"}} {}\n", step, count);
   }
 }
 
 void Metrics::print_exchanges(std::string& out) const {
-  head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
+  print_head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
   for (const auto& [key, count] : exchanges_) {
     fmt::format_to(std::back_inserter(out),
                    "strata_http_requests_total{{route=\"{}\",status=\"{}\"}} {}\n", key.first,
                    key.second, count);
   }
-  head(out, "strata_http_request_seconds", "histogram", "From the request to its response.");
+  print_head(out, "strata_http_request_seconds", "histogram", "From the request to its response.");
   for (const auto& [route, histogram] : exchange_seconds_) {
     histogram.print(out, "strata_http_request_seconds", fmt::format("route=\"{}\"", route));
   }
 }
 
 void Metrics::print_commands(std::string& out) const {
-  head(out, "strata_command_seconds", "histogram", "From a command's acceptance to its result.");
+  print_head(out, "strata_command_seconds", "histogram",
+             "From a command's acceptance to its result.");
   for (const auto& [key, histogram] : command_seconds_) {
     histogram.print(out, "strata_command_seconds",
                     fmt::format("operation=\"{}\",outcome=\"{}\"", key.first, key.second));

@@ -47,11 +47,11 @@ struct ServerGauges {
 class Metrics {
  public:
   // A response; `route` is the route's pattern.
-  void exchange(std::string_view route, int status, double seconds);
+  void count_exchange(std::string_view route, int status, double seconds);
   // A command that has its result: outcome is ok, user or server; seconds from its acceptance.
-  void command(std::string_view operation, std::string_view outcome, double seconds);
+  void count_command(std::string_view operation, std::string_view outcome, double seconds);
   // A step of the server's own work that failed and will be tried again.
-  void fault(std::string_view step);
+  void count_fault(std::string_view step);
 
   [[nodiscard]] std::string text(const EngineStats& engine, const ServerGauges& server,
                                  const Usage& usage) const;

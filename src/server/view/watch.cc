@@ -49,7 +49,7 @@ const char* outcome_name(const api::Outcome& outcome) {
 
 }  // namespace
 
-WatchedCommand watched(const api::Command& command, double now) {
+WatchedCommand watched_command(const api::Command& command, double now) {
   WatchedCommand out{
       .operation = operation_name(command.op), .run = command.model.text, .begin = now};
   const auto* op = std::get_if<api::ForwardBackward>(&command.op);
@@ -59,12 +59,12 @@ WatchedCommand watched(const api::Command& command, double now) {
   return out;
 }
 
-void Watch::run_started(const std::string& id, WatchedRun run) {
+void Watch::note_run_started(const std::string& id, WatchedRun run) {
   std::erase(ended_, id);
   runs_[id] = std::move(run);
 }
 
-void Watch::run_ended(const std::string& id) {
+void Watch::note_run_ended(const std::string& id) {
   const auto found = runs_.find(id);
   if (found == runs_.end() || !found->second.live) return;
   found->second.live = false;
@@ -74,15 +74,15 @@ void Watch::run_ended(const std::string& id) {
   ended_.pop_front();
 }
 
-void Watch::progress(const WatchedCommand& command, const std::string& how_far) {
+void Watch::note_progress(const WatchedCommand& command, const std::string& how_far) {
   const auto found = runs_.find(command.run);
   if (found != runs_.end()) found->second.in_flight = how_far;
 }
 
-void Watch::settled(const WatchedCommand& command, const api::RequestId& request,
-                    const api::Outcome& outcome, double now) {
+void Watch::note_settled(const WatchedCommand& command, const api::RequestId& request,
+                         const api::Outcome& outcome, double now) {
   const char* how = outcome_name(outcome);
-  metrics_.command(command.operation, how, now - command.begin);
+  metrics_.count_command(command.operation, how, now - command.begin);
   log(LogLevel::kInfo,
       fmt::format("event=done request={} operation={} model={} outcome={} seconds={:.4f}",
                   request.text, command.operation, command.run.empty() ? "-" : command.run, how,
@@ -95,18 +95,18 @@ void Watch::settled(const WatchedCommand& command, const api::RequestId& request
     const auto loss = result->metrics.find("loss:sum");
     if (loss == result->metrics.end()) return;
     if (command.evaluates) {
-      run.evaluations.add_at(run.steps, loss->second, command.loss_weight);
+      run.evaluations.add_evaluation(run.steps, loss->second, command.loss_weight);
     } else {
       run.curve.add_loss(loss->second, command.loss_weight);
     }
   } else if (const auto* step = std::get_if<api::StepResult>(&outcome)) {
     if (!step->stepped) return;
     run.steps = step->step;
-    run.curve.step(step->step);
+    run.curve.note_step(step->step);
   }
 }
 
-Watch::Rate Watch::between(const Reading& a, const Reading& b) {
+Watch::Rate Watch::rate_between(const Reading& a, const Reading& b) {
   const double seconds = b.now - a.now;
   if (seconds <= 0.0) return {};
   return {static_cast<double>(b.trained - a.trained) / seconds,
@@ -116,14 +116,14 @@ Watch::Rate Watch::between(const Reading& a, const Reading& b) {
 void Watch::tick(const EngineStats& stats, double now) {
   if (!readings_.empty() && now - readings_.back().now < 1.0) return;
   const Reading reading{now, stats.trained_tokens, stats.sampled_tokens};
-  if (!readings_.empty()) history_.push_back(between(readings_.back(), reading));
+  if (!readings_.empty()) history_.push_back(rate_between(readings_.back(), reading));
   readings_.push_back(reading);
   if (readings_.size() > kReadings) readings_.pop_front();
   if (history_.size() > kHistory) history_.pop_front();
 }
 
 Watch::Rate Watch::rate() const {
-  return readings_.size() < 2 ? Rate{} : between(readings_.front(), readings_.back());
+  return readings_.size() < 2 ? Rate{} : rate_between(readings_.front(), readings_.back());
 }
 
 }  // namespace strata::server

@@ -2,7 +2,7 @@
 // Watch: what the server shows of itself, fed as things happen: metrics, throughput of the last
 // minutes and the loss curves of runs. Kept in memory only, bounded; of ended runs the last ones
 // stay. I/O thread only.
-//   watch.accepted(...);  watch.settled(...);  watch.tick(stats, now);  page reads the rest
+//   watch.note_run_started(...);  watch.note_settled(...);  watch.tick(...);  page reads the rest
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -27,7 +27,7 @@ struct WatchedCommand {
 };
 
 // What is worth remembering of `command`.
-WatchedCommand watched(const api::Command& command, double now);
+WatchedCommand watched_command(const api::Command& command, double now);
 
 struct WatchedRun {
   std::string tenant = {};
@@ -49,11 +49,11 @@ class Watch {
   };
 
   // Also one that ended before it had begun, and is made once more.
-  void run_started(const std::string& id, WatchedRun run);
-  void run_ended(const std::string& id);
-  void progress(const WatchedCommand& command, const std::string& how_far);
-  void settled(const WatchedCommand& command, const api::RequestId& request,
-               const api::Outcome& outcome, double now);
+  void note_run_started(const std::string& id, WatchedRun run);
+  void note_run_ended(const std::string& id);
+  void note_progress(const WatchedCommand& command, const std::string& how_far);
+  void note_settled(const WatchedCommand& command, const api::RequestId& request,
+                    const api::Outcome& outcome, double now);
   // About ten times a second; keeps one reading a second.
   void tick(const EngineStats& stats, double now);
 
@@ -67,7 +67,7 @@ class Watch {
     double now = 0.0;
     int64_t trained = 0, sampled = 0;
   };
-  static Rate between(const Reading& a, const Reading& b);
+  static Rate rate_between(const Reading& a, const Reading& b);
 
   Metrics metrics_;
   std::map<std::string, WatchedRun> runs_;

@@ -2,6 +2,7 @@
 // Expressions.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 
@@ -16,7 +17,7 @@ namespace {
 
 using Kind = Expression::Kind;
 
-[[noreturn]] void bad_operands(const std::string& op, const Value& a, const Value& b) {
+[[noreturn]] void refuse_operands(const std::string& op, const Value& a, const Value& b) {
   for (const Value* value : {&a, &b})
     if (value->is_undefined()) template_fault(value->undefined_message());
   template_fault("unsupported operand type(s) for " + op + ": '" + a.type_name() + "' and '" +
@@ -87,7 +88,7 @@ bool needs_escape(std::string_view text) {
 }
 
 // A |safe string escapes what is added to it; only additions that need no escape are done.
-Value join_strings(const Str& a, const Str& b) {
+Value add_strings(const Str& a, const Str& b) {
   if (a.safe != b.safe && needs_escape(a.safe ? b.text : a.text))
     unsupported("adding to a |safe string");
   return Value(a.text + b.text, a.safe || b.safe);
@@ -97,7 +98,7 @@ std::string object_name(const Value& object) {
   return object.is_none() ? "None" : "'" + object.type_name() + " object'";
 }
 
-Value repeat(const Value& value, int64_t count) {
+Value repeat_value(const Value& value, int64_t count) {
   count = std::max<int64_t>(count, 0);
   if (value.is_string()) {
     std::string out;
@@ -113,6 +114,26 @@ Value repeat(const Value& value, int64_t count) {
 bool is_plain_list(const Value& value) {
   return value.is_list() &&
          (value.as_list().kind == List::Kind::kList || value.as_list().kind == List::Kind::kTuple);
+}
+
+// An attribute of `loop` that is a value; nothing where it has none of that name.
+std::optional<Value> loop_attribute(const LoopState& loop, const std::string& name) {
+  const auto index = static_cast<int64_t>(loop.index);
+  const auto length = static_cast<int64_t>(loop.items.size());
+  if (name == "index") return index + 1;
+  if (name == "index0") return index;
+  if (name == "revindex") return length - index;
+  if (name == "revindex0") return length - index - 1;
+  if (name == "first") return index == 0;
+  if (name == "last") return index + 1 == length;
+  if (name == "length") return length;
+  if (name == "depth") return int64_t{loop.level} + 1;
+  if (name == "depth0") return int64_t{loop.level};
+  if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
+  if (name == "nextitem" && index + 1 < length) return loop.items[loop.index + 1];
+  if (name == "previtem") return Value::undefined("there is no previous item");
+  if (name == "nextitem") return Value::undefined("there is no next item");
+  return std::nullopt;
 }
 
 }  // namespace
@@ -133,9 +154,9 @@ Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
     case Kind::kDict:
       return evaluate_dict(node, scope);
     case Kind::kNegate:
-      return binary("-", int64_t{0}, part(0));
+      return apply_binary("-", int64_t{0}, part(0));
     case Kind::kPlus:
-      return binary("+", int64_t{0}, part(0));
+      return apply_binary("+", int64_t{0}, part(0));
     case Kind::kNot:
       return !part(0).truthy();
     case Kind::kAnd:
@@ -147,7 +168,7 @@ Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
       const Value left = part(0);
       const Value right = part(1);
       line_ = node.line;
-      return binary(node.name, left, right);
+      return apply_binary(node.name, left, right);
     }
     case Kind::kConcat:
       return evaluate_concat(node, scope);
@@ -168,7 +189,7 @@ Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
       return evaluate_call(node, scope);
     case Kind::kFilter:
     case Kind::kTest:
-      return evaluate_named(node, scope);
+      return evaluate_filter_or_test(node, scope);
   }
   return {};
 }
@@ -202,7 +223,7 @@ Value Interpreter::evaluate_concat(const Expression& node, const ScopePtr& scope
 }
 
 // What runs with the value before it: a filter gives another, a test says whether it holds.
-Value Interpreter::evaluate_named(const Expression& node, const ScopePtr& scope) {
+Value Interpreter::evaluate_filter_or_test(const Expression& node, const ScopePtr& scope) {
   const Value value = node.parts[0] ? evaluate(*node.parts[0], scope) : scope->names[""];
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   line_ = node.line;
@@ -237,7 +258,7 @@ bool Interpreter::contains(const Value& container, const Value& value) {
   return std::any_of(items.begin(), items.end(), [&](const Value& item) { return item == value; });
 }
 
-bool Interpreter::compares(const std::string& op, const Value& a, const Value& b) {
+bool Interpreter::comparison_holds(const std::string& op, const Value& a, const Value& b) {
   if (op == "in") return contains(b, a);
   if (op == "not in") return !contains(b, a);
   charge(std::min(a.weight(), b.weight()) / kBytesRead + 1);
@@ -257,20 +278,20 @@ Value Interpreter::evaluate_compare(const Expression& node, const ScopePtr& scop
   for (size_t i = 0; i < node.operators.size(); ++i) {
     Value right = evaluate(*node.parts[i + 1], scope);
     line_ = node.line;
-    if (!compares(node.operators[i], left, right)) return false;
+    if (!comparison_holds(node.operators[i], left, right)) return false;
     left = std::move(right);
   }
   return true;
 }
 
-Value Interpreter::binary(const std::string& op, const Value& a, const Value& b) {
+Value Interpreter::apply_binary(const std::string& op, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
     if (a.is_float() || b.is_float()) return float_binary(op, a.as_float(), b.as_float());
     return integer_binary(op, a.as_int(), b.as_int());
   }
   if (op == "+" && a.is_string() && b.is_string()) {
     charge_made(a.weight() + b.weight());
-    return join_strings(a.str(), b.str());
+    return add_strings(a.str(), b.str());
   }
   if (op == "+" && is_plain_list(a) && is_plain_list(b) && a.as_list().kind == b.as_list().kind) {
     std::vector<Value> items = a.as_list().items;
@@ -294,10 +315,10 @@ Value Interpreter::binary(const std::string& op, const Value& a, const Value& b)
                                : static_cast<int64_t>(repeated.as_list().items.size()) * 64 + 1;
       if (count.as_int() > kMaxSteps) charge(kMaxSteps + 1);
       charge_made(size * std::max<int64_t>(count.as_int(), 0));
-      return repeat(repeated, count.as_int());
+      return repeat_value(repeated, count.as_int());
     }
   }
-  bad_operands(op, a, b);
+  refuse_operands(op, a, b);
 }
 
 Value Interpreter::attribute(const Value& object, const std::string& name) {
@@ -305,22 +326,7 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
   if (object.is_loop()) {
     // loop.cycle and loop.changed are methods, the rest are values.
     if (has_method(object, name)) return bound_method(object, name);
-    const LoopState& loop = object.as_loop();
-    const auto index = static_cast<int64_t>(loop.index);
-    const auto length = static_cast<int64_t>(loop.items.size());
-    if (name == "index") return index + 1;
-    if (name == "index0") return index;
-    if (name == "revindex") return length - index;
-    if (name == "revindex0") return length - index - 1;
-    if (name == "first") return index == 0;
-    if (name == "last") return index + 1 == length;
-    if (name == "length") return length;
-    if (name == "depth") return int64_t{loop.level} + 1;
-    if (name == "depth0") return int64_t{loop.level};
-    if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
-    if (name == "nextitem" && index + 1 < length) return loop.items[loop.index + 1];
-    if (name == "previtem") return Value::undefined("there is no previous item");
-    if (name == "nextitem") return Value::undefined("there is no next item");
+    if (auto value = loop_attribute(object.as_loop(), name)) return *std::move(value);
   } else if (object.is_namespace()) {
     const auto& items = object.as_namespace()->items;
     const auto found = items.find(name);
@@ -386,8 +392,8 @@ Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
   if (bounds[2] == 0) template_fault("slice step cannot be zero");
   if (object.is_string()) charge_value(object);
   const auto cut = [&](int64_t size) {
-    return py_slice(size, given[0] ? &bounds[0] : nullptr, given[1] ? &bounds[1] : nullptr,
-                    bounds[2]);
+    return py_slice_bounds(size, given[0] ? &bounds[0] : nullptr, given[1] ? &bounds[1] : nullptr,
+                           bounds[2]);
   };
   if (object.is_string())
     return py_slice_text(object.text(), cut(count_code_points(object.text())));

@@ -34,15 +34,15 @@ ExpressionPtr Parser::tuple(bool with_conditional, bool parentheses, std::string
 
 ExpressionPtr Parser::expression(bool with_conditional) {
   const Nested nested(*this);
-  return with_conditional ? conditional() : either();
+  return with_conditional ? conditional() : disjunction();
 }
 
 ExpressionPtr Parser::conditional() {
   const int line = peek().line;
-  ExpressionPtr node = either();
+  ExpressionPtr node = disjunction();
   int links = 0;
   while (take_name("if")) {
-    ExpressionPtr test = either();
+    ExpressionPtr test = disjunction();
     ExpressionPtr otherwise;
     if (take_name("else")) {
       const Nested nested(*this);
@@ -55,15 +55,15 @@ ExpressionPtr Parser::conditional() {
   return node;
 }
 
-ExpressionPtr Parser::either() {
-  ExpressionPtr node = both();
+ExpressionPtr Parser::disjunction() {
+  ExpressionPtr node = conjunction();
   int links = 0;
   for (int line = peek().line; take_name("or"); line = peek().line)
-    node = chained(make(Kind::kOr, line, std::move(node), both()), links);
+    node = chained(make(Kind::kOr, line, std::move(node), conjunction()), links);
   return node;
 }
 
-ExpressionPtr Parser::both() {
+ExpressionPtr Parser::conjunction() {
   ExpressionPtr node = negation();
   int links = 0;
   for (int line = peek().line; take_name("and"); line = peek().line)
@@ -158,7 +158,7 @@ ExpressionPtr Parser::unary(bool with_filter) {
     node = primary();
   }
   node = postfix(std::move(node));
-  return with_filter ? filters(std::move(node)) : std::move(node);
+  return with_filter ? filter_expression(std::move(node)) : std::move(node);
 }
 
 ExpressionPtr Parser::number() {
@@ -237,7 +237,7 @@ ExpressionPtr Parser::postfix(ExpressionPtr node) {
   }
 }
 
-ExpressionPtr Parser::filters(ExpressionPtr node) {
+ExpressionPtr Parser::filter_expression(ExpressionPtr node) {
   for (int links = 0;;) {
     if (at_op("|")) {
       node = chained(filter_chain(std::move(node), false), links);

@@ -21,7 +21,7 @@ Value generator(std::vector<Value> items, Interpreter& interpreter) {
 
 // A step of a path: a number where Python's isdigit says so of it.
 Value path_step(std::string step) {
-  if (!py_is(step, CharTest::kDigit) || step.size() >= 10) return step;
+  if (!py_is_all(step, CharTest::kDigit) || step.size() >= 10) return step;
   if (step.find_first_not_of("0123456789") != std::string::npos)
     unsupported("a path with other digits than 0-9");
   return int64_t{std::stoi(step)};
@@ -49,7 +49,7 @@ const Value kNoFallback = Value::undefined("no default");
 bool is_given(const Value* argument) { return argument != nullptr && !argument->is_none(); }
 
 // What a filter that may be given an attribute works on.
-Value part_of(Interpreter& interpreter, const Value& item, const Value* attribute) {
+Value item_or_attribute(Interpreter& interpreter, const Value& item, const Value* attribute) {
   return is_given(attribute) ? read_path(interpreter, item, *attribute, kNoFallback) : item;
 }
 
@@ -64,11 +64,11 @@ struct Keyed {
   size_t position = 0;
 };
 
-std::vector<Keyed> keyed(Interpreter& interpreter, const Value& value, const Value* attribute,
-                         bool case_sensitive) {
+std::vector<Keyed> keyed_items(Interpreter& interpreter, const Value& value, const Value* attribute,
+                               bool case_sensitive) {
   std::vector<Keyed> out;
   for (Value& item : interpreter.iterate(value)) {
-    Value key = part_of(interpreter, item, attribute);
+    Value key = item_or_attribute(interpreter, item, attribute);
     interpreter.charge_value(key);
     if (!case_sensitive) key = fold_case(key);
     out.push_back({std::move(key), std::move(item), 0});
@@ -77,7 +77,7 @@ std::vector<Keyed> keyed(Interpreter& interpreter, const Value& value, const Val
 }
 
 // The list of the items in order.
-Value sorted(Interpreter& interpreter, std::vector<Keyed> items, bool reverse) {
+Value sorted_list(Interpreter& interpreter, std::vector<Keyed> items, bool reverse) {
   int64_t weight = 0;
   for (const Keyed& item : items) weight += item.key.weight();
   interpreter.charge_made(weight * static_cast<int64_t>(std::bit_width(items.size()) + 1));
@@ -121,8 +121,8 @@ Value sort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const Value* attribute = reader.next("attribute");
   reader.done();
   auto items = is_given(attribute) ? keyed_by_list(interpreter, value, *attribute, case_sensitive)
-                                   : keyed(interpreter, value, nullptr, case_sensitive);
-  return sorted(interpreter, std::move(items), reverse);
+                                   : keyed_items(interpreter, value, nullptr, case_sensitive);
+  return sorted_list(interpreter, std::move(items), reverse);
 }
 
 Value dictsort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -139,16 +139,16 @@ Value dictsort(Interpreter& interpreter, const Value& value, Arguments& argument
     const Value order = pair.as_list().items[by == "key" ? 0 : 1];
     items.push_back({case_sensitive ? order : fold_case(order), std::move(pair), 0});
   }
-  return sorted(interpreter, std::move(items), reverse);
+  return sorted_list(interpreter, std::move(items), reverse);
 }
 
 template <bool Max>
-Value extreme(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+Value min_or_max(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader(Max ? "max" : "min", arguments);
   const bool case_sensitive = reader.bool_or("case_sensitive", false);
   const Value* attribute = reader.next("attribute");
   reader.done();
-  auto items = keyed(interpreter, value, attribute, case_sensitive);
+  auto items = keyed_items(interpreter, value, attribute, case_sensitive);
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
   size_t best = 0;
   for (size_t i = 1; i < items.size(); ++i) {
@@ -165,7 +165,7 @@ Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments)
   reader.done();
   Dict seen;
   std::vector<Value> out;
-  for (Keyed& item : keyed(interpreter, value, attribute, case_sensitive)) {
+  for (Keyed& item : keyed_items(interpreter, value, attribute, case_sensitive)) {
     if (seen.find(item.key) != nullptr) continue;
     seen.set(item.key, {});
     out.push_back(std::move(item.item));
@@ -175,7 +175,7 @@ Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments)
 
 // select, reject, selectattr, rejectattr.
 template <bool Keep, bool ByAttribute>
-Value select(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+Value select_or_reject(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   size_t used = 0;
   const auto take = [&]() -> const Value& {
     if (used >= arguments.positional.size()) template_fault("Missing parameter for attribute name");
@@ -239,7 +239,7 @@ Value join(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   std::string out;
   bool first = true;
   for (const Value& item : interpreter.iterate(value)) {
-    const Value part = part_of(interpreter, item, attribute);
+    const Value part = item_or_attribute(interpreter, item, attribute);
     interpreter.charge_made(part.weight() + static_cast<int64_t>(separator.size()));
     if (!std::exchange(first, false)) out += separator;
     out += to_text(part);
@@ -259,7 +259,7 @@ Value length(Interpreter&, const Value& value, Arguments& arguments) {
 }
 
 template <bool Last>
-Value end_item(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+Value first_or_last(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const std::string name = Last ? "last" : "first";
   no_arguments(name.c_str(), arguments);
   if (Last && value.is_list() && value.as_list().kind == List::Kind::kGenerator)
@@ -321,11 +321,11 @@ Value sum(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   reader.done();
   if (total.is_string()) template_fault("sum() can't sum strings");
   for (const Value& item : interpreter.iterate(value))
-    total = interpreter.binary("+", total, part_of(interpreter, item, attribute));
+    total = interpreter.apply_binary("+", total, item_or_attribute(interpreter, item, attribute));
   return total;
 }
 
-Value fallback(Interpreter&, const Value& value, Arguments& arguments) {
+Value default_value(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("default", arguments);
   Value other = reader.next_or("default_value", "");
   const bool boolean = reader.bool_or("boolean", false);
@@ -349,23 +349,23 @@ constexpr NamedCall kFilters[] = {
     {"attr", attr},
     {"batch", batch},
     {"count", length},
-    {"d", fallback},
-    {"default", fallback},
+    {"d", default_value},
+    {"default", default_value},
     {"dictsort", dictsort},
-    {"first", end_item<false>},
+    {"first", first_or_last<false>},
     {"items", items},
     {"join", join},
-    {"last", end_item<true>},
+    {"last", first_or_last<true>},
     {"length", length},
     {"list", list},
     {"map", map},
-    {"max", extreme<true>},
-    {"min", extreme<false>},
-    {"reject", select<false, false>},
-    {"rejectattr", select<false, true>},
+    {"max", min_or_max<true>},
+    {"min", min_or_max<false>},
+    {"reject", select_or_reject<false, false>},
+    {"rejectattr", select_or_reject<false, true>},
     {"reverse", reverse},
-    {"select", select<true, false>},
-    {"selectattr", select<true, true>},
+    {"select", select_or_reject<true, false>},
+    {"selectattr", select_or_reject<true, true>},
     {"sort", sort},
     {"sum", sum},
     {"unique", unique},

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // text % values and str.format, as far as templates go: %s %r %d %i %x %X %f %e %g with flags,
-// width, precision;
-// {} {0} {name} without a format of their own.
+// width, precision; {} {0} {name} without a format of their own.
 #include <unordered_map>
 
 #include "text/jinja/interpreter.h"
@@ -28,7 +27,7 @@ class PercentFormatter {
       if (format_[pos_] != '%') {
         out_ += format_[pos_];
       } else {
-        directive();
+        format_directive();
       }
     }
     const bool tuple = is_tuple();
@@ -46,7 +45,7 @@ class PercentFormatter {
     if (++pos_ >= format_.size()) template_fault("incomplete format");
     return format_[pos_];
   }
-  int64_t number(char& c) {
+  int64_t read_number(char& c) {
     int64_t value = 0;
     for (; c >= '0' && c <= '9'; c = next()) {
       value = value * 10 + (c - '0');
@@ -54,7 +53,7 @@ class PercentFormatter {
     }
     return value;
   }
-  Value take() {
+  Value take_value() {
     if (!is_tuple()) {
       if (used_++ > 0) template_fault("not enough arguments for format string");
       return values_;
@@ -72,7 +71,7 @@ class PercentFormatter {
     named_ = true;
     return *found;
   }
-  void directive();
+  void format_directive();
   static std::string convert(char kind, const Value& value, const Spec& spec);
 
   Interpreter& interpreter_;
@@ -84,34 +83,38 @@ class PercentFormatter {
   bool named_ = false;
 };
 
-std::string cut(const std::string& text, int64_t precision) {
+std::string first_code_points(const std::string& text, int64_t precision) {
   if (precision < 0) return text;
   size_t pos = 0;
   for (; precision > 0 && pos < text.size(); --precision) next_code_point(text, pos);
   return text.substr(0, pos);
 }
 
+// Of %d, %i, %x and %X.
+std::string integer_text(char kind, const Value& value) {
+  if (value.is_float() && (kind == 'x' || kind == 'X'))
+    template_fault("%x format: an integer is required");
+  if (value.is_float() && !(value.as_float() > -9e18 && value.as_float() < 9e18))
+    template_fault("cannot convert this float to an integer");
+  const int64_t whole = value.is_float() ? static_cast<int64_t>(value.as_float()) : value.as_int();
+  char buffer[32];
+  const auto magnitude =
+      whole < 0 ? 0 - static_cast<uint64_t>(whole) : static_cast<uint64_t>(whole);
+  const char* form = kind == 'x' ? "%llx" : kind == 'X' ? "%llX" : "%llu";
+  std::snprintf(buffer, sizeof(buffer), form, static_cast<unsigned long long>(magnitude));
+  return (whole < 0 ? "-" : "") + std::string(buffer);
+}
+
 std::string PercentFormatter::convert(char kind, const Value& value, const Spec& spec) {
-  if (kind == 's') return cut(to_text(value), spec.precision);
-  if (kind == 'r') return cut(to_repr(value), spec.precision);
+  if (kind == 's') return first_code_points(to_text(value), spec.precision);
+  if (kind == 'r') return first_code_points(to_repr(value), spec.precision);
   if (!value.is_number())
     template_fault(std::string("%") + kind + " format: a number is required, not " +
                    value.type_name());
   std::string text;
   if (kind == 'd' || kind == 'i' || kind == 'x' || kind == 'X') {
     if (spec.precision >= 0) unsupported("a precision for %d");
-    if (value.is_float() && (kind == 'x' || kind == 'X'))
-      template_fault("%x format: an integer is required");
-    if (value.is_float() && !(value.as_float() > -9e18 && value.as_float() < 9e18))
-      template_fault("cannot convert this float to an integer");
-    const int64_t whole =
-        value.is_float() ? static_cast<int64_t>(value.as_float()) : value.as_int();
-    char buffer[32];
-    const auto magnitude =
-        whole < 0 ? 0 - static_cast<uint64_t>(whole) : static_cast<uint64_t>(whole);
-    const char* form = kind == 'x' ? "%llx" : kind == 'X' ? "%llX" : "%llu";
-    std::snprintf(buffer, sizeof(buffer), form, static_cast<unsigned long long>(magnitude));
-    text = (whole < 0 ? "-" : "") + std::string(buffer);
+    text = integer_text(kind, value);
   } else if (kind == 'f' || kind == 'F' || kind == 'e' || kind == 'g') {
     if (spec.precision > 300) unsupported("a precision above 300");
     const char form[] = {'%', '.', '*', kind, '\0'};
@@ -127,7 +130,16 @@ std::string PercentFormatter::convert(char kind, const Value& value, const Spec&
   return text;
 }
 
-void PercentFormatter::directive() {
+std::string padded(std::string text, const Spec& spec, bool is_number) {
+  const int64_t missing = spec.width - count_code_points(text);
+  if (missing <= 0) return text;
+  if (spec.minus) return text + std::string(static_cast<size_t>(missing), ' ');
+  if (!spec.zero || !is_number) return std::string(static_cast<size_t>(missing), ' ') + text;
+  const bool is_signed = text.starts_with('-') || text.starts_with('+') || text.starts_with(' ');
+  return text.insert(is_signed ? 1 : 0, std::string(static_cast<size_t>(missing), '0'));
+}
+
+void PercentFormatter::format_directive() {
   char c = next();
   if (c == '%') {
     out_ += '%';
@@ -150,28 +162,14 @@ void PercentFormatter::directive() {
     *flag = true;
   }
   if (c == '*' || c == '#') unsupported(std::string("the format flag ") + c);
-  spec.width = number(c);
+  spec.width = read_number(c);
   if (c == '.') {
     c = next();
-    spec.precision = number(c);
+    spec.precision = read_number(c);
   }
-  if (!by_name) value = take();
+  if (!by_name) value = take_value();
   interpreter_.charge_made(value.weight() + spec.width);
-  std::string text = convert(c, value, spec);
-  const int64_t missing = spec.width - count_code_points(text);
-  if (missing > 0) {
-    const std::string blanks(static_cast<size_t>(missing), ' ');
-    if (spec.minus) {
-      text += blanks;
-    } else if (spec.zero && c != 's' && c != 'r') {
-      const size_t sign =
-          text.starts_with('-') || text.starts_with('+') || text.starts_with(' ') ? 1 : 0;
-      text.insert(sign, std::string(static_cast<size_t>(missing), '0'));
-    } else {
-      text = blanks + text;
-    }
-  }
-  out_ += text;
+  out_ += padded(convert(c, value, spec), spec, c != 's' && c != 'r');
 }
 
 }  // namespace

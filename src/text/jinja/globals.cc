@@ -115,7 +115,7 @@ Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
   return buffer.substr(1, size - 1);
 }
 
-Value wrap(const std::string& name, Value (*call)(Interpreter&, Arguments&)) {
+Value make_function(const std::string& name, Value (*call)(Interpreter&, Arguments&)) {
   auto function = std::make_shared<Function>();
   function->name = name;
   function->call = call;
@@ -125,11 +125,11 @@ Value wrap(const std::string& name, Value (*call)(Interpreter&, Arguments&)) {
 }  // namespace
 
 Value global_function(const std::string& name) {
-  if (name == "range") return wrap(name, range);
-  if (name == "dict") return wrap(name, make_dict);
-  if (name == "namespace") return wrap(name, make_namespace);
-  if (name == "raise_exception") return wrap(name, raise_exception);
-  if (name == "strftime_now") return wrap(name, strftime_now);
+  if (name == "range") return make_function(name, range);
+  if (name == "dict") return make_function(name, make_dict);
+  if (name == "namespace") return make_function(name, make_namespace);
+  if (name == "raise_exception") return make_function(name, raise_exception);
+  if (name == "strftime_now") return make_function(name, strftime_now);
   return Value::undefined("'" + name + "' is undefined");
 }
 

@@ -131,7 +131,7 @@ Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& s
     case Kind::kSetBlock:
     case Kind::kFilterBlock:
     case Kind::kGeneration:
-      return run_block(statement, scope, out);
+      return run_captured_block(statement, scope, out);
     case Kind::kMacro:
       scope->names[statement.name] = make_macro(statement, statement.name, scope);
       break;
@@ -188,8 +188,8 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePt
 }
 
 // A body whose text is used as a whole: of one that a break or continue leaves, nothing is.
-Interpreter::Flow Interpreter::run_block(const Statement& statement, const ScopePtr& scope,
-                                         std::string& out) {
+Interpreter::Flow Interpreter::run_captured_block(const Statement& statement, const ScopePtr& scope,
+                                                  std::string& out) {
   std::string text;
   const Flow flow = run(statement.body, scope_in(scope), text);
   if (flow != Flow::kNormal) return flow;

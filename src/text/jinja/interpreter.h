@@ -43,7 +43,7 @@ class Interpreter {
   static constexpr size_t kMaxOutputBytes = size_t{64} << 20;
   static constexpr int kMaxCalls = 800;
 
-  // `now` fixes strftime_now: "2026-01-31", with a time behind 'T' or a blank if wanted; empty: the
+  // `now` fixes strftime_now: "2026-01-31", a time behind 'T' or a blank if wanted; empty: the
   // clock.
   explicit Interpreter(std::string now);
   ~Interpreter();
@@ -70,10 +70,10 @@ class Interpreter {
   std::vector<Value> iterate(const Value& value);
   bool contains(const Value& container, const Value& value);
   // a op b, of: in, not in, ==, !=, <, <=, >, >=.
-  bool compares(const std::string& op, const Value& a, const Value& b);
+  bool comparison_holds(const std::string& op, const Value& a, const Value& b);
   Value filter(const std::string& name, const Value& value, Arguments& arguments);
   bool test(const std::string& name, const Value& value, Arguments& arguments);
-  Value binary(const std::string& op, const Value& a, const Value& b);
+  Value apply_binary(const std::string& op, const Value& a, const Value& b);
   std::shared_ptr<Namespace> make_namespace();
   // loop.changed() was told something, which may be the loop itself.
   void keep_told(const Value& loop) { told_loops_.push_back(loop); }
@@ -96,7 +96,7 @@ class Interpreter {
   Flow run_if(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level,
                std::string& out);
-  Flow run_block(const Statement& statement, const ScopePtr& scope, std::string& out);
+  Flow run_captured_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_with(const Statement& statement, const ScopePtr& scope, std::string& out);
   void run_call_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   void assign(const Target& target, const Value& value, Scope& names, const ScopePtr& lookup);
@@ -113,7 +113,7 @@ class Interpreter {
   Value evaluate_name(const Expression& node, const ScopePtr& scope);
   Value evaluate_list(const Expression& node, const ScopePtr& scope);
   Value evaluate_concat(const Expression& node, const ScopePtr& scope);
-  Value evaluate_named(const Expression& node, const ScopePtr& scope);
+  Value evaluate_filter_or_test(const Expression& node, const ScopePtr& scope);
   Value evaluate_dict(const Expression& node, const ScopePtr& scope);
   Value evaluate_compare(const Expression& node, const ScopePtr& scope);
   Value evaluate_item(const Expression& node, const ScopePtr& scope);
@@ -164,8 +164,7 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
 Value bound_method(const Value& object, const std::string& name);
 // An Error when Python has this attribute and the sandbox or this interpreter does not.
 void refuse_attribute(const Value& object, const std::string& name);
-// globals.cc: range, dict, namespace, raise_exception, strftime_now. Undefined when there is
-// none.
+// globals.cc: range, dict, namespace, raise_exception, strftime_now; else undefined.
 Value global_function(const std::string& name);
 // format.cc: text % values, and str.format.
 std::string format_percent(Interpreter& interpreter, const std::string& format,

@@ -44,7 +44,7 @@ class Lexer {
   explicit Lexer(std::string_view source) : text_(source) {}
 
   std::vector<Token> run() {
-    while (pos_ < text_.size()) outside();
+    while (pos_ < text_.size()) lex_text_and_tag();
     add(Token::Kind::kEnd, "");
     return std::move(tokens_);
   }
@@ -68,17 +68,17 @@ class Lexer {
   }
   void skip_spaces() { advance(behind_spaces(pos_)); }
 
-  void outside();
-  void comment();
-  bool raw(size_t begin);
-  void inside(std::string_view end, Token::Kind end_kind);
-  bool try_end(std::string_view end, Token::Kind end_kind);
-  void end_tag(std::string_view close, bool trim_newline);
-  void token();
-  void string(char quote);
-  void number();
-  std::string_view before_tag(std::string_view text, char sign, bool is_print) const;
-  uint32_t escape(std::string_view text, size_t& i) const;
+  void lex_text_and_tag();
+  void lex_comment();
+  bool try_raw_block(size_t begin);
+  void lex_tag(std::string_view end, Token::Kind end_kind);
+  bool try_end_tag(std::string_view end, Token::Kind end_kind);
+  void finish_tag(std::string_view close, bool trim_newline);
+  void lex_token();
+  void lex_string(char quote);
+  void lex_number();
+  std::string_view trim_before_tag(std::string_view text, char sign, bool is_print) const;
+  uint32_t decode_escape(std::string_view text, size_t& i) const;
 
   std::string_view text_;
   size_t pos_ = 0;
@@ -89,7 +89,7 @@ class Lexer {
 };
 
 // The text in front of a tag, without what '-' or lstrip_blocks takes.
-std::string_view Lexer::before_tag(std::string_view text, char sign, bool is_print) const {
+std::string_view Lexer::trim_before_tag(std::string_view text, char sign, bool is_print) const {
   if (sign == '-') return py_strip(text, {}, false, true);
   if (sign == '+' || is_print) return text;
   const size_t newline = text.rfind('\n');
@@ -99,7 +99,7 @@ std::string_view Lexer::before_tag(std::string_view text, char sign, bool is_pri
   return blank ? text.substr(0, start) : text;
 }
 
-void Lexer::outside() {
+void Lexer::lex_text_and_tag() {
   size_t tag = pos_;
   while (tag < text_.size() &&
          !(text_[tag] == '{' && tag + 1 < text_.size() &&
@@ -114,22 +114,22 @@ void Lexer::outside() {
   const char kind = text_[tag + 1];
   const char sign = tag + 2 < text_.size() ? text_[tag + 2] : ' ';
   const bool signed_tag = sign == '-' || sign == '+';
-  const std::string_view kept = before_tag(before, sign, kind == '{');
+  const std::string_view kept = trim_before_tag(before, sign, kind == '{');
   if (!kept.empty()) add(Token::Kind::kText, std::string(kept));
   advance(tag);
   advance(tag + 2 + (signed_tag ? 1 : 0));
-  if (kind == '#') return comment();
+  if (kind == '#') return lex_comment();
   if (kind == '%') {
-    if (raw(pos_)) return;
+    if (try_raw_block(pos_)) return;
     add(Token::Kind::kBlockBegin, "");
-    return inside("%}", Token::Kind::kBlockEnd);
+    return lex_tag("%}", Token::Kind::kBlockEnd);
   }
   add(Token::Kind::kPrintBegin, "");
-  inside("}}", Token::Kind::kPrintEnd);
+  lex_tag("}}", Token::Kind::kPrintEnd);
 }
 
 // Behind a tag: '-' takes all whitespace, otherwise trim_blocks one newline.
-void Lexer::end_tag(std::string_view close, bool trim_newline) {
+void Lexer::finish_tag(std::string_view close, bool trim_newline) {
   const char sign = text_[pos_];
   const bool signed_tag = sign == '-' || sign == '+';
   advance(pos_ + close.size() + (signed_tag ? 1 : 0));
@@ -137,16 +137,16 @@ void Lexer::end_tag(std::string_view close, bool trim_newline) {
   if (sign != '+' && trim_newline && at("\n")) advance(pos_ + 1);
 }
 
-void Lexer::comment() {
+void Lexer::lex_comment() {
   const size_t end = text_.find("#}", pos_);
   if (end == std::string_view::npos) template_syntax(line_, "Missing end of comment tag");
   const bool signed_tag = end > pos_ && (text_[end - 1] == '-' || text_[end - 1] == '+');
   advance(signed_tag ? end - 1 : end);
-  end_tag("#}", true);
+  finish_tag("#}", true);
 }
 
 // {% raw %} ... {% endraw %}, when one begins with the words at `begin`.
-bool Lexer::raw(size_t begin) {
+bool Lexer::try_raw_block(size_t begin) {
   // The sign and "%}" behind the word; npos when something else is there. Only the end takes '+'.
   const auto tag_end = [&](size_t at, std::string_view word) {
     at = behind_spaces(at);
@@ -160,49 +160,49 @@ bool Lexer::raw(size_t begin) {
   const size_t end = tag_end(begin, "raw");
   if (end == std::string_view::npos) return false;
   advance(end);
-  end_tag("%}", false);
+  finish_tag("%}", false);
   for (size_t at = text_.find("{%", pos_); at != std::string_view::npos;
        at = text_.find("{%", at + 2)) {
     const char sign = at + 2 < text_.size() ? text_[at + 2] : ' ';
     const size_t close = tag_end(at + 2 + (sign == '-' || sign == '+' ? 1 : 0), "endraw");
     if (close == std::string_view::npos) continue;
-    const std::string_view kept = before_tag(text_.substr(pos_, at - pos_), sign, false);
+    const std::string_view kept = trim_before_tag(text_.substr(pos_, at - pos_), sign, false);
     if (!kept.empty()) add(Token::Kind::kText, std::string(kept));
     advance(close);
-    end_tag("%}", true);
+    finish_tag("%}", true);
     return true;
   }
   template_syntax(line_, "Missing end of raw directive");
 }
 
-bool Lexer::try_end(std::string_view end, Token::Kind end_kind) {
+bool Lexer::try_end_tag(std::string_view end, Token::Kind end_kind) {
   const bool block = end_kind == Token::Kind::kBlockEnd;
   const bool minus = at("-") && text_.substr(pos_ + 1).starts_with(end);
   const bool plus = block && at("+") && text_.substr(pos_ + 1).starts_with(end);
   if (!open_.empty() || (!at(end) && !minus && !plus)) return false;
   add(end_kind, "");
-  end_tag(end, block);
+  finish_tag(end, block);
   return true;
 }
 
-void Lexer::inside(std::string_view end, Token::Kind end_kind) {
+void Lexer::lex_tag(std::string_view end, Token::Kind end_kind) {
   open_.clear();
   const int first_line = line_;
   for (;;) {
     if (pos_ >= text_.size())
       template_syntax(first_line,
                       "a tag that is not closed; '" + std::string(end) + "' is missing");
-    if (try_end(end, end_kind)) return;
+    if (try_end_tag(end, end_kind)) return;
     const size_t before = pos_;
     skip_spaces();
-    if (pos_ == before) token();
+    if (pos_ == before) lex_token();
   }
 }
 
-void Lexer::token() {
+void Lexer::lex_token() {
   const char c = text_[pos_];
-  if (c == '"' || c == '\'') return string(c);
-  if (c >= '0' && c <= '9') return number();
+  if (c == '"' || c == '\'') return lex_string(c);
+  if (c >= '0' && c <= '9') return lex_number();
   size_t end = pos_;
   static const CodePointSet words(word_ranges());
   while (end < text_.size()) {
@@ -238,7 +238,7 @@ void Lexer::token() {
   advance(pos_ + op.size());
 }
 
-void Lexer::number() {
+void Lexer::lex_number() {
   size_t end = pos_;
   const auto digits = [&] {
     while (end < text_.size() && ((text_[end] >= '0' && text_[end] <= '9') || text_[end] == '_'))
@@ -273,9 +273,8 @@ void Lexer::number() {
   advance(end);
 }
 
-// The code point of \xHH, \uHHHH, \UHHHHHHHH or an octal escape at text[i], the letter behind the
-// backslash.
-uint32_t Lexer::escape(std::string_view text, size_t& i) const {
+// The code point of \xHH, \uHHHH, \UHHHHHHHH or an octal escape; text[i] is behind the backslash.
+uint32_t Lexer::decode_escape(std::string_view text, size_t& i) const {
   const char letter = text[i];
   const bool octal = letter >= '0' && letter <= '7';
   const int base = octal ? 8 : 16;
@@ -293,7 +292,7 @@ uint32_t Lexer::escape(std::string_view text, size_t& i) const {
   return static_cast<uint32_t>(value);
 }
 
-void Lexer::string(char quote) {
+void Lexer::lex_string(char quote) {
   size_t end = pos_ + 1;
   while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
   if (end >= text_.size()) template_syntax(line_, "a string without its closing quote");
@@ -313,7 +312,7 @@ void Lexer::string(char quote) {
       ++i;
     } else if (letter == 'x' || letter == 'u' || letter == 'U' ||
                (letter >= '0' && letter <= '7')) {
-      append_utf8(out, escape(body, i));
+      append_utf8(out, decode_escape(body, i));
     } else if (letter == 'N') {
       template_unsupported(line_, "\\N in a string");
     } else if (letter == '\n') {

@@ -75,7 +75,7 @@ std::vector<Value> pairs_of(Interpreter& interpreter, const Value& dict) {
 
 namespace {
 
-Value strings(std::vector<std::string> parts, List::Kind kind = List::Kind::kList) {
+Value list_of_strings(std::vector<std::string> parts, List::Kind kind = List::Kind::kList) {
   std::vector<Value> items;
   for (std::string& part : parts) items.emplace_back(std::move(part));
   return Value::list(std::move(items), kind);
@@ -102,17 +102,17 @@ Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
     text = separator->text();
     if (text.empty()) template_fault("empty separator");
   }
-  return strings(interpreter.split(self.text(), text, max_splits, FromRight));
+  return list_of_strings(interpreter.split(self.text(), text, max_splits, FromRight));
 }
 
 // startswith, endswith, find, rfind, index, rindex, count: within text[start:end].
-struct Window {
+struct SearchedText {
   std::string_view text;
   int64_t begin;    // code points before it
   bool is_crossed;  // it ends before it begins: not even an empty text is in it
 };
 
-Window window(const Value& self, ArgumentReader& reader) {
+SearchedText read_searched_text(const Value& self, ArgumentReader& reader) {
   const Value* start = reader.next("start");
   const Value* end = reader.next("end");
   reader.done();
@@ -137,7 +137,7 @@ Value has_affix(Interpreter& interpreter, const Value& self, Arguments& argument
   const std::string name = AtEnd ? "endswith" : "startswith";
   ArgumentReader reader(AtEnd ? "endswith()" : "startswith()", arguments);
   const Value& wanted = reader.required("prefix");
-  const Window in = window(self, reader);
+  const SearchedText in = read_searched_text(self, reader);
   const bool is_tuple = wanted.is_list() && wanted.as_list().kind == List::Kind::kTuple;
   if (!wanted.is_string() && !is_tuple)
     template_fault(name + " first arg must be str or a tuple of str, not " + wanted.type_name());
@@ -150,7 +150,7 @@ Value has_affix(Interpreter& interpreter, const Value& self, Arguments& argument
   });
 }
 
-const std::string& needle(ArgumentReader& reader) {
+const std::string& required_text(ArgumentReader& reader) {
   const Value& value = reader.required("sub");
   if (!value.is_string()) template_fault("must be str, not " + value.type_name());
   return value.text();
@@ -159,8 +159,8 @@ const std::string& needle(ArgumentReader& reader) {
 template <bool FromRight, bool MustBeThere>
 Value find(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("find()", arguments);
-  const std::string& wanted = needle(reader);
-  const Window in = window(self, reader);
+  const std::string& wanted = required_text(reader);
+  const SearchedText in = read_searched_text(self, reader);
   const size_t at = FromRight ? rfind_text(in.text, wanted) : find_text(in.text, wanted);
   if (in.is_crossed || at == std::string_view::npos) {
     if (MustBeThere) template_fault("substring not found");
@@ -171,16 +171,12 @@ Value find(Interpreter&, const Value& self, Arguments& arguments) {
 
 Value count(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("count()", arguments);
-  const std::string& wanted = needle(reader);
-  const Window in = window(self, reader);
+  const std::string& wanted = required_text(reader);
+  const SearchedText in = read_searched_text(self, reader);
   const std::string_view text = in.text;
   if (in.is_crossed) return int64_t{0};
   if (wanted.empty()) return count_code_points(text) + 1;
-  int64_t found = 0;
-  for (size_t at = find_text(text, wanted); at != std::string_view::npos;
-       at = find_text(text, wanted, at + wanted.size()))
-    ++found;
-  return found;
+  return count_text(text, wanted);
 }
 
 // The filter takes any value; the method wants texts.
@@ -211,7 +207,7 @@ Value join(Interpreter& interpreter, const Value& self, Arguments& arguments) {
 }
 
 template <std::string (*Change)(std::string_view)>
-Value change(Interpreter&, const Value& self, Arguments& arguments) {
+Value apply_to_text(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader("this method", arguments).done();
   return Change(self.text());
 }
@@ -219,20 +215,20 @@ Value change(Interpreter&, const Value& self, Arguments& arguments) {
 template <CharTest Test>
 Value is_all(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader("this method", arguments).done();
-  return py_is(self.text(), Test);
+  return py_is_all(self.text(), Test);
 }
 
 Value splitlines(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("splitlines()", arguments);
   const bool keep_ends = reader.bool_or("keepends", false);
   reader.done();
-  return strings(interpreter.split_lines(self.text(), keep_ends));
+  return list_of_strings(interpreter.split_lines(self.text(), keep_ends));
 }
 
 template <bool AtEnd>
 Value remove_affix(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader(AtEnd ? "removesuffix()" : "removeprefix()", arguments);
-  const std::string& affix = needle(reader);
+  const std::string& affix = required_text(reader);
   reader.done();
   const std::string& text = self.text();
   const bool there = AtEnd ? text.ends_with(affix) : text.starts_with(affix);
@@ -243,7 +239,7 @@ Value remove_affix(Interpreter&, const Value& self, Arguments& arguments) {
 template <bool FromRight>
 Value partition(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("partition()", arguments);
-  const std::string separator = needle(reader);
+  const std::string separator = required_text(reader);
   reader.done();
   if (separator.empty()) template_fault("empty separator");
   const std::string& text = self.text();
@@ -252,7 +248,7 @@ Value partition(Interpreter&, const Value& self, Arguments& arguments) {
   if (at == std::string::npos && FromRight) parts = {"", "", text};
   if (at != std::string::npos)
     parts = {text.substr(0, at), separator, text.substr(at + separator.size())};
-  return strings(std::move(parts), List::Kind::kTuple);
+  return list_of_strings(std::move(parts), List::Kind::kTuple);
 }
 
 int64_t required_int(ArgumentReader& reader, const char* name) {
@@ -309,10 +305,10 @@ constexpr NamedCall kStringMethods[] = {
     {"count", count},
     {"replace", replace},
     {"join", join},
-    {"lower", change<py_lower>},
-    {"upper", change<py_upper>},
-    {"title", change<py_title>},
-    {"capitalize", change<py_capitalize>},
+    {"lower", apply_to_text<py_lower>},
+    {"upper", apply_to_text<py_upper>},
+    {"title", apply_to_text<py_title>},
+    {"capitalize", apply_to_text<py_capitalize>},
     {"isalpha", is_all<CharTest::kAlpha>},
     {"isdigit", is_all<CharTest::kDigit>},
     {"isdecimal", is_all<CharTest::kDecimal>},
@@ -338,7 +334,7 @@ Value dict_items(Interpreter& interpreter, const Value& self, Arguments& argumen
 }
 
 template <bool Keys>
-Value dict_part(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value dict_view(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader(Keys ? "keys()" : "values()", arguments).done();
   interpreter.charge_items(static_cast<int64_t>(self.as_dict().items.size()));
   std::vector<Value> out;
@@ -363,13 +359,13 @@ Value copy(Interpreter&, const Value& self, Arguments& arguments) {
 }
 
 constexpr NamedCall kDictMethods[] = {{"items", dict_items},
-                                      {"keys", dict_part<true>},
-                                      {"values", dict_part<false>},
+                                      {"keys", dict_view<true>},
+                                      {"values", dict_view<false>},
                                       {"get", dict_get},
                                       {"copy", copy}};
 
 template <bool Count>
-Value list_search(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value list_index_or_count(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader(Count ? "count()" : "index()", arguments);
   const Value& wanted = reader.required("value");
   reader.done();
@@ -382,7 +378,7 @@ Value list_search(Interpreter& interpreter, const Value& self, Arguments& argume
 }
 
 constexpr NamedCall kListMethods[] = {
-    {"index", list_search<false>}, {"count", list_search<true>}, {"copy", copy}};
+    {"index", list_index_or_count<false>}, {"count", list_index_or_count<true>}, {"copy", copy}};
 
 Value cycle(Interpreter&, const Value& self, Arguments& arguments) {
   if (arguments.positional.empty() || !arguments.named.empty())
@@ -413,10 +409,9 @@ const NamedCall* find_method(const Value& object, std::string_view name) {
   return object.is_sequence() ? find_entry<NamedCall>(kListMethods, name) : nullptr;
 }
 
-// A |safe string makes |safe strings, and escapes what it takes in: only what needs no escape is
-// done.
-Value call_on_safe(Interpreter& interpreter, const Value& object, const std::string& name,
-                   Arguments& arguments) {
+// A |safe string makes |safe strings, and escapes what it takes in: what needs that is refused.
+Value call_on_safe_string(Interpreter& interpreter, const Value& object, const std::string& name,
+                          Arguments& arguments) {
   bool escapes = name == "format" || name == "join";
   for (const Value& value : arguments.positional)
     escapes = escapes || (name == "replace" && value.is_string() && !value.str().safe &&
@@ -446,12 +441,11 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
       std::find(std::begin(kNaming), std::end(kNaming), name) == std::end(kNaming))
     template_fault(object.type_name() + "." + name + "() takes no keyword arguments");
   if (object.is_string() && object.str().safe)
-    return call_on_safe(interpreter, object, name, arguments);
+    return call_on_safe_string(interpreter, object, name, arguments);
   return find_method(object, name)->call(interpreter, object, arguments);
 }
 
-// What Python has and the sandbox forbids or this interpreter lacks: silence would print nothing
-// instead.
+// What Python has and the sandbox forbids or this interpreter lacks: it would print nothing.
 void refuse_attribute(const Value& object, const std::string& name) {
   constexpr std::string_view kForbidden[] = {"append", "clear",      "extend",  "insert",
                                              "pop",    "remove",     "reverse", "sort",

@@ -115,8 +115,8 @@ class Parser {
 
   ExpressionPtr expression(bool with_conditional = true);
   ExpressionPtr conditional();
-  ExpressionPtr either();
-  ExpressionPtr both();
+  ExpressionPtr disjunction();
+  ExpressionPtr conjunction();
   ExpressionPtr negation();
   ExpressionPtr comparison();
   ExpressionPtr sum();
@@ -133,7 +133,7 @@ class Parser {
   ExpressionPtr number();
   ExpressionPtr list_or_dict();
   ExpressionPtr postfix(ExpressionPtr node);
-  ExpressionPtr filters(ExpressionPtr node);
+  ExpressionPtr filter_expression(ExpressionPtr node);
   ExpressionPtr subscript(ExpressionPtr node);
   ExpressionPtr subscribed();
   ExpressionPtr call(ExpressionPtr node);

@@ -56,7 +56,7 @@ bool is_line_end(uint32_t c) {
 }
 
 // The first letter of each word in title case, the rest lower. A word is what is cased, or all.
-std::string with_titles(std::string_view text, bool is_one_word) {
+std::string to_title_case(std::string_view text, bool is_one_word) {
   std::string out;
   bool in_word = false;
   for (size_t pos = 0; pos < text.size();) {
@@ -72,7 +72,7 @@ std::string with_titles(std::string_view text, bool is_one_word) {
   return out;
 }
 
-bool passes(CharTest test, uint32_t c) {
+bool char_passes(CharTest test, uint32_t c) {
   const auto kind = category(c);
   const bool decimal = kind == UTF8PROC_CATEGORY_ND;
   const bool numeric = decimal || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_NO;
@@ -99,7 +99,7 @@ bool passes(CharTest test, uint32_t c) {
   return false;
 }
 
-std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits, bool from_right) {
+std::vector<std::string> split_words(std::string_view text, int64_t max_splits, bool from_right) {
   std::vector<std::string> out;
   text = py_strip(text, {}, !from_right, from_right);
   while (!text.empty()) {
@@ -133,6 +133,14 @@ size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
 size_t rfind_text(std::string_view text, std::string_view wanted) {
   const size_t behind = find_text(reversed(text), reversed(wanted));
   return behind == std::string_view::npos ? behind : text.size() - behind - wanted.size();
+}
+
+int64_t count_text(std::string_view text, std::string_view wanted) {
+  int64_t count = 0;
+  for (size_t at = find_text(text, wanted); at != std::string_view::npos;
+       at = find_text(text, wanted, at + wanted.size()))
+    ++count;
+  return count;
 }
 
 bool py_is_space(uint32_t c) {
@@ -180,9 +188,9 @@ std::string py_upper(std::string_view text) {
   return out;
 }
 
-std::string py_capitalize(std::string_view text) { return with_titles(text, true); }
+std::string py_capitalize(std::string_view text) { return to_title_case(text, true); }
 
-std::string py_title(std::string_view text) { return with_titles(text, false); }
+std::string py_title(std::string_view text) { return to_title_case(text, false); }
 
 std::string jinja_title(std::string_view text) {
   std::string out;
@@ -211,7 +219,7 @@ std::vector<std::string> py_split(std::string_view text, std::string_view separa
                                   int64_t max_splits, bool from_right) {
   std::vector<std::string> out;
   if (separator.empty()) {
-    out = split_spaces(text, max_splits, from_right);
+    out = split_words(text, max_splits, from_right);
   } else if (from_right) {
     for (const auto& part : py_split(reversed(text), reversed(separator), max_splits, false))
       out.push_back(reversed(part));
@@ -267,7 +275,7 @@ std::string py_replace(std::string_view text, std::string_view old, std::string_
   return out.append(text.substr(pos));
 }
 
-SliceBounds py_slice(int64_t size, const int64_t* begin, const int64_t* end, int64_t step) {
+SliceBounds py_slice_bounds(int64_t size, const int64_t* begin, const int64_t* end, int64_t step) {
   const int64_t low = step > 0 ? 0 : -1;
   const int64_t high = step > 0 ? size : size - 1;
   const auto clip = [&](const int64_t* bound, int64_t fallback) {
@@ -309,12 +317,12 @@ std::string py_slice_text(std::string_view text, SliceBounds bounds) {
   return out;
 }
 
-bool py_is(std::string_view text, CharTest test) {
+bool py_is_all(std::string_view text, CharTest test) {
   bool any_cased = false;
   for (size_t pos = 0; pos < text.size();) {
     const uint32_t c = next_code_point(text, pos);
     any_cased = any_cased || is_cased(c);
-    if (!passes(test, c)) return false;
+    if (!char_passes(test, c)) return false;
   }
   const bool of_case = test == CharTest::kLower || test == CharTest::kUpper;
   return of_case ? any_cased : !text.empty();

@@ -29,7 +29,7 @@ const Value& only_argument(Arguments& arguments, const char* test, const char* n
 
 // Whether value % by is a number, and that one.
 bool leaves(Interpreter& interpreter, const Value& value, const Value& by, double rest) {
-  const Value left = interpreter.binary("%", value, by);
+  const Value left = interpreter.apply_binary("%", value, by);
   return left.is_number() && left.as_float() == rest;
 }
 
@@ -74,13 +74,13 @@ constexpr char kIn[] = "in", kEqual[] = "==", kNotEqual[] = "!=", kLess[] = "<",
 template <const char* Op>
 bool holds(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const char* name = std::string_view(Op) == kIn ? "seq" : "";
-  return interpreter.compares(Op, value, only_argument(arguments, Op, name));
+  return interpreter.comparison_holds(Op, value, only_argument(arguments, Op, name));
 }
 
 template <CharTest Case>
 bool is_case(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   no_arguments("lower", arguments);
-  return py_is(text_of(interpreter, value), Case);
+  return py_is_all(text_of(interpreter, value), Case);
 }
 template <bool (*Has)(const std::string&)>
 bool is_known(Interpreter&, const Value& value, Arguments& arguments) {

@@ -37,10 +37,7 @@ Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments
   const std::string text = text_of(interpreter, value);
   const auto size = static_cast<int64_t>(text.size());
   // Counting first keeps the charge honest when little matches.
-  int64_t matches = old.empty() ? size + 1 : 0;
-  for (size_t at = old.empty() ? std::string::npos : find_text(text, old); at != std::string::npos;
-       at = find_text(text, old, at + old.size()))
-    ++matches;
+  int64_t matches = old.empty() ? size + 1 : count_text(text, old);
   if (max_count >= 0) matches = std::min(matches, max_count);
   interpreter.charge_made(size + matches * (static_cast<int64_t>(with.size()) + 1));
   return py_replace(text, old, with, max_count);
@@ -54,7 +51,7 @@ Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
 }
 
 template <std::string (*Change)(std::string_view)>
-Value change(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+Value apply_to_text(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   no_arguments("this filter", arguments);
   return Change(text_of(interpreter, value));
 }
@@ -131,23 +128,22 @@ Value absolute(Interpreter& interpreter, const Value& value, Arguments& argument
   no_arguments("abs", arguments);
   if (value.is_float()) return std::fabs(value.as_float());
   if (value.is_bool()) return value.as_int();
-  return compare(value, int64_t{0}) < 0 ? interpreter.binary("-", int64_t{0}, value) : value;
+  return compare(value, int64_t{0}) < 0 ? interpreter.apply_binary("-", int64_t{0}, value) : value;
 }
 
-void refuse_foreign_digits(std::string_view text) {
+void refuse_non_ascii_digits(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     if (next_code_point(text, pos) < 0x80) continue;
-    if (py_is(text.substr(begin, pos - begin), CharTest::kDecimal))
+    if (py_is_all(text.substr(begin, pos - begin), CharTest::kDecimal))
       unsupported("a number with other digits than 0-9");
   }
 }
 
-// An int of what Python's int() takes: digits with single underscores between, a sign, blanks
-// around.
+// As Python's int(): digits with single underscores between, a sign, blanks around.
 bool parse_int(std::string_view text, int64_t base, int64_t& out) {
   text = py_strip(text, {}, true, true);
-  refuse_foreign_digits(text);
+  refuse_non_ascii_digits(text);
   std::string digits;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool between = i > 0 && i + 1 < text.size() && text[i - 1] != '_' &&
@@ -174,7 +170,7 @@ bool parse_int(std::string_view text, int64_t base, int64_t& out) {
 
 bool parse_float(std::string_view text, double& out) {
   const std::string_view stripped = py_strip(text, {}, true, true);
-  refuse_foreign_digits(stripped);
+  refuse_non_ascii_digits(stripped);
   const auto digit_at = [&](size_t i) {
     return i < stripped.size() && stripped[i] >= '0' && stripped[i] <= '9';
   };
@@ -199,7 +195,7 @@ Value to_int(double value, const Value& other) {
   return static_cast<int64_t>(value);
 }
 
-Value integer(Interpreter&, const Value& value, Arguments& arguments) {
+Value int_filter(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("int", arguments);
   const Value other = reader.next_or("default", int64_t{0});
   const int64_t base = reader.int_or("base", 10);
@@ -218,7 +214,7 @@ Value integer(Interpreter&, const Value& value, Arguments& arguments) {
   return parse_float(value.text(), real) ? to_int(real, other) : other;
 }
 
-Value real(Interpreter&, const Value& value, Arguments& arguments) {
+Value float_filter(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("float", arguments);
   const Value other = reader.next_or("default", 0.0);
   reader.done();
@@ -260,7 +256,7 @@ Value wordcount(Interpreter& interpreter, const Value& value, Arguments& argumen
     const size_t begin = pos;
     next_code_point(text, pos);
     const std::string_view character = std::string_view(text).substr(begin, pos - begin);
-    const bool word = character == "_" || py_is(character, CharTest::kAlnum);
+    const bool word = character == "_" || py_is_all(character, CharTest::kAlnum);
     if (word && !in_word) ++count;
     in_word = word;
   }
@@ -278,7 +274,7 @@ Value format(Interpreter& interpreter, const Value& value, Arguments& arguments)
   return format_percent(interpreter, text_of(interpreter, value), values);
 }
 
-Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+JsonStyle read_json_style(Interpreter& interpreter, Arguments& arguments) {
   ArgumentReader reader("tojson", arguments);
   JsonStyle style;
   style.ascii = reader.bool_or("ensure_ascii", false);
@@ -307,6 +303,11 @@ Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments)
     style.item_separator = parts[0].text();
     style.key_separator = parts[1].text();
   }
+  return style;
+}
+
+Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  const JsonStyle style = read_json_style(interpreter, arguments);
   const auto separators_size = style.item_separator.size() + style.key_separator.size();
   const auto per_item = static_cast<int64_t>(style.indent.size()) * value.depth() +
                         static_cast<int64_t>(separators_size);
@@ -316,22 +317,22 @@ Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments)
 
 constexpr NamedCall kFilters[] = {
     {"abs", absolute},
-    {"capitalize", change<py_capitalize>},
+    {"capitalize", apply_to_text<py_capitalize>},
     {"center", center},
-    {"float", real},
+    {"float", float_filter},
     {"format", format},
     {"indent", indent},
-    {"int", integer},
-    {"lower", change<py_lower>},
+    {"int", int_filter},
+    {"lower", apply_to_text<py_lower>},
     {"replace", replace},
     {"round", round_number},
     {"safe", safe},
     {"string", string},
-    {"title", change<jinja_title>},
+    {"title", apply_to_text<jinja_title>},
     {"tojson", tojson},
     {"trim", trim},
     {"truncate", truncate},
-    {"upper", change<py_upper>},
+    {"upper", apply_to_text<py_upper>},
     {"wordcount", wordcount},
 };
 

@@ -41,10 +41,10 @@ bool has_order(const Value& a, const Value& b) {
 }
 
 // Of numbers, without rounding: 2^53 + 1 is more than 2.0^53.
-std::partial_ordering order_of(const Value& a, const Value& b) {
+std::partial_ordering compare_numbers(const Value& a, const Value& b) {
   if (a.is_float() && b.is_float()) return a.as_float() <=> b.as_float();
   if (!a.is_float() && !b.is_float()) return a.as_int() <=> b.as_int();
-  if (a.is_float()) return 0 <=> order_of(b, a);
+  if (a.is_float()) return 0 <=> compare_numbers(b, a);
   const double x = a.as_float(), y = b.as_float();
   if (x != y) return x <=> y;  // rounding a number changes no order but to equal
   if (y == 0x1p63) return std::partial_ordering::less;
@@ -56,7 +56,7 @@ bool has_pair(const Dict& dict, const Value& key, const Value& value) {
   return found != nullptr && *found == value;
 }
 
-bool set_has(const List& view, const Value& value) {
+bool set_contains(const List& view, const Value& value) {
   if (view.printed == "dict_keys") return view.set_of->find(value) != nullptr;
   if (!value.is_list() || value.as_list().kind != List::Kind::kTuple) return false;
   const std::vector<Value>& pair = value.as_list().items;
@@ -66,7 +66,7 @@ bool set_has(const List& view, const Value& value) {
 // Sets have no order; values() is itself alone.
 bool views_equal(const List& a, const List& b) {
   return a.set_of != nullptr && b.set_of != nullptr && a.items.size() == b.items.size() &&
-         std::ranges::all_of(a.items, [&](const Value& item) { return set_has(b, item); });
+         std::ranges::all_of(a.items, [&](const Value& item) { return set_contains(b, item); });
 }
 
 }  // namespace
@@ -216,10 +216,10 @@ size_t Value::hash() const {
     for (const Value& item : as_list().items) hash = hash_pair(hash, item.hash());
     return hash;
   }
-  return is_undefined() ? 0 : std::hash<const void*>()(place());
+  return is_undefined() ? 0 : std::hash<const void*>()(address());
 }
 
-const void* Value::place() const {
+const void* Value::address() const {
   const auto where = [](const auto& held) -> const void* {
     if constexpr (requires { held.get(); }) return held.get();
     return nullptr;
@@ -230,11 +230,11 @@ const void* Value::place() const {
 bool Value::same(const Value& other) const {
   if (data_.index() != other.data_.index()) return false;
   if (is_undefined()) return false;  // each look-up makes its own
-  return is_string() || place() == nullptr ? *this == other : place() == other.place();
+  return is_string() || address() == nullptr ? *this == other : address() == other.address();
 }
 
 bool Value::operator==(const Value& other) const {
-  if (is_number() && other.is_number()) return order_of(*this, other) == 0;
+  if (is_number() && other.is_number()) return compare_numbers(*this, other) == 0;
   if (data_.index() != other.data_.index()) return false;
   if (is_none() || is_undefined()) return true;
   if (is_string()) return text() == other.text();
@@ -255,7 +255,7 @@ bool Value::operator==(const Value& other) const {
 
 int compare(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
-    const std::partial_ordering order = order_of(a, b);
+    const std::partial_ordering order = compare_numbers(a, b);
     // Sorting needs an order that is total.
     if (order == std::partial_ordering::unordered) template_fault("no order for nan");
     return order < 0 ? -1 : order > 0 ? 1 : 0;

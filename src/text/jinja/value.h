@@ -147,7 +147,7 @@ class Value {
 
  private:
   // Where it is kept; null of what is no more than its value.
-  [[nodiscard]] const void* place() const;
+  [[nodiscard]] const void* address() const;
   template <typename T>
   [[nodiscard]] bool holds() const {
     return std::holds_alternative<T>(data_);

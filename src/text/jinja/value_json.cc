@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON text -> Value: strict RFC 8259, numbers rounded correctly, later duplicates of a key win, as
-// in Python.
+// JSON text -> Value: strict RFC 8259, numbers rounded correctly, later duplicates of a key win.
 #include <charconv>
 #include <cstdlib>
 
@@ -15,8 +14,8 @@ class Reader {
   Reader(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
   Value read() {
-    Value value = item(0);
-    space();
+    Value value = read_value(0);
+    skip_space();
     if (pos_ < text_.size()) fail("more behind the value");
     return value;
   }
@@ -25,7 +24,7 @@ class Reader {
   [[noreturn]] void fail(const std::string& what) const {
     template_fault(where_ + ": byte " + std::to_string(pos_) + ": not JSON: " + what);
   }
-  void space() {
+  void skip_space() {
     while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\t' ||
                                    text_[pos_] == '\n' || text_[pos_] == '\r'))
       ++pos_;
@@ -41,66 +40,66 @@ class Reader {
     return true;
   }
 
-  Value item(int depth) {
+  Value read_value(int depth) {
     // Half of what a value may nest, so that a template can still put it into lists.
     if (depth > Value::kMaxDepth / 2) fail("nested too deep");
-    space();
+    skip_space();
     if (take("null")) return {};
     if (take("true")) return true;
     if (take("false")) return false;
-    if (take('"')) return string();
-    if (take('[')) return array(depth);
-    if (take('{')) return object(depth);
-    return number();
+    if (take('"')) return read_string();
+    if (take('[')) return read_array(depth);
+    if (take('{')) return read_object(depth);
+    return read_number();
   }
 
-  Value array(int depth) {
+  Value read_array(int depth) {
     std::vector<Value> items;
-    space();
+    skip_space();
     if (take(']')) return Value::list({});
-    do items.push_back(item(depth + 1)), space();
+    do items.push_back(read_value(depth + 1)), skip_space();
     while (take(','));
     if (!take(']')) fail("expected ',' or ']'");
     return Value::list(std::move(items));
   }
 
-  Value object(int depth) {
+  Value read_object(int depth) {
     auto dict = std::make_shared<Dict>();
-    space();
+    skip_space();
     if (take('}')) return dict;
     do {
-      space();
+      skip_space();
       if (!take('"')) fail("expected a key");
-      std::string key = string();
-      space();
+      std::string key = read_string();
+      skip_space();
       if (!take(':')) fail("expected ':'");
-      Value value = item(depth + 1);
+      Value value = read_value(depth + 1);
       dict->set(std::move(key), std::move(value));
-      space();
+      skip_space();
     } while (take(','));
     if (!take('}')) fail("expected ',' or '}'");
     return dict;
   }
 
-  bool digits() {
+  bool skip_digits() {
     const size_t begin = pos_;
     while (pos_ < text_.size() && text_[pos_] >= '0' && text_[pos_] <= '9') ++pos_;
     return pos_ > begin;
   }
 
-  Value number() {
+  Value read_number() {
     const size_t begin = pos_;
     take('-');
-    if (!take('0') && !digits()) fail("expected a value");
+    if (!take('0') && !skip_digits()) fail("expected a value");
     bool whole = true;
     if (take('.')) {
       whole = false;
-      if (!digits()) fail("expected a digit");
+      if (!skip_digits()) fail("expected a digit");
     }
     if (take('e') || take('E')) {
       whole = false;
       if (!take('+')) take('-');
-      if (!digits()) fail("expected a digit");
+      if (!skip_digits()) fail("expected a digit");
     }
     const std::string text(text_.substr(begin, pos_ - begin));
     if (!whole) return std::strtod(text.c_str(), nullptr);
@@ -111,7 +110,7 @@ class Reader {
     return value;
   }
 
-  uint32_t hex4() {
+  uint32_t read_hex4() {
     uint32_t value = 0;
     const std::string_view digits = text_.substr(pos_, 4);
     const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
@@ -121,7 +120,7 @@ class Reader {
     return value;
   }
 
-  void escape(std::string& out) {
+  void read_escape(std::string& out) {
     constexpr std::string_view kLetters = "\"\\/bfnrt";
     constexpr std::string_view kValues = "\"\\/\b\f\n\r\t";
     if (pos_ >= text_.size()) fail("a string without its end");
@@ -132,9 +131,9 @@ class Reader {
       return;
     }
     if (letter != 'u') fail("a wrong escape");
-    uint32_t c = hex4();
+    uint32_t c = read_hex4();
     if (c >= 0xD800 && c < 0xDC00 && take("\\u")) {
-      const uint32_t low = hex4();
+      const uint32_t low = read_hex4();
       if (low < 0xDC00 || low > 0xDFFF) fail("a lone surrogate");
       c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
     }
@@ -142,7 +141,7 @@ class Reader {
     append_utf8(out, c);
   }
 
-  std::string string() {
+  std::string read_string() {
     std::string out;
     for (;;) {
       if (pos_ >= text_.size()) fail("a string without its end");
@@ -151,7 +150,7 @@ class Reader {
       ++pos_;
       if (c == '"') return out;
       if (c == '\\') {
-        escape(out);
+        read_escape(out);
       } else {
         out += c;
       }

@@ -67,7 +67,7 @@ std::string dict_repr(const Dict& dict) {
   return out + "}";
 }
 
-void json_string(std::string_view text, bool ascii, std::string& out) {
+void append_json_string(std::string_view text, bool ascii, std::string& out) {
   out += '"';
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
@@ -102,14 +102,14 @@ class JsonWriter {
     } else if (value.is_int()) {
       out += std::to_string(value.as_int());
     } else if (value.is_float()) {
-      out += number(value.as_float());
+      out += number_text(value.as_float());
     } else if (value.is_string()) {
-      json_string(value.text(), style_.ascii, out);
+      append_json_string(value.text(), style_.ascii, out);
     } else if (value.is_list() && (value.as_list().kind == List::Kind::kList ||
                                    value.as_list().kind == List::Kind::kTuple)) {
-      array(value.as_list());
+      write_array(value.as_list());
     } else if (value.is_dict()) {
-      object(value.as_dict());
+      write_object(value.as_dict());
     } else {
       template_fault("Object of type " + value.type_name() + " is not JSON serializable");
     }
@@ -118,19 +118,19 @@ class JsonWriter {
   std::string out;
 
  private:
-  static std::string number(double value) {
+  static std::string number_text(double value) {
     if (std::isnan(value)) return "NaN";
     if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
     return float_text(value);
   }
 
-  void line() {
+  void start_line() {
     if (!style_.has_indent) return;
     out += '\n';
     for (int i = 0; i < level_; ++i) out += style_.indent;
   }
 
-  void array(const List& list) {
+  void write_array(const List& list) {
     if (list.items.empty()) {
       out += "[]";
       return;
@@ -139,11 +139,11 @@ class JsonWriter {
     ++level_;
     for (size_t i = 0; i < list.items.size(); ++i) {
       if (i > 0) out += style_.item_separator;
-      line();
+      start_line();
       write(list.items[i]);
     }
     --level_;
-    line();
+    start_line();
     out += ']';
   }
 
@@ -152,11 +152,11 @@ class JsonWriter {
     if (key.is_none()) return "null";
     if (key.is_bool()) return key.as_bool() ? "true" : "false";
     if (key.is_int()) return std::to_string(key.as_int());
-    if (key.is_float()) return number(key.as_float());
+    if (key.is_float()) return number_text(key.as_float());
     template_fault("keys must be str, int, float, bool or None, not " + key.type_name());
   }
 
-  void object(const Dict& dict) {
+  void write_object(const Dict& dict) {
     if (dict.items.empty()) {
       out += "{}";
       return;
@@ -169,13 +169,13 @@ class JsonWriter {
     ++level_;
     for (size_t i = 0; i < items.size(); ++i) {
       if (i > 0) out += style_.item_separator;
-      line();
-      json_string(key_text(items[i].first), style_.ascii, out);
+      start_line();
+      append_json_string(key_text(items[i].first), style_.ascii, out);
       out += style_.key_separator;
       write(items[i].second);
     }
     --level_;
-    line();
+    start_line();
     out += '}';
   }
 
@@ -185,8 +185,7 @@ class JsonWriter {
 
 }  // namespace
 
-// Python's repr of a float: the shortest digits that read back, with an exponent below 1e-4 and
-// from 1e16 on.
+// Python's repr: the shortest digits that read back; an exponent below 1e-4 and from 1e16 on.
 std::string float_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

@@ -66,8 +66,8 @@ class Parser {
   Node alternatives();
   Node sequence();
   Node quantified();
-  bool quantifier(Node& atom);
-  bool bounds(uint32_t& min, uint32_t& max);
+  bool take_quantifier(Node& atom);
+  bool take_bounds(uint32_t& min, uint32_t& max);
   Node atom();
   Node group();
   Node escape_atom();
@@ -75,11 +75,11 @@ class Parser {
   Ranges char_class();
   Ranges class_item();
   // \s, \d, \w, \p{..}, and what they are not by their capitals; false of other letters.
-  bool shorthand(uint32_t c, Ranges& out);
-  Ranges property();
+  bool parse_shorthand(uint32_t c, Ranges& out);
+  Ranges parse_property();
   uint32_t escape_code_point(uint32_t c);
-  uint32_t hex(int min_digits, int max_digits);
-  Ranges literal(uint32_t first, uint32_t last);
+  uint32_t parse_hex(int min_digits, int max_digits);
+  Ranges literal_ranges(uint32_t first, uint32_t last);
   static Node set_node(Ranges ranges) {
     return {.kind = Node::Kind::kSet, .set = std::move(ranges)};
   }
@@ -113,13 +113,13 @@ Node Parser::sequence() {
 
 Node Parser::quantified() {
   Node node = atom();
-  for (bool is_repeat = false; quantifier(node); is_repeat = true)
+  for (bool is_repeat = false; take_quantifier(node); is_repeat = true)
     if (is_python_ && is_repeat) fail("a repeat of a repeat");
   return node;
 }
 
 // {n} {n,} {n,m} {,m}, Python's {,}; anything else in braces is a literal.
-bool Parser::bounds(uint32_t& min, uint32_t& max) {
+bool Parser::take_bounds(uint32_t& min, uint32_t& max) {
   size_t p = pos_ + 1;
   const auto number = [&](uint32_t fallback) {
     uint32_t value = 0;
@@ -146,7 +146,7 @@ bool Parser::bounds(uint32_t& min, uint32_t& max) {
   return true;
 }
 
-bool Parser::quantifier(Node& atom) {
+bool Parser::take_quantifier(Node& atom) {
   Node repeat{.kind = Node::Kind::kRepeat};
   const bool interval = at("{");
   if (take("*")) {
@@ -155,7 +155,7 @@ bool Parser::quantifier(Node& atom) {
     repeat.min = 1, repeat.max = kUnbounded;
   } else if (take("?")) {
     repeat.max = 1;
-  } else if (!interval || !bounds(repeat.min, repeat.max)) {
+  } else if (!interval || !take_bounds(repeat.min, repeat.max)) {
     return false;
   }
   // Oniguruma: {n}? is an optional {n}, and a + after an interval repeats the interval.
@@ -182,10 +182,10 @@ Node Parser::atom() {
   if (take("$")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineEnd};
   if (take(".")) return set_node(complement({{'\n', '\n'}}));
   uint32_t min = 0, max = 0;
-  if (at("*") || at("+") || at("?") || (is_python_ && at("{") && bounds(min, max)))
+  if (at("*") || at("+") || at("?") || (is_python_ && at("{") && take_bounds(min, max)))
     fail("a repeat of nothing");
   const uint32_t c = next();
-  return set_node(literal(c, c));
+  return set_node(literal_ranges(c, c));
 }
 
 Node Parser::group() {
@@ -244,9 +244,9 @@ Node Parser::escape_atom() {
   pos_ += 1;
   const uint32_t c = next();
   Ranges ranges;
-  if (shorthand(c, ranges)) return set_node(std::move(ranges));
+  if (parse_shorthand(c, ranges)) return set_node(std::move(ranges));
   const uint32_t code_point = escape_code_point(c);
-  return set_node(literal(code_point, code_point));
+  return set_node(literal_ranges(code_point, code_point));
 }
 
 // Python has none of these, or another.
@@ -257,7 +257,7 @@ void Parser::check_escape(size_t letter) const {
     fail("the escape \\" + std::string(1, c));
 }
 
-bool Parser::shorthand(uint32_t c, Ranges& out) {
+bool Parser::parse_shorthand(uint32_t c, Ranges& out) {
   switch (c | 0x20) {
     case 's':
       out = space_ranges();
@@ -269,7 +269,7 @@ bool Parser::shorthand(uint32_t c, Ranges& out) {
       out = word_ranges();
       break;
     case 'p':
-      out = property();
+      out = parse_property();
       break;
     default:
       return false;
@@ -278,7 +278,7 @@ bool Parser::shorthand(uint32_t c, Ranges& out) {
   return true;
 }
 
-Ranges Parser::property() {
+Ranges Parser::parse_property() {
   if (!take("{")) fail("\\p without {name}");
   const bool negate = take("^");
   const size_t end = text_.find('}', pos_);
@@ -290,7 +290,7 @@ Ranges Parser::property() {
   return negate ? complement(ranges) : ranges;
 }
 
-uint32_t Parser::hex(int min_digits, int max_digits) {
+uint32_t Parser::parse_hex(int min_digits, int max_digits) {
   uint32_t value = 0;
   int count = 0;
   for (; count < max_digits && pos_ < text_.size(); ++count, ++pos_) {
@@ -309,14 +309,14 @@ uint32_t Parser::escape_code_point(uint32_t c) {
   if (simple != std::string_view::npos) return static_cast<uint32_t>(kValues[simple]);
   switch (c) {
     case 'u':
-      return hex(4, 4);
+      return parse_hex(4, 4);
     case 'x': {
       if (!take("{")) {
-        const uint32_t value = hex(1, 2);
+        const uint32_t value = parse_hex(1, 2);
         if (value > 0x7F) fail("a byte above 7F");
         return value;
       }
-      const uint32_t value = hex(1, 8);
+      const uint32_t value = parse_hex(1, 8);
       if (!take("}")) fail("\\x{ without }");
       return value;
     }
@@ -329,9 +329,8 @@ uint32_t Parser::escape_code_point(uint32_t c) {
   return c;
 }
 
-// Under (?i), letters bring their other case with them: for ASCII also U+017F for s and U+212A for
-// k.
-Ranges Parser::literal(uint32_t first, uint32_t last) {
+// Under (?i), letters bring their other case: for ASCII also U+017F for s and U+212A for k.
+Ranges Parser::literal_ranges(uint32_t first, uint32_t last) {
   Ranges out = {{first, last}};
   if (!ignore_case_) return out;
   static const CodePointSet cased(
@@ -359,7 +358,7 @@ Ranges Parser::class_item() {
     check_escape(pos_);
     const uint32_t escaped = next();
     if (escaped == 'b') return uint32_t{8};
-    return shorthand(escaped, ranges) ? kUnbounded : escape_code_point(escaped);
+    return parse_shorthand(escaped, ranges) ? kUnbounded : escape_code_point(escaped);
   };
   Ranges ranges;
   const uint32_t first = code_point(ranges);
@@ -374,7 +373,7 @@ Ranges Parser::class_item() {
     if (last == kUnbounded) fail("a class as the end of a range");
     if (last < first) fail("a range with its ends in the wrong order");
   }
-  return literal(first, last);
+  return literal_ranges(first, last);
 }
 
 Ranges Parser::char_class() {

@@ -29,8 +29,8 @@ class Matcher {
  private:
   bool step(uint32_t& pc, size_t& pos);
   bool backtrack(size_t base, uint32_t& pc, size_t& pos);
-  bool repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos);
-  bool one(const Regex::Set& set, size_t& pos) const;
+  bool match_repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos);
+  bool match_one(const Regex::Set& set, size_t& pos) const;
   [[nodiscard]] bool holds(Regex::Assertion assertion, size_t pos) const;
   [[nodiscard]] bool is_word(size_t pos) const;
 
@@ -40,7 +40,7 @@ class Matcher {
   std::vector<Frame> frames_;
 };
 
-bool Matcher::one(const Regex::Set& set, size_t& pos) const {
+bool Matcher::match_one(const Regex::Set& set, size_t& pos) const {
   if (pos >= text_.size()) return false;
   size_t next = pos;
   if (!set.contains(next_code_point(text_, next))) return false;
@@ -72,12 +72,12 @@ bool Matcher::holds(Regex::Assertion assertion, size_t pos) const {
   return false;
 }
 
-bool Matcher::repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos) {
+bool Matcher::match_repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos) {
   const Regex::Set& set = program_.sets[in.arg];
   uint32_t count = 0;
   size_t minimum = pos;
   const uint32_t wanted = in.op == Regex::Op::kLazy ? in.min : in.max;
-  while (count < wanted && one(set, pos)) {
+  while (count < wanted && match_one(set, pos)) {
     if (++count == in.min) minimum = pos;
   }
   steps_left_ -= count;
@@ -99,7 +99,7 @@ bool Matcher::backtrack(size_t base, uint32_t& pc, size_t& pos) {
     if (frame.lazy) {
       const Regex::Instruction& in = program_.code[frame.pc];
       pc = frame.pc + 1;
-      if (!one(program_.sets[in.arg], frame.pos)) {
+      if (!match_one(program_.sets[in.arg], frame.pos)) {
         frames_.pop_back();
         continue;
       }
@@ -125,12 +125,12 @@ bool Matcher::step(uint32_t& pc, size_t& pos) {
   const Regex::Instruction& in = program_.code[pc];
   switch (in.op) {
     case Regex::Op::kSet:
-      if (!one(program_.sets[in.arg], pos)) return false;
+      if (!match_one(program_.sets[in.arg], pos)) return false;
       break;
     case Regex::Op::kGreedy:
     case Regex::Op::kLazy:
     case Regex::Op::kPossessive:
-      if (!repeat(in, pc, pos)) return false;
+      if (!match_repeat(in, pc, pos)) return false;
       break;
     case Regex::Op::kSplit:
       if (frames_.size() > Regex::kMaxFrames) steps_left_ = 0;
@@ -153,7 +153,7 @@ bool Matcher::step(uint32_t& pc, size_t& pos) {
     }
     case Regex::Op::kBehind: {
       size_t before = pos > 0 ? previous_start(text_, pos) : 0;
-      if ((pos > 0 && one(program_.sets[in.arg], before)) == in.negate) return false;
+      if ((pos > 0 && match_one(program_.sets[in.arg], before)) == in.negate) return false;
       break;
     }
     case Regex::Op::kAssert:

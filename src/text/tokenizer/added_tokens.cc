@@ -63,7 +63,7 @@ uint32_t AddedTokenFinder::child(uint32_t node, uint8_t byte) const {
   return found != children.end() && found->first == byte ? found->second : 0;
 }
 
-bool AddedTokenFinder::longest_at(std::string_view text, size_t pos, size_t& token) const {
+bool AddedTokenFinder::find_longest_at(std::string_view text, size_t pos, size_t& token) const {
   bool found = false;
   uint32_t node = 0;
   for (size_t i = pos; i < text.size(); ++i) {
@@ -80,7 +80,7 @@ bool AddedTokenFinder::split(std::string_view text, FunctionRef<bool(Segment)> t
   size_t done = 0;
   for (size_t pos = 0; pos < text.size();) {
     size_t t = 0;
-    if (first_[static_cast<uint8_t>(text[pos])] == 0 || !longest_at(text, pos, t)) {
+    if (first_[static_cast<uint8_t>(text[pos])] == 0 || !find_longest_at(text, pos, t)) {
       ++pos;
       continue;
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds added tokens in text: leftmost first, the longest among those that begin there, with the
-// flags single_word, lstrip and rstrip, as Hugging Face's AddedVocabulary does. Immutable after
-// construction.
+// flags single_word, lstrip and rstrip, as Hugging Face's AddedVocabulary does. Immutable.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -31,7 +30,7 @@ class AddedTokenFinder {
  private:
   // The node reached from `node` by `byte`, or 0: node 0 is the root and no node's child.
   [[nodiscard]] uint32_t child(uint32_t node, uint8_t byte) const;
-  [[nodiscard]] bool longest_at(std::string_view text, size_t pos, size_t& token) const;
+  [[nodiscard]] bool find_longest_at(std::string_view text, size_t pos, size_t& token) const;
 
   struct Node {
     std::vector<std::pair<uint8_t, uint32_t>> children;  // sorted by byte

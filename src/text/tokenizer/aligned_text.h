@@ -25,7 +25,7 @@ struct AlignedText {
   }
 
   // An empty text with the same tracking, to be filled by append.
-  [[nodiscard]] AlignedText start() const {
+  [[nodiscard]] AlignedText new_empty() const {
     AlignedText out;
     out.tracked = tracked;
     out.text.reserve(text.size() + text.size() / 8);
@@ -34,7 +34,7 @@ struct AlignedText {
   }
 
   // Bytes [begin, end) of `source`, as they are.
-  void copy(const AlignedText& source, size_t begin, size_t end) {
+  void append(const AlignedText& source, size_t begin, size_t end) {
     text.append(source.text, begin, end - begin);
     if (tracked)
       map.insert(map.end(), source.map.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
@@ -42,7 +42,7 @@ struct AlignedText {
   }
 
   // `content` in place of bytes [begin, end) of `source`; begin == end inserts.
-  void replace(const AlignedText& source, size_t begin, size_t end, std::string_view content) {
+  void append_edit(const AlignedText& source, size_t begin, size_t end, std::string_view content) {
     text += content;
     if (!tracked) return;
     if (content.empty()) {

@@ -31,7 +31,7 @@ std::string fallback_token(unsigned byte) {
 }
 
 // Whether a merge joins a mark with what comes before it, other than marks.
-bool joins_marks(const TokenizerSpec& spec) {
+bool merges_across_marks(const TokenizerSpec& spec) {
   const auto text = [&](int32_t id) -> std::string_view {
     return *spec.vocab[static_cast<size_t>(id)];
   };
@@ -82,7 +82,7 @@ Bpe::Bpe(const TokenizerSpec& spec, bool byte_level, const std::string& where)
   for (size_t rank = 0; rank < spec.merges.size(); ++rank)
     add_merge(spec.merges[rank], static_cast<uint32_t>(rank));
   parts_at_marks_ = !byte_level && !ignore_merges_ && vocab_.find(kMark) != StringTable::kNone &&
-                    !joins_marks(spec);
+                    !merges_across_marks(spec);
   weigh_bytes(spec);
 }
 
@@ -114,7 +114,7 @@ void Bpe::weigh_bytes(const TokenizerSpec& spec) {
     weights_[byte] = is_missing(byte_ids_[byte]) ? 0 : kWeightOfToken / longest[byte];
 }
 
-size_t Bpe::first_part(std::string_view piece) const {
+size_t Bpe::first_part_size(std::string_view piece) const {
   if (!parts_at_marks_) return piece.size();
   for (size_t pos = 0;;) {
     const size_t mark = piece.find(kMark, pos);
@@ -156,9 +156,9 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch) const {
     }
   }
   if (byte_level_) {
-    start_bytes(piece, scratch);
+    push_bytes(piece, scratch);
   } else {
-    start_characters(piece, scratch);
+    push_characters(piece, scratch);
   }
   if (scratch.symbols.size() <= kScanLimit) {
     merge_by_scan(scratch);
@@ -168,7 +168,7 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch) const {
 }
 
 // A byte whose character the vocabulary lacks is the unknown token, or nothing without one.
-void Bpe::start_bytes(std::string_view piece, BpeScratch& scratch) const {
+void Bpe::push_bytes(std::string_view piece, BpeScratch& scratch) const {
   bool after_unk = false;
   scratch.symbols.reserve(piece.size());
   for (size_t i = 0; i < piece.size(); ++i) {
@@ -184,8 +184,8 @@ void Bpe::start_bytes(std::string_view piece, BpeScratch& scratch) const {
   }
 }
 
-bool Bpe::start_fallback(std::string_view piece, size_t begin, size_t end,
-                         BpeScratch& scratch) const {
+bool Bpe::push_fallback(std::string_view piece, size_t begin, size_t end,
+                        BpeScratch& scratch) const {
   for (size_t i = begin; i < end; ++i)
     if (byte_ids_[static_cast<uint8_t>(piece[i])] == StringTable::kNone) return false;
   for (size_t i = begin; i < end; ++i)
@@ -196,7 +196,7 @@ bool Bpe::start_fallback(std::string_view piece, size_t begin, size_t end,
 
 // An unknown character waits, so that fuse_unk can lengthen it, until a known one comes or the
 // piece ends; byte tokens in between go before it, as in the original.
-void Bpe::start_characters(std::string_view piece, BpeScratch& scratch) const {
+void Bpe::push_characters(std::string_view piece, BpeScratch& scratch) const {
   BpeSymbol unknown;
   scratch.symbols.reserve(piece.size());
   const auto flush = [&] {
@@ -213,7 +213,7 @@ void Bpe::start_characters(std::string_view piece, BpeScratch& scratch) const {
       scratch.symbols.push_back({id, static_cast<uint32_t>(begin), size});
       continue;
     }
-    if (byte_fallback_ && start_fallback(piece, begin, pos, scratch)) continue;
+    if (byte_fallback_ && push_fallback(piece, begin, pos, scratch)) continue;
     if (unk_id_ == StringTable::kNone) continue;
     if (unknown.size > 0 && fuse_unk_) {
       unknown.size += size;

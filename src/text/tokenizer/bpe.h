@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bpe: byte-pair encoding of one piece of text. Merges go lowest rank first, leftmost first among
 // equals, as in Hugging Face `tokenizers` (models/bpe). Short pieces are scanned, long ones use a
-// heap: n log n in the length of a piece. Immutable after construction; any thread, each with its
-// own Scratch.
+// heap: n log n in the length of a piece. Immutable; any thread, each with its own BpeScratch.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -43,7 +42,7 @@ class Bpe {
 
   // Bytes of `piece` until where nothing joins what comes before with what comes behind: parts that
   // are encoded one by one have the tokens of the whole.
-  [[nodiscard]] size_t first_part(std::string_view piece) const;
+  [[nodiscard]] size_t first_part_size(std::string_view piece) const;
   // A number of tokens that a piece has at least, by its bytes: each is at best one of the longest
   // token that has such a byte.
   [[nodiscard]] size_t least_tokens(std::string_view piece) const;
@@ -68,9 +67,9 @@ class Bpe {
   [[nodiscard]] const MergeSlot* find_merge(int32_t left, int32_t right) const;
   void add_merge(const Merge& merge, uint32_t rank);
   void weigh_bytes(const TokenizerSpec& spec);
-  void start_bytes(std::string_view piece, BpeScratch& scratch) const;
-  void start_characters(std::string_view piece, BpeScratch& scratch) const;
-  bool start_fallback(std::string_view piece, size_t begin, size_t end, BpeScratch& scratch) const;
+  void push_bytes(std::string_view piece, BpeScratch& scratch) const;
+  void push_characters(std::string_view piece, BpeScratch& scratch) const;
+  bool push_fallback(std::string_view piece, size_t begin, size_t end, BpeScratch& scratch) const;
   void merge_by_scan(BpeScratch& scratch) const;
   void merge_by_heap(BpeScratch& scratch) const;
 

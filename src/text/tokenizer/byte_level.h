@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2's mapping between bytes and printable characters, in which byte-level vocabularies are
-// written.
+// GPT-2's mapping between bytes and printable characters, which byte-level vocabularies use.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -43,22 +43,22 @@ void DecodeStream::feed(size_t step, Chunk chunk, std::string& out) {
   }
   switch (steps_[step].kind) {
     case Kind::kByteLevel:
-      return byte_level(step, chunk, out);
+      return feed_byte_level(step, chunk, out);
     case Kind::kReplace: {
       const AlignedText text = AlignedText::from(chunk.text, 0, false);
       const AlignedText changed = replace_all(*steps_[step].pattern, steps_[step].content, text);
       return feed(step + 1, {changed.text, chunk.begin, chunk.end}, out);
     }
     case Kind::kByteFallback:
-      return byte_fallback(step, chunk, out);
+      return feed_byte_fallback(step, chunk, out);
     case Kind::kFuse: {
       const bool begin = !std::exchange(states_[step].opened, true);
       return feed(step + 1, {chunk.text, begin, false}, out);
     }
     case Kind::kStrip:
-      return strip(step, chunk, out);
+      return feed_strip(step, chunk, out);
     case Kind::kMetaspace:
-      return metaspace(step, chunk, out);
+      return feed_metaspace(step, chunk, out);
   }
 }
 
@@ -74,7 +74,7 @@ void DecodeStream::finish(size_t step, std::string& out) {
   finish(step + 1, out);
 }
 
-void DecodeStream::byte_level(size_t step, Chunk chunk, std::string& out) {
+void DecodeStream::feed_byte_level(size_t step, Chunk chunk, std::string& out) {
   State& state = states_[step];
   const auto bytes = byte_level_bytes(chunk.text);
   state.held += bytes ? *bytes : std::string(chunk.text);
@@ -92,7 +92,7 @@ void DecodeStream::byte_level(size_t step, Chunk chunk, std::string& out) {
   feed(step + 1, {text, begin, false}, out);
 }
 
-void DecodeStream::byte_fallback(size_t step, Chunk chunk, std::string& out) {
+void DecodeStream::feed_byte_fallback(size_t step, Chunk chunk, std::string& out) {
   if (const auto byte = fallback_byte(chunk.text)) {
     states_[step].held.push_back(*byte);
     return;
@@ -109,7 +109,7 @@ void DecodeStream::end_byte_run(size_t step, std::string& out) {
   for (size_t i = 0; i < run.size(); ++i) feed(step + 1, {kReplacement}, out);
 }
 
-void DecodeStream::strip(size_t step, Chunk chunk, std::string& out) {
+void DecodeStream::feed_strip(size_t step, Chunk chunk, std::string& out) {
   const DecoderStep& spec = steps_[step];
   State& state = states_[step];
   if (chunk.begin) state.strip_left = spec.start, state.num_held = 0;
@@ -132,7 +132,7 @@ void DecodeStream::strip(size_t step, Chunk chunk, std::string& out) {
   feed(step + 1, {text, chunk.begin, chunk.end}, out);
 }
 
-void DecodeStream::metaspace(size_t step, Chunk chunk, std::string& out) {
+void DecodeStream::feed_metaspace(size_t step, Chunk chunk, std::string& out) {
   const DecoderStep& spec = steps_[step];
   const bool first = !std::exchange(states_[step].opened, true);
   std::string text;

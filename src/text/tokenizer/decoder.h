@@ -41,11 +41,11 @@ class DecodeStream {
   };
   void feed(size_t step, Chunk chunk, std::string& out);
   void finish(size_t step, std::string& out);
-  void byte_level(size_t step, Chunk chunk, std::string& out);
-  void byte_fallback(size_t step, Chunk chunk, std::string& out);
+  void feed_byte_level(size_t step, Chunk chunk, std::string& out);
+  void feed_byte_fallback(size_t step, Chunk chunk, std::string& out);
   void end_byte_run(size_t step, std::string& out);
-  void strip(size_t step, Chunk chunk, std::string& out);
-  void metaspace(size_t step, Chunk chunk, std::string& out);
+  void feed_strip(size_t step, Chunk chunk, std::string& out);
+  void feed_metaspace(size_t step, Chunk chunk, std::string& out);
 
   std::span<const DecoderStep> steps_;
   bool has_decoder_;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // IncrementalDetokenizer: text as its tokens arrive. Never emits half a character; what push() and
 // flush() return, joined, equals Tokenizer::decode of all ids. With byte fallback a run of byte
-// tokens comes out when the run ends, since a wrong byte later in the run changes all of it. One
-// thread.
+// tokens comes out when the run ends, since a wrong byte in it changes all of it. One thread.
 //   IncrementalDetokenizer detokenizer(tokenizer, /*skip_special=*/true);
 //   for (int32_t id : sampled) send(detokenizer.push(id));
 //   send(detokenizer.flush());

@@ -16,12 +16,12 @@ constexpr size_t kAnyway = 64 << 10;  // bytes: of what short texts become
 
 AlignedText replace_all(const Regex& pattern, std::string_view content, const AlignedText& in,
                         size_t most) {
-  AlignedText out = in.start();
+  AlignedText out = in.new_empty();
   size_t done = 0;
   int64_t steps_left = Regex::steps_for(std::ssize(in.text));
   const auto replace = [&](size_t begin, size_t end) {
-    out.copy(in, done, begin);
-    out.replace(in, begin, end, content);
+    out.append(in, done, begin);
+    out.append_edit(in, begin, end, content);
     done = end;
     if (out.text.size() <= most) return true;
     throw Error(ErrorCode::kInvalidArgument,
@@ -29,7 +29,7 @@ AlignedText replace_all(const Regex& pattern, std::string_view content, const Al
                     " bytes of a text of " + std::to_string(in.text.size()));
   };
   pattern.find_while(in.text, replace, steps_left);
-  out.copy(in, done, in.text.size());
+  out.append(in, done, in.text.size());
   return out;
 }
 
@@ -38,13 +38,13 @@ AlignedText normalize(std::span<const NormalizerStep> steps, AlignedText text) {
   for (const NormalizerStep& step : steps) {
     switch (step.kind) {
       case NormalizerStep::Kind::kNfc:
-        text = nfc(std::move(text));
+        text = normalize_nfc(std::move(text));
         break;
       case NormalizerStep::Kind::kPrepend: {
         if (text.text.empty()) break;
-        AlignedText out = text.start();
-        out.replace(text, 0, 0, step.content);
-        out.copy(text, 0, text.text.size());
+        AlignedText out = text.new_empty();
+        out.append_edit(text, 0, 0, step.content);
+        out.append(text, 0, text.text.size());
         text = std::move(out);
         break;
       }

@@ -48,11 +48,11 @@ class PreTokenizer {
 
   bool split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
              const AlignedText& text, Piece piece, bool first);
-  AlignedText start(size_t step, const AlignedText& text, Piece piece) const;
-  // Ends what start() began, and goes on with it: in parts, where there is a pattern.
-  bool finish(size_t step, const AlignedText& out, const Regex* pattern, Behavior behavior);
+  AlignedText start_text(size_t step, const AlignedText& text, Piece piece) const;
+  // Ends what start_text() began, and goes on with it: in parts, where there is a pattern.
+  bool finish_text(size_t step, const AlignedText& out, const Regex* pattern, Behavior behavior);
   bool add_prefix_space(size_t step, const AlignedText& text, Piece piece);
-  bool metaspace(size_t step, const AlignedText& text, Piece piece, bool first);
+  bool apply_metaspace(size_t step, const AlignedText& text, Piece piece, bool first);
 
   std::span<const PreTokenizerStep> steps_;
   bool at_start_;
@@ -68,7 +68,7 @@ bool PreTokenizer::run(size_t step, const AlignedText& text, Piece piece, bool f
     case PreTokenizerStep::Kind::kSplit:
       return split(step, *one.pattern, one.behavior, one.invert, text, piece, first);
     case PreTokenizerStep::Kind::kMetaspace:
-      return metaspace(step, text, piece, first);
+      return apply_metaspace(step, text, piece, first);
     case PreTokenizerStep::Kind::kByteLevel:
       return one.add_prefix_space ? add_prefix_space(step, text, piece)
              : one.pattern
@@ -106,7 +106,7 @@ bool PreTokenizer::split(size_t step, const Regex& pattern, Behavior behavior, b
          give(waiting);
 }
 
-AlignedText PreTokenizer::start(size_t step, const AlignedText& text, Piece piece) const {
+AlignedText PreTokenizer::start_text(size_t step, const AlignedText& text, Piece piece) const {
   AlignedText out;
   out.tracked = text.tracked;
   out.text.reserve(piece.end - piece.begin + 8);
@@ -114,8 +114,8 @@ AlignedText PreTokenizer::start(size_t step, const AlignedText& text, Piece piec
   return out;
 }
 
-bool PreTokenizer::finish(size_t step, const AlignedText& out, const Regex* pattern,
-                          Behavior behavior) {
+bool PreTokenizer::finish_text(size_t step, const AlignedText& out, const Regex* pattern,
+                               Behavior behavior) {
   Rebuilt& rebuilt = rebuilt_[step];
   if (out.tracked) rebuilt.boundary = out.map.back();
   const bool leads = !std::exchange(rebuilt.begun, true);
@@ -126,29 +126,29 @@ bool PreTokenizer::finish(size_t step, const AlignedText& out, const Regex* patt
 
 bool PreTokenizer::add_prefix_space(size_t step, const AlignedText& text, Piece piece) {
   const PreTokenizerStep& one = steps_[step];
-  AlignedText out = start(step, text, piece);
-  if (text.text[piece.begin] != ' ') out.replace(text, piece.begin, piece.begin, " ");
-  out.copy(text, piece.begin, piece.end);
-  return finish(step, out, one.pattern.get(), Behavior::kIsolated);
+  AlignedText out = start_text(step, text, piece);
+  if (text.text[piece.begin] != ' ') out.append_edit(text, piece.begin, piece.begin, " ");
+  out.append(text, piece.begin, piece.end);
+  return finish_text(step, out, one.pattern.get(), Behavior::kIsolated);
 }
 
-bool PreTokenizer::metaspace(size_t step, const AlignedText& text, Piece piece, bool first) {
+bool PreTokenizer::apply_metaspace(size_t step, const AlignedText& text, Piece piece, bool first) {
   const PreTokenizerStep& one = steps_[step];
   const std::string& mark = one.replacement;
   const std::string_view all(text.text);
-  AlignedText out = start(step, text, piece);
+  AlignedText out = start_text(step, text, piece);
   const bool marked = all[piece.begin] == ' ' || all.substr(piece.begin).starts_with(mark);
   const bool wanted = one.scheme == PrependScheme::kAlways ||
                       (one.scheme == PrependScheme::kFirst && first && at_start_);
-  if (!marked && wanted) out.replace(text, piece.begin, piece.begin, mark);
+  if (!marked && wanted) out.append_edit(text, piece.begin, piece.begin, mark);
   for (size_t pos = piece.begin; pos < piece.end;) {
     const std::string_view rest = all.substr(pos, piece.end - pos);
     const size_t space = pos + std::min(rest.find(' '), rest.size());
-    out.copy(text, pos, space);
-    if (space < piece.end) out.replace(text, space, space + 1, mark);
+    out.append(text, pos, space);
+    if (space < piece.end) out.append_edit(text, space, space + 1, mark);
     pos = space + 1;
   }
-  return finish(step, out, one.split ? one.pattern.get() : nullptr, Behavior::kMergedWithNext);
+  return finish_text(step, out, one.split ? one.pattern.get() : nullptr, Behavior::kMergedWithNext);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ StringTable::StringTable(size_t expected) {
 }
 
 bool StringTable::insert(std::string_view key, int32_t id) {
-  if ((num_keys_ + 1) * 3 > slots_.size() * 2) grow(slots_.size() * 2);
+  if ((num_keys_ + 1) * 3 > slots_.size() * 2) rehash(slots_.size() * 2);
   const uint32_t hash = hash_of(key);
   size_t i = hash & (slots_.size() - 1);
   for (; slots_[i].id != kNone; i = (i + 1) & (slots_.size() - 1)) {
@@ -40,7 +40,7 @@ int32_t StringTable::find(std::string_view key) const {
   return kNone;
 }
 
-void StringTable::grow(size_t num_slots) {
+void StringTable::rehash(size_t num_slots) {
   std::vector<Slot> old(num_slots);
   old.swap(slots_);
   for (const Slot& slot : old) {

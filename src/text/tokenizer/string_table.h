@@ -26,7 +26,7 @@ class StringTable {
     uint32_t hash = 0;
     int32_t id = kNone;
   };
-  void grow(size_t num_slots);
+  void rehash(size_t num_slots);
   [[nodiscard]] std::string_view at(const Slot& slot) const {
     return std::string_view(bytes_).substr(slot.begin, slot.size);
   }

@@ -30,7 +30,7 @@ bool is_byte_level(const TokenizerSpec& spec) {
 }
 
 // Whether each byte of a text, as the normalizer leaves it, is in a token's.
-bool keeps_all(const TokenizerSpec& spec) {
+bool keeps_all_bytes(const TokenizerSpec& spec) {
   const auto is_nfc = [](const NormalizerStep& step) {
     return step.kind == NormalizerStep::Kind::kNfc;
   };
@@ -43,8 +43,7 @@ bool keeps_all(const TokenizerSpec& spec) {
          std::ranges::none_of(spec.added_tokens, takes_spaces);
 }
 
-// What an added token decodes to: a normalized one is kept, and printed, as the normalizer leaves
-// it.
+// What an added token decodes to: a normalized one is kept and printed as normalized.
 std::string decoded_text(const TokenizerSpec& spec, const AddedToken& token) {
   AlignedText content = AlignedText::from(token.content, 0, false);
   if (token.normalized) content = normalize(spec.normalizer, std::move(content));
@@ -66,24 +65,24 @@ AddedTokenFinder make_finder(const TokenizerSpec& spec, bool normalized) {
 }
 
 // Valid UTF-8 with a map back to `text`.
-AlignedText sanitize(std::string_view text, bool tracked) {
+AlignedText sanitize_with_map(std::string_view text) {
   AlignedText out;
-  out.tracked = tracked;
-  if (tracked) out.map.push_back(0);
+  out.tracked = true;
+  out.map.push_back(0);
   for (size_t pos = 0; pos < text.size();) {
     const Utf8Step step = step_utf8(text, pos);
     const size_t end = pos + static_cast<size_t>(step.num_bytes);
     out.text += step.valid ? text.substr(pos, end - pos) : kReplacement;
-    while (tracked && out.map.size() < out.text.size())
+    while (out.map.size() < out.text.size())
       out.map.push_back(step.valid ? pos + (out.map.size() - (out.text.size() - (end - pos)))
                                    : pos);
-    if (tracked) out.map.push_back(end);
+    out.map.push_back(end);
     pos = end;
   }
   return out;
 }
 
-void check_size(std::string_view text) {
+void check_text_size(std::string_view text) {
   if (text.size() > Tokenizer::kMaxTextBytes)
     throw Error(ErrorCode::kResourceExhausted,
                 "tokenizer: a text of " + std::to_string(text.size()) + " bytes; at most " +
@@ -106,7 +105,7 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     added_ids.insert(token.content, token.id);
     if (token.special) special_texts.insert(token.content, token.id);
   }
-  if (keeps_all(spec)) {
+  if (keeps_all_bytes(spec)) {
     for (const auto& token : tokens) longest = std::max(longest, token ? token->size() : 0);
     for (size_t byte = 0; byte < 256; ++byte)
       weights[byte] = bpe.weight(static_cast<uint8_t>(byte));
@@ -126,7 +125,7 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     skipped[id] = special_texts.find(*tokens[id]) != StringTable::kNone;
   }
   Run run;
-  if (encode_ids("a", /*add_special=*/false, run)) before = std::move(run.out.ids);
+  if (encode_text("a", /*add_special=*/false, run)) before = std::move(run.out.ids);
 }
 
 const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {
@@ -136,10 +135,10 @@ const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {
   return token ? &*token : nullptr;
 }
 
-AlignedText Tokenizer::Impl::normalized(std::string_view text, size_t origin, Run& run) const {
+AlignedText Tokenizer::Impl::normalize_part(std::string_view text, size_t origin, Run& run) const {
   const bool replaces = std::ranges::any_of(
       spec.normalizer, [](const auto& step) { return step.kind != NormalizerStep::Kind::kNfc; });
-  run.take(text.size() * (spec.normalizer.empty() ? 1 : replaces ? kReplacedBytes : kNfcBytes), 0);
+  run.book(text.size() * (spec.normalizer.empty() ? 1 : replaces ? kReplacedBytes : kNfcBytes), 0);
   return normalize(spec.normalizer, AlignedText::from(text, origin, run.tracked));
 }
 
@@ -147,10 +146,10 @@ bool Tokenizer::Impl::encode_piece(const AlignedText& text, Piece piece, Run& ru
   std::string_view rest(text.text);
   rest = rest.substr(piece.begin, piece.end - piece.begin);
   for (size_t begin = piece.begin; !rest.empty();) {
-    const std::string_view part = rest.substr(0, bpe.first_part(rest));
+    const std::string_view part = rest.substr(0, bpe.first_part_size(rest));
     if (part.size() > kLongPiece) {
       if (run.out.ids.size() + bpe.least_tokens(part) > run.most) return false;
-      run.take(0, part.size());
+      run.book(0, part.size());
     }
     bpe.encode(part, run.scratch);
     if (run.out.ids.size() + run.scratch.symbols.size() > run.most) return false;
@@ -177,11 +176,11 @@ bool Tokenizer::Impl::encode_normalized(const AlignedText& text, bool at_start, 
   });
 }
 
-bool Tokenizer::Impl::encode(std::string_view text, Run& run) const {
+bool Tokenizer::Impl::encode_valid(std::string_view text, Run& run) const {
   return raw_tokens.split(text, [&](AddedTokenFinder::Segment part) {
     if (part.id < 0) {
       const std::string_view some = text.substr(part.begin, part.end - part.begin);
-      return encode_normalized(normalized(some, part.begin, run), part.begin == 0, run);
+      return encode_normalized(normalize_part(some, part.begin, run), part.begin == 0, run);
     }
     return run.put(part.id, {part.begin, part.end});
   });
@@ -202,11 +201,11 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   return Tokenizer(std::make_shared<const Impl>(parse_tokenizer_json(json, where), where));
 }
 
-bool Tokenizer::Impl::encode_ids(std::string_view text, bool add_special, Run& run) const {
-  check_size(text);
+bool Tokenizer::Impl::encode_text(std::string_view text, bool add_special, Run& run) const {
+  check_text_size(text);
   std::string sanitized;
   if (!is_valid_utf8(text)) {
-    run.take(kReplacedBytes * text.size(), 0);
+    run.book(kReplacedBytes * text.size(), 0);
     text = sanitized = sanitize_utf8(text);
     run.base = std::exchange(run.texts, 0);
   }
@@ -215,7 +214,7 @@ bool Tokenizer::Impl::encode_ids(std::string_view text, bool add_special, Run& r
   std::vector<int32_t>& ids = run.out.ids;
   ids.reserve(std::min(text.size() / 3, run.most) + 8);
   if (add_special) ids = added.before;
-  if (!encode(text, run)) return false;
+  if (!encode_valid(text, run)) return false;
   if (add_special) ids.insert(ids.end(), added.after.begin(), added.after.end());
   return ids.size() <= run.most;
 }
@@ -223,7 +222,7 @@ bool Tokenizer::Impl::encode_ids(std::string_view text, bool add_special, Run& r
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special,
                                        EncodeStats* stats) const {
   Impl::Run run;
-  impl_->encode_ids(text, add_special, run);
+  impl_->encode_text(text, add_special, run);
   if (stats != nullptr) stats->heap_operations += run.scratch.heap_operations;
   return std::move(run.out.ids);
 }
@@ -232,12 +231,12 @@ std::optional<std::vector<int32_t>> Tokenizer::encode_within(std::string_view te
                                                              const EncodeBound& bound,
                                                              bool add_special) const {
   Impl::Run run{.most = bound.most, .hold = &bound.hold};
-  if (!impl_->encode_ids(text, add_special, run)) return std::nullopt;
+  if (!impl_->encode_text(text, add_special, run)) return std::nullopt;
   return std::move(run.out.ids);
 }
 
 Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) const {
-  check_size(text);
+  check_text_size(text);
   const Template& added = impl_->spec.post_processor;
   Impl::Run run{.tracked = true};
   Encoding& out = run.out;
@@ -245,10 +244,10 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) c
   if (add_special) out.spans.resize(added.before.size());
   const size_t num_before = out.ids.size();
   if (is_valid_utf8(text)) {
-    impl_->encode(text, run);
+    impl_->encode_valid(text, run);
   } else {
-    const AlignedText valid = sanitize(text, true);
-    impl_->encode(valid.text, run);
+    const AlignedText valid = sanitize_with_map(text);
+    impl_->encode_valid(valid.text, run);
     for (size_t i = num_before; i < out.spans.size(); ++i)
       out.spans[i] = {valid.map[out.spans[i].begin], valid.map[out.spans[i].end]};
   }

@@ -76,7 +76,7 @@ PreTokenizerStep::Behavior read_behavior(const JsonField& field) {
 }
 
 // `scheme` of Metaspace; files before 0.15 have add_prefix_space instead.
-PrependScheme read_scheme(const JsonField& field) {
+PrependScheme read_prepend_scheme(const JsonField& field) {
   if (!field.has("prepend_scheme"))
     return field.boolean_or("add_prefix_space", true) ? PrependScheme::kAlways
                                                       : PrependScheme::kNever;
@@ -123,7 +123,7 @@ void read_pre_tokenizer(const JsonField& field, std::vector<PreTokenizerStep>& o
     step.kind = PreTokenizerStep::Kind::kMetaspace;
     step.replacement = read_character(field.at("replacement"));
     step.pattern = std::make_shared<const Regex>(Regex::literal(step.replacement, field.path()));
-    step.scheme = read_scheme(field);
+    step.scheme = read_prepend_scheme(field);
     step.split = field.boolean_or("split", true);
   } else {
     field.unsupported("the pre-tokenizer '" + type + "'");
@@ -174,7 +174,7 @@ void read_decoder(const JsonField& field, std::vector<DecoderStep>& out) {
         {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
     step.kind = DecoderStep::Kind::kMetaspace;
     step.content = read_character(field.at("replacement"));
-    step.drop_in_first = read_scheme(field) != PrependScheme::kNever;
+    step.drop_in_first = read_prepend_scheme(field) != PrependScheme::kNever;
   } else {
     field.unsupported("the decoder '" + type + "'");
   }
@@ -183,7 +183,7 @@ void read_decoder(const JsonField& field, std::vector<DecoderStep>& out) {
   out.push_back(std::move(step));
 }
 
-void read_template(const JsonField& field, Template& out) {
+void read_template_processing(const JsonField& field, Template& out) {
   field.expect_keys({"type", "single", "pair", "special_tokens"});
   const JsonField single = field.at("single");
   Template added;
@@ -220,7 +220,7 @@ void read_post_processor(const JsonField& field, Template& out) {
     // Concerns offsets only.
     field.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   } else if (type == "TemplateProcessing") {
-    read_template(field, out);
+    read_template_processing(field, out);
   } else {
     field.unsupported("the post-processor '" + type + "'");
   }
@@ -248,7 +248,7 @@ void read_vocab(const JsonField& field, TokenizerSpec& spec) {
 }
 
 // "left right", or ["left", "right"] in newer files.
-std::pair<std::string_view, std::string_view> read_pair(const JsonField& list, size_t index) {
+std::pair<std::string_view, std::string_view> read_merge_pair(const JsonField& list, size_t index) {
   const boost::json::value& item = list.array()[index];
   const auto wrong = [&] { list.item(index).fail("wanted two tokens"); };
   if (item.is_string()) {
@@ -277,7 +277,7 @@ void read_merges(const JsonField& list, TokenizerSpec& spec) {
   spec.merges.reserve(list.array().size());
   std::string merged;
   for (size_t i = 0; i < list.array().size(); ++i) {
-    const auto [left, right] = read_pair(list, i);
+    const auto [left, right] = read_merge_pair(list, i);
     merged.assign(left);
     merged += right;
     spec.merges.push_back({id_of(left, i), id_of(right, i), id_of(merged, i)});

@@ -61,7 +61,7 @@ class Tables {
   }
 
   // 0 when the two do not join.
-  [[nodiscard]] uint32_t compose(uint32_t a, uint32_t b) const {
+  [[nodiscard]] uint32_t compose_pair(uint32_t a, uint32_t b) const {
     if (a >= kL && a < kL + kNumL && b >= kV && b < kV + kNumV)
       return kS + ((a - kL) * kNumV + (b - kV)) * kNumT;
     if (a >= kS && a < kS + kNumL * kNumV * kNumT && (a - kS) % kNumT == 0 && b > kT &&
@@ -78,21 +78,20 @@ class Tables {
     for (const CodePointRange range : property_ranges("NfcComposite")) {
       for (uint32_t c = range.first; c <= range.last; ++c) {
         if (c >= kS && c < kS + kNumL * kNumV * kNumT) continue;
-        const auto pair = mapping(c);
+        const auto pair = decompose_once(c);
         if (pair[1] != 0) composed_[key(pair[0], pair[1])] = c;
       }
     }
   }
 
-  // One step of decomposition: full decomposition with everything but the last character joined
-  // again.
-  [[nodiscard]] std::array<uint32_t, 2> mapping(uint32_t c) const {
+  // Full decomposition with everything but the last character composed; {0, 0} where it has none.
+  [[nodiscard]] std::array<uint32_t, 2> decompose_once(uint32_t c) const {
     std::vector<Mark> parts;
     decompose(c, parts);
     if (parts.size() < 2) return {0, 0};
     uint32_t head = parts[0].code_point;
     for (size_t i = 1; i + 1 < parts.size(); ++i) {
-      const uint32_t joined = compose(head, parts[i].code_point);
+      const uint32_t joined = compose_pair(head, parts[i].code_point);
       if (joined == 0) return {0, 0};
       head = joined;
     }
@@ -112,7 +111,7 @@ const Tables& tables() {
 
 // Marks of one run of non-zero classes sorted by class, equal ones in their order: by counting,
 // since a hostile run may be long.
-void reorder(std::vector<Mark>& parts) {
+void reorder_canonically(std::vector<Mark>& parts) {
   std::vector<Mark> sorted;
   for (size_t i = 0; i < parts.size();) {
     size_t end = i;
@@ -130,13 +129,13 @@ void reorder(std::vector<Mark>& parts) {
   }
 }
 
-void compose(std::vector<Mark>& parts) {
+void compose_canonically(std::vector<Mark>& parts) {
   size_t kept = 0;
   size_t starter = parts.size();
   int last_class = -1;
   for (const Mark part : std::vector<Mark>(parts)) {
     if (starter < kept && (last_class < part.combining_class || last_class == -1)) {
-      const uint32_t joined = tables().compose(parts[starter].code_point, part.code_point);
+      const uint32_t joined = tables().compose_pair(parts[starter].code_point, part.code_point);
       if (joined != 0) {
         parts[starter].code_point = joined;
         continue;
@@ -155,12 +154,11 @@ void compose(std::vector<Mark>& parts) {
 
 }  // namespace
 
-AlignedText nfc(AlignedText in) {
-  // Below U+0300 nothing decomposes into something that does not compose back, and nothing
-  // combines.
+AlignedText normalize_nfc(AlignedText in) {
+  // Below U+0300 nothing combines, and all that decomposes composes back.
   const auto simple = [](char c) { return static_cast<uint8_t>(c) < 0xCC; };
   if (std::all_of(in.text.begin(), in.text.end(), simple)) return in;
-  AlignedText out = in.start();
+  AlignedText out = in.new_empty();
   std::vector<Mark> parts;
   std::string piece;
   for (size_t begin = 0; begin < in.text.size();) {
@@ -174,14 +172,14 @@ AlignedText nfc(AlignedText in) {
       tables().decompose(c, parts);
       end = next;
     }
-    reorder(parts);
-    compose(parts);
+    reorder_canonically(parts);
+    compose_canonically(parts);
     piece.clear();
     for (const Mark part : parts) append_utf8(piece, part.code_point);
     if (std::string_view(in.text).substr(begin, end - begin) == piece) {
-      out.copy(in, begin, end);
+      out.append(in, begin, end);
     } else {
-      out.replace(in, begin, end, piece);
+      out.append_edit(in, begin, end, piece);
     }
     begin = end;
   }

@@ -7,6 +7,6 @@
 namespace strata::text {
 
 // `text` must be valid UTF-8.
-AlignedText nfc(AlignedText text);
+AlignedText normalize_nfc(AlignedText text);
 
 }  // namespace strata::text

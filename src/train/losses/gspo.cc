@@ -24,7 +24,7 @@ float sequence_ratio(const SequenceInputs& in) {
   return static_cast<float>(std::exp(sum / weight));
 }
 
-TokenLoss token(const TokenInputs& in) {
+TokenLoss gspo_token_loss(const TokenInputs& in) {
   constexpr size_t kLow = option_of(api::LossName::kGspo, "clip_low_threshold");
   constexpr size_t kHigh = option_of(api::LossName::kGspo, "clip_high_threshold");
   return clipped_loss(in.sequence, in.loss.options[kLow], in.loss.options[kHigh], in.weight,
@@ -35,7 +35,7 @@ TokenLoss token(const TokenInputs& in) {
 
 template <>
 LossFormula loss_formula<api::LossName::kGspo>() {
-  return {.token = token, .sequence = sequence_ratio};
+  return {.token = gspo_token_loss, .sequence = sequence_ratio};
 }
 
 }  // namespace strata::train

@@ -18,7 +18,7 @@ struct ArchiveRoomTest : ::testing::Test {
   bool take(const std::string& name, const std::string& tenant, double now, int64_t bytes = 100) {
     const bool is_taken = budget.take(dir.file(name), tenant, bytes, now);
     if (is_taken) write_bytes(dir.file(name), "x");
-    if (is_taken) budget.settle(dir.file(name));
+    if (is_taken) budget.finish_packing(dir.file(name));
     return is_taken;
   }
   [[nodiscard]] bool is_there(const std::string& name) const { return file_exists(dir.file(name)); }
@@ -71,11 +71,11 @@ TEST_F(ArchiveRoomTest, WhatIsBeingPackedKeepsItsSpace) {
   budget.remove_idle(9000, 7200);
   EXPECT_EQ(limit.used(), 700);
   write_bytes(dir.file("big"), "x");
-  budget.settle(dir.file("big"));
+  budget.finish_packing(dir.file("big"));
   EXPECT_TRUE(take("b", "bob", 9000, 400));
   EXPECT_FALSE(is_there("big"));
   ASSERT_TRUE(budget.take(dir.file("failed"), "alice", 100, 9000));
-  budget.settle(dir.file("failed"));
+  budget.finish_packing(dir.file("failed"));
   EXPECT_EQ(limit.used(), 400);
 }
 

@@ -52,7 +52,7 @@ TEST_F(Registry, ASavedCheckpointIsThereAfterARestart) {
   EXPECT_EQ(adapter(found), "weights");
   EXPECT_THAT(read_bytes(registry_->folder(found) + "/strata.json"),
               HasSubstr("\"path\":\"tinker://s:train:0/weights/a\""));
-  EXPECT_EQ(registry_->files(found).size(), 2u);
+  EXPECT_EQ(registry_->downloadable_files(found).size(), 2u);
 }
 
 TEST_F(Registry, FoldersWithoutARowAndRowsWithoutAFolderGoAtTheStart) {
@@ -228,7 +228,7 @@ TEST_F(Registry, ReplacedFilesGoInOneStep) {
   EXPECT_THAT(error_of([&] { registry_->sweep(1200, 1200); }), HasSubstr("rename"));
   for (const CheckpointRow& row : old) {
     EXPECT_EQ(adapter(row), "old");
-    EXPECT_EQ(registry_->files(row).size(), 2u);
+    EXPECT_EQ(registry_->downloadable_files(row).size(), 2u);
   }
   for (const CheckpointRow& row : old) fs::remove_all(registry_->folder(row));
   open(2000);
@@ -279,7 +279,7 @@ TEST_F(Registry, EncryptsEveryFileOfAnExternalCheckpoint) {
   external.age_recipients = {age::x25519_public(random_bytes(32))};
   const CheckpointRow row = finish(external);
   std::vector<std::string> names;
-  for (const CheckpointFile& file : registry_->files(row)) names.push_back(file.name);
+  for (const CheckpointFile& file : registry_->downloadable_files(row)) names.push_back(file.name);
   EXPECT_THAT(names, ElementsAre("adapter_config.json.age", "adapter_model.safetensors.age"));
   const std::string bytes = read_bytes(registry_->folder(row) + "/adapter_model.safetensors.age");
   EXPECT_TRUE(bytes.starts_with("age-encryption.org/v1\n-> X25519 "));
@@ -308,8 +308,8 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
 TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
   const std::string content(1000, 'x');
   const CheckpointRow row = finish(save("a"), 1'700'000'000, content);
-  const std::string tar = registry_->archive(row, "alice", 0);
-  EXPECT_EQ(registry_->archive(row, "alice", 0), tar);
+  const std::string tar = registry_->pack_archive(row, "alice", 0);
+  EXPECT_EQ(registry_->pack_archive(row, "alice", 0), tar);
   EXPECT_EQ(fs::file_size(tar) % 512, 0u);
   const std::string list = dir_.file("list");
   ASSERT_EQ(std::system(("tar tvf " + tar + " > " + list + " && tar xf " + tar + " -C " +
@@ -328,35 +328,35 @@ TEST_F(Registry, ArchivesAreBoundedAndThoseGoThatNobodyRead) {
       *data_, *store_, RegistryOptions{.archives = SharedLimit(300'000)});  // two of them
   const auto saved = [&](const std::string& name) { return finish(save(name), 1000, content); };
   const CheckpointRow first = saved("1"), second = saved("2"), third = saved("3");
-  registry_->archive(first, "alice", 1);
-  registry_->archive(second, "alice", 2);
-  EXPECT_TRUE(registry_->made_archive(first, 3).has_value());
-  registry_->archive(third, "alice", 4);
-  EXPECT_TRUE(registry_->made_archive(first, 5).has_value());
-  EXPECT_FALSE(registry_->made_archive(second, 5).has_value());
+  registry_->pack_archive(first, "alice", 1);
+  registry_->pack_archive(second, "alice", 2);
+  EXPECT_TRUE(registry_->find_archive(first, 3).has_value());
+  registry_->pack_archive(third, "alice", 4);
+  EXPECT_TRUE(registry_->find_archive(first, 5).has_value());
+  EXPECT_FALSE(registry_->find_archive(second, 5).has_value());
   EXPECT_TRUE(registry_->fits_archive(third));
   const CheckpointRow large = finish(save("large"), 1000, std::string(300'000, 'x'));
   EXPECT_FALSE(registry_->fits_archive(large));
-  EXPECT_THROW(registry_->archive(large, "alice", 5), Busy);
-  EXPECT_TRUE(registry_->made_archive(first, 5).has_value());
+  EXPECT_THROW(registry_->pack_archive(large, "alice", 5), Busy);
+  EXPECT_TRUE(registry_->find_archive(first, 5).has_value());
   registry_->sweep(2000, 8000);
-  EXPECT_FALSE(registry_->made_archive(first, 8000).has_value()) << "nobody read it for two hours";
+  EXPECT_FALSE(registry_->find_archive(first, 8000).has_value()) << "nobody read it for two hours";
 }
 
 TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
   registry_ = std::make_unique<CheckpointRegistry>(
       *data_, *store_, RegistryOptions{.archives = SharedLimit(35'000)});  // for one alone
   const CheckpointRow small = finish(save("a"), 1000, std::string(1000, 'x'));
-  const std::string tar = registry_->archive(small, "alice", 0);
-  ModelMerger merger{.bytes = {30'000, 6000},
-                     .write = [&](size_t, const std::string&, const std::string& to) {
-                       EXPECT_THROW(registry_->archive(small, "alice", 1), Busy) << "it has it all";
-                       write_bytes(to + "/config.json", "{}");
-                       write_bytes(to + "/model.safetensors", std::string(5000, 'w'));
-                       return true;
-                     }};
+  const std::string tar = registry_->pack_archive(small, "alice", 0);
+  ModelMerger merger{
+      .bytes = {30'000, 6000}, .write = [&](size_t, const std::string&, const std::string& to) {
+        EXPECT_THROW(registry_->pack_archive(small, "alice", 1), Busy) << "it has it all";
+        write_bytes(to + "/config.json", "{}");
+        write_bytes(to + "/model.safetensors", std::string(5000, 'w'));
+        return true;
+      }};
   try {
-    registry_->archive_merged(small, merger, 0, "alice", 1);
+    registry_->pack_merged(small, merger, 0, "alice", 1);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
@@ -364,12 +364,12 @@ TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
                                         "(--max-archive-bytes); download the adapter's archive"));
   }
   EXPECT_TRUE(fs::exists(tar)) << "nothing goes for what is refused";
-  EXPECT_TRUE(registry_->archive_merged(small, merger, 1, "alice", 1));
+  EXPECT_TRUE(registry_->pack_merged(small, merger, 1, "alice", 1));
   EXPECT_FALSE(fs::exists(tar));
-  const auto made = registry_->made_archive(small, 1, CheckpointRegistry::Archive::kMerged);
+  const auto made = registry_->find_archive(small, 1, CheckpointRegistry::Archive::kMerged);
   ASSERT_TRUE(made);
   EXPECT_EQ(fs::file_size(*made) % 512, 0u);
-  EXPECT_FALSE(registry_->made_archive(small, 1));
+  EXPECT_FALSE(registry_->find_archive(small, 1));
   int num_entries = 0;
   for (const auto& entry : fs::directory_iterator(data_->temporary())) {
     EXPECT_EQ(entry.path(), *made);
@@ -437,7 +437,7 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   wrong[0].checkpoint_id = "nobody";
   wrong[1].file = "adapter_model.safetensors";
   wrong[2].expires = "9999";
-  wrong[3].tenant_number = std::to_string(store_->tenant_number("bob", 1000));
+  wrong[3].tenant_number = std::to_string(store_->find_or_add_tenant_number("bob", 1000));
   wrong[4].token[3] = wrong[4].token[3] == 'a' ? 'b' : 'a';
   wrong[5].token.clear();
   faults_->away = true;  // one that is wrong asks the store for nothing

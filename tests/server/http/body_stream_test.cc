@@ -26,7 +26,7 @@ TEST(BodyStream, KeepsWhatIsPushedInOrderAndWithinItsBound) {
   SharedLimit limit(3 << 20);
   BodyStream body;
   EXPECT_TRUE(body.push("a"));
-  ASSERT_TRUE(body.hold(limit, "t"));
+  ASSERT_TRUE(body.reserve(limit, "t"));
   EXPECT_TRUE(body.push("bc"));
   EXPECT_EQ(body.take(2), "ab");
   body.finish();
@@ -39,22 +39,22 @@ TEST(BodyStream, KeepsWhatIsPushedInOrderAndWithinItsBound) {
 TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
   SharedLimit limit(3 << 20);
   BodyStream body;
-  ASSERT_TRUE(body.hold(limit, "t"));
+  ASSERT_TRUE(body.reserve(limit, "t"));
   const int64_t least = limit.used("t");
   EXPECT_TRUE(body.push(std::string(kRoom, 'x')));
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
   EXPECT_EQ(body.take(kRoom).size(), kRoom);
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
-  body.sent();
+  body.note_sent();
   EXPECT_EQ(limit.used("t"), least);
   // Also where a little always waits.
   EXPECT_TRUE(body.push(std::string(kRoom, 'x')));
   EXPECT_EQ(body.take(kRoom).size(), kRoom);
   EXPECT_TRUE(body.push(std::string(5 << 10, 'x')));
-  body.sent();
+  body.note_sent();
   EXPECT_EQ(limit.used("t"), 5 << 10);
   EXPECT_EQ(body.take(kRoom).size(), size_t{5} << 10);
-  body.sent();
+  body.note_sent();
   EXPECT_TRUE(body.push(std::string(BodyStream::kMostWaiting, 'x')));
   EXPECT_FALSE(body.push("x"));  // beyond the bound
   EXPECT_TRUE(body.closed());
@@ -63,7 +63,7 @@ TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
 TEST(BodyStream, EndsWhereItsTenantHasNoRoom) {
   SharedLimit limit(100'000);
   BodyStream body;
-  ASSERT_TRUE(body.hold(limit, "t"));
+  ASSERT_TRUE(body.reserve(limit, "t"));
   EXPECT_TRUE(body.push(std::string(50'000, 'x')));
   EXPECT_FALSE(body.push(std::string(60'000, 'x')));
   EXPECT_TRUE(body.closed());

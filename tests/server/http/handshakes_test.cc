@@ -83,9 +83,9 @@ struct HandshakesTest : ::testing::Test {
 TEST(Hello, IsWholeWhenItsMessageIs) {
   const std::string hello = MemoryClient().shake();
   for (size_t size = 0; size < hello.size(); ++size)
-    EXPECT_TRUE(is_part_of_hello(std::string_view(hello).substr(0, size))) << size;
-  EXPECT_FALSE(is_part_of_hello(hello));
-  EXPECT_FALSE(is_part_of_hello(hello + "more"));
+    EXPECT_TRUE(is_partial_client_hello(std::string_view(hello).substr(0, size))) << size;
+  EXPECT_FALSE(is_partial_client_hello(hello));
+  EXPECT_FALSE(is_partial_client_hello(hello + "more"));
 }
 
 TEST(Hello, WhatIsNoneIsNotWaitedFor) {
@@ -93,23 +93,24 @@ TEST(Hello, WhatIsNoneIsNotWaitedFor) {
   const auto with = [&](size_t at, char byte) {
     std::string changed = hello.substr(0, hello.size() / 2);
     changed[at] = byte;
-    return is_part_of_hello(changed);
+    return is_partial_client_hello(changed);
   };
   EXPECT_TRUE(with(1, 3));
   EXPECT_FALSE(with(0, 23)) << "another record";
   EXPECT_FALSE(with(3, 127)) << "a record of 32 KiB";
   EXPECT_FALSE(with(5, 2)) << "another message";
   EXPECT_FALSE(with(6, 1)) << "a message of 64 KiB";
-  EXPECT_FALSE(is_part_of_hello("GET / HTTP/1.1"));
-  EXPECT_FALSE(is_part_of_hello(std::string("\x16\x03\x01\x00\x00", 5))) << "an empty record";
-  EXPECT_TRUE(is_part_of_hello(""));
+  EXPECT_FALSE(is_partial_client_hello("GET / HTTP/1.1"));
+  EXPECT_FALSE(is_partial_client_hello(std::string("\x16\x03\x01\x00\x00", 5)))
+      << "an empty record";
+  EXPECT_TRUE(is_partial_client_hello(""));
   const std::string message("\x01\x00\x00\x40\x03\x03\x00\x00", 8);
   std::string many;
   for (const char byte : message) {
-    EXPECT_TRUE(is_part_of_hello(many));
+    EXPECT_TRUE(is_partial_client_hello(many));
     many += std::string("\x16\x03\x01\x00\x01", 5) + byte;
   }
-  EXPECT_FALSE(is_part_of_hello(many)) << "of which each read would go over all";
+  EXPECT_FALSE(is_partial_client_hello(many)) << "of which each read would go over all";
 }
 
 TEST_F(HandshakesTest, AHelloMayComeInPiecesAndInSeveralRecords) {
@@ -163,7 +164,7 @@ using Fault = std::optional<boost::system::error_code>;
 void begin(boost::asio::io_context& io, Handshakes& handshakes, Stream& stream,
            const std::string& address, Fault& fault) {
   boost::asio::co_spawn(
-      io, handshakes.shake(stream, io, address),
+      io, handshakes.handshake(stream, io, address),
       [&fault](std::exception_ptr, boost::system::error_code got) { fault = got; });
 }
 

@@ -16,22 +16,22 @@ namespace {
 
 TEST(ConnectionLimit, CountsByAddressButForLoopback) {
   ConnectionLimit limit(4, 2, SharedLimit(1000));
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
-  EXPECT_EQ(limit.open("10.0.0.1"), "--max-connections-per-address");
-  EXPECT_EQ(limit.open(""), "");
-  EXPECT_EQ(limit.open(""), "");
-  EXPECT_EQ(limit.open(""), "--max-connections");
-  limit.close("10.0.0.1");
+  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire("10.0.0.1"), "--max-connections-per-address");
+  EXPECT_EQ(limit.acquire(""), "");
+  EXPECT_EQ(limit.acquire(""), "");
+  EXPECT_EQ(limit.acquire(""), "--max-connections");
+  limit.release("10.0.0.1");
   EXPECT_EQ(limit.num_open(), 3);
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
 }
 
 TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
   SharedLimit bytes(1000);
   ConnectionLimit limit(9, 9, bytes);
-  EXPECT_EQ(limit.open("10.0.0.1"), "");
-  EXPECT_EQ(limit.open(""), "");
+  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire(""), "");
   int64_t one = 0, other = 0;
   EXPECT_TRUE(limit.resize("10.0.0.1", one, 500));
   EXPECT_FALSE(limit.resize("10.0.0.1", one, 501));
@@ -84,11 +84,11 @@ struct Guest {
 TEST(Places, WhoHasNoneGivesNoneBack) {
   Places<Guest> places(ConnectionLimit(1, 9, SharedLimit(1 << 20)));
   Guest first, second, third;
-  EXPECT_EQ(places.take(first), "");
+  EXPECT_EQ(places.take_place(first), "");
   places.leave(second);
   EXPECT_EQ(places.limit().num_open(), 1);
-  places.asks(first, "tenant");  // nobody can have its place
-  EXPECT_EQ(places.take(third), "--max-connections");
+  places.set_tenant(first, "tenant");  // nobody can have its place
+  EXPECT_EQ(places.take_place(third), "--max-connections");
   places.leave(third);
   EXPECT_EQ(places.limit().num_open(), 1);
   places.leave(first);
@@ -98,7 +98,7 @@ TEST(Places, WhoHasNoneGivesNoneBack) {
   // Of one for whose bytes there is no space either.
   Places<Guest> small(ConnectionLimit(9, 9, SharedLimit(100)));
   Guest large;
-  EXPECT_EQ(small.take(large), "--max-connection-bytes");
+  EXPECT_EQ(small.take_place(large), "--max-connection-bytes");
   small.leave(large);
   EXPECT_EQ(small.limit().num_open(), 0);
 }
@@ -112,21 +112,21 @@ TEST(IdleConnections, TheTenantWithTheMostGivesItsOldest) {
   IdleConnections<Idle> idles;
   Idle many[4] = {{"many"}, {"many"}, {"many"}, {"many"}}, few[2] = {{"few"}, {"few"}},
        one = {"one"};
-  for (Idle& idle : many) idles.begin(idle);
-  for (Idle& idle : few) idles.begin(idle);
-  idles.begin(one);
+  for (Idle& idle : many) idles.begin_idle(idle);
+  for (Idle& idle : few) idles.begin_idle(idle);
+  idles.begin_idle(one);
   EXPECT_EQ(idles.victim(), &many[0]);
-  idles.end(many[0]);  // it asks something
+  idles.end_idle(many[0]);  // it asks something
   EXPECT_EQ(idles.victim(), &many[1]);
-  idles.begin(many[0]);
-  idles.closed(many[1]);
+  idles.begin_idle(many[0]);
+  idles.remove(many[1]);
   EXPECT_EQ(idles.victim(), &many[2]);
-  for (Idle& idle : many) idles.closed(idle);
+  for (Idle& idle : many) idles.remove(idle);
   EXPECT_EQ(idles.victim(), &few[0]);
-  idles.closed(few[0]);
+  idles.remove(few[0]);
   EXPECT_EQ(idles.victim(), &few[1]) << "each has one: the oldest";
-  idles.closed(few[1]);
-  idles.closed(one);
+  idles.remove(few[1]);
+  idles.remove(one);
   EXPECT_EQ(idles.victim(), nullptr);
 }
 
@@ -135,24 +135,24 @@ TEST(IdleConnections, StrangersMakeWay) {
   IdleConnections<Idle> idles;
   Idle office[3], strange[2];
   for (Idle& idle : office) {
-    idles.begin(idle);
-    idles.end(idle);
+    idles.begin_idle(idle);
+    idles.end_idle(idle);
     EXPECT_EQ(idles.victim(), &idle) << "it has not said yet who it is";
-    idles.asks(idle, "office");
+    idles.set_tenant(idle, "office");
     EXPECT_EQ(idles.victim(), nullptr) << "it is answered";
   }
-  for (Idle& idle : office) idles.begin(idle);
-  for (Idle& idle : strange) idles.begin(idle);
+  for (Idle& idle : office) idles.begin_idle(idle);
+  for (Idle& idle : strange) idles.begin_idle(idle);
   EXPECT_EQ(idles.victim(), &strange[0]);
-  idles.end(strange[0]);
-  idles.asks(strange[0], "");
+  idles.end_idle(strange[0]);
+  idles.set_tenant(strange[0], "");
   EXPECT_EQ(idles.victim(), &strange[1]);
-  idles.closed(strange[1]);
+  idles.remove(strange[1]);
   EXPECT_EQ(idles.victim(), &strange[0]);
-  idles.asks(office[0], "");  // of its key nothing holds now
-  idles.closed(strange[0]);
+  idles.set_tenant(office[0], "");  // of its key nothing holds now
+  idles.remove(strange[0]);
   EXPECT_EQ(idles.victim(), &office[0]);
-  idles.closed(office[0]);
+  idles.remove(office[0]);
   EXPECT_EQ(idles.victim(), &office[1]);
 }
 

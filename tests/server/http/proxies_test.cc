@@ -70,7 +70,7 @@ TEST(TrustedProxies, TheClientIsTheLastThatIsNoProxy) {
   const auto client = [&](std::vector<std::string> values) {
     std::vector<Header> headers = {{"host", "localhost"}};
     for (std::string& value : values) headers.push_back({"x-forwarded-for", std::move(value)});
-    return proxies.client(headers, "10.0.0.1");
+    return proxies.client_address(headers, "10.0.0.1");
   };
   EXPECT_EQ(client({}), "10.0.0.1");
   EXPECT_EQ(client({"203.0.113.9"}), "203.0.113.9");

@@ -24,7 +24,7 @@ TEST(Turns, OneAfterTheOtherInTheOrderAskedFor) {
   const auto work = [&](char name, int pieces) -> asio::awaitable<void> {
     for (int i = 0; i < pieces; ++i) {
       Turns::Turn turn(turns, io, "t");
-      co_await turn.begin();
+      co_await turn.await_turn();
       EXPECT_EQ(++active, 1);
       told += name;
       --active;
@@ -45,7 +45,7 @@ TEST(Turns, TenantsTakeTurns) {
   const auto work = [&](char name, std::string tenant, int pieces) -> asio::awaitable<void> {
     for (int i = 0; i < pieces; ++i) {
       Turns::Turn turn(turns, io, tenant);
-      co_await turn.begin();
+      co_await turn.await_turn();
       told += name;
     }
   };
@@ -66,7 +66,7 @@ TEST(Turns, RestsForAsLongAsAPieceTook) {
   const auto work = [&]() -> asio::awaitable<void> {
     for (int i = 0; i < 3; ++i) {
       Turns::Turn turn(turns, io, "t");
-      co_await turn.begin();
+      co_await turn.await_turn();
       begun.push_back(Clock::now());
       std::this_thread::sleep_for(milliseconds(20));
     }
@@ -87,7 +87,7 @@ TEST(Turns, WhoGoesGivesUpItsPlace) {
     auto second = std::make_unique<Turns::Turn>(turns, io, "t");
     const auto work = [&](char name) -> asio::awaitable<void> {
       Turns::Turn turn(turns, io, "t");
-      co_await turn.begin();
+      co_await turn.await_turn();
       told += name;
     };
     asio::co_spawn(io, work('a'), asio::detached);

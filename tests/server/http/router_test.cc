@@ -39,7 +39,7 @@ Response ask(const std::string& method, const std::string& path, const std::stri
   Response answer;
   int count = 0;
   const Router router = small_router();
-  router.find(request);
+  router.set_route(request);
   router.dispatch(request, [&](Response response) {
     answer = std::move(response);
     ++count;
@@ -69,8 +69,8 @@ TEST(Router, UnknownPathsAndMethods) {
 }
 
 TEST(OneWord, NeitherSplitsNorForgesALine) {
-  EXPECT_EQ(one_word("/api/v1/get_info"), "/api/v1/get_info");
-  EXPECT_EQ(one_word("/a b\n\xC2\x85%"), "/a%20b%0A%C2%85%25");
+  EXPECT_EQ(percent_escaped("/api/v1/get_info"), "/api/v1/get_info");
+  EXPECT_EQ(percent_escaped("/a b\n\xC2\x85%"), "/a%20b%0A%C2%85%25");
 }
 
 TEST(Router, ChecksContentTypes) {
@@ -112,11 +112,11 @@ TEST(Request, ABodyThatIsFreedTakesNoMemory) {
 TEST(Request, ReadsParametersAndVersions) {
   Request request;
   request.query = "limit=20&offset=&a%20b=c+d%2Fe&bad=%zz";
-  EXPECT_EQ(request.parameter("limit"), "20");
-  EXPECT_EQ(request.parameter("offset"), "");
-  EXPECT_EQ(request.parameter("a b"), "c d/e");
-  EXPECT_EQ(request.parameter("bad"), "%zz");
-  EXPECT_EQ(request.parameter("none"), std::nullopt);
+  EXPECT_EQ(request.query_parameter("limit"), "20");
+  EXPECT_EQ(request.query_parameter("offset"), "");
+  EXPECT_EQ(request.query_parameter("a b"), "c d/e");
+  EXPECT_EQ(request.query_parameter("bad"), "%zz");
+  EXPECT_EQ(request.query_parameter("none"), std::nullopt);
   const auto version = [](const std::string& text) {
     Request with;
     with.headers.push_back({"x-stainless-package-version", text});

@@ -261,7 +261,7 @@ TEST(OpenAiEndpoint, OtherRefusalsHaveItsFormToo) {
   EXPECT_EQ(full->response.status, 429);
   EXPECT_EQ(full->error("type"), "rate_limit_error");
   Response other = json_response(404, R"({"detail":"x"})");
-  put_in_openai_form("/api/v1/x", other);
+  rewrite_as_openai_error("/api/v1/x", other);
   EXPECT_EQ(other.body, R"({"detail":"x"})");
 }
 
@@ -347,7 +347,7 @@ TEST(OpenAiEndpoint, UsageTellsWhatThePrefixCacheKnew) {
 // The events of a stream as they were sent, without their ids.
 std::vector<json::value> events_of(BodyStream& stream) {
   std::string text = stream.take(1 << 20);
-  stream.sent();
+  stream.note_sent();
   std::vector<json::value> out;
   while (!text.empty()) {
     const size_t end = text.find("\n\n");

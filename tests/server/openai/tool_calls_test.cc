@@ -61,7 +61,7 @@ std::string read_in_steps(const AnswerForm& form, const ToolTypes& types, const 
   AnswerPiece all;
   const auto add = [&all](AnswerPiece piece) {
     all.content += piece.content;
-    join_calls(all.calls, std::move(piece.calls));
+    append_call_pieces(all.calls, std::move(piece.calls));
   };
   for (size_t i = 0; i < text.size(); i += step)
     add(parser.push(std::string_view(text).substr(i, step)));

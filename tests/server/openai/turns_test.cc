@@ -171,7 +171,7 @@ TEST(OpenAiTurns, WhatWaitsForItIsBounded) {
   const auto house = with_threads();
   const auto answer = house->chat(kLong);
   SharedLimit limit(64 << 10);
-  ASSERT_TRUE(answer->response.stream->hold(limit, "alice"));
+  ASSERT_TRUE(answer->response.stream->reserve(limit, "alice"));
   for (int64_t i = 0; i < 10'000 && !answer->response.stream->closed(); ++i)
     house->tell(0, row_token(i, 9));
   EXPECT_TRUE(answer->response.stream->closed());

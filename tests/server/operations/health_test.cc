@@ -16,7 +16,7 @@ TEST(Health, ReadinessIsNotLife) {
   const double now = now_seconds();
   house.service().tick(now);
   EXPECT_EQ(house.call("GET", "readyz").status, 200);
-  EXPECT_THAT(house.service().unready(now + 6), HasSubstr("tick is 6.0 s old"));
+  EXPECT_THAT(house.service().why_not_ready(now + 6), HasSubstr("tick is 6.0 s old"));
   house.service().begin_shutdown();
   const Response draining = house.call("GET", "readyz");
   EXPECT_EQ(draining.status, 503);

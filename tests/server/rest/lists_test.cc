@@ -61,7 +61,7 @@ class Lists : public RestTest {
     request.tenant = "alice";
     request.on_hang_up = std::make_shared<std::function<void()>>();
     auto hang_up = request.on_hang_up;
-    router_.find(request);
+    router_.set_route(request);
     router_.dispatch(std::move(request), respond);
     return hang_up;
   }

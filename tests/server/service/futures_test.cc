@@ -128,8 +128,8 @@ TEST_F(FuturesTest, APollThatIsLeftGivesItsPlaceBack) {
   EXPECT_THAT(held, ::testing::Each(::testing::Gt(0u)));
   EXPECT_EQ(hold(0), 0u);
   EXPECT_THAT(statuses, ElementsAre(429));
-  futures.leave(id.text, held[3]);
-  futures.leave(id.text, held[3]);
+  futures.cancel_poll(id.text, held[3]);
+  futures.cancel_poll(id.text, held[3]);
   EXPECT_THAT(statuses, ElementsAre(429, 408));
   EXPECT_EQ(futures.num_parked(), 7);
   EXPECT_EQ(parked.used("a"), 7);
@@ -140,7 +140,7 @@ TEST_F(FuturesTest, APollThatIsLeftGivesItsPlaceBack) {
   EXPECT_EQ(statuses.back(), 200);
   EXPECT_EQ(futures.num_parked(), 0);
   EXPECT_EQ(parked.used("a"), 0);
-  futures.leave(id.text, held[0]);
+  futures.cancel_poll(id.text, held[0]);
 }
 
 TEST_F(FuturesTest, ATenantThatParksAllItCanLeavesOthersTheirPart) {
@@ -169,23 +169,23 @@ TEST_F(FuturesTest, DeliveredResultsMakeRoomAndUnreadOnesDoNot) {
 
 TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
   results.set_num_tenants(2);
-  EXPECT_TRUE(futures.has_budget("a"));
+  EXPECT_TRUE(futures.free_budget("a"));
   const api::RequestId unread = finish("a", 54'000);
-  EXPECT_TRUE(futures.has_budget("a"));
+  EXPECT_TRUE(futures.free_budget("a"));
   poll("a", finish("a", 50'000));
-  EXPECT_FALSE(futures.has_budget("a"));
+  EXPECT_FALSE(futures.free_budget("a"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no space"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"server\""));
-  EXPECT_TRUE(futures.has_budget("b"));
+  EXPECT_TRUE(futures.free_budget("b"));
   EXPECT_EQ(futures.result_bytes(), 54'512);
   poll("a", unread);  // its bytes may go when the answer is written
   answers.clear();
-  EXPECT_TRUE(futures.has_budget("a"));
+  EXPECT_TRUE(futures.free_budget("a"));
 }
 
 // Who holds all that it may is told what was wrong with its request all the same.
 TEST_F(FuturesTest, AFaultIsToldWhateverIsHeld) {
-  while (futures.has_budget("a")) finish("a", 1);
+  while (futures.free_budget("a")) finish("a", 1);
   // Where there is space for no more than an empty one.
   EXPECT_EQ(results.used("a"), 100'000 / 513 * 513);
   const api::RequestId id = begin("a");
@@ -193,7 +193,7 @@ TEST_F(FuturesTest, AFaultIsToldWhateverIsHeld) {
   poll("a", id);
   EXPECT_THAT(answers.back().bytes(), HasSubstr("datum 3 is empty"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"user\""));
-  EXPECT_FALSE(futures.has_budget("a"));
+  EXPECT_FALSE(futures.free_budget("a"));
   const api::RequestId next = begin("a");
   EXPECT_FALSE(futures.reserve(next, 60'000, 0));
   poll("a", next);
@@ -224,7 +224,7 @@ TEST_F(FuturesTest, APromisedResultCountsWhileItIsPending) {
 
 TEST_F(FuturesTest, AResultTooLargeForAnyRoomLocksNobodyOut) {
   finish("a", 200'000);
-  EXPECT_TRUE(futures.has_budget("a"));
+  EXPECT_TRUE(futures.free_budget("a"));
 }
 
 // A peer that does not read keeps the bytes: they count until it has gone.

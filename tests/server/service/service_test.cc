@@ -115,13 +115,13 @@ TEST(Service, AStoreThatIsAwayStopsNoTimer) {
   EXPECT_EQ(house.service().futures().num_parked(), 0);  // answered 408
   EXPECT_EQ(house.service().sessions().size(), 1u);      // its end could not be written
   EXPECT_EQ(house.call("GET", "healthz").status, 200);
-  EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
+  EXPECT_THAT(house.service().why_not_ready(now), HasSubstr("away"));
   EXPECT_THAT(house.watch().metrics().text({}, {}, house.usage()),
               HasSubstr("strata_faults_total{step=\"end_session\"}"));
   house.faults().away = false;
   for (int second = 0; second < 12; ++second) house.service().tick(++now);
   EXPECT_THAT(house.ended, ElementsAre(session));
-  EXPECT_EQ(house.service().unready(now), "");
+  EXPECT_EQ(house.service().why_not_ready(now), "");
 }
 
 // A database that was lost is looked for between the sweeps, and what expired goes when it is back.
@@ -133,7 +133,7 @@ TEST(Service, AStoreThatWasLostIsLookedForAndSweptWhenItIsBack) {
   house.service().tick(now);
   house.run_aside();
   house.faults().away = house.faults().lost = true;
-  EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
+  EXPECT_THAT(house.service().why_not_ready(now), HasSubstr("away"));
   for (int second = 0; second < 30; ++second) {
     house.service().tick(++now);
     house.run_aside();
@@ -189,7 +189,7 @@ TEST(Service, AFullDiskIsSweptAllTheSame) {
   double now = now_seconds();
   for (int second = 0; second < 12; ++second) house.service().tick(++now);
   EXPECT_FALSE(file_exists(house.registry().folder(row)));
-  EXPECT_THAT(house.service().unready(now), HasSubstr("away"));
+  EXPECT_THAT(house.service().why_not_ready(now), HasSubstr("away"));
 }
 
 // The end of a session with thousands of steps in line keeps nobody else waiting.

@@ -25,13 +25,13 @@ TEST(SessionTable, KnowsTenantsAndSignsOfLife) {
   EXPECT_FALSE(table.contains("a", "two"));
   EXPECT_TRUE(table.touch("a", "one", 15));
   EXPECT_FALSE(table.touch("b", "two", 15));  // which is no sign of life of b
-  EXPECT_THAT(table.silent(20, 5, 9), ElementsAre("b", "c"));
+  EXPECT_THAT(table.find_silent(20, 5, 9), ElementsAre("b", "c"));
   table.excuse(20, 4);  // a stays at 19, not in the future
-  EXPECT_THAT(table.silent(20, 5, 9), ElementsAre("b", "c"));
+  EXPECT_THAT(table.find_silent(20, 5, 9), ElementsAre("b", "c"));
   table.excuse(20, 4);
-  EXPECT_THAT(table.silent(20, 5, 9), IsEmpty());
-  EXPECT_THAT(table.silent(25.5, 5, 9), ElementsAre("a", "b", "c"));
-  EXPECT_EQ(table.silent(25.5, 5, 2).size(), 2u);
+  EXPECT_THAT(table.find_silent(20, 5, 9), IsEmpty());
+  EXPECT_THAT(table.find_silent(25.5, 5, 9), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(table.find_silent(25.5, 5, 2).size(), 2u);
   table.remove("b");
   EXPECT_FALSE(table.contains("b"));
   EXPECT_EQ(table.count_of("one"), 1);

@@ -49,7 +49,7 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   // Likewise of those who lost the checkpoint that kept a run.
   EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
-  store_->files_gone("id1");
+  store_->mark_files_gone("id1");
   store_->prune(10 * 86400);
   while (store_->prune_history(10 * 86400, 10)) {
   }
@@ -157,7 +157,7 @@ TEST_P(Store, WhatIsSentTwiceIsDoneOnce) {
   while (store_->prune_history(2000, 10)) {
   }
   faults->answers_lost = true;
-  const int64_t alice = store_->tenant_number("alice", 2000);
+  const int64_t alice = store_->find_or_add_tenant_number("alice", 2000);
   EXPECT_EQ(store_->tenant_of(alice), "alice");
   store_->end_run("s:train:0", RunState::kUnloaded, 2000);
   while (store_->prune_history(2001, 0)) {

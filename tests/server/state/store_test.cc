@@ -53,9 +53,9 @@ Collected collect(StateStore& store) {
 
 TEST_P(Store, CountsBootsAndKeepsTenants) {
   EXPECT_EQ(store_->boot(), 1);
-  const int64_t alice = store_->tenant_number("alice", 1000);
-  EXPECT_EQ(store_->tenant_number("alice", 1000), alice);
-  EXPECT_NE(store_->tenant_number("bob", 1000), alice);
+  const int64_t alice = store_->find_or_add_tenant_number("alice", 1000);
+  EXPECT_EQ(store_->find_or_add_tenant_number("alice", 1000), alice);
+  EXPECT_NE(store_->find_or_add_tenant_number("bob", 1000), alice);
   open(2000);
   EXPECT_EQ(store_->boot(), 2);
   EXPECT_EQ(store_->tenant_of(alice), "alice");
@@ -193,7 +193,7 @@ TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
   EXPECT_EQ(store_->last_checkpoint("s:train:0", CheckpointKind::kSampler, 1100)->id, "id2");
   EXPECT_THAT(ids(store_->collectable(1100).rows), ElementsAre("id1"));
   EXPECT_EQ(store_->stored_bytes(), 300);
-  store_->files_gone("id1");
+  store_->mark_files_gone("id1");
   EXPECT_EQ(store_->stored_bytes(), 200);
   EXPECT_THAT(store_->collectable(1100).rows, ElementsAre());
 }
@@ -321,13 +321,13 @@ TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
   EXPECT_TRUE(store_->delete_checkpoint("id2", 1100));
   EXPECT_THAT(ids(store_->collectable(1100).rows), ElementsAre("id2")) << "bob's keeps no files";
-  store_->files_gone("id2");
+  store_->mark_files_gone("id2");
   EXPECT_THAT(store_->collectable(1100).rows, ElementsAre());
   open(2000);
   EXPECT_THAT(store_->collectable(2000).rows, ElementsAre());
   store_->end_session("s", "timed_out", "", "", 2100);
   EXPECT_THAT(ids(store_->collectable(2100).rows), ElementsAre("id1"));
-  store_->files_gone("id1");
+  store_->mark_files_gone("id1");
   store_->prune(2100);
   EXPECT_TRUE(store_->find_checkpoint_id("id1").has_value());
   store_->prune(2100 + 8 * 86400);

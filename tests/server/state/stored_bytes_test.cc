@@ -84,12 +84,13 @@ class StoredBytesTest : public Store {
       case 4:
         return store_->expire(id);
       case 5:
-        for (const CheckpointRow& row : store_->collectable(now_).rows) store_->files_gone(row.id);
+        for (const CheckpointRow& row : store_->collectable(now_).rows)
+          store_->mark_files_gone(row.id);
         return;
       case 6:
         return store_->forget_checkpoint(id);
       case 7:
-        return store_->files_gone(id);  // also of one whose files were gone, or that never was
+        return store_->mark_files_gone(id);  // also of one whose files were gone, or that never was
       default:
         store_->prune(now_ + 8 * 86400);
         while (store_->prune_history(now_, 1)) {

@@ -13,9 +13,9 @@ TEST(LossCurve, PassesBetweenTwoStepsCountTogether) {
   LossCurve curve;
   curve.add_loss(6.0, 2.0);
   curve.add_loss(2.0, 2.0);
-  curve.step(1);
+  curve.note_step(1);
   curve.add_loss(1.0, 4.0);
-  curve.step(2);
+  curve.note_step(2);
   ASSERT_EQ(curve.points().size(), 2u);
   EXPECT_EQ(curve.points()[0].step, 1);
   EXPECT_DOUBLE_EQ(curve.points()[0].loss, 2.0);
@@ -24,10 +24,10 @@ TEST(LossCurve, PassesBetweenTwoStepsCountTogether) {
 
 TEST(LossCurve, StepsAndPassesThatSayNothingLeaveNoPoint) {
   LossCurve curve;
-  curve.step(1);
+  curve.note_step(1);
   curve.add_loss(5.0, 0.0);
   curve.add_loss(std::nan(""), 3.0);
-  curve.step(2);
+  curve.note_step(2);
   EXPECT_TRUE(curve.points().empty());
 }
 
@@ -36,7 +36,7 @@ TEST(LossCurve, ALongRunStaysBoundedAndKeepsItsShape) {
   constexpr int kSteps = 1000;
   for (int step = 1; step <= kSteps; ++step) {
     curve.add_loss(2.0 * step, 2.0);  // the mean is the step
-    curve.step(step);
+    curve.note_step(step);
   }
   ASSERT_GE(curve.points().size(), 5u);
   ASSERT_LT(curve.points().size(), 10u);
@@ -49,10 +49,10 @@ TEST(LossCurve, ALongRunStaysBoundedAndKeepsItsShape) {
 
 TEST(LossCurve, EvaluationsBehindOneStepAreOnePoint) {
   LossCurve curve;
-  curve.add_at(0, 6.0, 2.0);
-  curve.add_at(0, 1.0, 0.0);  // says nothing
-  curve.add_at(0, 2.0, 2.0);
-  curve.add_at(10, 3.0, 3.0);
+  curve.add_evaluation(0, 6.0, 2.0);
+  curve.add_evaluation(0, 1.0, 0.0);  // says nothing
+  curve.add_evaluation(0, 2.0, 2.0);
+  curve.add_evaluation(10, 3.0, 3.0);
   ASSERT_EQ(curve.points().size(), 2u);
   EXPECT_EQ(curve.points()[0].step, 0);
   EXPECT_DOUBLE_EQ(curve.points()[0].loss, 2.0);
@@ -62,7 +62,7 @@ TEST(LossCurve, EvaluationsBehindOneStepAreOnePoint) {
 
 TEST(LossCurve, ManyEvaluationsStayBounded) {
   LossCurve curve(10);
-  for (int64_t step = 1; step <= 1000; ++step) curve.add_at(step, 1.0, 1.0);
+  for (int64_t step = 1; step <= 1000; ++step) curve.add_evaluation(step, 1.0, 1.0);
   EXPECT_LE(curve.points().size(), 10u);
   EXPECT_EQ(curve.points().back().step, 1000);
 }

@@ -36,10 +36,10 @@ TEST(Histogram, BucketsAreCumulativeAndTheLastIsEverything) {
 
 TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
   Metrics metrics;
-  metrics.exchange("/api/v1/asample", 200, 0.01);
-  metrics.exchange("/api/v1/asample", 429, 0.0);
-  metrics.exchange("other", 404, 0.0);
-  metrics.command("sample", "ok", 0.3);
+  metrics.count_exchange("/api/v1/asample", 200, 0.01);
+  metrics.count_exchange("/api/v1/asample", 429, 0.0);
+  metrics.count_exchange("other", 404, 0.0);
+  metrics.count_command("sample", "ok", 0.3);
   const std::string text =
       metrics.text({.trained_tokens = 7,
                     .drafts_read = 5,
@@ -80,8 +80,8 @@ TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
 
 TEST(Watch, MeasuresRatesAndCurvesAndNamesNobodyInTheMetrics) {
   Watch watch;
-  watch.run_started("secretrun:train:0",
-                    {.tenant = "secrettenant", .base_name = "m", .rank = 8, .begin = 1.0});
+  watch.note_run_started("secretrun:train:0",
+                         {.tenant = "secrettenant", .base_name = "m", .rank = 8, .begin = 1.0});
   api::Command pass;
   pass.model = {"secretrun:train:0"};
   api::Datum datum = {.tokens = {1, 2}};
@@ -89,11 +89,12 @@ TEST(Watch, MeasuresRatesAndCurvesAndNamesNobodyInTheMetrics) {
   pass.op = api::ForwardBackward{.data = {datum}};
   api::ForwardBackwardResult result;
   result.metrics["loss:sum"] = 8.0;
-  watch.settled(watched(pass, 1.0), {"r1"}, result, 2.0);
+  watch.note_settled(watched_command(pass, 1.0), {"r1"}, result, 2.0);
   api::Command step;
   step.model = pass.model;
   step.op = api::OptimStep{};
-  watch.settled(watched(step, 2.0), {"r2"}, api::StepResult{.stepped = true, .step = 1}, 2.5);
+  watch.note_settled(watched_command(step, 2.0), {"r2"},
+                     api::StepResult{.stepped = true, .step = 1}, 2.5);
   const WatchedRun& run = watch.runs().at("secretrun:train:0");
   ASSERT_EQ(run.curve.points().size(), 1u);
   EXPECT_DOUBLE_EQ(run.curve.points()[0].loss, 2.0);
@@ -113,18 +114,18 @@ TEST(Watch, ForwardAloneIsAnEvaluationAndEndedRunsAreBounded) {
   Watch watch;
   for (int i = 0; i < 200; ++i) {
     const std::string id = "run" + std::to_string(1000 + i);
-    watch.run_started(id, {.tenant = "t"});
-    watch.run_ended(id);
+    watch.note_run_started(id, {.tenant = "t"});
+    watch.note_run_ended(id);
   }
   EXPECT_EQ(watch.runs().size(), 64u);
   EXPECT_TRUE(watch.runs().contains("run1199"));
   api::Command pass;
   pass.op = api::ForwardBackward{.data = {{.tokens = {1}}}, .forward_only = true};
-  EXPECT_STREQ(watched(pass, 0.0).operation, "forward");
-  watch.run_started("live", {.tenant = "t"});
+  EXPECT_STREQ(watched_command(pass, 0.0).operation, "forward");
+  watch.note_run_started("live", {.tenant = "t"});
   pass.model = {"live"};
-  watch.settled(watched(pass, 0.0), {}, api::ForwardBackwardResult{.metrics = {{"loss:sum", 2.5}}},
-                1.0);
+  watch.note_settled(watched_command(pass, 0.0), {},
+                     api::ForwardBackwardResult{.metrics = {{"loss:sum", 2.5}}}, 1.0);
   const WatchedRun& run = watch.runs().at("live");
   ASSERT_EQ(run.evaluations.points().size(), 1u);
   EXPECT_DOUBLE_EQ(run.evaluations.points()[0].loss, 2.5);

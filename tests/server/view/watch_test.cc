@@ -11,13 +11,13 @@ namespace {
 // A making that failed is sent again with its number.
 TEST(Watch, ARunThatBeginsOnceMoreStays) {
   Watch watch;
-  watch.run_started("s:train:0", {});
-  watch.run_ended("s:train:0");
-  watch.run_started("s:train:0", {});
+  watch.note_run_started("s:train:0", {});
+  watch.note_run_ended("s:train:0");
+  watch.note_run_started("s:train:0", {});
   for (int i = 1; i <= 100; ++i) {
     const std::string id = "s:train:" + std::to_string(i);
-    watch.run_started(id, {});
-    watch.run_ended(id);
+    watch.note_run_started(id, {});
+    watch.note_run_ended(id);
   }
   EXPECT_TRUE(watch.runs().contains("s:train:0"));
   EXPECT_FALSE(watch.runs().contains("s:train:1"));

@@ -42,23 +42,23 @@ struct CompressedAttentionSaved {
   }
 };
 
-ops::TailRopeArgs turn_back_args(const Pass& pass, const BlockContext& context, TensorView x) {
+ops::TailRopeArgs inverse_rope_args(const Pass& pass, const BlockContext& context, TensorView x) {
   ops::TailRopeArgs args = rope_args(pass, context, x, false);
   args.inverse = true;
   return args;
 }
 
-ops::TailRopeArgs query_args(const Pass& pass, const BlockContext& context,
-                             const CompressedAttentionSaved& s) {
+ops::TailRopeArgs query_rope_args(const Pass& pass, const BlockContext& context,
+                                  const CompressedAttentionSaved& s) {
   return rope_args(pass, context, s.q_raw, true);
 }
 
-ops::TailRopeArgs key_args(const Pass& pass, const BlockContext& context,
-                           const CompressedAttentionSaved& s) {
+ops::TailRopeArgs key_rope_args(const Pass& pass, const BlockContext& context,
+                                const CompressedAttentionSaved& s) {
   return rope_args(pass, context, as_head(s.kv), true, context.values(kCompressedKvNorm));
 }
 
-TensorView turned(Pass& pass, const ops::TailRopeArgs& args) {
+TensorView rotated(Pass& pass, const ops::TailRopeArgs& args) {
   const TensorView y = pass.take(pass.dtype(), args.x.shape);
   ops::tail_rope(pass.backend, args, y);
   return y;
@@ -174,12 +174,12 @@ struct CompressedAttention {
     }
   }
 
-  static EntryStore entries_of(Pass& pass, const BlockContext& context, const Saved& s) {
+  static EntryStore compress_entries(Pass& pass, const BlockContext& context, const Saved& s) {
     const auto& c = context.as<Config>();
     if (c.ratio == 0) return {};
     const KeyCompressor part = main_compressor(c, pass.dtype());
     return make_entries(pass, context, part,
-                        raw_entries(pass, context, part, s.compress_kv, s.compress_gate));
+                        make_raw_entries(pass, context, part, s.compress_kv, s.compress_gate));
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -196,13 +196,13 @@ struct CompressedAttention {
       linear_forward(pass, context, kCompressorGate, n, {}, s.lora_h[kCompressorGate],
                      s.compress_gate);
     }
-    if (c.index_heads > 0 && !pass.known(s.listed)) {
-      list_entries(pass, context, n, latent, s.selected());
+    if (c.index_heads > 0 && !pass.is_computed(s.listed)) {
+      select_entries(pass, context, n, latent, s.selected());
     }
-    if (!pass.known(s.context)) attend(pass, context, s);
-    if (!pass.known(s.grouped)) {
-      const TensorView back = turned(pass, turn_back_args(pass, context, s.context));
-      grouped_forward(pass, context, output_groups(c), flat(back), s.grouped);
+    if (!pass.is_computed(s.context)) attend(pass, context, s);
+    if (!pass.is_computed(s.grouped)) {
+      const TensorView back = rotated(pass, inverse_rope_args(pass, context, s.context));
+      grouped_linear_forward(pass, context, output_groups(c), flat(back), s.grouped);
     }
     linear_forward(pass, context, kCompressedOB, s.grouped, output.add, s.lora_h[kCompressedOB],
                    output.out);
@@ -211,10 +211,10 @@ struct CompressedAttention {
   static void attend(Pass& pass, const BlockContext& context, const Saved& s) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const TensorView keys = turned(pass, key_args(pass, context, s));
+    const TensorView keys = rotated(pass, key_rope_args(pass, context, s));
     const TensorView key_rows = keys.reshape(s.kv.shape);
-    const EntryStore entries = entries_of(pass, context, s);
-    const TensorView q = turned(pass, query_args(pass, context, s));
+    const EntryStore entries = compress_entries(pass, context, s);
+    const TensorView q = rotated(pass, query_rope_args(pass, context, s));
     ops::sparse_attention(pass.backend, attention_args(pass, context, s, q, key_rows, entries),
                           s.context, s.lse);
     store_ring(pass, context, key_rows, c.window);
@@ -227,12 +227,12 @@ struct CompressedAttention {
     const TensorView d_grouped = pass.take(pass.dtype(), s.grouped.shape);
     linear_backward(pass, context, kCompressedOB, s.grouped, s.lora_h[kCompressedOB], d_out,
                     d_grouped, false);
-    const ops::TailRopeArgs back_args = turn_back_args(pass, context, s.context);
-    const TensorView back = turned(pass, back_args);
-    grouped_backward(pass, context, output_groups(context.as<Config>()), flat(back), d_grouped,
-                     flat(d_context));
-    // back = context, turned
-    ops::tail_rope_backward(pass.backend, back_args, d_context, d_context, {});
+    const ops::TailRopeArgs rotated_back_args = inverse_rope_args(pass, context, s.context);
+    const TensorView back = rotated(pass, rotated_back_args);
+    grouped_linear_backward(pass, context, output_groups(context.as<Config>()), flat(back),
+                            d_grouped, flat(d_context));
+    // back = context, rotated back
+    ops::tail_rope_backward(pass.backend, rotated_back_args, d_context, d_context, {});
   }
 
   // Gradients of the raw projections, of the compute type.
@@ -245,25 +245,26 @@ struct CompressedAttention {
                               TensorView d_context, const Gradients& d) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const TensorView q = turned(pass, query_args(pass, context, s));
-    const TensorView keys = turned(pass, key_args(pass, context, s));
+    const TensorView q = rotated(pass, query_rope_args(pass, context, s));
+    const TensorView keys = rotated(pass, key_rope_args(pass, context, s));
     TensorView raw;
     TensorView d_entries;
     EntryStore entries;
     if (c.ratio > 0) {
       const KeyCompressor part = main_compressor(c, pass.dtype());
-      raw = raw_entries(pass, context, part, s.compress_kv, s.compress_gate);
+      raw = make_raw_entries(pass, context, part, s.compress_kv, s.compress_gate);
       entries = make_entries(pass, context, part, raw);
       d_entries = take_entries(pass, c, DType::kF32, c.head_dim);
     }
     const TensorView d_q = pass.take(pass.dtype(), q.shape);
     const TensorView d_keys = pass.take(DType::kF32, s.kv.shape);
+    // context = attention(q, keys, entries), q = rotated(q_raw), keys = rotated(norm(kv))
     ops::sparse_attention_backward(
         pass.backend, attention_args(pass, context, s, q, keys.reshape(s.kv.shape), entries),
         s.context, s.lse, d_context, d_q, d_keys, d_entries,
         pass.base_gradient(context.param(kCompressedSinks).index));
-    ops::tail_rope_backward(pass.backend, query_args(pass, context, s), d_q, d.q_raw, {});
-    ops::tail_rope_backward(pass.backend, key_args(pass, context, s), as_head(d_keys),
+    ops::tail_rope_backward(pass.backend, query_rope_args(pass, context, s), d_q, d.q_raw, {});
+    ops::tail_rope_backward(pass.backend, key_rope_args(pass, context, s), as_head(d_keys),
                             as_head(d.kv),
                             pass.base_gradient(context.param(kCompressedKvNorm).index));
     if (c.ratio == 0) return;
@@ -283,8 +284,8 @@ struct CompressedAttention {
     const TensorView d_q_a = zeros(pass, s.q_a.shape);
     ops::rms_norm_backward(pass.backend, latent_norm(context, s.q_a), {}, d_latent, d_q_a,
                            pass.base_gradient(context.param(kCompressedQANorm).index));
-    linear_backward(pass, context, kCompressedQA, n, s.lora_h[kCompressedQA], rounded(pass, d_q_a),
-                    d_n, false);
+    linear_backward(pass, context, kCompressedQA, n, s.lora_h[kCompressedQA],
+                    to_compute_dtype(pass, d_q_a), d_n, false);
   }
 
   // Attention as forward ran it, once more, for the indexer to learn from.
@@ -292,14 +293,14 @@ struct CompressedAttention {
                                TensorView n) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const EntryStore entries = entries_of(pass, context, s);
-    const ops::ListedAttention attention = {.q = turned(pass, query_args(pass, context, s)),
+    const EntryStore entries = compress_entries(pass, context, s);
+    const ops::ListedAttention attention = {.q = rotated(pass, query_rope_args(pass, context, s)),
                                             .entries = entries.rows,
                                             .lse = s.lse,
                                             .scale = plain_attention_scale(c.head_dim),
                                             .selected = s.selected(),
                                             .top_k = c.top_k};
-    train_indexer(pass, context, n, query_latent(pass, context, s.q_a), attention);
+    indexer_loss_backward(pass, context, n, query_latent(pass, context, s.q_a), attention);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,

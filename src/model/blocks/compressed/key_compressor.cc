@@ -7,8 +7,8 @@
 
 #include "model/blocks/state_segments.h"
 #include "model/linear.h"
+#include "model/residual.h"
 #include "ops/compressor.h"
-#include "ops/elementwise.h"
 
 namespace strata::model {
 namespace {
@@ -25,7 +25,7 @@ int64_t compressor_bytes(const Config& c, int64_t channels) {
 }
 
 // Its keys lie in a page behind the entries.
-KeyCompressor index_compressor(const Pass& pass, const Config& c) {
+KeyCompressor indexer_compressor(const Pass& pass, const Config& c) {
   const int64_t entries = pass.cache.page_size() / c.ratio;
   return {kIndexerKv,
           kIndexerGate,
@@ -58,7 +58,7 @@ struct IndexerRows {
   TensorView kv, gate;                                   // [T, W] f32
   TensorView raw;                                        // [E, C] f32
   EntryStore keys;                                       // [E, C]
-  TensorView q;                                          // [T, N, C], turned
+  TensorView q;                                          // [T, N, C], rotated
   TensorView weights;                                    // [T, N] f32
   std::array<TensorView, kCompressedNumLinears> lora_h;  // [T, R], where backward needs it
 };
@@ -69,8 +69,8 @@ TensorView scratch_lora_h(const Pass& pass, const BlockContext& context, int key
 }
 
 // n [T, D], latent [T, Q]
-IndexerRows index_rows(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                       bool wants_backward) {
+IndexerRows make_indexer_rows(Pass& pass, const BlockContext& context, TensorView n,
+                              TensorView latent, bool wants_backward) {
   const auto& c = context.as<Config>();
   const int64_t tokens = pass.num_tokens();
   IndexerRows rows;
@@ -78,13 +78,13 @@ IndexerRows index_rows(Pass& pass, const BlockContext& context, TensorView n, Te
     if (wants_backward) rows.lora_h[key] = scratch_lora_h(pass, context, key);
     linear_forward(pass, context, key, x, {}, rows.lora_h[key], y);
   };
-  const KeyCompressor part = index_compressor(pass, c);
+  const KeyCompressor part = indexer_compressor(pass, c);
   const Shape shape = {tokens, projected_width(c, c.index_dim)};
   rows.kv = pass.take(DType::kF32, shape);
   rows.gate = pass.take(DType::kF32, shape);
   project(kIndexerKv, n, rows.kv);
   project(kIndexerGate, n, rows.gate);
-  rows.raw = raw_entries(pass, context, part, rows.kv, rows.gate);
+  rows.raw = make_raw_entries(pass, context, part, rows.kv, rows.gate);
   rows.keys = make_entries(pass, context, part, rows.raw);
   rows.q = pass.take(pass.dtype(), {tokens, c.index_heads, c.index_dim});
   project(kIndexerQ, latent, rows.q.reshape({tokens, c.index_heads * c.index_dim}));
@@ -92,14 +92,6 @@ IndexerRows index_rows(Pass& pass, const BlockContext& context, TensorView n, Te
   rows.weights = pass.take(DType::kF32, {tokens, c.index_heads});
   project(kIndexerWeights, n, rows.weights);
   return rows;
-}
-
-// x f32 in the compute type.
-TensorView as_computed(Pass& pass, TensorView x) {
-  if (pass.dtype() == DType::kF32) return x;
-  const TensorView y = pass.take(pass.dtype(), x.shape);
-  ops::copy(pass.backend, x, y);
-  return y;
 }
 
 }  // namespace
@@ -152,8 +144,8 @@ TensorView take_entries(Pass& pass, const Config& c, DType type, int64_t channel
   return most.slice_rows(0, num_new_entries(pass, c.ratio));
 }
 
-TensorView raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
-                       TensorView kv, TensorView gate) {
+TensorView make_raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                            TensorView kv, TensorView gate) {
   const TensorView raw = take_entries(pass, context.as<Config>(), DType::kF32, part.channels);
   ops::compress(pass.backend, compressor_args(pass, context, part, kv, gate), raw);
   return raw;
@@ -182,11 +174,11 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
                          d_raw, d_kv, d_gate, pass.base_gradient(context.param(part.bias).index));
 }
 
-void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                  IndexView<int32_t> selected) {
+void select_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                    IndexView<int32_t> selected) {
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows = index_rows(pass, context, n, latent, false);
+  const IndexerRows rows = make_indexer_rows(pass, context, n, latent, false);
   ops::select_entries(pass.backend,
                       {.q = rows.q,
                        .weights = rows.weights,
@@ -196,12 +188,12 @@ void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorV
                       selected);
 }
 
-void train_indexer(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                   const ops::ListedAttention& attention) {
+void indexer_loss_backward(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                           const ops::ListedAttention& attention) {
   CHECK(pass.indexer_loss != nullptr && !pass.cached());
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows = index_rows(pass, context, n, latent, true);
+  const IndexerRows rows = make_indexer_rows(pass, context, n, latent, true);
   const TensorView d_q = pass.take(DType::kF32, rows.q.shape);
   const TensorView d_weights = pass.take(DType::kF32, rows.weights.shape);
   const TensorView d_keys = take_entries(pass, c, DType::kF32, c.index_dim);
@@ -223,17 +215,17 @@ void train_indexer(Pass& pass, const BlockContext& context, TensorView n, Tensor
   // keys = compressed(kv, gate)
   const TensorView d_kv = pass.take(pass.dtype(), rows.kv.shape);
   const TensorView d_gate = pass.take(pass.dtype(), rows.gate.shape);
-  entries_backward(pass, context, index_compressor(pass, c),
+  entries_backward(pass, context, indexer_compressor(pass, c),
                    {.kv = rows.kv, .gate = rows.gate, .raw = rows.raw}, d_keys, d_kv, d_gate);
   project_backward(kIndexerKv, n, d_kv);
   project_backward(kIndexerGate, n, d_gate);
-  // q = turned(latent W^T)
+  // q = rotated(latent W^T)
   const TensorView d_q_raw = pass.take(pass.dtype(), rows.q.shape);
   ops::tail_rope_backward(pass.backend, rope_args(pass, context, rows.q, false), d_q, d_q_raw, {});
   project_backward(kIndexerQ, latent,
                    d_q_raw.reshape({d_q_raw.shape[0], c.index_heads * c.index_dim}));
   // weights = n W^T
-  project_backward(kIndexerWeights, n, as_computed(pass, d_weights));
+  project_backward(kIndexerWeights, n, to_compute_dtype(pass, d_weights));
 }
 
 }  // namespace strata::model

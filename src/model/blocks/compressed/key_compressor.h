@@ -38,8 +38,8 @@ ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, Tenso
 TensorView take_entries(Pass& pass, const CompressedAttentionConfig& c, DType type,
                         int64_t channels);
 // The entries before their norm, [E, C] f32, from the scratch. Brings the state up to date.
-TensorView raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
-                       TensorView kv, TensorView gate);
+TensorView make_raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                            TensorView kv, TensorView gate);
 // The entries as attention reads them, in the scratch, and in the pages where there are any.
 EntryStore make_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
                         TensorView raw);
@@ -56,12 +56,12 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
                       TensorView d_gate);
 
 // Which entries each query sees, [T, K]; n [T, D], latent [T, Q]. Nothing here has a gradient.
-void list_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                  IndexView<int32_t> selected);
+void select_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                    IndexView<int32_t> selected);
 
 // The loss of the pass's indexer_loss: adds it, and accumulates the gradients of the indexer's own
 // parameters alone. n and latent are constants, and so is the attention.
-void train_indexer(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                   const ops::ListedAttention& attention);
+void indexer_loss_backward(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                           const ops::ListedAttention& attention);
 
 }  // namespace strata::model

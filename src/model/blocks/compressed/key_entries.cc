@@ -37,8 +37,8 @@ char* ring_of(const Pass& pass, const BlockContext& context, const PassSequence&
 int64_t row_bytes(const TensorView& rows) { return rows.cols() * dtype_bytes(rows.dtype); }
 
 // Positions [begin, end) of the ring, which may lie in two pieces, and then the pass's own keys.
-void list_window(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
-                 TensorView keys, int64_t window, std::vector<ops::KvRange>& ranges) {
+void list_window_ranges(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                        TensorView keys, int64_t window, std::vector<ops::KvRange>& ranges) {
   const int64_t first = sequence.first_position;
   if (sequence.kept.state != nullptr) {
     char* ring = ring_of(pass, context, sequence);
@@ -56,8 +56,9 @@ void list_window(const Pass& pass, const BlockContext& context, const PassSequen
 }
 
 // All entries of the sequence: in its pages, or from row `first_row` of the pass's own on.
-void list_entries(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
-                  const EntryStore& store, int64_t first_row, std::vector<ops::KvRange>& ranges) {
+void list_entry_ranges(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                       const EntryStore& store, int64_t first_row,
+                       std::vector<ops::KvRange>& ranges) {
   const int64_t count = end_of(sequence) / store.ratio;
   if (sequence.kept.pages.empty()) {
     if (count == 0) return;
@@ -133,10 +134,10 @@ std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockConte
   segments.clear();
   int64_t first_entry = 0;
   for (const PassSequence& sequence : pass.sequences) {
-    list_window(pass, context, sequence, keys, window, ranges);
+    list_window_ranges(pass, context, sequence, keys, window, ranges);
     ends.push_back(ranges.size());
     if (entries.ratio > 0) {
-      list_entries(pass, context, sequence, entries, first_entry, ranges);
+      list_entry_ranges(pass, context, sequence, entries, first_entry, ranges);
     }
     ends.push_back(ranges.size());
     segments.push_back({.begin = sequence.begin,
@@ -171,7 +172,7 @@ std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockCon
   segments.clear();
   int64_t first_row = 0;
   for (const PassSequence& sequence : pass.sequences) {
-    list_entries(pass, context, sequence, entries, first_row, ranges);
+    list_entry_ranges(pass, context, sequence, entries, first_row, ranges);
     ends.push_back(ranges.size());
     segments.push_back({.begin = sequence.begin,
                         .end = sequence.end,

@@ -34,7 +34,7 @@ struct ModuleHalf {
   [[nodiscard]] bool shared() const { return key == kMoeGateUp; }
 };
 
-ModuleHalf find_module(const AdapterSegment& run, const BlockContext& context, MoeKey key) {
+ModuleHalf find_module_half(const AdapterSegment& run, const BlockContext& context, MoeKey key) {
   const auto of = [&](MoeKey k) { return run.find(context.layer, context.param(k).target); };
   if (const LoraModule* own = of(key)) return {own, key, 0};
   if (key == kMoeDown) return {};
@@ -65,7 +65,7 @@ ops::TensorStack d_b_of(const ModuleHalf& m) {
 template <typename Body>
 void for_each_module(const Pass& pass, const BlockContext& context, MoeKey key, Body body) {
   for (const AdapterSegment& run : pass.rows.runs()) {
-    const ModuleHalf found = find_module(run, context, key);
+    const ModuleHalf found = find_module_half(run, context, key);
     if (found.module != nullptr) body(run, found);
   }
 }
@@ -80,8 +80,8 @@ struct Backward {
   TensorView shared_d_h;  // [n, R] f32: gate's part of the sum over gate and up
 
   // y += h B^T, h = scale * x A^T  =>  d_b += dy^T h, d(x A^T) = scale * dy B, d_a += d(x A^T)^T x
-  void list(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found, TensorView dy,
-            TensorView d_h) const {
+  void list_run(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found,
+                TensorView dy, TensorView d_h) const {
     const LoraModule& module = *found.module;
     const int64_t first = run.first_end;
     const int64_t end = run.first_end + run.num_ends;
@@ -119,7 +119,7 @@ struct Backward {
     ops::scale_group_runs(pass.backend, rows, shared_d_h, lists.shared, d_h);
   }
 
-  void projection(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {
+  void projection_backward(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
     int64_t rank = 0;
@@ -129,7 +129,7 @@ struct Backward {
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
     ExpertLists& lists = ExpertLists::cleared(pass);
     for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
-      list(lists, run, found, dy, d_h);
+      list_run(lists, run, found, dy, d_h);
     });
     if (rank > 0) make_d_h(key, lists, dy, d_h);
     ops::gemm_dw_groups(pass.backend, rows, lists.b);
@@ -171,11 +171,11 @@ ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context) {
   return lora_h;
 }
 
-void expert_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
-                    MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
-  y = pass.unknown(y);
+void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                           MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
+  y = pass.unless_computed(y);
   if (y.empty() && std::all_of(lora_h.h.begin(), lora_h.h.end(),
-                               [&](TensorView h) { return h.empty() || pass.known(h); })) {
+                               [&](TensorView h) { return h.empty() || pass.is_computed(h); })) {
     return;
   }
   ExpertLists& lists = ExpertLists::cleared(pass);
@@ -207,7 +207,7 @@ void expert_forward(Pass& pass, const BlockContext& context, const ops::GroupedR
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                           const ExpertLoraH& lora_h, TensorView x, TensorView dy, TensorView d_x) {
   const Backward backward{pass, context, rows, lora_h, x, {}};
-  backward.projection(kMoeDown, dy, d_x, false);
+  backward.projection_backward(kMoeDown, dy, d_x, false);
 }
 
 void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
@@ -217,8 +217,8 @@ void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops:
   const TensorView h = lora_h.of(kMoeGateUp);
   const TensorView shared = h.empty() ? TensorView() : pass.take(DType::kF32, h.shape);
   const Backward backward{pass, context, rows, lora_h, x, shared};
-  backward.projection(kMoeGate, d_gate, d_x, false);
-  backward.projection(kMoeUp, d_up, d_x, true);
+  backward.projection_backward(kMoeGate, d_gate, d_x, false);
+  backward.projection_backward(kMoeUp, d_up, d_x, true);
 }
 
 }  // namespace strata::model

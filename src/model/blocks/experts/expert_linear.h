@@ -21,8 +21,8 @@ struct ExpertLoraH {
 ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context);
 
 // Writes y [n, N] and the h of matrix `key`; with an empty y only h. gate comes before up.
-void expert_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
-                    MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y);
+void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                           MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y);
 
 // dy [n, N] of the compute type; writes d_x [n, K] and accumulates the gradients that the pass asks
 // for; those of the experts' base parameters lie at equal distances. down projection.

@@ -76,7 +76,7 @@ struct Moe {
                       BlockOutput output) {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    if (!s.routing.known) make_routing(pass, context, n, s.routing);
+    if (!s.routing.is_filled) make_routing(pass, context, n, s.routing);
     const ops::GroupedRows rows = divide_rows(pass, s.routing);
     if (context.as<Config>().shared_width == 0) {
       return routed_forward(pass, context, rows, s, n, output.add, output.out);
@@ -124,8 +124,8 @@ struct Moe {
     const TensorView d_logits = pass.take(DType::kF32, shape);
     ops::gated_backward(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(pass, s),
                         d_scales.reshape(shape), d_logits, pass.take(DType::kF32, shape));
-    linear_backward(pass, context, kMoeSharedScale, n, s.shared_lora_h, rounded(pass, d_logits),
-                    d_n, /*accumulate=*/true);
+    linear_backward(pass, context, kMoeSharedScale, n, s.shared_lora_h,
+                    to_compute_dtype(pass, d_logits), d_n, /*accumulate=*/true);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -147,7 +147,7 @@ struct Moe {
   }
 
   // weight * silu(gate) * up of every routed row, clamped where there is a limit.
-  static TensorView weighted(Pass& pass, const BlockContext& context, const Saved& s) {
+  static TensorView weighted_activations(Pass& pass, const BlockContext& context, const Saved& s) {
     const TensorView y = pass.take(pass.dtype(), s.gate.shape);
     gated_mlp_activate(pass, {.limit = context.as<Config>().limit}, s.gate, s.up,
                        s.routing.row_weights, y);
@@ -161,13 +161,13 @@ struct Moe {
     {
       const Scratch::Mark inner(pass.backend.scratch());
       const TensorView x = gather_rows(pass, s.routing, n);
-      expert_forward(pass, context, rows, kMoeGate, s.lora_h, x, s.gate);
-      expert_forward(pass, context, rows, kMoeUp, s.lora_h, x, s.up);
+      expert_linear_forward(pass, context, rows, kMoeGate, s.lora_h, x, s.gate);
+      expert_linear_forward(pass, context, rows, kMoeUp, s.lora_h, x, s.up);
     }
-    const TensorView activated = weighted(pass, context, s);
+    const TensorView activated = weighted_activations(pass, context, s);
     const TensorView y =
         sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
-    expert_forward(pass, context, rows, kMoeDown, s.lora_h, activated, y);
+    expert_linear_forward(pass, context, rows, kMoeDown, s.lora_h, activated, y);
     if (!sum.empty()) ops::gather_sum(pass.backend, y, s.routing.row_of_slot, add, sum);
   }
 
@@ -184,7 +184,7 @@ struct Moe {
     {
       const Scratch::Mark inner(scratch);
       const TensorView d_activated = pass.take(pass.dtype(), s.gate.shape);
-      const TensorView activated = weighted(pass, context, s);
+      const TensorView activated = weighted_activations(pass, context, s);
       // sum[t] = down(activated) of the token's rows
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);
@@ -242,7 +242,7 @@ std::string Moe::fault(const Config& c) {
   return fault;
 }
 
-void router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
+void add_router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   const int64_t e = c.num_experts;
   rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
   if (c.router == RouterKind::kTable) {
@@ -263,7 +263,7 @@ void router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   }
 }
 
-void expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
+void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   constexpr int kExpertOrder = 14;  // behind latent attention's
   const int64_t e = c.num_experts;
   const int64_t f = c.expert_width;
@@ -303,7 +303,7 @@ void expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
 }
 
 // Of the experts that read every token.
-void shared_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
+void add_shared_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   constexpr int kSharedOrder = 7;        // behind a dense MLP's projections
   constexpr int kSharedScaleOrder = 23;  // behind the delta net's
   const auto shared = [&](MoeKey key, std::string_view suffix, std::string_view path, Shape shape,
@@ -338,9 +338,9 @@ void shared_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
 }
 
 void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
-  router_rows(c, d, rows);
-  expert_rows(c, d, rows);
-  if (c.shared_width > 0) shared_rows(c, d, rows);
+  add_router_rows(c, d, rows);
+  add_expert_rows(c, d, rows);
+  if (c.shared_width > 0) add_shared_expert_rows(c, d, rows);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ ops::RouterArgs router_args(const BlockContext& context) {
 
 // Adds the rows of each expert where the router's bias is to follow them. Counted where the choice
 // is made, once, whatever is recomputed.
-void add_loads(Pass& pass, const BlockContext& context, const Routing& routing) {
+void add_expert_loads(Pass& pass, const BlockContext& context, const Routing& routing) {
   const size_t index = context.param(kMoeRouterBias).index;
   if (pass.base_gradients == nullptr) return;
   if (index >= pass.base_gradients->expert_loads.size()) return;
@@ -90,8 +90,8 @@ void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing
                     .row_of_slot = routing.row_of_slot,
                     .row_weights = routing.row_weights,
                     .expert_ends = routing.expert_ends});
-  routing.known = true;
-  add_loads(pass, context, routing);
+  routing.is_filled = true;
+  add_expert_loads(pass, context, routing);
 }
 
 ops::GroupedRows divide_rows(Pass& pass, const Routing& routing) {

@@ -24,7 +24,7 @@ struct Routing {
   IndexView<int32_t> row_of_slot;  // of (token, k), flat
   TensorView row_weights;          // [T * K] f32
   IndexView<int64_t> expert_ends;  // [E] end row of each expert
-  bool known = false;              // filled: forward takes it as it is
+  bool is_filled = false;          // filled: forward takes it as it is
 
   [[nodiscard]] int64_t num_rows() const { return token_of_row.size(); }
 };
