@@ -13,10 +13,10 @@
 #include "apps/setup/scoring.h"
 #include "apps/setup/stages.h"
 #include "backend/thread_comm.h"
-#include "checkpoint/json.h"
 #include "model/adapter/io.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -100,8 +100,9 @@ void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
 
 std::string json_of(const Scored& scored, const Score& score, bool is_base) {
   return fmt::format(R"({{"adapter":{},"loss":{},"perplexity":{},"accuracy":{}}})",
-                     is_base ? "null" : json_quote(scored.name), json_number_or_null(score.loss()),
-                     json_number_or_null(std::exp(score.loss())), score.accuracy());
+                     is_base ? "null" : text::json_quote(scored.name),
+                     text::json_number_or_null(score.loss()),
+                     text::json_number_or_null(std::exp(score.loss())), score.accuracy());
 }
 
 void print_json(const EvalOptions& o, const data::Dataset& dataset,
@@ -113,15 +114,15 @@ void print_json(const EvalOptions& o, const data::Dataset& dataset,
       const Score& score = score_of(scored, part);
       if (score.num_trained > 0) results.push_back(json_of(scored, score, &scored == &all.front()));
     }
-    const std::string of = part < 0
-                               ? R"("all":true)"
-                               : fmt::format(R"("file":{})", json_quote(name_of(dataset, part)));
+    const std::string of =
+        part < 0 ? R"("all":true)"
+                 : fmt::format(R"("file":{})", text::json_quote(name_of(dataset, part)));
     parts.push_back(fmt::format(R"({{{},"examples":{},"trained_tokens":{},"results":[{}]}})", of,
                                 num_examples(dataset, part),
                                 score_of(all.front(), part).num_trained, fmt::join(results, ",")));
   }
   const std::string hub = hub_name_of(o.model);
-  fmt::print("{{\"model\":{},\"data\":[{}]}}\n", json_quote(hub.empty() ? o.model : hub),
+  fmt::print("{{\"model\":{},\"data\":[{}]}}\n", text::json_quote(hub.empty() ? o.model : hub),
              fmt::join(parts, ","));
 }
 

@@ -10,8 +10,8 @@
 #include "apps/setup/hub_cache.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "checkpoint/json.h"
 #include "server/options/toml_file.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -32,11 +32,11 @@ bool is_number(const OptionRow& row, const std::string& text) {
 std::string toml_value(const OptionRow& row, const std::vector<std::string>& values) {
   if (row.kind == OptionKind::kFlag) return "true";
   if (row.kind != OptionKind::kList) {
-    return is_number(row, values.front()) ? values.front() : json_quote(values.front());
+    return is_number(row, values.front()) ? values.front() : text::json_quote(values.front());
   }
   std::string list;
   for (const std::string& value : values) {
-    list += (list.empty() ? "" : ", ") + json_quote(value);
+    list += (list.empty() ? "" : ", ") + text::json_quote(value);
   }
   return "[" + list + "]";
 }

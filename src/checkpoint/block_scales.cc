@@ -12,8 +12,8 @@
 #include <span>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
 #include "checkpoint/narrow_scale.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
@@ -106,17 +106,17 @@ std::optional<BlockFormat> block_format(const TensorInfo& stored) {
 
 std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string& config_text,
                                                               const std::string& where) {
-  JsonReader json(config_text, where);
+  text::JsonReader json(config_text, where);
   std::optional<std::array<int64_t, 2>> block;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    if (key != "quantization_config" || json.kind() != JsonReader::Kind::kObject) {
+    if (key != "quantization_config" || json.kind() != text::JsonReader::Kind::kObject) {
       json.skip();
       continue;
     }
     json.begin_object();
     while (json.next_key(key)) {
-      if (key != "weight_block_size" || json.kind() != JsonReader::Kind::kArray) {
+      if (key != "weight_block_size" || json.kind() != text::JsonReader::Kind::kArray) {
         json.skip();
         continue;
       }

@@ -9,9 +9,9 @@
 #include <span>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
 #include "checkpoint/narrow_scale.h"
 #include "tensor/rounded.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
@@ -35,7 +35,7 @@ DType parse_dtype(const std::string& name, const std::string& of) {
 
 // What the JSON of a state says; `nested` whether it has the members of nested scales.
 bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
-  JsonReader json(text, name);
+  text::JsonReader json(text, name);
   bool nested = false;
   json.begin_object();
   for (std::string key; json.next_key(key);) {

@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "checkpoint/bnb4.h"
 #include "checkpoint/faults.h"
-#include "checkpoint/json.h"
 #include "checkpoint/stacks.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
@@ -41,7 +41,7 @@ bool plain_file_name(std::string_view name) {
 Index parse_index(const std::string& path) {
   const std::string text = read_file(path, kMaxIndexBytes);
   Index index;
-  JsonReader json(text, path);
+  text::JsonReader json(text, path);
   bool has_map = false;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
@@ -49,7 +49,7 @@ Index parse_index(const std::string& path) {
       has_map = true;
       json.begin_object();
       for (std::string name; json.next_key(name);) index.weight_map[name] = json.string();
-    } else if (key == "metadata" && json.kind() == JsonReader::Kind::kObject) {
+    } else if (key == "metadata" && json.kind() == text::JsonReader::Kind::kObject) {
       json.begin_object();
       for (std::string name; json.next_key(name);) {
         std::string value = json.raw();
@@ -100,12 +100,13 @@ std::string index_text(const CheckpointLayout& layout) {
   metadata["total_size"] = std::to_string(total_size);
   std::string out = "{\n  \"metadata\": {";
   for (const auto& [key, value] : metadata) {
-    out += fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", json_quote(key), value);
+    out +=
+        fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", text::json_quote(key), value);
   }
   out += "\n  },\n  \"weight_map\": {";
   for (const auto& [name, shard] : weight_map) {
-    out += fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", json_quote(name),
-                       json_quote(shard));
+    out += fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", text::json_quote(name),
+                       text::json_quote(shard));
   }
   return out + "\n  }\n}\n";
 }
@@ -258,8 +259,8 @@ void CheckpointDir::open_indexed() {
   }
   for (const std::string& name : names) {
     if (!plain_file_name(name)) {
-      faults.add(
-          fmt::format("shard {}: wanted the name of a file in this directory", json_quote(name)));
+      faults.add(fmt::format("shard {}: wanted the name of a file in this directory",
+                             text::json_quote(name)));
     }
   }
   faults.raise_if_any();

@@ -9,12 +9,12 @@
 #include <map>
 
 #include "checkpoint/faults.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
 
-using Kind = JsonReader::Kind;
+using Kind = text::JsonReader::Kind;
 
 // Where modules were chosen, how A and B were initialised or what happened while training: the
 // tensors in the file are the outcome. lora_dropout acts in training only, and we train without.
@@ -33,7 +33,7 @@ bool changes_nothing(std::string_view raw) {
 }
 
 struct Parser {
-  JsonReader json;
+  text::JsonReader json;
   FaultList faults;
   PeftConfig config;
 
@@ -60,7 +60,7 @@ struct Parser {
     if (skip_null()) return;
     json.begin_object();
     for (std::string key; json.next_key(key);) {
-      config.rank_pattern.emplace_back(key, read_rank("rank_pattern " + json_quote(key)));
+      config.rank_pattern.emplace_back(key, read_rank("rank_pattern " + text::json_quote(key)));
     }
   }
 
@@ -107,7 +107,7 @@ struct Parser {
       if (json.kind() != Kind::kString) return wrong(key, "\"LORA\"");
       const std::string type = json.string();
       if (type != "LORA")
-        faults.add(fmt::format("peft_type: got {}, wanted \"LORA\"", json_quote(type)));
+        faults.add(fmt::format("peft_type: got {}, wanted \"LORA\"", text::json_quote(type)));
     } else if (key == "r") {
       config.r = read_rank(key);
     } else if (key == "lora_alpha") {
@@ -141,7 +141,7 @@ struct Parser {
 std::string list_text(const std::vector<std::string>& names) {
   std::string out = "[";
   for (const std::string& name : names)
-    out += (out.size() > 1 ? ",\n    " : "\n    ") + json_quote(name);
+    out += (out.size() > 1 ? ",\n    " : "\n    ") + text::json_quote(name);
   return out + (names.empty() ? "]" : "\n  ]");
 }
 
@@ -149,8 +149,8 @@ template <typename Value>
 std::string pattern_text(const std::vector<std::pair<std::string, Value>>& pattern) {
   std::string out = "{";
   for (const auto& [key, value] : pattern) {
-    out += fmt::format("{}\n    {}: {}", out.size() > 1 ? "," : "", json_quote(key),
-                       json_number(static_cast<double>(value)));
+    out += fmt::format("{}\n    {}: {}", out.size() > 1 ? "," : "", text::json_quote(key),
+                       text::json_number(static_cast<double>(value)));
   }
   return out + (pattern.empty() ? "}" : "\n  }");
 }
@@ -177,7 +177,7 @@ std::string peft_config_text(const PeftConfig& config) {
       {"auto_mapping", "null"},
       {"base_model_name_or_path", config.base_model_name_or_path.empty()
                                       ? "null"
-                                      : json_quote(config.base_model_name_or_path)},
+                                      : text::json_quote(config.base_model_name_or_path)},
       {"bias", "\"none\""},
       {"exclude_modules", "null"},
       {"fan_in_fan_out", "false"},
@@ -185,7 +185,7 @@ std::string peft_config_text(const PeftConfig& config) {
       {"init_lora_weights", "true"},
       {"layers_pattern", "null"},
       {"layers_to_transform", "null"},
-      {"lora_alpha", json_number(config.lora_alpha)},
+      {"lora_alpha", text::json_number(config.lora_alpha)},
       {"lora_bias", "false"},
       {"lora_dropout", "0.0"},
       {"modules_to_save", "null"},
@@ -203,7 +203,7 @@ std::string peft_config_text(const PeftConfig& config) {
   }
   std::string out = "{";
   for (const auto& [key, value] : values) {
-    out += fmt::format("{}\n  {}: {}", out.size() > 1 ? "," : "", json_quote(key), value);
+    out += fmt::format("{}\n  {}: {}", out.size() > 1 ? "," : "", text::json_quote(key), value);
   }
   return out + "\n}\n";
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 #include "text/regex/regex.h"
 
 namespace strata {
@@ -55,7 +55,7 @@ struct PeftPatterns::State {
 
   [[noreturn]] void fail(const std::string& key, const std::string& what) const {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: key {}: {}", where, json_quote(key.substr(0, 200)), what));
+                fmt::format("{}: key {}: {}", where, text::json_quote(key.substr(0, 200)), what));
   }
 
   void compile(Key& key) {
@@ -79,7 +79,7 @@ struct PeftPatterns::State {
     if (!is_simple(key.text) && !is_plain)
       fail(key.text, fmt::format("the module {} has more than printable ASCII, to which alone a "
                                  "regular expression is applied",
-                                 json_quote(module.substr(0, 200))));
+                                 text::json_quote(module.substr(0, 200))));
     if (!key.regex) compile(key);
     const bool found = key.regex->matches_start(module, steps_left);
     if (steps_left >= 0) return found;

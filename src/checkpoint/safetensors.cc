@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
@@ -62,13 +62,13 @@ std::string read_header(const ReadOnlyFile& file) {
   return header;
 }
 
-int64_t natural(JsonReader& json) {
+int64_t natural(text::JsonReader& json) {
   const int64_t value = json.integer();
   if (value < 0) json.fail(fmt::format("got {}, wanted a number that is not negative", value));
   return value;
 }
 
-void parse_offsets(JsonReader& json, TensorInfo& info) {
+void parse_offsets(text::JsonReader& json, TensorInfo& info) {
   std::array<int64_t, 2> offsets{};
   size_t count = 0;
   json.begin_array();
@@ -81,7 +81,7 @@ void parse_offsets(JsonReader& json, TensorInfo& info) {
   info.end = offsets[1];
 }
 
-TensorInfo parse_tensor(JsonReader& json, std::string name) {
+TensorInfo parse_tensor(text::JsonReader& json, std::string name) {
   TensorInfo info;
   info.name = std::move(name);
   bool has_dtype = false, has_shape = false, has_offsets = false;
@@ -98,7 +98,7 @@ TensorInfo parse_tensor(JsonReader& json, std::string name) {
       parse_offsets(json, info);
       has_offsets = true;
     } else {
-      json.fail(fmt::format("tensor '{}': unknown key {}", info.name, json_quote(key)));
+      json.fail(fmt::format("tensor '{}': unknown key {}", info.name, text::json_quote(key)));
     }
   }
   if (!has_dtype || !has_shape || !has_offsets) {
@@ -186,7 +186,7 @@ std::string TensorInfo::shape_text() const { return fmt::format("[{}]", fmt::joi
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   const std::string header = read_header(file_);
   const auto data_begin = static_cast<int64_t>(8 + header.size());
-  JsonReader json(header, path + ": header");
+  text::JsonReader json(header, path + ": header");
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "__metadata__") {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
 namespace strata {
@@ -28,7 +28,7 @@ std::string header_json(std::span<const TensorDecl> tensors,
     json += "\"__metadata__\":{";
     for (const auto& [key, value] : metadata) {
       if (json.back() != '{') json += ",";
-      json += json_quote(key) + ":" + json_quote(value);
+      json += text::json_quote(key) + ":" + text::json_quote(value);
     }
     json += "}";
   }
@@ -40,8 +40,8 @@ std::string header_json(std::span<const TensorDecl> tensors,
     }
     const int64_t end = offset + tensor.bytes();
     json += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                        json.size() > 1 ? "," : "", json_quote(tensor.name), name_of_type(tensor),
-                        dims, offset, end);
+                        json.size() > 1 ? "," : "", text::json_quote(tensor.name),
+                        name_of_type(tensor), dims, offset, end);
     offset = end;
   }
   json += "}";

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
@@ -80,7 +80,7 @@ std::string stacks_text(const LayerStacks& stacks) {
 }
 
 LayerStacks parse_stacks(std::string_view text, const std::string& where) {
-  JsonReader json(text, fmt::format("{}: __metadata__: {}", where, kStacksKey));
+  text::JsonReader json(text, fmt::format("{}: __metadata__: {}", where, kStacksKey));
   LayerStacks stacks;
   std::set<int64_t> seen;
   json.begin_array();

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
@@ -47,7 +47,7 @@ void TrainerStateWriter::commit(std::string_view json) {
 TrainerState::TrainerState(const std::string& dir)
     : json_(read_file(recovered(dir, kJson), kMaxStateBytes)),
       file_(fmt::format("{}/{}", dir, kTensors)) {
-  JsonReader json(json_, fmt::format("{}/{}", dir, kJson));
+  text::JsonReader json(json_, fmt::format("{}/{}", dir, kJson));
   json.skip();
   json.end();
 }

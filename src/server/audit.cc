@@ -19,9 +19,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "checkpoint/json.h"
 #include "server/crypto.h"
 #include "server/state/store.h"
+#include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::server {
@@ -87,12 +87,12 @@ bool has_controls(std::string_view text) {
 // Names from requests may hold any bytes.
 std::string quoted(std::string_view text) {
   text = text.substr(0, kMaxObject);
-  if (text::is_valid_utf8(text) && !has_controls(text)) return json_quote(text);
+  if (text::is_valid_utf8(text) && !has_controls(text)) return text::json_quote(text);
   std::string plain(text);
   for (char& c : plain) {
     if (static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
-  return json_quote(plain);
+  return text::json_quote(plain);
 }
 
 // Without its number, its chain and its end.

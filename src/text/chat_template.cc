@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "text/deepseek_v4_chat.h"
 #include "text/jinja/interpreter.h"
-#include "text/json_reader.h"
+#include "text/json_field.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::text {

@@ -1,104 +1,279 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/json_reader.h"
 
-#include <algorithm>
-#include <boost/json.hpp>
+#include <fmt/format.h>
 
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
 #include "base/error.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::text {
 namespace {
 
-std::string kind_name(const boost::json::value& value) {
-  return std::string(boost::json::to_string(value.kind()));
-}
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 }  // namespace
 
-boost::json::value parse_json(std::string_view text, const std::string& where,
-                              std::size_t max_depth) {
-  boost::json::parse_options options;
-  options.max_depth = max_depth;
-  boost::json::stream_parser parser({}, options);
-  boost::json::error_code error;
-  const std::size_t used = parser.write_some(text, error);
-  if (!error) parser.finish(error);
-  if (!error && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos)
-    error = boost::json::error::extra_data;
-  if (error)
-    throw Error(ErrorCode::kInvalidArgument,
-                where + ": byte " + std::to_string(used) + ": not JSON: " + error.message());
-  return parser.release();
-}
-
-void JsonField::fail(const std::string& what) const {
-  throw Error(ErrorCode::kInvalidArgument, path_ + ": " + what);
-}
-
-void JsonField::unsupported(const std::string& what) const {
-  throw Error(ErrorCode::kUnsupported, path_ + ": " + what + " is not supported");
-}
-
-bool JsonField::is_null() const { return value_->is_null(); }
-
-const boost::json::object& JsonField::object() const {
-  if (!value_->is_object()) fail("got " + kind_name(*value_) + ", wanted object");
-  return value_->get_object();
-}
-
-const boost::json::array& JsonField::array() const {
-  if (!value_->is_array()) fail("got " + kind_name(*value_) + ", wanted array");
-  return value_->get_array();
-}
-
-std::string JsonField::string() const {
-  if (!value_->is_string()) fail("got " + kind_name(*value_) + ", wanted string");
-  return {value_->get_string().begin(), value_->get_string().end()};
-}
-
-bool JsonField::boolean() const {
-  if (!value_->is_bool()) fail("got " + kind_name(*value_) + ", wanted bool");
-  return value_->get_bool();
-}
-
-int64_t JsonField::integer(int64_t min, int64_t max) const {
-  if (!value_->is_int64()) fail("got " + kind_name(*value_) + ", wanted an integer");
-  const int64_t number = value_->get_int64();
-  if (number < min || number > max)
-    fail("got " + std::to_string(number) + ", wanted " + std::to_string(min) + " to " +
-         std::to_string(max));
-  return number;
-}
-
-JsonField JsonField::at(std::string_view key) const {
-  const boost::json::value* found = object().if_contains(key);
-  if (found == nullptr) fail("'" + std::string(key) + "' is missing");
-  return {*found, path_ + "." + std::string(key)};
-}
-
-JsonField JsonField::item(size_t index) const {
-  return {array().at(index), path_ + "[" + std::to_string(index) + "]"};
-}
-
-bool JsonField::has(std::string_view key) const {
-  const boost::json::value* found = object().if_contains(key);
-  return found != nullptr && !found->is_null();
-}
-
-std::string JsonField::string_or(std::string_view key, std::string fallback) const {
-  return has(key) ? at(key).string() : std::move(fallback);
-}
-
-bool JsonField::boolean_or(std::string_view key, bool fallback) const {
-  return has(key) ? at(key).boolean() : fallback;
-}
-
-void JsonField::expect_keys(std::initializer_list<std::string_view> keys) const {
-  for (const auto& [key, value] : object()) {
-    const std::string_view name(key.data(), key.size());
-    if (std::find(keys.begin(), keys.end(), name) == keys.end())
-      unsupported("the key '" + std::string(name) + "'");
+std::string json_quote(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
   }
+  return out + "\"";
+}
+
+std::string json_number(double value) {
+  CHECK(std::isfinite(value));
+  return fmt::format("{}", value);
+}
+
+std::string json_number_or_null(std::optional<double> value) {
+  return value && std::isfinite(*value) ? json_number(*value) : "null";
+}
+
+JsonReader::JsonReader(std::string_view text, std::string where)
+    : text_(text), where_(std::move(where)) {
+  if (!is_valid_utf8(text)) {
+    throw Error(ErrorCode::kInvalidArgument, where_ + ": the JSON is not valid UTF-8");
+  }
+}
+
+void JsonReader::fail(std::string_view what) const {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: JSON at byte {}: {}", where_, position_, what));
+}
+
+void JsonReader::skip_space() {
+  while (position_ < text_.size() &&
+         std::string_view(" \t\n\r").find(text_[position_]) != std::string_view::npos) {
+    ++position_;
+  }
+}
+
+char JsonReader::peek() {
+  skip_space();
+  if (position_ == text_.size()) fail("the text ends early; is the file truncated?");
+  return text_[position_];
+}
+
+void JsonReader::expect(char wanted) {
+  if (peek() != wanted) fail(fmt::format("wanted '{}'", wanted));
+  ++position_;
+}
+
+void JsonReader::expect_word(std::string_view word) {
+  peek();
+  if (text_.substr(position_, word.size()) != word) fail(fmt::format("wanted {}", word));
+  position_ += word.size();
+}
+
+JsonReader::Kind JsonReader::kind() {
+  switch (peek()) {
+    case '{':
+      return Kind::kObject;
+    case '[':
+      return Kind::kArray;
+    case '"':
+      return Kind::kString;
+    case 't':
+    case 'f':
+      return Kind::kBool;
+    case 'n':
+      return Kind::kNull;
+    default:
+      break;
+  }
+  if (text_[position_] == '-' || is_digit(text_[position_])) return Kind::kNumber;
+  fail("no value starts with this byte");
+}
+
+void JsonReader::open(char bracket) {
+  expect(bracket);
+  if (levels_.size() >= kMaxDepth) fail(fmt::format("nested deeper than {} levels", kMaxDepth));
+  levels_.emplace_back();
+}
+
+bool JsonReader::next(char closing) {
+  CHECK(!levels_.empty());
+  if (peek() == closing) {
+    ++position_;
+    levels_.pop_back();
+    return false;
+  }
+  if (!std::exchange(levels_.back().first, false)) {
+    expect(',');
+    if (peek() == closing) fail("a comma before the closing bracket");
+  }
+  return true;
+}
+
+void JsonReader::begin_object() { open('{'); }
+
+bool JsonReader::next_key(std::string& key) {
+  if (!next('}')) return false;
+  key = string();
+  if (!levels_.back().keys.insert(key).second) {
+    fail(fmt::format("the key {} appears twice in one object", json_quote(key)));
+  }
+  expect(':');
+  return true;
+}
+
+void JsonReader::begin_array() { open('['); }
+
+bool JsonReader::next_item() { return next(']'); }
+
+std::string JsonReader::string() {
+  expect('"');
+  std::string out;
+  while (true) {
+    const size_t stop = text_.find_first_of("\"\\", position_);
+    if (stop == std::string_view::npos) fail("a string without its closing quote");
+    const std::string_view plain = text_.substr(position_, stop - position_);
+    for (const char c : plain) {
+      if (static_cast<unsigned char>(c) < 0x20) fail("a control character inside a string");
+    }
+    out += plain;
+    position_ = stop + 1;
+    if (text_[stop] == '"') return out;
+    read_escape(out);
+  }
+}
+
+uint32_t JsonReader::read_hex4() {
+  uint32_t value = 0;
+  const char* begin = text_.data() + position_;
+  if (text_.size() - position_ < 4) fail("\\u wants four hexadecimal digits");
+  const auto parsed = std::from_chars(begin, begin + 4, value, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != begin + 4)
+    fail("\\u wants four hexadecimal digits");
+  position_ += 4;
+  return value;
+}
+
+// Reads the part of an escape after the backslash.
+void JsonReader::read_escape(std::string& out) {
+  if (position_ == text_.size()) fail("a string without its closing quote");
+  constexpr std::string_view kLetters = "\"\\/bfnrt";
+  constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
+  const char letter = text_[position_++];
+  if (const size_t at = kLetters.find(letter); at != std::string_view::npos) {
+    out += kMeanings[at];
+    return;
+  }
+  if (letter != 'u') fail("an unknown escape in a string");
+  uint32_t code = read_hex4();
+  if (code >= 0xd800 && code < 0xdc00) {
+    if (text_.substr(position_, 2) != "\\u") fail("a lone surrogate in a string");
+    position_ += 2;
+    const uint32_t low = read_hex4();
+    if (low < 0xdc00 || low > 0xdfff) fail("a lone surrogate in a string");
+    code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+  } else if (code >= 0xdc00 && code <= 0xdfff) {
+    fail("a lone surrogate in a string");
+  }
+  append_utf8(out, code);
+}
+
+// JSON's number grammar, stricter than from_chars: no leading zeros, a digit on both sides of the
+// point.
+std::string_view JsonReader::read_number_text() {
+  peek();
+  const size_t begin = position_;
+  const auto at = [&](char c) { return position_ < text_.size() && text_[position_] == c; };
+  const auto digits = [&] {
+    const size_t first = position_;
+    while (position_ < text_.size() && is_digit(text_[position_])) ++position_;
+    if (position_ == first) fail("wanted a number");
+  };
+  if (at('-')) ++position_;
+  const bool zero = at('0');
+  const size_t first = position_;
+  digits();
+  if (zero && position_ - first > 1) fail("a number with a leading zero");
+  if (at('.')) {
+    ++position_;
+    digits();
+  }
+  if (at('e') || at('E')) {
+    ++position_;
+    if (at('+') || at('-')) ++position_;
+    digits();
+  }
+  return text_.substr(begin, position_ - begin);
+}
+
+int64_t JsonReader::integer() {
+  const std::string_view text = read_number_text();
+  int64_t value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
+    fail(fmt::format("got {}, wanted an integer of 64 bits", text.substr(0, 40)));
+  }
+  return value;
+}
+
+double JsonReader::number() {
+  const std::string_view text = read_number_text();
+  double value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc()) {
+    fail(fmt::format("the number {} does not fit a double", text.substr(0, 40)));
+  }
+  return value;
+}
+
+bool JsonReader::boolean() {
+  const bool value = peek() == 't';
+  expect_word(value ? "true" : "false");
+  return value;
+}
+
+void JsonReader::null() { expect_word("null"); }
+
+// Recursion is bounded by kMaxDepth.
+std::string JsonReader::raw() {
+  switch (kind()) {
+    case Kind::kNull:
+      null();
+      return "null";
+    case Kind::kBool:
+      return boolean() ? "true" : "false";
+    case Kind::kNumber:
+      return std::string(read_number_text());
+    case Kind::kString:
+      return json_quote(string());
+    case Kind::kArray: {
+      std::string out = "[";
+      begin_array();
+      while (next_item()) out += (out.size() > 1 ? "," : "") + raw();
+      return out + "]";
+    }
+    case Kind::kObject:
+      break;
+  }
+  std::string out = "{";
+  begin_object();
+  for (std::string key; next_key(key);) {
+    out += (out.size() > 1 ? "," : "") + json_quote(key) + ":" + raw();
+  }
+  return out + "}";
+}
+
+void JsonReader::end() {
+  skip_space();
+  if (position_ != text_.size()) fail("more text after the end of the value");
 }
 
 }  // namespace strata::text

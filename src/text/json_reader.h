@@ -1,56 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boost.JSON values read with a path, so that every complaint names file and field. Only .cc files
-// of this folder include this header.
+// JsonReader: a strict pull reader for the JSON of files. It keeps no tree, so a hostile
+// text costs no more memory than its caller keeps; it refuses duplicate keys (a parser that takes
+// the last one would let a tensor be listed twice), invalid UTF-8, lone surrogates and nesting
+// beyond kMaxDepth. The text must outlive the reader. Every fault is an Error{kInvalidArgument}
+// that names `where` and the byte.
+//   JsonReader json(text, path);
+//   json.begin_object();
+//   for (std::string key; json.next_key(key);) values[key] = json.integer();
+//   json.end();
 #pragma once
 #include <cstdint>
-#include <initializer_list>
-#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-
-namespace boost::json {
-class array;
-class object;
-class value;
-}  // namespace boost::json
+#include <unordered_set>
+#include <vector>
 
 namespace strata::text {
 
-// The whole text as one value; `where` names it in messages. Numbers, depth and UTF-8 are checked.
-boost::json::value parse_json(std::string_view text, const std::string& where,
-                              std::size_t max_depth = 64);
-
-// One value and its path, like "tokenizer.json: model.vocab". Borrows the value.
-class JsonField {
+class JsonReader {
  public:
-  JsonField(const boost::json::value& value, std::string path)
-      : value_(std::addressof(value)), path_(std::move(path)) {}
+  static constexpr int kMaxDepth = 32;
+  enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
 
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] const boost::json::value& value() const { return *value_; }
-  [[nodiscard]] bool is_null() const;
+  JsonReader(std::string_view text, std::string where);
 
-  [[noreturn]] void fail(const std::string& what) const;         // the file is wrong
-  [[noreturn]] void unsupported(const std::string& what) const;  // right, but not done here
+  // What the next value is, judged by its first byte.
+  Kind kind();
 
-  [[nodiscard]] const boost::json::object& object() const;
-  [[nodiscard]] const boost::json::array& array() const;
-  [[nodiscard]] std::string string() const;
-  [[nodiscard]] bool boolean() const;
-  [[nodiscard]] int64_t integer(int64_t min, int64_t max) const;
+  void begin_object();
+  // Reads the next key and its colon, or the closing brace (then false).
+  bool next_key(std::string& key);
+  void begin_array();
+  // True when another item follows; false when the closing bracket was read.
+  bool next_item();
 
-  // A member; an Error when it is not there.
-  [[nodiscard]] JsonField at(std::string_view key) const;
-  [[nodiscard]] JsonField item(size_t index) const;
-  [[nodiscard]] bool has(std::string_view key) const;  // there and not null
-  [[nodiscard]] std::string string_or(std::string_view key, std::string fallback) const;
-  [[nodiscard]] bool boolean_or(std::string_view key, bool fallback) const;
-  // Every key that is not listed is an Error{kUnsupported}.
-  void expect_keys(std::initializer_list<std::string_view> keys) const;
+  std::string string();
+  int64_t integer();  // no fraction, no exponent, fits 64 bits
+  double number();    // finite
+  bool boolean();
+  void null();
+  // The next value whole, as JSON without whitespace.
+  std::string raw();
+  void skip() { static_cast<void>(raw()); }
+  // Nothing but whitespace is left.
+  void end();
+
+  [[noreturn]] void fail(std::string_view what) const;
 
  private:
-  const boost::json::value* value_;
-  std::string path_;
+  struct Level {
+    bool first = true;
+    std::unordered_set<std::string> keys;
+  };
+
+  void skip_space();
+  char peek();
+  void expect(char wanted);
+  void expect_word(std::string_view word);
+  void open(char bracket);
+  bool next(char closing);
+  std::string_view read_number_text();
+  void read_escape(std::string& out);
+  uint32_t read_hex4();
+
+  std::string_view text_;
+  std::string where_;
+  size_t position_ = 0;
+  std::vector<Level> levels_;
 };
+
+// `text` (UTF-8) as a JSON string, quotes included.
+std::string json_quote(std::string_view text);
+// The shortest JSON number that reads back as `value`.
+std::string json_number(double value);
+// The same, and null for nothing and for what JSON has no number for: infinities and NaN.
+std::string json_number_or_null(std::optional<double> value);
 
 }  // namespace strata::text

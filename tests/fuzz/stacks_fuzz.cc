@@ -17,9 +17,9 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint_dir.h"
-#include "checkpoint/json.h"
 #include "checkpoint/stacks.h"
 #include "tests/fuzz/fuzz_dir.h"
+#include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
 namespace {
@@ -55,8 +55,9 @@ std::optional<std::string> entry_of(std::string_view line, int64_t& bytes) {
   if (bits % 8 != 0 || bytes + bits / 8 > kMostBytes) return std::nullopt;
   const int64_t begin = bytes;
   bytes += bits / 8;
-  return fmt::format(R"({}:{{"dtype":{},"shape":[{}],"data_offsets":[{},{}]}})", json_quote(name),
-                     json_quote(dtype), fmt::join(dims, ","), begin, bytes);
+  return fmt::format(R"({}:{{"dtype":{},"shape":[{}],"data_offsets":[{},{}]}})",
+                     text::json_quote(name), text::json_quote(dtype), fmt::join(dims, ","), begin,
+                     bytes);
 }
 
 // The whole file, or nothing.
@@ -64,7 +65,7 @@ std::optional<std::string> file_of(std::string_view input) {
   const std::string stacks(take(input, '\n'));
   if (!text::is_valid_utf8(stacks)) return std::nullopt;
   std::string header =
-      fmt::format(R"({{"__metadata__":{{"strata.stacks":{}}})", json_quote(stacks));
+      fmt::format(R"({{"__metadata__":{{"strata.stacks":{}}})", text::json_quote(stacks));
   int64_t bytes = 0;
   for (size_t i = 0; i < kMostTensors && !input.empty(); ++i) {
     const auto entry = entry_of(take(input, '\n'), bytes);

@@ -14,10 +14,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "checkpoint/json.h"
 #include "model/weights/load.h"
 #include "model/weights/no_layers.h"
 #include "report/table.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -34,10 +34,10 @@ void write_rounding_report(const std::vector<model::TensorError>& errors, const 
     out += fmt::format(
         "{}\n {{\"name\": {}, \"from\": {}, \"to\": {}, \"values\": {}, \"largest\": {}, "
         "\"rms\": {}, \"largest_error\": {}, \"rms_error\": {}, \"relative_error\": {}}}",
-        out.back() == '[' ? "" : ",", json_quote(e.name), json_quote(e.from), json_quote(e.to),
-        e.count, json_number_or_null(e.largest), json_number_or_null(e.rms()),
-        json_number_or_null(e.largest_error), json_number_or_null(e.rms_error()),
-        json_number_or_null(e.relative()));
+        out.back() == '[' ? "" : ",", text::json_quote(e.name), text::json_quote(e.from),
+        text::json_quote(e.to), e.count, text::json_number_or_null(e.largest),
+        text::json_number_or_null(e.rms()), text::json_number_or_null(e.largest_error),
+        text::json_number_or_null(e.rms_error()), text::json_number_or_null(e.relative()));
   }
   write_file_atomic(path, out + "\n]}\n");
 }
@@ -95,7 +95,7 @@ std::string ExportModel::config_text(std::string_view dtype) const {
   if (merged_ != nullptr && merged_->unties()) members.emplace_back("tie_word_embeddings", "false");
   if (!dtype.empty()) {
     const bool is_old = text.find("\"torch_dtype\"") != std::string::npos;
-    members.emplace_back(is_old ? "torch_dtype" : "dtype", json_quote(dtype));
+    members.emplace_back(is_old ? "torch_dtype" : "dtype", text::json_quote(dtype));
   }
   return members.empty() ? text : with_members(text, where, members);
 }
@@ -140,10 +140,10 @@ void make_folder_for(const std::string& option, const std::string& path) {
 
 std::string with_members(const std::string& text, const std::string& where,
                          const std::vector<std::pair<std::string, std::string>>& members) {
-  JsonReader json(text, where);
+  text::JsonReader json(text, where);
   std::string out = "{";
   const auto put = [&](const std::string& key, const std::string& value) {
-    out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", json_quote(key), value);
+    out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", text::json_quote(key), value);
   };
   std::vector<std::string> seen;
   json.begin_object();

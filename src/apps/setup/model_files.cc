@@ -9,9 +9,9 @@
 
 #include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
-#include "checkpoint/json.h"
 #include "checkpoint/source.h"
 #include "report/format.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -25,7 +25,7 @@ constexpr std::string_view kNames[] = {
 }  // namespace
 
 std::string without_quantization(const std::string& config_text, const std::string& where) {
-  JsonReader json(config_text, where);
+  text::JsonReader json(config_text, where);
   std::string out = "{";
   bool found = false;
   json.begin_object();
@@ -34,7 +34,8 @@ std::string without_quantization(const std::string& config_text, const std::stri
     if (key == "quantization_config") {
       found = true;
     } else {
-      out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", json_quote(key), value);
+      out +=
+          fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", text::json_quote(key), value);
     }
   }
   return found ? out + "\n}\n" : config_text;

@@ -20,9 +20,9 @@
 #include "base/files.h"
 #include "base/stop.h"
 #include "base/trace.h"
-#include "checkpoint/json.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -402,8 +402,8 @@ void TrainLoop::print_json() const {
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
       "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
       "\"predicted_step_seconds\":{}{}}}\n",
-      job_.steps_done(), json_number_or_null(loss_), json_number_or_null(first_eval_),
-      json_number_or_null(last_eval_), tokens_per_second(),
+      job_.steps_done(), text::json_number_or_null(loss_), text::json_number_or_null(first_eval_),
+      text::json_number_or_null(last_eval_), tokens_per_second(),
       static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
       predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
       predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent);

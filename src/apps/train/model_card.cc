@@ -11,10 +11,10 @@
 #include "apps/manual.h"
 #include "apps/train/job.h"
 #include "base/ascii.h"
-#include "checkpoint/json.h"
 #include "model/adapter/base_numbers.h"
 #include "server/crypto.h"
 #include "text/chat_template.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -51,7 +51,7 @@ bool is_plain(std::string_view text) { return strata::is_plain(text, "/"); }
 // A plain scalar of YAML, or a quoted one.
 std::string yaml_scalar(const std::string& text) {
   const bool starts = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0]));
-  return starts && is_plain(text) ? text : json_quote(text);
+  return starts && is_plain(text) ? text : text::json_quote(text);
 }
 
 std::string front_matter(const CardFacts& facts) {
@@ -131,8 +131,9 @@ std::string python_generate_lines(const CardFacts& facts) {
 std::string python_usage(const CardFacts& facts) {
   const char* const cls =
       facts.is_text_part && facts.is_lora ? "AutoModelForImageTextToText" : "AutoModelForCausalLM";
-  const std::string base =
-      facts.is_lora ? fmt::format("base = {}\n", json_quote(base_place(facts))) : "base = \".\"\n";
+  const std::string base = facts.is_lora
+                               ? fmt::format("base = {}\n", text::json_quote(base_place(facts)))
+                               : "base = \".\"\n";
   const std::string load = fmt::format(
       "{}tokenizer = AutoTokenizer.from_pretrained(base)\n"
       "model = {}.from_pretrained(base, dtype=\"auto\")\n",

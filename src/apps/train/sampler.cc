@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
 #include "engine/sampling/sampling_loop.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -21,7 +21,7 @@ TrainSampler::TrainSampler(const ModelTexts& model, const std::vector<std::strin
   const bool is_chat = text_.has_template();
   for (const std::string& prompt : prompts) {
     const std::string messages =
-        fmt::format(R"([{{"role":"user","content":{}}}])", json_quote(prompt));
+        fmt::format(R"([{{"role":"user","content":{}}}])", text::json_quote(prompt));
     const std::string text =
         is_chat ? text_.render({.messages = messages, .add_generation_prompt = true}) : prompt;
     tokens_.push_back(text_.tokenizer().encode(text, /*add_special=*/!is_chat));

@@ -19,10 +19,10 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/stop.h"
-#include "checkpoint/json.h"
 #include "report/format.h"
 #include "report/svg_curve.h"
 #include "report/table.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
@@ -152,8 +152,9 @@ void print_json(const std::vector<Member>& members) {
         "{}{{\"lr\":{},\"out\":\"lr-{}\",\"steps\":{},\"loss\":{},\"eval_loss_before\":{},"
         "\"eval_loss\":{}}}",
         text.empty() ? "" : ",", member.settings.lr, member.rate, member.job->steps_done(),
-        json_number_or_null(member.loop->loss()), json_number_or_null(member.loop->first_eval()),
-        json_number_or_null(member.loop->last_eval()));
+        text::json_number_or_null(member.loop->loss()),
+        text::json_number_or_null(member.loop->first_eval()),
+        text::json_number_or_null(member.loop->last_eval()));
   }
   fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).settings.lr);
 }

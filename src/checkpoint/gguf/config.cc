@@ -12,7 +12,7 @@
 #include "checkpoint/gguf/architecture.h"
 #include "checkpoint/gguf/llama3_scaling.h"
 #include "checkpoint/gguf/tokenizer.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 
 namespace strata {
 namespace {
@@ -65,7 +65,8 @@ class ConfigWriter {
     add_unused_keys();
     std::string out = "{";
     for (const auto& [name, value] : members_) {
-      out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", json_quote(name), value);
+      out +=
+          fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", text::json_quote(name), value);
     }
     return out + "\n}\n";
   }
@@ -98,7 +99,7 @@ class ConfigWriter {
   void set_integer(std::string_view name, int64_t value) { set(name, fmt::format("{}", value)); }
   void set_number(std::string_view name, double value) { set(name, number_text(value)); }
   [[nodiscard]] std::string number_text(double value) const {
-    if (std::isfinite(value)) return json_number(value);
+    if (std::isfinite(value)) return text::json_number(value);
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: a setting of {} is no finite number", model_.keys().where(),
                             model_.architecture()));
@@ -118,8 +119,8 @@ class ConfigWriter {
   }
 
   void add_common_members() {
-    set("architectures", fmt::format("[{}]", json_quote(row_.model_class)));
-    set("model_type", json_quote(row_.model_type));
+    set("architectures", fmt::format("[{}]", text::json_quote(row_.model_class)));
+    set("model_type", text::json_quote(row_.model_type));
     const GgufTensor* embedding = model_.find("token_embd.weight");
     if (embedding == nullptr) {
       throw Error(

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "checkpoint/gguf/pre.h"
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
 namespace strata {
@@ -90,7 +90,7 @@ class TokenizerWriter {
       if ((type != kControl && type != kUserDefined && type != kUnknown) || !owns(id)) continue;
       out += fmt::format(R"({}{{"id": {}, "content": {}, "single_word": false, "lstrip": false, )"
                          R"("rstrip": false, "normalized": false, "special": {}}})",
-                         out.size() == 1 ? "" : ",\n", id, json_quote(tokens_[id]),
+                         out.size() == 1 ? "" : ",\n", id, text::json_quote(tokens_[id]),
                          type != kUserDefined);
     }
     return out + "]";
@@ -100,7 +100,8 @@ class TokenizerWriter {
     std::string out = "{";
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (!owns(id)) continue;
-      out += fmt::format("{}{}: {}", out.size() == 1 ? "" : ",\n", json_quote(tokens_[id]), id);
+      out +=
+          fmt::format("{}{}: {}", out.size() == 1 ? "" : ",\n", text::json_quote(tokens_[id]), id);
     }
     return out + "}";
   }
@@ -124,7 +125,7 @@ class TokenizerWriter {
     const auto item = [&](const End& end) {
       const int64_t id = id_of(end.name);
       if (!keys_.boolean(end.key, end.fallback) || id < 0) return std::string();
-      const std::string token = json_quote(tokens_[static_cast<size_t>(id)]);
+      const std::string token = text::json_quote(tokens_[static_cast<size_t>(id)]);
       const std::string entry =
           fmt::format(R"({}: {{"id": {}, "ids": [{}], "tokens": [{}]}})", token, token, id, token);
       if (special != entry) special += (special.empty() ? "" : ", ") + entry;
@@ -167,7 +168,7 @@ class TokenizerWriter {
       if (split.empty()) continue;
       steps += fmt::format(
           R"({{"type": "Split", "pattern": {{"Regex": {}}}, "behavior": "Isolated", "invert": false}}, )",
-          json_quote(split));
+          text::json_quote(split));
     }
     return fmt::format(
         R"(, "normalizer": {}, "pre_tokenizer": {{"type": "Sequence", "pretokenizers": [{}{{"type": )"
@@ -189,7 +190,7 @@ class TokenizerWriter {
       if (!text::is_valid_utf8(merges[i])) {
         keys_.fail("tokenizer.ggml.merges", fmt::format("merge {} is not UTF-8", i));
       }
-      out += (i == 0 ? "" : ",\n") + json_quote(merges[i]);
+      out += (i == 0 ? "" : ",\n") + text::json_quote(merges[i]);
     }
     return out + "]";
   }
@@ -241,11 +242,12 @@ class TokenizerWriter {
     const int64_t unknown = id_of("unknown");
     std::string out = fmt::format(
         R"(, "unk_token": {}, "fuse_unk": true, "byte_fallback": {}, "ignore_merges": false, "merges": [)",
-        unknown < 0 ? "null" : json_quote(tokens_[static_cast<size_t>(unknown)]), has_bytes);
+        unknown < 0 ? "null" : text::json_quote(tokens_[static_cast<size_t>(unknown)]), has_bytes);
     for (const Pair& pair : pairs) {
       const std::string_view token = tokens_[pair.token];
       out += fmt::format("{}[{}, {}]", out.back() == '[' ? "" : ",\n",
-                         json_quote(token.substr(0, pair.cut)), json_quote(token.substr(pair.cut)));
+                         text::json_quote(token.substr(0, pair.cut)),
+                         text::json_quote(token.substr(pair.cut)));
     }
     return out + "]";
   }
@@ -289,7 +291,7 @@ class TokenizerWriter {
 
 std::string quoted(const GgufKeys& keys, std::string_view key, const std::string& text) {
   if (!text::is_valid_utf8(text)) keys.fail(key, "is not UTF-8");
-  return json_quote(text);
+  return text::json_quote(text);
 }
 
 // Its name is behind this in a key.

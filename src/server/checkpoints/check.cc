@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/stop.h"
-#include "checkpoint/json.h"
 #include "checkpoint/safetensors.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
@@ -23,6 +22,7 @@
 #include "server/state/schema.h"
 #include "server/state/stoppable_sqlite.h"
 #include "server/state/store.h"
+#include "text/json_reader.h"
 
 namespace strata::server {
 namespace {
@@ -186,8 +186,9 @@ class Check {
     const std::string of_table = fmt::format("{}/strata.db: {}", data_, table);
     const std::string where = of_table + ": " + column;
     if (column == "user_metadata")
-      guard(where, [&] { check_json(text, where, JsonReader::Kind::kObject); });
-    if (column == "tags") guard(where, [&] { check_json(text, where, JsonReader::Kind::kArray); });
+      guard(where, [&] { check_json(text, where, text::JsonReader::Kind::kObject); });
+    if (column == "tags")
+      guard(where, [&] { check_json(text, where, text::JsonReader::Kind::kArray); });
     if (column == "lora") guard(of_table, [&] { check_lora(text); });
   }
 
@@ -216,10 +217,11 @@ class Check {
   }
 
   // Answers carry it as it is.
-  static void check_json(const std::string& text, const std::string& where, JsonReader::Kind kind) {
-    JsonReader json(text, where);
+  static void check_json(const std::string& text, const std::string& where,
+                         text::JsonReader::Kind kind) {
+    text::JsonReader json(text, where);
     if (json.kind() != kind)
-      json.fail(kind == JsonReader::Kind::kArray ? "is no array" : "is no object");
+      json.fail(kind == text::JsonReader::Kind::kArray ? "is no array" : "is no object");
     json.skip();
     json.end();
   }

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "checkpoint/json.h"
 #include "server/checkpoints/read_pieces.h"
 #include "server/crypto.h"
+#include "text/json_reader.h"
 
 namespace strata::server {
 namespace {
@@ -22,14 +22,15 @@ constexpr int64_t kMaxRecord = 64 << 10;
 std::string record_text(const CheckpointRow& row, const CheckpointRecord& record) {
   std::string files;
   for (const auto& [name, hash] : record.hashes) {
-    files += fmt::format("{}{}:{}", files.empty() ? "" : ",", json_quote(name), json_quote(hash));
+    files += fmt::format("{}{}:{}", files.empty() ? "" : ",", text::json_quote(name),
+                         text::json_quote(hash));
   }
   return fmt::format(
       R"({{"format":1,"path":{},"tenant":{},"created_at":{},"base_model":{},"lora":{},"has_optimizer":{},"encrypted":{},"sha256":{{{}}}}})"
       "\n",
-      json_quote(record.path), json_quote(row.tenant), json_quote(rfc3339(row.created_at)),
-      json_quote(row.base_model), lora_text(row.lora), row.kind == CheckpointKind::kWeights,
-      record.is_encrypted, files);
+      text::json_quote(record.path), text::json_quote(row.tenant),
+      text::json_quote(rfc3339(row.created_at)), text::json_quote(row.base_model),
+      lora_text(row.lora), row.kind == CheckpointKind::kWeights, record.is_encrypted, files);
 }
 
 CheckpointRecord read_record(const std::string& path) { return read_record(ReadOnlyFile(path)); }
@@ -43,7 +44,7 @@ CheckpointRecord read_record(const ReadOnlyFile& file) {
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   CheckpointRecord record;
-  JsonReader json(text, file.path());
+  text::JsonReader json(text, file.path());
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "path") {

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
 #include "server/conflict.h"
 #include "server/state/rows.h"
 #include "server/state/schema.h"
+#include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::server {
@@ -105,7 +105,7 @@ std::string lora_text(const api::LoraConfig& lora) {
 
 api::LoraConfig lora_of(std::string_view text) {
   api::LoraConfig lora;
-  JsonReader json(text, "lora");
+  text::JsonReader json(text, "lora");
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "rank") {

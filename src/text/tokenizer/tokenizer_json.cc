@@ -4,7 +4,7 @@
 #include <boost/json.hpp>
 #include <unordered_map>
 
-#include "text/json_reader.h"
+#include "text/json_field.h"
 #include "text/tokenizer/spec.h"
 #include "text/tokenizer/string_table.h"
 #include "text/unicode/unicode.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/json.h"
+#include "text/json_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "tests/base/temp_dir.h"
 
-namespace strata {
+namespace strata::text {
 namespace {
 
 using testing::error_of;
@@ -179,4 +179,4 @@ TEST(JsonReader, AgreesWithBoostOnDamagedTexts) {
 }
 
 }  // namespace
-}  // namespace strata
+}  // namespace strata::text
