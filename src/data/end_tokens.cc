@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "text/json_field.h"
 
 namespace strata::data {
 namespace {
@@ -22,10 +23,7 @@ constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
 std::optional<boost::json::object> read_object(const ModelTexts& texts, std::string_view name) {
   const auto text = texts.find(name, kMaxConfigBytes);
   if (!text) return std::nullopt;
-  boost::json::error_code error;
-  boost::json::value value = boost::json::parse(*text, error);
-  if (error || !value.is_object()) fail(texts.where(name), "want a JSON object");
-  return std::move(value.get_object());
+  return text::parse_json_object(*text, texts.where(name));
 }
 
 // "eos_token_id": a number, a list of numbers, or null.

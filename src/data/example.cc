@@ -8,6 +8,7 @@
 
 #include "data/json_fields.h"
 #include "data/own_form.h"
+#include "text/json_field.h"
 
 namespace strata::data {
 namespace {
@@ -167,9 +168,7 @@ Example to_example(const json::object& own, size_t first_trained, const ExampleC
 
 ReadRecord read_record(std::string_view text, const ExampleContext& context,
                        std::vector<std::string>& ignored) {
-  json::error_code error;
-  const json::value value = json::parse(json::string_view(text.data(), text.size()), error);
-  if (error) fail(fmt::format("not JSON: {}", error.message()));
+  const json::value value = text::parse_json(text, "the record");
   if (!value.is_object()) fail(fmt::format("got {}, want an object", kind_of(value)));
   const OwnRecord own = to_own_form(value.get_object(), context.has_template, ignored);
   ReadRecord record{.form = own.form,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "data/json_fields.h"
+#include "text/json_field.h"
 
 namespace strata::data {
 namespace {
@@ -53,9 +54,7 @@ void copy_tools(const json::object& from, json::object& to) {
     to.erase("tools");
     return;
   }
-  json::error_code fault;
-  to["tools"] = json::parse(text, fault);
-  if (fault) fail_record(fmt::format("tools: the text is not JSON: {}", fault.message()));
+  to["tools"] = text::parse_json(text, "tools: the text");
 }
 
 struct Alpaca {

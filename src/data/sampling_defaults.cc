@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "text/json_field.h"
 
 namespace strata::data {
 namespace {
@@ -79,11 +80,7 @@ SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSamp
   const std::string path = texts.where(kName);
   const std::optional<std::string> text = texts.find(kName, kMaxConfigBytes);
   if (!text) return out;
-  json::error_code error;
-  const json::value value = json::parse(*text, error);
-  if (error || !value.is_object())
-    throw Error(ErrorCode::kInvalidArgument, path + ": want a JSON object");
-  const json::object& object = value.get_object();
+  const json::object object = text::parse_json_object(*text, path);
   if (!named.temperature) {
     const json::value* samples = find_value(object, "do_sample");
     if (samples != nullptr && !samples->is_bool())

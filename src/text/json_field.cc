@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/json_field.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
+#include <utility>
 
 #include "base/error.h"
+#include "text/json_reader.h"
 
 namespace strata::text {
 namespace {
@@ -13,22 +18,109 @@ std::string kind_name(const boost::json::value& value) {
   return std::string(boost::json::to_string(value.kind()));
 }
 
+// Reads values into Boost.JSON's stack, which makes each of its full size at once.
+class ValueReader {
+ public:
+  explicit ValueReader(JsonReader& reader) : reader_(reader) { stack_.reset(); }
+
+  // The next value of the reader, which bounds how deep it nests.
+  boost::json::value read() {
+    push_value();
+    return stack_.release();
+  }
+  // How many members its objects were written with.
+  [[nodiscard]] size_t num_members() const { return num_members_; }
+
+ private:
+  void push_value() {
+    switch (reader_.kind()) {
+      case JsonReader::Kind::kNull:
+        reader_.null();
+        return stack_.push_null();
+      case JsonReader::Kind::kBool:
+        return stack_.push_bool(reader_.boolean());
+      case JsonReader::Kind::kNumber:
+        return push_number();
+      case JsonReader::Kind::kString:
+        reader_.read_string(text_);
+        return stack_.push_string(text_);
+      case JsonReader::Kind::kArray:
+        return push_array();
+      case JsonReader::Kind::kObject:
+        return push_object();
+    }
+  }
+
+  // As Python reads it: an integer where it is written as one, and rounded correctly.
+  void push_number() {
+    const std::string text = reader_.raw();
+    const char* end = text.data() + text.size();
+    const auto is_read = [&](auto& number) {
+      const auto [stop, fault] = std::from_chars(text.data(), end, number);
+      return fault == std::errc() && stop == end;
+    };
+    if (int64_t number = 0; is_read(number)) return stack_.push_int64(number);
+    if (uint64_t number = 0; is_read(number)) return stack_.push_uint64(number);
+    double number = 0;
+    if (!is_read(number))
+      reader_.fail(fmt::format("the number {} does not fit a double", text.substr(0, 40)));
+    stack_.push_double(number);
+  }
+
+  void push_array() {
+    size_t count = 0;
+    reader_.begin_array();
+    for (; reader_.next_item(); ++count) push_value();
+    stack_.push_array(count);
+  }
+
+  void push_object() {
+    size_t count = 0;
+    reader_.begin_object();
+    for (; reader_.next_unchecked_key(text_); ++count) {
+      stack_.push_key(text_);
+      push_value();
+    }
+    stack_.push_object(count);
+    num_members_ += count;
+  }
+
+  JsonReader& reader_;
+  boost::json::value_stack stack_;
+  std::string text_;
+  size_t num_members_ = 0;
+};
+
+// Members of all its objects; of those written with one name, one is left.
+size_t num_members(const boost::json::value& value) {
+  size_t count = 0;
+  if (const boost::json::array* items = value.if_array()) {
+    for (const boost::json::value& item : *items) count += num_members(item);
+  } else if (const boost::json::object* members = value.if_object()) {
+    count = members->size();
+    for (const auto& member : *members) count += num_members(member.value());
+  }
+  return count;
+}
+
 }  // namespace
 
-boost::json::value parse_json(std::string_view text, const std::string& where,
-                              std::size_t max_depth) {
-  boost::json::parse_options options;
-  options.max_depth = max_depth;
-  boost::json::stream_parser parser({}, options);
-  boost::json::error_code error;
-  const std::size_t used = parser.write_some(text, error);
-  if (!error) parser.finish(error);
-  if (!error && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos)
-    error = boost::json::error::extra_data;
-  if (error)
+boost::json::value parse_json(std::string_view text, const std::string& where) {
+  JsonReader reader(text, where);
+  ValueReader values(reader);
+  boost::json::value value = values.read();
+  reader.end();
+  if (num_members(value) != values.num_members()) JsonReader(text, where).skip();  // says which
+  return value;
+}
+
+boost::json::object parse_json_object(std::string_view text, const std::string& where) {
+  boost::json::value value = parse_json(text, where);
+  if (!value.is_object()) {
     throw Error(ErrorCode::kInvalidArgument,
-                where + ": byte " + std::to_string(used) + ": not JSON: " + error.message());
-  return parser.release();
+                fmt::format("{}: got {}, want a JSON object", where, kind_name(value)));
+  }
+  return std::move(value.get_object());
 }
 
 void JsonField::fail(const std::string& what) const {

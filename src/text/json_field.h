@@ -16,9 +16,11 @@ class value;
 
 namespace strata::text {
 
-// The whole text as one value; `where` names it in messages. Numbers, depth and UTF-8 are checked.
-boost::json::value parse_json(std::string_view text, const std::string& where,
-                              std::size_t max_depth = 64);
+// The whole text of a file as one value, read as strictly as JsonReader does: no key twice, numbers
+// rounded correctly. Every fault names `where` and the byte.
+boost::json::value parse_json(std::string_view text, const std::string& where);
+// The same, of a text that is an object.
+boost::json::object parse_json_object(std::string_view text, const std::string& where);
 
 // One value and its path, like "tokenizer.json: model.vocab". Borrows the value.
 class JsonField {

@@ -16,6 +16,8 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
 }  // namespace
 
 std::string json_quote(std::string_view text) {
@@ -55,10 +57,7 @@ void JsonReader::fail(std::string_view what) const {
 }
 
 void JsonReader::skip_space() {
-  while (position_ < text_.size() &&
-         std::string_view(" \t\n\r").find(text_[position_]) != std::string_view::npos) {
-    ++position_;
-  }
+  while (position_ < text_.size() && is_space(text_[position_])) ++position_;
 }
 
 char JsonReader::peek() {
@@ -121,11 +120,15 @@ bool JsonReader::next(char closing) {
 void JsonReader::begin_object() { open('{'); }
 
 bool JsonReader::next_key(std::string& key) {
-  if (!next('}')) return false;
-  key = string();
-  if (!levels_.back().keys.insert(key).second) {
+  if (!next_unchecked_key(key)) return false;
+  if (!levels_.back().keys.insert(key).second)
     fail(fmt::format("the key {} appears twice in one object", json_quote(key)));
-  }
+  return true;
+}
+
+bool JsonReader::next_unchecked_key(std::string& key) {
+  if (!next('}')) return false;
+  read_string(key);
   expect(':');
   return true;
 }
@@ -135,18 +138,25 @@ void JsonReader::begin_array() { open('['); }
 bool JsonReader::next_item() { return next(']'); }
 
 std::string JsonReader::string() {
-  expect('"');
   std::string out;
+  read_string(out);
+  return out;
+}
+
+void JsonReader::read_string(std::string& out) {
+  expect('"');
+  out.clear();
   while (true) {
-    const size_t stop = text_.find_first_of("\"\\", position_);
-    if (stop == std::string_view::npos) fail("a string without its closing quote");
-    const std::string_view plain = text_.substr(position_, stop - position_);
-    for (const char c : plain) {
-      if (static_cast<unsigned char>(c) < 0x20) fail("a control character inside a string");
+    size_t stop = position_;
+    while (stop < text_.size() && text_[stop] != '"' && text_[stop] != '\\') {
+      if (static_cast<unsigned char>(text_[stop]) < 0x20)
+        fail("a control character inside a string");
+      ++stop;
     }
-    out += plain;
+    if (stop == text_.size()) fail("a string without its closing quote");
+    out += text_.substr(position_, stop - position_);
     position_ = stop + 1;
-    if (text_[stop] == '"') return out;
+    if (text_[stop] == '"') return;
     read_escape(out);
   }
 }

@@ -20,7 +20,7 @@ namespace strata::text {
 
 class JsonReader {
  public:
-  static constexpr int kMaxDepth = 32;
+  static constexpr int kMaxDepth = 64;
   enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
 
   JsonReader(std::string_view text, std::string where);
@@ -31,13 +31,16 @@ class JsonReader {
   void begin_object();
   // Reads the next key and its colon, or the closing brace (then false).
   bool next_key(std::string& key);
+  // The same for who finds duplicates itself.
+  bool next_unchecked_key(std::string& key);
   void begin_array();
   // True when another item follows; false when the closing bracket was read.
   bool next_item();
 
   std::string string();
-  int64_t integer();  // no fraction, no exponent, fits 64 bits
-  double number();    // finite
+  void read_string(std::string& out);  // the same, in memory that is there
+  int64_t integer();                   // no fraction, no exponent, fits 64 bits
+  double number();                     // finite
   bool boolean();
   void null();
   // The next value whole, as JSON without whitespace.

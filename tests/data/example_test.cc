@@ -198,8 +198,10 @@ TEST_F(ExampleTest, OtherFieldsAreNotedOnce) {
 }
 
 TEST_F(ExampleTest, AFaultNamesFieldGotAndWanted) {
-  EXPECT_TRUE(fault("{").starts_with("not JSON: "));
-  EXPECT_TRUE(fault("{\"text\": \"\xff\"}").starts_with("not JSON: "));
+  EXPECT_EQ(fault(R"({"text": "a", "text": "b"})"),
+            "the record: JSON at byte 21: the key \"text\" appears twice in one object");
+  EXPECT_TRUE(fault("{").starts_with("the record: "));
+  EXPECT_TRUE(fault("{\"text\": \"\xff\"}").starts_with("the record: "));
   EXPECT_EQ(fault("[1]"), "got a list, want an object");
   EXPECT_EQ(
       fault("{}"),

@@ -110,7 +110,7 @@ TEST_F(Readers, FaultsOfLinesHaveTheirLine) {
   EXPECT_THAT(fault_of("a.json", "[{\"text\": \"a\"},\n {\"text\": 1},\n {]},\n 4\n]"),
               StartsWith(":2: text: got a number, want a string\n"));
   EXPECT_THAT(fault_of("a.json", "[{\"text\": \"a\"},\n {\"text\": }]"),
-              StartsWith(":2: not JSON: "));
+              StartsWith(":2: the record: JSON at byte "));
   // A bracket too many ends no other element.
   EXPECT_THAT(fault_of("a.json", "[{]},\n {\"text\": 1}]"),
               HasSubstr(":2: text: got a number, want a string"));

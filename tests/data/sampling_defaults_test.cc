@@ -85,8 +85,10 @@ TEST_F(SamplingDefaultsTest, DoSampleFalseAndTemperatureZeroAreGreedy) {
 
 TEST_F(SamplingDefaultsTest, RefusesWhatIsNoSuchValueAndNamesTheOptionInstead) {
   const std::string path = (dir_ / "generation_config.json").string();
-  EXPECT_EQ(fault("[1]"), path + ": want a JSON object");
-  EXPECT_EQ(fault("{"), path + ": want a JSON object");
+  EXPECT_EQ(fault("[1]"), path + ": got array, want a JSON object");
+  EXPECT_EQ(fault("{"), path + ": JSON at byte 1: the text ends early; is the file truncated?");
+  EXPECT_EQ(fault(R"({"top_k": 1, "top_k": 2})"),
+            path + ": JSON at byte 21: the key \"top_k\" appears twice in one object");
   EXPECT_EQ(fault(R"({"temperature":"hot"})"),
             path +
                 ": temperature: got \"hot\", want a number of 0 (greedy) or more; or give "

@@ -204,7 +204,9 @@ TEST(DeepseekV4, WhatIsNotThisModelIsRefusedByName) {
            "compress": {"rope_type": "yarn", "factor": 16}})"}) {
     EXPECT_THAT(message_of(v4(with_rope(unsaid))), HasSubstr("transformers takes 1.277"));
   }
-  EXPECT_THAT(message_of(v4(with_rope(R"("o_groups": 3)"))), HasSubstr("o_groups: got 3"));
+  std::string groups = v4(with_rope(""));
+  groups.replace(groups.find(R"("o_groups": 2)"), 13, R"("o_groups": 3)");
+  EXPECT_THAT(message_of(groups), HasSubstr("o_groups: got 3"));
   EXPECT_THAT(message_of(v4(with_rope(R"("num_local_experts": 8)"))),
               HasSubstr("n_routed_experts 6 and num_local_experts 8 disagree"));
 }

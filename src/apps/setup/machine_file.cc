@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "text/json_field.h"
 
 namespace strata::apps {
 namespace {
@@ -50,9 +51,8 @@ void write_machine_file(const std::string& path, Backend& backend, int64_t most_
 }  // namespace
 
 engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
-  boost::system::error_code fault;
-  const json::value value = json::parse(read_file(path, kMostBytes), fault);
-  if (fault.failed() || !value.is_object()) refuse(path, "want a JSON object");
+  const json::value value = text::parse_json(read_file(path, kMostBytes), path);
+  if (!value.is_object()) refuse(path, "want a JSON object");
   for (const auto& [key, ignored] : value.as_object()) {
     if (std::find(std::begin(kFields), std::end(kFields), key) == std::end(kFields))
       refuse(path, fmt::format("unknown field '{}'", std::string(key)));

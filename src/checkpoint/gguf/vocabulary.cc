@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "checkpoint/gguf/pre.h"
+#include "text/json_field.h"
 
 namespace strata {
 namespace {
@@ -35,14 +36,7 @@ enum TokenType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnuse
 std::optional<json::object> read_object(const ModelTexts& texts, std::string_view name) {
   const std::optional<std::string> text = texts.find(name, kMaxBytes);
   if (!text) return std::nullopt;
-  boost::system::error_code fault;
-  json::value value = json::parse(*text, fault);
-  if (fault || !value.is_object()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: {}", texts.where(name), fault ? fault.message() : "want a JSON object"));
-  }
-  return std::move(value.as_object());
+  return text::parse_json_object(*text, texts.where(name));
 }
 
 const json::object* member_object(const json::object& object, std::string_view name) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "text/json_field.h"
 
 namespace strata::model {
 namespace json = boost::json;
@@ -49,21 +50,9 @@ std::optional<int64_t> as_integer(const json::value& value) {
 }  // namespace
 
 ConfigObject ConfigObject::parse(std::string_view text, const std::string& where) {
-  json::error_code error;
-  json::parse_options options;
-  options.max_depth = 32;
-  json::value value = json::parse(json::string_view(text.data(), text.size()), error, {}, options);
-  if (error) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: not valid JSON: {}", where, error.message()));
-  }
-  if (!value.is_object()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: got {}, want a JSON object", where, shortened_json(value)));
-  }
   ConfigObject out;
   out.where_ = where;
-  out.data_ = std::make_shared<Data>(Data{std::move(value.get_object())});
+  out.data_ = std::make_shared<Data>(Data{text::parse_json_object(text, where)});
   return out;
 }
 
