@@ -119,7 +119,7 @@ void Listener::listen_at(const ListenAddress& address, const sockaddr* where, un
   const int fault = errno;
   if (socket_ >= 0) ::close(socket_);
   fail(address, fmt::format("{}{}", std::strerror(fault),
-                            family_ == AF_UNIX ? "" : "; is another server running there?"));
+                            fault == EADDRINUSE ? "; is another server running there?" : ""));
 }
 
 Listener::~Listener() {

@@ -2,6 +2,7 @@
 // Sockets of files, and the names of peers.
 #include "server/http/listener.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -67,6 +68,19 @@ TEST(Listener, TakesTheFileOfOneThatIsGoneAndOfNobodyElse) {
   EXPECT_NE(fault().find("a socket's may have 107"), std::string::npos) << fault();
   address.path = dir.file("missing/s");
   EXPECT_NE(fault().find("No such file"), std::string::npos) << fault();
+}
+
+TEST(Listener, AsksForAnotherServerWhereAPortIsTakenAlone) {
+  const auto fault = [](const ListenAddress& address) {
+    return strata::testing::error_of([&] { const Listener l(address); });
+  };
+  const Listener first({.host = "127.0.0.1"});
+  EXPECT_EQ(fault({.host = "127.0.0.1", .port = first.port()}),
+            fmt::format("--listen 127.0.0.1:{}: Address already in use; is another server running "
+                        "there?",
+                        first.port()));
+  // Of a network for documentation (RFC 5737), which no machine has.
+  EXPECT_EQ(fault({.host = "192.0.2.1"}), "--listen 192.0.2.1:0: Cannot assign requested address");
 }
 
 TEST(Listener, CountsAnIPv6HostAsItsNetwork) {
