@@ -89,13 +89,19 @@ Alpaca read_alpaca(const json::object& record) {
   return alpaca;
 }
 
+// The turns before the answer.
+json::array question_turns(const Alpaca& alpaca) {
+  json::array turns;
+  if (!alpaca.system.empty()) turns.push_back(turn("system", json::value(alpaca.system)));
+  turns.insert(turns.end(), alpaca.history.begin(), alpaca.history.end());
+  turns.push_back(turn("user", json::value(alpaca.question())));
+  return turns;
+}
+
 // With this answer, as one of our own forms.
 json::object with_answer(const Alpaca& alpaca, const std::string& answer, bool has_template) {
   if (has_template) {
-    json::array turns;
-    if (!alpaca.system.empty()) turns.push_back(turn("system", json::value(alpaca.system)));
-    turns.insert(turns.end(), alpaca.history.begin(), alpaca.history.end());
-    turns.push_back(turn("user", json::value(alpaca.question())));
+    json::array turns = question_turns(alpaca);
     turns.push_back(turn("assistant", json::value(answer)));
     return {{"messages", std::move(turns)}};
   }
@@ -189,6 +195,13 @@ PairPrompt read_pair_prompt(const json::object& record) {
   return prompt;
 }
 
+// A prompt of any form as the turns before an answer.
+json::array turns_of(const PairPrompt& prompt) {
+  if (prompt.alpaca) return question_turns(*prompt.alpaca);
+  if (prompt.is_text) return {turn("user", json::value(prompt.text))};
+  return prompt.turns;
+}
+
 // A list that begins with a turn of the user, or of the system, is the whole conversation.
 bool is_whole_conversation(const json::array& turns) {
   const json::object* first = turns.empty() ? nullptr : turns[0].if_object();
@@ -202,13 +215,12 @@ json::object pair_answer(const json::object& record, std::string_view name,
   if (answer == nullptr) fail_record(fmt::format("{}: missing, want a string or messages", name));
   if (const json::array* turns = answer->if_array()) {
     if (is_whole_conversation(*turns)) return to_chat(*turns, record);
-    if (prompt.is_text) {
-      return to_chat(joined({turn("user", json::value(prompt.text))}, *turns), record);
-    }
-    return to_chat(joined(prompt.turns, *turns), record);
+    return to_chat(joined(turns_of(prompt), *turns), record);
   }
   if (answer->is_object()) {
-    return to_chat(joined(prompt.turns, {share_gpt_message(*answer, prompt.turns.size())}), record);
+    json::array turns = turns_of(prompt);
+    turns.push_back(share_gpt_message(*answer, turns.size()));
+    return to_chat(std::move(turns), record);
   }
   const std::string text = string_field(record, name);
   if (prompt.alpaca) return with_answer(*prompt.alpaca, text, has_template);

@@ -165,6 +165,41 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOn) {
   EXPECT_EQ(fault_of(R"({"chosen": "a"})"), "rejected: missing, want a string or messages");
 }
 
+TEST_F(Forms, EveryPromptOfAPairComesBeforeEveryAnswer) {
+  const std::string user = R"({"role": "user", "content": "a"})";
+  const std::string chosen = R"({"role": "assistant", "content": "b"})";
+  const std::string rejected = R"({"role": "assistant", "content": "c"})";
+  const ExampleContext context{.tokenizer = tokenizer_, .end_tokens = end_, .render = kRender};
+  // The members of a prompt, and its turns.
+  const std::vector<std::array<std::string, 2>> prompts = {
+      {R"("prompt": "a")", user},
+      {"\"prompt\": [" + user + "]", user},
+      {R"("conversations": [{"from": "human", "value": "a"}])", user},
+      {R"("instruction": "a")", user},
+      {R"("system": "s", "history": [["q", "r"]], "instruction": "a", "input": "i")",
+       one_line(R"({"role": "system", "content": "s"},{"role": "user", "content": "q"},
+{"role": "assistant", "content": "r"},{"role": "user", "content": "a\ni"})")}};
+  for (const std::array<std::string, 2>& prompt : prompts) {
+    for (const bool is_list : {false, true}) {
+      const auto answer = [&](const std::string& said) {
+        return is_list ? "[" + said + "]" : said;
+      };
+      const std::string pair = "{" + prompt[0] + ", \"chosen\": " + answer(chosen) +
+                               ", \"rejected\": " + answer(rejected) + "}";
+      SCOPED_TRACE(pair);
+      std::vector<std::string> ignored;
+      const ReadRecord record = read_record(pair, context, ignored);
+      const auto tokens_of = [&](const std::string& said) {
+        const std::string ours = "{\"messages\": [" + prompt[1] + "," + said + "]}";
+        return make_example(ours, context, ignored).tokens;
+      };
+      EXPECT_EQ(record.example.tokens, tokens_of(chosen));
+      ASSERT_TRUE(record.rejected);
+      EXPECT_EQ(record.rejected->tokens, tokens_of(rejected));
+    }
+  }
+}
+
 TEST_F(Forms, WhatWasSeenIsSaid) {
   const Dataset plain = read({{write("plain.jsonl", "{\"text\": \"a\"}\n")}});
   EXPECT_EQ(format_note(plain.files[0]), "");
