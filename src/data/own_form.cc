@@ -114,7 +114,7 @@ json::object with_answer(const Alpaca& alpaca, const std::string& answer, bool h
   return {{"prompt", prompt + "\n\n### Response:\n"}, {"completion", answer}};
 }
 
-std::string_view share_gpt_role(std::string_view from, size_t index) {
+std::string_view share_gpt_role(std::string_view from, const std::string& field) {
   const auto is = [&](Names names) {
     return std::find(names.begin(), names.end(), from) != names.end();
   };
@@ -122,27 +122,27 @@ std::string_view share_gpt_role(std::string_view from, size_t index) {
   if (is({"gpt", "assistant", "model", "chatgpt", "bing", "bard"})) return "assistant";
   if (is({"system"})) return "system";
   if (is({"tool", "observation", "function_response"})) return "tool";
-  fail_record(fmt::format("conversations[{}].from: got '{}', want human, gpt, system or tool{}",
-                          index, from,
+  fail_record(fmt::format("{}.from: got '{}', want human, gpt, system or tool{}", field, from,
                           from == "function_call" ? " (calls of tools are written as messages "
                                                     "with tool_calls)"
                                                   : ""));
 }
 
-// A turn of ShareGPT; one that has role and content is a message already.
-json::value share_gpt_message(const json::value& value, size_t index) {
+// A turn of ShareGPT, which the record has in that field; one that has role and content is a
+// message already.
+json::value share_gpt_message(const json::value& value, const std::string& field) {
   const json::object* said = value.if_object();
   if (said == nullptr) {
-    fail_record(fmt::format("conversations[{}]: got {}, want an object", index, kind_of(value)));
+    fail_record(fmt::format("{}: got {}, want an object", field, kind_of(value)));
   }
   if (said->contains("role")) return value;
   const json::value* from = field_of(*said, "from");
   const json::value* text = field_of(*said, "value");
   if (from == nullptr || !from->is_string())
-    fail_record(fmt::format("conversations[{}].from: want a string", index));
+    fail_record(fmt::format("{}.from: want a string", field));
   if (text == nullptr || !text->is_string())
-    fail_record(fmt::format("conversations[{}].value: want a string", index));
-  return turn(share_gpt_role(from->get_string(), index), *text);
+    fail_record(fmt::format("{}.value: want a string", field));
+  return turn(share_gpt_role(from->get_string(), field), *text);
 }
 
 json::array share_gpt_turns(const json::object& record) {
@@ -154,7 +154,9 @@ json::array share_gpt_turns(const json::object& record) {
   const std::string system = optional_text(record, "system");
   if (!system.empty()) turns.push_back(turn("system", json::value(system)));
   const json::array& said = conversations.get_array();
-  for (size_t i = 0; i < said.size(); ++i) turns.push_back(share_gpt_message(said[i], i));
+  for (size_t i = 0; i < said.size(); ++i) {
+    turns.push_back(share_gpt_message(said[i], fmt::format("conversations[{}]", i)));
+  }
   return turns;
 }
 
@@ -219,7 +221,7 @@ json::object pair_answer(const json::object& record, std::string_view name,
   }
   if (answer->is_object()) {
     json::array turns = turns_of(prompt);
-    turns.push_back(share_gpt_message(*answer, turns.size()));
+    turns.push_back(share_gpt_message(*answer, std::string(name)));
     return to_chat(std::move(turns), record);
   }
   const std::string text = string_field(record, name);

@@ -165,6 +165,19 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOn) {
   EXPECT_EQ(fault_of(R"({"chosen": "a"})"), "rejected: missing, want a string or messages");
 }
 
+TEST_F(Forms, FaultsOfAPairNameItsAnswer) {
+  const auto fault_of_pair = [&](const std::string& chosen, const std::string& rejected) {
+    return fault_of(R"({"conversations": [{"from": "human", "value": "a"}], "chosen": )" + chosen +
+                    ", \"rejected\": " + rejected + "}");
+  };
+  const std::string fine = R"({"from": "gpt", "value": "b"})";
+  EXPECT_EQ(fault_of_pair(R"({"value": "b"})", fine), "chosen.from: want a string");
+  EXPECT_EQ(fault_of_pair(fine, R"({"value": "b"})"), "rejected.from: want a string");
+  EXPECT_EQ(fault_of_pair(fine, R"({"from": "gpt"})"), "rejected.value: want a string");
+  EXPECT_EQ(fault_of_pair(R"({"from": "alien", "value": "b"})", fine),
+            "chosen.from: got 'alien', want human, gpt, system or tool");
+}
+
 TEST_F(Forms, EveryPromptOfAPairComesBeforeEveryAnswer) {
   const std::string user = R"({"role": "user", "content": "a"})";
   const std::string chosen = R"({"role": "assistant", "content": "b"})";
