@@ -25,7 +25,8 @@ constexpr std::string_view kAlpacaAlone =
 
 using Names = std::initializer_list<std::string_view>;
 
-void note_ignored(const json::object& record, Names used, std::vector<std::string>& ignored) {
+void note_ignored(const json::object& record, const std::vector<std::string_view>& used,
+                  std::vector<std::string>& ignored) {
   for (const auto& field : record) {
     const std::string_view name = field.key();
     if (std::find(used.begin(), used.end(), name) != used.end()) continue;
@@ -233,13 +234,29 @@ json::object pair_answer(const json::object& record, std::string_view name,
   return {{"text", text}};
 }
 
+// Those that its examples are made of. Tools go with messages alone.
+std::vector<std::string_view> fields_of_pair(const json::object& record, const PairPrompt& prompt) {
+  std::vector<std::string_view> used = {"chosen", "rejected"};
+  const auto has_messages = [&](std::string_view name) {
+    const json::value* answer = field_of(record, name);
+    return answer != nullptr && !answer->is_string();
+  };
+  if (!prompt.turns.empty() || has_messages("chosen") || has_messages("rejected"))
+    used.push_back("tools");
+  if (record.contains("conversations")) {
+    used.insert(used.end(), {"conversations", "system"});
+  } else if (prompt.alpaca) {
+    used.insert(used.end(), {"instruction", "input", "context", "history", "system"});
+  } else {
+    used.push_back("prompt");
+  }
+  return used;
+}
+
 OwnRecord from_preference(const json::object& record, bool has_template,
                           std::vector<std::string>& ignored) {
-  note_ignored(record,
-               {"prompt", "chosen", "rejected", "tools", "conversations", "system", "instruction",
-                "input", "context", "history"},
-               ignored);
   const PairPrompt prompt = read_pair_prompt(record);
+  note_ignored(record, fields_of_pair(record, prompt), ignored);
   return {.form = Form::kPreference,
           .object = pair_answer(record, "chosen", prompt, has_template),
           .rejected = pair_answer(record, "rejected", prompt, has_template)};

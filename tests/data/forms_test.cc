@@ -10,6 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::StartsWith;
 
 class Forms : public DataTest {
@@ -163,6 +164,26 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOn) {
   EXPECT_THAT(fault_of(R"({"chosen": "a", "rejected": "b"})"),
               HasSubstr("to train on the chosen answers alone: jq -c"));
   EXPECT_EQ(fault_of(R"({"chosen": "a"})"), "rejected: missing, want a string or messages");
+}
+
+// What a form of pairs does not read is told, as of other forms.
+TEST_F(Forms, FieldsThatAPairDoesNotReadAreNoted) {
+  const ExampleContext context{.tokenizer = tokenizer_, .end_tokens = end_, .render = kRender};
+  const auto ignored_of = [&](const std::string& pair) {
+    std::vector<std::string> ignored;
+    read_record(pair, context, ignored);
+    return ignored;
+  };
+  const std::string answers = R"("chosen": "b", "rejected": "c"})";
+  const std::string turns = R"("chosen": {"role": "assistant", "content": "b"},
+                               "rejected": {"role": "assistant", "content": "c"}})";
+  EXPECT_THAT(ignored_of(R"({"system": "s", "prompt": "a", "input": "i", )" + answers),
+              ElementsAre("system", "input"));
+  EXPECT_THAT(ignored_of(R"({"instruction": "a", "tools": [], )" + answers), ElementsAre("tools"));
+  EXPECT_THAT(ignored_of(R"({"prompt": "a", "tools": [], )" + answers), ElementsAre("tools"));
+  EXPECT_THAT(ignored_of(R"({"prompt": "a", "tools": [], )" + turns), IsEmpty());
+  EXPECT_THAT(ignored_of(R"({"instruction": "a", "system": "s", "input": "i", )" + answers),
+              IsEmpty());
 }
 
 TEST_F(Forms, FaultsOfAPairNameItsAnswer) {
