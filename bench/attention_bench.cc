@@ -54,7 +54,8 @@ class Bench {
   template <typename Work>
   void row(const std::string& name, double amount, bool bandwidth, Work work) {
     const auto limit = [&] {
-      return bandwidth ? probe_.read_bandwidth() : probe_.matrix_flops(options_.dtype);
+      return bandwidth ? probe_.measure_read_bandwidth()
+                       : probe_.measure_matrix_flops(options_.dtype);
     };
     const LimitShare got = measure_share(amount, options_.reps, limit, work);
     fmt::print("{:32} {:8.3f} ms {:8.1f} {} {:5.1f} % of the limit{}\n", name,

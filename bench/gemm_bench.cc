@@ -161,7 +161,8 @@ class Bench {
 
  private:
   double measure(bool bandwidth) {
-    return bandwidth ? probe_.read_bandwidth() : probe_.matrix_flops(options_.dtype);
+    return bandwidth ? probe_.measure_read_bandwidth()
+                     : probe_.measure_matrix_flops(options_.dtype);
   }
 
   Options options_;

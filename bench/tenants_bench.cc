@@ -156,8 +156,8 @@ void report(const std::string& name, const Ratio& r, double predicted) {
 void run_bench(const std::string& dir, int64_t rank, int count, int64_t only) {
   Bench bench(dir, rank);
   ops::LimitProbe probe(bench.engine().backend());
-  const double flops = probe.matrix_flops(DType::kBF16);
-  const double bytes = probe.read_bandwidth();
+  const double flops = probe.measure_matrix_flops(DType::kBF16);
+  const double bytes = probe.measure_read_bandwidth();
   // A pass streams 2 bytes of each weight and computes 2 FLOP with it for each token.
   const double turn = flops / bytes;
   fmt::print(

@@ -19,7 +19,7 @@ namespace {
 constexpr int kDamaged = 2;
 
 // Ends with the code of a signal that stopped it: what was being made is removed by then.
-int until_stopped(const char* notice, const std::function<int()>& body) {
+int run_stoppable(const char* notice, const std::function<int()>& body) {
   const StopSignals signals(notice, StopSignals::First::kNoted, StopSignals::Hangup::kNoted);
   try {
     return body();
@@ -31,14 +31,14 @@ int until_stopped(const char* notice, const std::function<int()>& body) {
 
 constexpr const char* kNothingIsWritten = "strata: stopping; nothing is written";
 
-std::string key_of(const std::string& path) {
+std::string read_key(const std::string& path) {
   return path.empty() ? "" : server::read_archive_key(path);
 }
 
 int check_archive(const CheckOptions& options) {
   try {
     const server::BackupCounts counts =
-        server::check_backup(options.in, key_of(options.archive_key));
+        server::check_backup(options.in, read_key(options.archive_key));
     fmt::print("{}: {} checkpoints, {}; {}\n", options.in, counts.checkpoints,
                report::format_bytes(counts.bytes),
                options.archive_key.empty() ? "whole (who wrote it was not checked: --archive-key)"
@@ -54,9 +54,9 @@ int check_archive(const CheckOptions& options) {
 }  // namespace
 
 int run_backup(const BackupOptions& options) {
-  return until_stopped(kNothingIsWritten, [&] {
+  return run_stoppable(kNothingIsWritten, [&] {
     const server::BackupCounts counts =
-        server::back_up(options.data, options.out, key_of(options.archive_key));
+        server::back_up(options.data, options.out, read_key(options.archive_key));
     fmt::print("{}: {} checkpoints, {}\n", options.out, counts.checkpoints,
                report::format_bytes(counts.bytes));
     return 0;
@@ -64,9 +64,9 @@ int run_backup(const BackupOptions& options) {
 }
 
 int run_restore(const RestoreOptions& options) {
-  return until_stopped(kNothingIsWritten, [&] {
+  return run_stoppable(kNothingIsWritten, [&] {
     const server::BackupCounts counts =
-        server::restore(options.in, options.data, key_of(options.archive_key));
+        server::restore(options.in, options.data, read_key(options.archive_key));
     fmt::print("{}: {} checkpoints, {}\n", options.data, counts.checkpoints,
                report::format_bytes(counts.bytes));
     return 0;
@@ -75,12 +75,7 @@ int run_restore(const RestoreOptions& options) {
 
 namespace {
 
-int check_data_or_archive(const CheckOptions& options) {
-  if (options.data.empty() == options.in.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "want either --data with a data directory or --in with a file of strata backup");
-  }
-  if (!options.in.empty()) return check_archive(options);
+int check_data_directory(const CheckOptions& options) {
   if (!options.archive_key.empty()) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -97,10 +92,18 @@ int check_data_or_archive(const CheckOptions& options) {
   return report.damages.empty() ? 0 : kDamaged;
 }
 
+int check_data_or_archive(const CheckOptions& options) {
+  if (options.data.empty() == options.in.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "want either --data with a data directory or --in with a file of strata backup");
+  }
+  return options.in.empty() ? check_data_directory(options) : check_archive(options);
+}
+
 }  // namespace
 
 int run_check(const CheckOptions& options) {
-  return until_stopped("strata: stopping", [&] { return check_data_or_archive(options); });
+  return run_stoppable("strata: stopping", [&] { return check_data_or_archive(options); });
 }
 
 OptionTable options_of(BackupOptions& o) {

@@ -59,6 +59,18 @@ void add_cli_option(CLI::App& app, const OptionRow& row, Given& given) {
 }
 
 // "--merged on" could be a flag and a model; whoever writes it means neither.
+void check_flag(const CommandText& command, const std::string& name,
+                const std::optional<std::string>& value, const std::string& next_argument) {
+  if (!value && (next_argument == "on" || next_argument == "off")) {
+    refuse(command, fmt::format("--{0} {1}: the value of a switch that may do without one stands "
+                                "behind '=': --{0}={1}",
+                                name, next_argument));
+  }
+  constexpr std::string_view kValues[] = {"on", "off", "true", "false", "1", "0"};
+  if (value && std::ranges::find(kValues, *value) == std::end(kValues))
+    refuse(command, fmt::format("--{}: got '{}', want on or off", name, *value));
+}
+
 void check_flags(const CommandText& command, const OptionTable& table,
                  std::span<const std::string> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -66,17 +78,15 @@ void check_flags(const CommandText& command, const OptionTable& table,
     const size_t equals = arguments[i].find('=');
     const std::string name = arguments[i].substr(2, equals - 2);
     if (table.find(name)->kind != OptionKind::kFlag) continue;
-    const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "";
-    if (equals == std::string::npos && (next == "on" || next == "off")) {
-      refuse(command, fmt::format("--{0} {1}: the value of a switch that may do without one stands "
-                                  "behind '=': --{0}={1}",
-                                  name, next));
-    }
-    const std::string value = equals == std::string::npos ? "on" : arguments[i].substr(equals + 1);
-    constexpr std::string_view kValues[] = {"on", "off", "true", "false", "1", "0"};
-    if (std::ranges::find(kValues, value) == std::end(kValues))
-      refuse(command, fmt::format("--{}: got '{}', want on or off", name, value));
+    std::optional<std::string> value;
+    if (equals != std::string::npos) value = arguments[i].substr(equals + 1);
+    check_flag(command, name, value, i + 1 < arguments.size() ? arguments[i + 1] : "");
   }
+}
+
+// A negative number is a value.
+bool looks_like_option(const std::string& argument) {
+  return argument.size() > 1 && argument[0] == '-' && (argument[1] < '0' || argument[1] > '9');
 }
 
 Given parse_arguments(const CommandText& command, const OptionTable& table,
@@ -101,9 +111,7 @@ Given parse_arguments(const CommandText& command, const OptionTable& table,
   }
   for (const std::string& argument : app.remaining()) {
     if (argument == "--") continue;
-    const bool is_option =
-        argument.size() > 1 && argument[0] == '-' && (argument[1] < '0' || argument[1] > '9');
-    (is_option ? given.unknown : given.extra).push_back(argument);
+    (looks_like_option(argument) ? given.unknown : given.extra).push_back(argument);
   }
   return given;
 }
@@ -122,12 +130,17 @@ std::string see_help(const CommandText& command) {
   return fmt::format("`strata {} --help-all` lists its options", command.name);
 }
 
-void refuse_unknown(const CommandText& command, const OptionTable& table, const Given& given) {
+std::vector<std::string> option_names(const OptionTable& table) {
   std::vector<std::string> names;
   for (const OptionRow& row : table.rows()) {
     if (row.is_positional) continue;
     for (std::string& name : row.names()) names.push_back(std::move(name));
   }
+  return names;
+}
+
+void refuse_unknown(const CommandText& command, const OptionTable& table, const Given& given) {
+  const std::vector<std::string> names = option_names(table);
   std::vector<std::string> faults;
   for (const std::string& argument : given.unknown) {
     const std::string option = argument.substr(0, argument.find('='));

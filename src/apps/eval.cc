@@ -27,7 +27,7 @@ struct Scored {
   SlotScore score;
 };
 
-LoadSpec spec_of(const EvalOptions& o) {
+LoadSpec read_eval_spec(const EvalOptions& o) {
   LoadSpec spec = read_spec(o);
   for (const std::string& adapter : o.adapters) {
     if (model::adapts_mtp(spec.parsed.config, adapter))
@@ -75,6 +75,12 @@ std::string name_of(const data::Dataset& dataset, int file) {
   return file < 0 ? "all files" : dataset.files[static_cast<size_t>(file)].file->shown();
 }
 
+std::string part_title(const data::Dataset& dataset, int part, int64_t num_trained) {
+  return fmt::format("{} ({} examples, {} trained tokens)", name_of(dataset, part),
+                     num_examples(dataset, part),
+                     report::format_count(static_cast<double>(num_trained)));
+}
+
 void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
   report::Table table({{"data"},
                        {"model"},
@@ -85,12 +91,9 @@ void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
     for (const Scored& scored : all) {
       const Score& score = score_of(scored, part);
       if (score.num_trained == 0) continue;
-      table.add_row({&scored == &all.front()
-                         ? fmt::format("{} ({} examples, {} trained tokens)",
-                                       name_of(dataset, part), num_examples(dataset, part),
-                                       report::format_count(static_cast<double>(score.num_trained)))
-                         : "",
-                     scored.name, fmt::format("{:.4f}", score.loss()),
+      const bool is_base = &scored == &all.front();
+      table.add_row({is_base ? part_title(dataset, part, score.num_trained) : "", scored.name,
+                     fmt::format("{:.4f}", score.loss()),
                      fmt::format("{:.4g}", std::exp(score.loss())),
                      fmt::format("{:.1f} %", 100 * score.accuracy())});
     }
@@ -98,29 +101,32 @@ void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
   fmt::print("{}", table.text());
 }
 
-std::string json_of(const Scored& scored, const Score& score, bool is_base) {
+std::string result_json(const Scored& scored, const Score& score, bool is_base) {
   return fmt::format(R"({{"adapter":{},"loss":{},"perplexity":{},"accuracy":{}}})",
                      is_base ? "null" : text::json_quote(scored.name),
                      text::json_number_or_null(score.loss()),
                      text::json_number_or_null(std::exp(score.loss())), score.accuracy());
 }
 
+std::string part_json(const data::Dataset& dataset, int part, const std::vector<Scored>& all) {
+  std::vector<std::string> results;
+  for (const Scored& scored : all) {
+    const Score& score = score_of(scored, part);
+    if (score.num_trained > 0)
+      results.push_back(result_json(scored, score, &scored == &all.front()));
+  }
+  const std::string of =
+      part < 0 ? R"("all":true)"
+               : fmt::format(R"("file":{})", text::json_quote(name_of(dataset, part)));
+  return fmt::format(R"({{{},"examples":{},"trained_tokens":{},"results":[{}]}})", of,
+                     num_examples(dataset, part), score_of(all.front(), part).num_trained,
+                     fmt::join(results, ","));
+}
+
 void print_json(const EvalOptions& o, const data::Dataset& dataset,
                 const std::vector<Scored>& all) {
   std::vector<std::string> parts;
-  for (const int part : files_and_total(dataset)) {
-    std::vector<std::string> results;
-    for (const Scored& scored : all) {
-      const Score& score = score_of(scored, part);
-      if (score.num_trained > 0) results.push_back(json_of(scored, score, &scored == &all.front()));
-    }
-    const std::string of =
-        part < 0 ? R"("all":true)"
-                 : fmt::format(R"("file":{})", text::json_quote(name_of(dataset, part)));
-    parts.push_back(fmt::format(R"({{{},"examples":{},"trained_tokens":{},"results":[{}]}})", of,
-                                num_examples(dataset, part),
-                                score_of(all.front(), part).num_trained, fmt::join(results, ",")));
-  }
+  for (const int part : files_and_total(dataset)) parts.push_back(part_json(dataset, part, all));
   const std::string hub = hub_name_of(o.model);
   fmt::print("{{\"model\":{},\"data\":[{}]}}\n", text::json_quote(hub.empty() ? o.model : hub),
              fmt::join(parts, ","));
@@ -133,7 +139,7 @@ int run_eval(const EvalOptions& o) {
   check_device(o.device);
   const std::vector<data::Source> sources =
       data::find_sources("data", o.data, data::Weights::kNone);
-  const LoadSpec spec = spec_of(o);
+  const LoadSpec spec = read_eval_spec(o);
   const TextStack text(spec.texts);
   const data::Dataset dataset =
       read_examples("data", sources, text,

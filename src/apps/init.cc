@@ -23,6 +23,21 @@ DType stored_dtype(const std::string& text, const model::ModelConfig& config) {
   return parse_dtype(text, config);
 }
 
+void check_has_mtp(const model::ModelConfig& config, const std::string& where) {
+  if (config.mtp_layer) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--mtp: {}: {} has no layer of multi-token prediction that is supported",
+                          where, config.architecture));
+}
+
+void check_has_no_model(const std::string& folder) {
+  if (!file_exists(folder + "/model.safetensors") &&
+      !file_exists(folder + "/model.safetensors.index.json"))
+    return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--out: {} holds a model already; choose another folder", folder));
+}
+
 }  // namespace
 
 int run_init(const InitOptions& options) {
@@ -30,19 +45,10 @@ int run_init(const InitOptions& options) {
   // Of a multimodal model, the text model by itself: no other part is known here.
   source.json = model::text_model_config(source.json, source.where);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, /*strict=*/false);
-  if (options.mtp && !parsed.config.mtp_layer) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--mtp: {}: {} has no layer of multi-token prediction that is "
-                            "supported",
-                            source.where, parsed.config.architecture));
-  }
+  if (options.mtp) check_has_mtp(parsed.config, source.where);
   parsed.config.use_mtp = options.mtp;
   const DType dtype = stored_dtype(options.dtype, parsed.config);
-  if (file_exists(options.out + "/model.safetensors") ||
-      file_exists(options.out + "/model.safetensors.index.json")) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--out: {} holds a model already; choose another folder", options.out));
-  }
+  check_has_no_model(options.out);
   make_folders(options.out);
   const std::unique_ptr<Backend> own = make_backend(options.threads);
   Backend& backend = *own;

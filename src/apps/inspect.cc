@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "apps/inspect_adapter.h"
-#include "apps/setup/model_files.h"
 #include "apps/setup/model_path.h"
 #include "apps/setup/text_stack.h"
+#include "apps/setup/weights_text.h"
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "model/cache_layout.h"
@@ -45,31 +45,42 @@ struct Findings {
   std::string chat_template = "none";
 };
 
-void inspect_weights(const InspectOptions& options, Findings& f) {
-  f.checkpoint = open_checkpoint(options.model);
+void count_tensors(Findings& f) {
   for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
     ++f.tensors_by_dtype[tensor.info.dtype_name];
     f.num_bytes += tensor.info.num_bytes();
   }
-  if (!f.config) return;
+}
+
+void compare_with_config(Findings& f, const Backend& backend) {
   model::ParsedConfig parsed{.config = *f.config, .warnings = std::move(f.warnings)};
   model::untie_if_head_differs(*f.checkpoint, parsed);
   f.config = parsed.config;
   f.warnings = std::move(parsed.warnings);
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
-  const CpuBackend backend(CpuPath::kReference, 1);
   model::ModelWeights weights(backend, *f.config, DType::kBF16);
   f.num_parameters = weights.num_parameters();
   for (std::string& fault : model::match_tensors(*f.checkpoint, weights, f.ignored)) {
     f.faults.push_back(std::move(fault));
   }
-  if (!f.faults.empty()) return;
+}
+
+void find_narrow_weights(Findings& f, const Backend& backend) {
   model::KeptForms forms =
       model::narrow_forms(*f.checkpoint, backend, *f.config, model::NarrowLook::kScales);
   if (!forms.faults.empty()) f.warnings.push_back(forms.warning());
   const model::ModelWeights kept(backend, *f.config, DType::kBF16, nullptr, std::nullopt,
                                  std::move(forms.forms));
   f.narrow = narrow_text(kept, f.checkpoint.get());
+}
+
+void inspect_weights(const InspectOptions& options, Findings& f) {
+  f.checkpoint = open_checkpoint(options.model);
+  count_tensors(f);
+  if (!f.config) return;
+  const CpuBackend backend(CpuPath::kReference, 1);
+  compare_with_config(f, backend);
+  if (f.faults.empty()) find_narrow_weights(f, backend);
 }
 
 void inspect_text(const ModelTexts& texts, Findings& f) {
@@ -124,17 +135,29 @@ std::string dtypes_text(const Findings& f) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+void add_config_rows(const model::ModelConfig& config, report::Table& table) {
+  table.add_row({"family", fmt::format("{} ({})", config.family, config.architecture)});
+  table.add_row({"shapes", shapes_text(config)});
+  const CacheSize cache = cache_size(config);
+  table.add_row({"cache", fmt::format("{} a token and {} a sequence, in bf16",
+                                      report::format_bytes(std::llround(cache.token)),
+                                      report::format_bytes(cache.sequence))});
+}
+
+std::string tensors_text(const CheckpointSource& checkpoint) {
+  report::Table table(
+      {{"tensor"}, {"dtype"}, {"shape", report::Align::kRight}, {"bytes", report::Align::kRight}});
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    table.add_row({tensor.info.name, tensor.info.dtype_name, tensor.info.shape_text(),
+                   std::to_string(tensor.info.num_bytes())});
+  }
+  return table.text();
+}
+
 void print_table(const InspectOptions& options, const Findings& f) {
   report::Table table({{""}, {""}});
   table.add_row({has_gguf(options.model) ? "model in GGUF" : "directory", options.model});
-  if (f.config) {
-    table.add_row({"family", fmt::format("{} ({})", f.config->family, f.config->architecture)});
-    table.add_row({"shapes", shapes_text(*f.config)});
-    const CacheSize cache = cache_size(*f.config);
-    table.add_row({"cache", fmt::format("{} a token and {} a sequence, in bf16",
-                                        report::format_bytes(std::llround(cache.token)),
-                                        report::format_bytes(cache.sequence))});
-  }
+  if (f.config) add_config_rows(*f.config, table);
   if (f.num_parameters > 0) {
     table.add_row({"parameters", report::format_count(static_cast<double>(f.num_parameters))});
   }
@@ -151,36 +174,38 @@ void print_table(const InspectOptions& options, const Findings& f) {
   for (const std::string& name : f.ignored) table.add_row({"not used", name});
   for (const std::string& warning : f.warnings) table.add_row({"warning", warning});
   fmt::print("{}", table.text());
-  if (options.tensors && f.checkpoint) {
-    report::Table tensors({{"tensor"},
-                           {"dtype"},
-                           {"shape", report::Align::kRight},
-                           {"bytes", report::Align::kRight}});
-    for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
-      tensors.add_row({tensor.info.name, tensor.info.dtype_name, tensor.info.shape_text(),
-                       std::to_string(tensor.info.num_bytes())});
-    }
-    fmt::print("\n{}", tensors.text());
-  }
+  if (options.tensors && f.checkpoint) fmt::print("\n{}", tensors_text(*f.checkpoint));
   for (const std::string& fault : f.faults) fmt::print("FAULT {}\n", fault);
+}
+
+void add_config_members(const model::ModelConfig& c, boost::json::object& out) {
+  out["family"] = c.family;
+  out["architecture"] = c.architecture;
+  out["num_layers"] = c.num_layers();
+  out["hidden_size"] = c.hidden_size;
+  out["vocab_size"] = c.vocab_size;
+  out["context"] = c.max_position_embeddings;
+  out["tied"] = c.tie_word_embeddings;
+  const CacheSize cache = cache_size(c);
+  out["cache_bytes_per_token"] = cache.token;
+  out["cache_bytes_per_sequence"] = cache.sequence;
+}
+
+boost::json::array tensors_json(const CheckpointSource& checkpoint) {
+  boost::json::array tensors;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    tensors.push_back(boost::json::object{{"name", tensor.info.name},
+                                          {"dtype", tensor.info.dtype_name},
+                                          {"shape", tensor.info.shape_text()},
+                                          {"bytes", tensor.info.num_bytes()}});
+  }
+  return tensors;
 }
 
 void print_json(const InspectOptions& options, const Findings& f) {
   boost::json::object out;
   out["directory"] = options.model;
-  if (f.config) {
-    const model::ModelConfig& c = *f.config;
-    out["family"] = c.family;
-    out["architecture"] = c.architecture;
-    out["num_layers"] = c.num_layers();
-    out["hidden_size"] = c.hidden_size;
-    out["vocab_size"] = c.vocab_size;
-    out["context"] = c.max_position_embeddings;
-    out["tied"] = c.tie_word_embeddings;
-    const CacheSize cache = cache_size(c);
-    out["cache_bytes_per_token"] = cache.token;
-    out["cache_bytes_per_sequence"] = cache.sequence;
-  }
+  if (f.config) add_config_members(*f.config, out);
   out["num_parameters"] = f.num_parameters;
   out["bytes"] = f.num_bytes;
   out["tensors_by_dtype"] = boost::json::value_from(f.tensors_by_dtype);
@@ -189,16 +214,7 @@ void print_json(const InspectOptions& options, const Findings& f) {
   out["ignored"] = boost::json::value_from(f.ignored);
   out["warnings"] = boost::json::value_from(f.warnings);
   out["faults"] = boost::json::value_from(f.faults);
-  if (options.tensors && f.checkpoint) {
-    boost::json::array tensors;
-    for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
-      tensors.push_back(boost::json::object{{"name", tensor.info.name},
-                                            {"dtype", tensor.info.dtype_name},
-                                            {"shape", tensor.info.shape_text()},
-                                            {"bytes", tensor.info.num_bytes()}});
-    }
-    out["tensors"] = std::move(tensors);
-  }
+  if (options.tensors && f.checkpoint) out["tensors"] = tensors_json(*f.checkpoint);
   fmt::print("{}\n", boost::json::serialize(out));
 }
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/setup/model_files.h"
 #include "apps/setup/model_path.h"
+#include "apps/setup/weights_text.h"
 #include "checkpoint/peft.h"
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/io.h"
@@ -114,15 +114,27 @@ void add_size_rows(const PeftAdapter& adapter, report::Table& table) {
                                         report::format_bytes(sizes.num_bytes))});
 }
 
+std::string base_text(const Findings& f) {
+  if (f.base_name.empty()) return "not named";
+  if (f.base.empty()) return fmt::format("{} (not here)", f.base_name);
+  return f.base == f.base_name ? f.base : fmt::format("{} (here: {})", f.base_name, f.base);
+}
+
+std::string tensors_text(const PeftAdapter& adapter) {
+  report::Table table({{"tensor"}, {"dtype"}, {"shape", report::Align::kRight}});
+  for (const PeftModule& module : adapter.modules()) {
+    for (const TensorInfo* tensor : {&module.a, &module.b}) {
+      table.add_row({tensor->name, tensor->dtype_name, tensor->shape_text()});
+    }
+  }
+  return table.text();
+}
+
 void print_table(const InspectOptions& options, const Findings& f) {
   report::Table table({{""}, {""}});
   table.add_row({"directory", options.model});
   table.add_row({"kind", "LoRA adapter (PEFT)"});
-  table.add_row({"base", f.base_name.empty() ? "not named"
-                         : f.base.empty()    ? fmt::format("{} (not here)", f.base_name)
-                         : f.base == f.base_name
-                             ? f.base
-                             : fmt::format("{} (here: {})", f.base_name, f.base)});
+  table.add_row({"base", base_text(f)});
   if (f.adapter) {
     const auto numbers = model::remembered_base(*f.adapter);
     if (numbers) table.add_row({"trained over", fmt::format("matrices in {}", numbers->types)});
@@ -130,16 +142,32 @@ void print_table(const InspectOptions& options, const Findings& f) {
   }
   for (const std::string& note : f.notes) table.add_row({"note", note});
   fmt::print("{}", table.text());
-  if (options.tensors && f.adapter) {
-    report::Table tensors({{"tensor"}, {"dtype"}, {"shape", report::Align::kRight}});
-    for (const PeftModule& module : f.adapter->modules()) {
-      for (const TensorInfo* tensor : {&module.a, &module.b}) {
-        tensors.add_row({tensor->name, tensor->dtype_name, tensor->shape_text()});
-      }
-    }
-    fmt::print("\n{}", tensors.text());
-  }
+  if (options.tensors && f.adapter) fmt::print("\n{}", tensors_text(*f.adapter));
   for (const std::string& fault : f.faults) fmt::print("FAULT {}\n", fault);
+}
+
+boost::json::array tensors_json(const PeftAdapter& adapter) {
+  boost::json::array tensors;
+  for (const PeftModule& module : adapter.modules()) {
+    for (const TensorInfo* tensor : {&module.a, &module.b}) {
+      tensors.push_back(boost::json::object{
+          {"name", tensor->name}, {"dtype", tensor->dtype_name}, {"shape", tensor->shape_text()}});
+    }
+  }
+  return tensors;
+}
+
+void add_adapter_members(const PeftAdapter& adapter, boost::json::object& out) {
+  const Sizes sizes = sizes_of(adapter);
+  const auto numbers = model::remembered_base(adapter);
+  if (numbers) out["base_types"] = numbers->types;
+  out["targets"] = boost::json::value_from(count_targets(adapter));
+  out["ranks"] = boost::json::value_from(sizes.ranks);
+  out["alphas"] = boost::json::value_from(sizes.alphas);
+  out["scalings"] = boost::json::value_from(sizes.scalings);
+  out["num_parameters"] = sizes.num_parameters;
+  out["bytes"] = sizes.num_bytes;
+  out["tensors_by_dtype"] = boost::json::value_from(sizes.tensors_by_dtype);
 }
 
 void print_json(const InspectOptions& options, const Findings& f) {
@@ -148,29 +176,8 @@ void print_json(const InspectOptions& options, const Findings& f) {
   out["kind"] = "adapter";
   out["base"] = f.base_name;
   out["base_directory"] = f.base;
-  if (f.adapter) {
-    const Sizes sizes = sizes_of(*f.adapter);
-    const auto numbers = model::remembered_base(*f.adapter);
-    if (numbers) out["base_types"] = numbers->types;
-    out["targets"] = boost::json::value_from(count_targets(*f.adapter));
-    out["ranks"] = boost::json::value_from(sizes.ranks);
-    out["alphas"] = boost::json::value_from(sizes.alphas);
-    out["scalings"] = boost::json::value_from(sizes.scalings);
-    out["num_parameters"] = sizes.num_parameters;
-    out["bytes"] = sizes.num_bytes;
-    out["tensors_by_dtype"] = boost::json::value_from(sizes.tensors_by_dtype);
-    if (options.tensors) {
-      boost::json::array tensors;
-      for (const PeftModule& module : f.adapter->modules()) {
-        for (const TensorInfo* tensor : {&module.a, &module.b}) {
-          tensors.push_back(boost::json::object{{"name", tensor->name},
-                                                {"dtype", tensor->dtype_name},
-                                                {"shape", tensor->shape_text()}});
-        }
-      }
-      out["tensors"] = std::move(tensors);
-    }
-  }
+  if (f.adapter) add_adapter_members(*f.adapter, out);
+  if (f.adapter && options.tensors) out["tensors"] = tensors_json(*f.adapter);
   out["notes"] = boost::json::value_from(f.notes);
   out["faults"] = boost::json::value_from(f.faults);
   fmt::print("{}\n", boost::json::serialize(out));

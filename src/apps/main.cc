@@ -12,10 +12,10 @@
 
 #include "apps/command_line.h"
 #include "apps/exit_code.h"
-#include "apps/find_models.h"
 #include "apps/help.h"
 #include "apps/manual.h"
 #include "apps/options.h"
+#include "apps/resolve_paths.h"
 #include "apps/serve/options.h"
 #include "apps/serve/serve.h"
 #include "apps/setup/backend.h"
@@ -48,7 +48,7 @@ Invocation prepare(int (*run)(const Options&)) {
   auto table = std::make_shared<const OptionTable>(options_of(*options));
   return {table, [options, table, run] {
             table->check();
-            find_models(*options);
+            resolve_paths(*options);
             return run(*options);
           }};
 }
@@ -63,8 +63,18 @@ Invocation prepare_serve() {
   const std::shared_ptr<ServeCommandLine> line = serve_command_line();
   return {std::shared_ptr<const OptionTable>(line, &line->rows), [line] {
             server::ServeOptions options = read_serve_options(*line);
-            find_models(options);
+            resolve_paths(options);
             return run_serve(options);
+          }};
+}
+
+Invocation prepare_plan(const PlanMode& mode) {
+  auto options = std::make_shared<PlanOptions>();
+  auto table = std::make_shared<const OptionTable>(options_of(*options, mode));
+  return {table, [mode, options, table] {
+            table->check();
+            resolve_paths(*options);
+            return run_plan(*options, mode);
           }};
 }
 
@@ -81,16 +91,8 @@ Command plan_command() {
                            "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8",
                            run_plan);
   for (const PlanMode& mode : plan_modes()) {
-    const auto prepare = [mode] {
-      auto options = std::make_shared<PlanOptions>();
-      auto table = std::make_shared<const OptionTable>(options_of(*options, mode));
-      return Invocation{table, [mode, options, table] {
-                          table->check();
-                          find_models(*options);
-                          return run_plan(*options, mode);
-                        }};
-    };
-    plan.parts.push_back({{fmt::format("plan {}", mode.word), mode.help, mode.examples}, prepare});
+    plan.parts.push_back({{fmt::format("plan {}", mode.word), mode.help, mode.examples},
+                          [mode] { return prepare_plan(mode); }});
   }
   return plan;
 }
@@ -269,18 +271,27 @@ Command manual_command(const std::vector<Command>& commands) {
           prepare};
 }
 
-int run(const std::vector<std::string>& arguments) {
+std::vector<Command> all_commands() {
   std::vector<Command> commands = commands_of_training();
   for (Command& command : commands_of_models()) commands.push_back(std::move(command));
   for (Command& command : commands_of_servers()) commands.push_back(std::move(command));
   commands.push_back(manual_command(commands));
+  return commands;
+}
+
+void print_version() {
+  const std::string commit = kCommit;
+  fmt::print("strata {}, CPU path {}{} ({})\n", kVersion, arithmetic_in_use(),
+             commit.empty() ? "" : ", commit " + commit, kBuild);
+}
+
+int run_program(const std::vector<std::string>& arguments) {
+  const std::vector<Command> commands = all_commands();
   const std::string first = arguments.empty() ? "help" : arguments[0];
   const std::span<const std::string> rest =
       std::span(arguments).subspan(std::min<size_t>(arguments.size(), 1));
   if (first == "version" || first == "--version") {
-    const std::string commit = kCommit;
-    fmt::print("strata {}, CPU path {}{} ({})\n", kVersion, arithmetic_in_use(),
-               commit.empty() ? "" : ", commit " + commit, kBuild);
+    print_version();
     return 0;
   }
   const bool is_help = first == "help" || first == "-h" || first.starts_with("--help");
@@ -293,7 +304,7 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   try {
     strata::set_log_level(strata::env_log_level());
-    return strata::apps::run({argv + std::min(argc, 1), argv + argc});
+    return strata::apps::run_program({argv + std::min(argc, 1), argv + argc});
   } catch (const strata::Error& error) {
     fmt::print(stderr, "strata: {}\n", error.what());
     return strata::apps::exit_code(error);

@@ -28,7 +28,7 @@ std::string to_roff(const std::string& text) {
   return out;
 }
 
-std::string head(const std::string& page, const std::string& about) {
+std::string page_head(const std::string& page, const std::string& about) {
   return fmt::format(".TH {} 1 \"\" \"strata\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", page,
                      to_roff(page), to_roff(about));
 }
@@ -70,7 +70,7 @@ std::string shell_quoted(const std::string& text) {
 
 std::string man_page(const DocumentedCommand& command) {
   const CommandText& text = command.text;
-  std::string out = head("strata-" + text.name, text.help);
+  std::string out = page_head("strata-" + text.name, text.help);
   out += fmt::format(".SH SYNOPSIS\n{}\n.SH OPTIONS\n", to_roff(usage(text, *command.table)));
   std::string group;
   for (const OptionRow* row : grouped_rows(*command.table)) {
@@ -87,7 +87,7 @@ std::string man_page(const DocumentedCommand& command) {
 }
 
 std::string man_overview(std::span<const DocumentedCommand> commands) {
-  std::string out = head("strata", "fine-tune and serve language models on a CPU");
+  std::string out = page_head("strata", "fine-tune and serve language models on a CPU");
   out += ".SH SYNOPSIS\n.B strata\n.I COMMAND\n[options]\n.SH COMMANDS\n";
   for (const DocumentedCommand& command : commands) {
     out += fmt::format(".TP\n.BR strata\\-{} (1)\n{}\n", to_roff(command.text.name),
@@ -100,6 +100,34 @@ std::string man_overview(std::span<const DocumentedCommand> commands) {
          "3 (each request)\n";
 }
 
+namespace {
+
+std::string bash_case(const DocumentedCommand& command) {
+  std::string out = fmt::format("    {}) options='", command.text.name);
+  for (const OptionRow* row : options_of(command)) {
+    out += fmt::format("--{} ", fmt::join(row->names(), " --"));
+  }
+  return out + "--help --help-all' ;;\n";
+}
+
+std::string zsh_option(const OptionRow& row, const std::string& name) {
+  const bool is_flag = row.kind == OptionKind::kFlag;
+  const std::string repeats = row.kind == OptionKind::kList ? "*" : "";
+  return shell_quoted(fmt::format("{}--{}[{}]{}", repeats, name, blanked(row.help, "[]:\n"),
+                                  is_flag ? "" : ":value:_files"));
+}
+
+std::string zsh_case(const DocumentedCommand& command) {
+  std::string out = fmt::format("    {}) _arguments", command.text.name);
+  for (const OptionRow* row : options_of(command)) {
+    for (const std::string& name : row->names()) out += " \\\n      " + zsh_option(*row, name);
+  }
+  out += fmt::format(" \\\n      '--help[{}]' '--help-all[{}]'", kHelp, kHelpAll);
+  return out + " \\\n      '*:file:_files' ;;\n";
+}
+
+}  // namespace
+
 std::string bash_completion(std::span<const DocumentedCommand> commands) {
   std::string out =
       "# bash completion of strata; made by `strata manual`\n"
@@ -110,13 +138,7 @@ std::string bash_completion(std::span<const DocumentedCommand> commands) {
   for (const CommandText& text : texts_of(commands)) out += text.name + " ";
   out += "' -- \"$word\"))\n    return\n  fi\n";
   out += "  case ${COMP_WORDS[1]} in\n";
-  for (const DocumentedCommand& command : commands) {
-    out += fmt::format("    {}) options='", command.text.name);
-    for (const OptionRow* row : options_of(command)) {
-      out += fmt::format("--{} ", fmt::join(row->names(), " --"));
-    }
-    out += "--help --help-all' ;;\n";
-  }
+  for (const DocumentedCommand& command : commands) out += bash_case(command);
   return out +
          "  esac\n"
          "  case $word in -*) COMPREPLY=($(compgen -W \"$options\" -- \"$word\")) ;; esac\n"
@@ -134,20 +156,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
   out +=
       "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
       "  case $words[2] in\n";
-  for (const DocumentedCommand& command : commands) {
-    out += fmt::format("    {}) _arguments", command.text.name);
-    for (const OptionRow* row : options_of(command)) {
-      const std::string about = blanked(row->help, "[]:\n");
-      const bool is_flag = row->kind == OptionKind::kFlag;
-      const std::string repeats = row->kind == OptionKind::kList ? "*" : "";
-      for (const std::string& name : row->names()) {
-        out += " \\\n      " + shell_quoted(fmt::format("{}--{}[{}]{}", repeats, name, about,
-                                                        is_flag ? "" : ":value:_files"));
-      }
-    }
-    out += fmt::format(" \\\n      '--help[{}]' '--help-all[{}]'", kHelp, kHelpAll);
-    out += " \\\n      '*:file:_files' ;;\n";
-  }
+  for (const DocumentedCommand& command : commands) out += zsh_case(command);
   return out + "  esac\n}\n_strata \"$@\"\n";
 }
 

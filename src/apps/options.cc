@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "apps/bench/inputs.h"
+#include "apps/bench/works.h"
 #include "apps/data_options.h"
 #include "apps/setup/config_source.h"
 #include "base/error.h"
@@ -150,8 +151,7 @@ void memory_row(OptionTable& t, std::string& field, const std::string& help) {
   };
 }
 
-// What a step does and how many there are.
-void recipe_rows(OptionTable& t, TrainOptions& o) {
+void learning_rate_rows(OptionTable& t, TrainOptions& o) {
   t.group(kStepsGroup);
   learning_rate_row(t, o).also("learning-rate").results();
   t.text("lr-schedule", o.lr_schedule, "constant, linear or cosine").also("schedule").results();
@@ -160,6 +160,9 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
       .results();
   t.number("warmup-ratio", o.warmup_ratio, {0, 0.5, "0 to 0.5"},
            "share of the steps, in place of --warmup-steps");
+}
+
+void optimizer_and_loss_rows(OptionTable& t, TrainOptions& o) {
   t.group("Optimizer and losses");
   optimizer_row(t, o.optimizer).results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
@@ -183,6 +186,9 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
   t.number("weight-decay", o.weight_decay, {0, kHuge, "0 or more"}, "decoupled; AdamW").results();
   t.number("clip", o.clip, {0, kHuge, "0 (off) or more"}, "largest gradient norm; 0: off")
       .results();
+}
+
+void step_rows(OptionTable& t, TrainOptions& o) {
   t.group(kStepsGroup);
   t.integer("epochs", o.epochs, {1, kMost, "1 or more"},
             "passes over the data [3; more over few examples, fewer over many]")
@@ -207,6 +213,13 @@ void recipe_rows(OptionTable& t, TrainOptions& o) {
            "pieces)")
       .results();
   t.seed("seed", o.seed, "of adapter, order and split").results();
+}
+
+// What a step does and how many there are.
+void recipe_rows(OptionTable& t, TrainOptions& o) {
+  learning_rate_rows(t, o);
+  optimizer_and_loss_rows(t, o);
+  step_rows(t, o);
 }
 
 void draft_row(OptionTable& t, int64_t& field) {

@@ -124,13 +124,8 @@ bool is_among(std::string_view name, std::span<const std::string> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::vector<std::string> close_names(std::string_view typed, std::span<const std::string> names,
-                                     std::span<const Synonym> synonyms) {
-  const std::string word = plain(typed);
-  if (is_among(word, names)) return {word};
-  for (const Synonym& synonym : synonyms) {
-    if (synonym.typed == word && is_among(synonym.name, names)) return {std::string(synonym.name)};
-  }
+// The closest first: of few letters away, or begun with the word.
+std::vector<std::string> names_like(const std::string& word, std::span<const std::string> names) {
   const size_t most = word.size() <= 5 ? 1 : 2;
   std::vector<std::pair<size_t, std::string>> found;
   for (const std::string& name : names) {
@@ -145,6 +140,16 @@ std::vector<std::string> close_names(std::string_view typed, std::span<const std
   std::vector<std::string> out;
   for (size_t i = 0; i < std::min(found.size(), kMostNames); ++i) out.push_back(found[i].second);
   return out;
+}
+
+std::vector<std::string> close_names(std::string_view typed, std::span<const std::string> names,
+                                     std::span<const Synonym> synonyms) {
+  const std::string word = plain(typed);
+  if (is_among(word, names)) return {word};
+  for (const Synonym& synonym : synonyms) {
+    if (synonym.typed == word && is_among(synonym.name, names)) return {std::string(synonym.name)};
+  }
+  return names_like(word, names);
 }
 
 }  // namespace

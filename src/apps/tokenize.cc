@@ -63,47 +63,53 @@ std::string decode_base64(std::string_view text) {
   return out;
 }
 
-class Lines {
+class LineConverter {
  public:
-  explicit Lines(const std::string& path)
+  explicit LineConverter(const std::string& path)
       : texts_(texts_of(path)),
         tokenizer_(has_gguf(path) ? text::Tokenizer::load(texts_) : text::Tokenizer::load(path)) {}
 
+  // The answer's JSON.
   std::string convert_line(const text::Dict& line) {
+    const std::string_view kind = kind_of(line);
+    const Value& given = *line.find(kind);
+    if (kind == "text") {
+      check_keys(line, {"text", "add_special"});
+      return ids_json(string_of(given, "text"), flag_or_false(line, "add_special"));
+    }
+    if (kind == "bytes") {
+      check_keys(line, {"bytes", "add_special"});
+      return ids_json(decode_base64(string_of(given, "bytes")), flag_or_false(line, "add_special"));
+    }
+    if (kind == "ids") {
+      check_keys(line, {"ids", "skip_special"});
+      const bool skip_special = flag_or_false(line, "skip_special");
+      return text_json(tokenizer_.decode(read_ids(given), skip_special));
+    }
+    check_keys(line, {"messages", "tools", "add_generation_prompt", "vars", "now"});
+    return text_json(render(line));
+  }
+
+ private:
+  static std::string_view kind_of(const text::Dict& line) {
     int num_kinds = 0;
-    const char* kind = nullptr;
-    for (const char* key : {"text", "bytes", "ids", "messages"}) {
-      if (line.find(std::string_view(key)) == nullptr) continue;
+    std::string_view kind;
+    for (const std::string_view key : {"text", "bytes", "ids", "messages"}) {
+      if (line.find(key) == nullptr) continue;
       kind = key;
       ++num_kinds;
     }
     if (num_kinds != 1) fail("wanted exactly one of 'text', 'bytes', 'ids' and 'messages'");
-    const Value& given = *line.find(std::string_view(kind));
-    switch (kind[0]) {
-      case 't':
-        expect_keys(line, {"text", "add_special"});
-        return encode(string_of(given, "text"), flag_or_false(line, "add_special"));
-      case 'b':
-        expect_keys(line, {"bytes", "add_special"});
-        return encode(decode_base64(string_of(given, "bytes")), flag_or_false(line, "add_special"));
-      case 'i':
-        expect_keys(line, {"ids", "skip_special"});
-        return decode(given, flag_or_false(line, "skip_special"));
-      default:
-        expect_keys(line, {"messages", "tools", "add_generation_prompt", "vars", "now"});
-        return render(line);
-    }
+    return kind;
   }
-
- private:
-  static void expect_keys(const text::Dict& line, std::initializer_list<std::string_view> keys) {
+  static void check_keys(const text::Dict& line, std::initializer_list<std::string_view> keys) {
     for (const auto& [key, value] : line.items) {
       if (std::find(keys.begin(), keys.end(), key.text()) == keys.end())
         fail("the key '" + key.text() + "' does not belong here");
     }
   }
 
-  [[nodiscard]] std::string encode(const std::string& text, bool add_special) const {
+  [[nodiscard]] std::string ids_json(const std::string& text, bool add_special) const {
     std::string out = "{\"ids\":[";
     for (const int32_t id : tokenizer_.encode(text, add_special)) {
       if (out.back() != '[') out += ',';
@@ -112,7 +118,11 @@ class Lines {
     return out + "]}";
   }
 
-  [[nodiscard]] std::string decode(const Value& list, bool skip_special) const {
+  static std::string text_json(const std::string& text) {
+    return "{\"text\":" + json_of(text) + "}";
+  }
+
+  [[nodiscard]] std::vector<int32_t> read_ids(const Value& list) const {
     if (!list.is_list()) fail("ids: wanted a list");
     std::vector<int32_t> ids;
     for (const Value& item : list.as_list().items) {
@@ -121,7 +131,7 @@ class Lines {
              ", wanted an id from 0 to " + std::to_string(tokenizer_.vocab_size() - 1));
       ids.push_back(static_cast<int32_t>(item.as_int()));
     }
-    return "{\"text\":" + json_of(tokenizer_.decode(ids, skip_special)) + "}";
+    return ids;
   }
 
   std::string render(const text::Dict& line) {
@@ -135,7 +145,7 @@ class Lines {
     if (const Value* vars = given("vars")) request.vars = json_of(*vars);
     if (const Value* now = given("now")) request.now = string_of(*now, "now");
     request.add_generation_prompt = flag_or_false(line, "add_generation_prompt");
-    return "{\"text\":" + json_of(chat_template().render(request)) + "}";
+    return chat_template().render(request);
   }
 
   // Loaded by the first line that needs it: a tokenizer without a template serves all others.
@@ -161,25 +171,28 @@ class Lines {
   std::optional<text::ChatTemplate> template_;
 };
 
+std::string convert_json(LineConverter& converter, std::string_view line,
+                         const std::string& where) {
+  try {
+    const Value value = Value::from_json(line, "the line");
+    if (!value.is_dict()) fail("wanted a JSON object");
+    return converter.convert_line(value.as_dict());
+  } catch (const Error& error) {
+    throw Error(error.code, where + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
-  Lines lines(options.tokenizer);
+  LineConverter converter(options.tokenizer);
   const std::string input = read_file(options.in, kMaxInputBytes);
   std::string output;
   size_t number = 0;
   for (size_t pos = 0; pos < input.size();) {
     const size_t end = std::min(input.find('\n', pos), input.size());
-    ++number;
-    try {
-      const std::string_view line = std::string_view(input).substr(pos, end - pos);
-      const Value value = Value::from_json(line, "the line");
-      if (!value.is_dict()) fail("wanted a JSON object");
-      output += lines.convert_line(value.as_dict());
-    } catch (const Error& error) {
-      throw Error(error.code,
-                  options.in + ": line " + std::to_string(number) + ": " + error.what());
-    }
+    const std::string where = options.in + ": line " + std::to_string(++number);
+    output += convert_json(converter, std::string_view(input).substr(pos, end - pos), where);
     output += '\n';
     pos = end + 1;
   }

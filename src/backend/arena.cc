@@ -40,6 +40,16 @@ void Scratch::record_take(int64_t size, ScratchTag tag) {
   num_peak_tags_ = num_tags_;
 }
 
+// Of `size` at least. Geometric growth: a few blocks reach any size.
+void Scratch::add_block(int64_t size) {
+  CHECK(num_blocks_ < kMaxBlocks, num_blocks_);
+  const int64_t block_bytes = std::max({size, kHugePage, high_water_ / 2});
+  blocks_[num_blocks_].memory = Memory(*allocator_, block_bytes);
+  blocks_[num_blocks_].used = 0;
+  grown_ += block_bytes;
+  ++num_blocks_;
+}
+
 void* Scratch::take(int64_t bytes, ScratchTag tag) {
   if (held_ != nullptr && num_marks_ == 0) return held_->take(bytes, tag);
   const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
@@ -55,13 +65,7 @@ void* Scratch::take(int64_t bytes, ScratchTag tag) {
     if (++current_ < num_blocks_) blocks_[current_].used = 0;
   }
   if (current_ == num_blocks_) {
-    CHECK(num_blocks_ < kMaxBlocks, num_blocks_);
-    // Geometric growth: a few blocks reach any size.
-    const int64_t block_bytes = std::max({size, kHugePage, high_water_ / 2});
-    blocks_[num_blocks_].memory = Memory(*allocator_, block_bytes);
-    blocks_[num_blocks_].used = 0;
-    grown_ += block_bytes;
-    ++num_blocks_;
+    add_block(size);
   }
   Block& block = blocks_[current_];
   void* data = static_cast<char*>(block.memory.data()) + block.used;

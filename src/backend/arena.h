@@ -117,6 +117,7 @@ class Scratch {
  private:
   explicit Scratch(Counted what) : counted_(what) {}
   void record_take(int64_t size, ScratchTag tag);
+  void add_block(int64_t size);
 
   struct Block {
     Memory memory;

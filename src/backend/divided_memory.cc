@@ -212,9 +212,7 @@ void DividedMemory::ask_for_piece(size_t unit, const Piece& piece) {
   ranks_->send_bytes(piece.owner, first_tag_ + kAskTag, &question, sizeof(question));
 }
 
-// Of all owners in turn, so that all links are in use.
-void DividedMemory::fetch_pieces(size_t unit) {
-  const TraceSpan span("gather weights", "unit", static_cast<int64_t>(unit));
+void DividedMemory::list_pieces(size_t unit) {
   pieces_.clear();
   bool any = true;
   for (int64_t number = 0; any; ++number) {
@@ -225,6 +223,11 @@ void DividedMemory::fetch_pieces(size_t unit) {
       any = true;
     }
   }
+}
+
+void DividedMemory::fetch_pieces(size_t unit) {
+  const TraceSpan span("gather weights", "unit", static_cast<int64_t>(unit));
+  list_pieces(unit);
   const size_t ahead = kAhead * static_cast<size_t>(share_.num_ranks - 1);
   size_t asked = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -242,33 +245,34 @@ void DividedMemory::note_failure() {
   changed_.notify_all();
 }
 
+std::optional<DividedMemory::Request> DividedMemory::wait_for_request() {
+  const MutexLock lock(mutex_);
+  busy_ = false;
+  changed_.notify_all();
+  while (requests_.empty() && !stopping_) changed_.wait(mutex_);
+  if (requests_.empty()) return std::nullopt;
+  busy_ = true;
+  const Request request = requests_.front();
+  requests_.erase(requests_.begin());
+  return request;
+}
+
 void DividedMemory::run_requests() {
-  while (true) {
-    Request request;
-    {
-      const MutexLock lock(mutex_);
-      busy_ = false;
-      changed_.notify_all();
-      while (requests_.empty() && !stopping_) changed_.wait(mutex_);
-      if (requests_.empty()) return;
-      busy_ = true;
-      request = requests_.front();
-      requests_.erase(requests_.begin());
-    }
-    if (!request.fetches) {
-      drop(request.unit);
+  while (const std::optional<Request> request = wait_for_request()) {
+    if (!request->fetches) {
+      drop(request->unit);
       continue;
     }
     try {
-      fetch_pieces(request.unit);
+      fetch_pieces(request->unit);
     } catch (...) {
       return note_failure();
     }
     const MutexLock lock(mutex_);
     // Unless it was let go meanwhile, and maybe asked for again: then its turn comes.
     const bool comes_again = std::any_of(requests_.begin(), requests_.end(),
-                                         [&](const Request& r) { return r.unit == request.unit; });
-    if (!comes_again) places_[request.unit] = Place::kHere;
+                                         [&](const Request& r) { return r.unit == request->unit; });
+    if (!comes_again) places_[request->unit] = Place::kHere;
   }
 }
 

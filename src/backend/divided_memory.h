@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -100,7 +101,11 @@ class DividedMemory {
   void enqueue(const Request& request);
   void drop(size_t unit);
   void ask_for_piece(size_t unit, const Piece& piece);
+  // Of all owners in turn, so that all links are in use.
+  void list_pieces(size_t unit);
   void fetch_pieces(size_t unit);
+  // None: it stops.
+  std::optional<Request> wait_for_request();
   void run_requests();
   void send_piece(int to, size_t unit, const Piece& piece);
   void answer_questions();

@@ -301,21 +301,24 @@ class MpiRanks::Link : public Comm {
     return std::clamp(waited * kRestShare, kShortRest, kLongRest);
   }
 
+  // False where MPI does not start, which is told.
+  bool start_mpi() {
+    const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
+    if (fault == nullptr) highest_tag_ = table_.highest_tag();
+    const MutexLock lock(mutex_);
+    if (fault != nullptr) start_fault_ = fault;
+    const double now = now_seconds();
+    peers_.assign(static_cast<size_t>(size_), Peer{.last_heard = now});
+    if (fault == nullptr) send_control_to_all(kHello, hello());
+    started_ = true;
+    changed_.notify_all();
+    return fault == nullptr;
+  }
+
   // The thread that computes nothing.
   void run_progress_thread() {
     name_thread("mpi");
-    const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
-    if (fault == nullptr) highest_tag_ = table_.highest_tag();
-    {
-      const MutexLock lock(mutex_);
-      if (fault != nullptr) start_fault_ = fault;
-      const double now = now_seconds();
-      peers_.assign(static_cast<size_t>(size_), Peer{.last_heard = now});
-      if (fault == nullptr) send_control_to_all(kHello, hello());
-      started_ = true;
-      changed_.notify_all();
-    }
-    if (fault != nullptr) return;
+    if (!start_mpi()) return;
     bool any_dead = false;
     {
       const MutexLock lock(mutex_);
@@ -348,7 +351,7 @@ class MpiRanks::Link : public Comm {
   bool make_progress() REQUIRES(mutex_) {
     bool moved = retire_finished();
     moved = receive_controls() || moved;
-    check_liveness();
+    beat_and_watch();
     if (!moved) return false;
     last_moved_ = now_seconds();
     changed_.notify_all();
@@ -399,7 +402,8 @@ class MpiRanks::Link : public Comm {
               fmt::format("rank {} ({}): {}", from, peer.host, text.substr(1))};
   }
 
-  void check_liveness() REQUIRES(mutex_) {
+  // Tells others that this rank lives, and notes who has fallen silent.
+  void beat_and_watch() REQUIRES(mutex_) {
     const double now = now_seconds();
     if (now - last_turn_ > kStopped) {  // not they
       for (Peer& peer : peers_) peer.last_heard = now;
@@ -409,6 +413,9 @@ class MpiRanks::Link : public Comm {
       last_beat_ = now;
       send_control_to_all(kAlive, "");
     }
+    note_silent_peers(now);
+  }
+  void note_silent_peers(double now) REQUIRES(mutex_) {
     for (int other = 0; other < size_; ++other) {
       Peer& peer = peers_[static_cast<size_t>(other)];
       if (other == rank_ || peer.dead || now - peer.last_heard < options_.silence) continue;

@@ -44,6 +44,19 @@ SharedMemory::~SharedMemory() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+// In memory, with space for so many.
+void SharedMemory::make_file(int64_t bytes) {
+  CHECK(descriptor_ < 0, bytes);
+  // Asked for more than there is, the system would look for it until it ends some process.
+  if (bytes > usable_memory())
+    fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), ENOMEM);
+  bytes_ = bytes;
+  descriptor_ = ::memfd_create("strata", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor_ < 0) fail(ErrorCode::kResourceExhausted, "no file", errno);
+  const int full = reserve_space(descriptor_, bytes);
+  if (full != 0) fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), full);
+}
+
 void* SharedMemory::allocate(int64_t bytes) {
   CHECK(data_ == nullptr, bytes);
   if (is_filled_) {
@@ -55,15 +68,7 @@ void* SharedMemory::allocate(int64_t bytes) {
     }
     data_ = map_aligned(descriptor_, bytes, MAP_PRIVATE);
   } else {
-    CHECK(descriptor_ < 0, bytes);
-    // Asked for more than there is, the system would look for it until it ends some process.
-    if (bytes > usable_memory())
-      fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), ENOMEM);
-    bytes_ = bytes;
-    descriptor_ = ::memfd_create("strata", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (descriptor_ < 0) fail(ErrorCode::kResourceExhausted, "no file", errno);
-    const int full = reserve_space(descriptor_, bytes);
-    if (full != 0) fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), full);
+    make_file(bytes);
     data_ = map_aligned(descriptor_, bytes, MAP_SHARED);
   }
   if (data_ == nullptr) fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), errno);

@@ -39,6 +39,8 @@ class SharedMemory : public Allocator {
   SharedPlace publish();
 
  private:
+  void make_file(int64_t bytes);
+
   int descriptor_ = -1;
   bool is_filled_ = false;
   void* data_ = nullptr;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 namespace strata {
@@ -20,6 +21,20 @@ int64_t least_limit(const std::string& tree, std::string group, const char* name
     if (group.empty()) return limit;
     group.resize(group.rfind('/'));
   }
+}
+
+struct CgroupLine {
+  std::string_view controllers;
+  std::string group;  // empty: the root
+};
+
+// None of a line that has no group: "hierarchy:controllers:group".
+std::optional<CgroupLine> parse_cgroup_line(std::string_view line) {
+  const size_t first = line.find(':'), second = line.find(':', first + 1);
+  if (second == std::string_view::npos || line.substr(second + 1, 1) != "/") return std::nullopt;
+  const std::string_view group = line.substr(second + 1);
+  return CgroupLine{.controllers = line.substr(first + 1, second - first - 1),
+                    .group = std::string(group == "/" ? "" : group)};
 }
 
 }  // namespace
@@ -38,21 +53,18 @@ ProcessMemory process_memory() {
   return memory;
 }
 
-// https://docs.kernel.org/admin-guide/cgroup-v2.html and -v1/memory.html: a line is
-// "hierarchy:controllers:group".
+// https://docs.kernel.org/admin-guide/cgroup-v2.html and -v1/memory.html.
 int64_t usable_memory(const std::string& root) {
   int64_t limit = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
-    const std::string_view controllers =
-        std::string_view(line).substr(first + 1, second - first - 1);
-    const std::string group = line.substr(second + 1) == "/" ? "" : line.substr(second + 1);
-    if (controllers.empty()) {
-      limit = least_limit(root + "/sys/fs/cgroup", group, "memory.max", limit);
-    } else if (controllers == "memory") {
-      limit = least_limit(root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", limit);
+    const std::optional<CgroupLine> found = parse_cgroup_line(line);
+    if (!found) continue;
+    if (found->controllers.empty()) {
+      limit = least_limit(root + "/sys/fs/cgroup", found->group, "memory.max", limit);
+    } else if (found->controllers == "memory") {
+      limit =
+          least_limit(root + "/sys/fs/cgroup/memory", found->group, "memory.limit_in_bytes", limit);
     }
   }
   return limit;

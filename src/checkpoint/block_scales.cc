@@ -104,6 +104,20 @@ std::optional<BlockFormat> block_format(const TensorInfo& stored) {
   return format;
 }
 
+namespace {
+
+std::array<int64_t, 2> parse_block_size(text::JsonReader& json) {
+  std::vector<int64_t> sizes;
+  json.begin_array();
+  while (json.next_item()) sizes.push_back(json.integer());
+  if (sizes.size() != 2 || *std::min_element(sizes.begin(), sizes.end()) < 1) {
+    json.fail("weight_block_size: want two numbers above 0");
+  }
+  return {sizes[0], sizes[1]};
+}
+
+}  // namespace
+
 std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string& config_text,
                                                               const std::string& where) {
   text::JsonReader json(config_text, where);
@@ -120,13 +134,7 @@ std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string&
         json.skip();
         continue;
       }
-      std::vector<int64_t> sizes;
-      json.begin_array();
-      while (json.next_item()) sizes.push_back(json.integer());
-      if (sizes.size() != 2 || *std::min_element(sizes.begin(), sizes.end()) < 1) {
-        json.fail("weight_block_size: want two numbers above 0");
-      }
-      block = {sizes[0], sizes[1]};
+      block = parse_block_size(json);
     }
   }
   return block;
@@ -145,6 +153,24 @@ std::vector<std::string> activation_scale_names(std::string_view tensor) {
   return {sibling(tensor, ".input_scale"), sibling(tensor, ".activation_scale")};
 }
 
+namespace {
+
+// Where an FP8 matrix has one scale, or one for each row.
+bool fit_blocks_to_whole_rows(const std::vector<int64_t>& scale_dims, BlockFormat& format) {
+  if (format.elements_per_byte != 1 || format.dims.size() != 2) return false;
+  const int64_t rows = format.dims[0];
+  const auto is_one = [](int64_t dim) { return dim == 1; };
+  const bool one = std::all_of(scale_dims.begin(), scale_dims.end(), is_one);
+  const bool by_row = !scale_dims.empty() && scale_dims[0] == rows && scale_dims.size() <= 2 &&
+                      std::all_of(scale_dims.begin() + 1, scale_dims.end(), is_one);
+  if (!one && !by_row) return false;
+  format.block_rows = one ? rows : 1;
+  format.block_cols = format.dims[1];
+  return true;
+}
+
+}  // namespace
+
 std::string fit_format_to_scale(const TensorInfo& weight, const TensorInfo& scale,
                                 BlockFormat& format) {
   const bool fits = scale.dtype_name == "U8" ? format.elements_per_byte == 1 : is_exponents(scale);
@@ -154,55 +180,70 @@ std::string fit_format_to_scale(const TensorInfo& weight, const TensorInfo& scal
   }
   const std::vector<int64_t> want = scale_dims(format);
   if (scale.dims == want) return "";
-  if (format.elements_per_byte == 1 && format.dims.size() == 2) {
-    const int64_t rows = format.dims[0];
-    const auto is_one = [](int64_t dim) { return dim == 1; };
-    const bool one = std::all_of(scale.dims.begin(), scale.dims.end(), is_one);
-    const bool by_row = !scale.dims.empty() && scale.dims[0] == rows && scale.dims.size() <= 2 &&
-                        std::all_of(scale.dims.begin() + 1, scale.dims.end(), is_one);
-    if (one || by_row) {
-      format.block_rows = one ? rows : 1;
-      format.block_cols = format.dims[1];
-      return "";
-    }
-  }
+  if (fit_blocks_to_whole_rows(scale.dims, format)) return "";
   return fmt::format("tensor '{}': shape {}, want [{}]: '{}' is {} {} in blocks of {} x {}{}",
                      scale.name, scale.shape_text(), fmt::join(want, ", "), weight.name,
                      weight.dtype_name, weight.shape_text(), format.block_rows, format.block_cols,
                      format.elements_per_byte == 2 ? " elements of 4 bits" : "");
 }
 
+namespace {
+
+// Elements [begin, end) of a weight as stored, and the rows of scales that they have.
+struct ScaledPiece {
+  int64_t begin = 0, end = 0;
+  int64_t first_byte = 0, first_scale_row = 0;
+  std::vector<uint8_t> bytes;
+  std::vector<float> factors;
+};
+
+void read_piece(const SafetensorsFile& weights, const TensorInfo& weight, const BlockFormat& format,
+                const SafetensorsFile& scales, const TensorInfo& scale, ScaledPiece& piece) {
+  const int64_t cols = format.dims.back();
+  const int64_t last = piece.end - 1;
+  piece.first_byte = piece.begin / format.elements_per_byte;
+  piece.bytes.resize(static_cast<size_t>(last / format.elements_per_byte + 1 - piece.first_byte));
+  weights.read_bytes(weight, piece.first_byte, std::as_writable_bytes(std::span(piece.bytes)));
+  const int64_t scale_cols = blocks_of(cols, format.block_cols);
+  piece.first_scale_row = scale_row_of(format, piece.begin / cols);
+  const int64_t num_rows = scale_row_of(format, last / cols) + 1 - piece.first_scale_row;
+  piece.factors.resize(static_cast<size_t>(num_rows * scale_cols));
+  read_scales(scales, scale, piece.first_scale_row * scale_cols, piece.factors);
+}
+
+// Element `at` of the weight, without its scale.
+float unscaled_element(const BlockFormat& format, const ScaledPiece& piece, int64_t at) {
+  const auto byte =
+      piece.bytes[static_cast<size_t>(at / format.elements_per_byte - piece.first_byte)];
+  if (format.elements_per_byte == 1) return e4m3_to_float(byte);
+  return e2m1_to_float(at % 2 == 0 ? byte : byte >> 4);
+}
+
+// Elements [at, at + count), which are of one row.
+void dequantise_in_row(const BlockFormat& format, const ScaledPiece& piece, int64_t at,
+                       int64_t count, float* out) {
+  const int64_t cols = format.dims.back();
+  const int64_t scale_row = scale_row_of(format, at / cols) - piece.first_scale_row;
+  const float* factors = piece.factors.data() + scale_row * blocks_of(cols, format.block_cols);
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = unscaled_element(format, piece, at + i) * factors[(at % cols + i) / format.block_cols];
+  }
+}
+
+}  // namespace
+
 void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
                  const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale,
                  int64_t first, int64_t count, float* out) {
   const int64_t cols = format.dims.back();
-  const int64_t scale_cols = blocks_of(cols, format.block_cols);
-  const int64_t end = first + count;
-  std::vector<uint8_t> bytes;
-  std::vector<float> factors;
-  for (int64_t begin = first; begin < end; begin += kElementsAtOnce) {
-    const int64_t last = std::min(end, begin + kElementsAtOnce) - 1;
-    const int64_t first_byte = begin / format.elements_per_byte;
-    bytes.resize(static_cast<size_t>(last / format.elements_per_byte + 1 - first_byte));
-    weights.read_bytes(weight, first_byte, std::as_writable_bytes(std::span(bytes)));
-    const int64_t first_row = scale_row_of(format, begin / cols);
-    const int64_t num_rows = scale_row_of(format, last / cols) + 1 - first_row;
-    factors.resize(static_cast<size_t>(num_rows * scale_cols));
-    read_scales(scales, scale, first_row * scale_cols, factors);
-    for (int64_t at = begin; at <= last;) {
-      const int64_t col = at % cols;
-      const int64_t n = std::min(cols - col, last + 1 - at);
-      const int64_t factors_row = scale_row_of(format, at / cols) - first_row;
-      const float* row_factors = factors.data() + factors_row * scale_cols;
-      for (int64_t i = 0; i < n; ++i) {
-        const auto byte =
-            bytes[static_cast<size_t>((at + i) / format.elements_per_byte - first_byte)];
-        const float value = format.elements_per_byte == 1 ? e4m3_to_float(byte)
-                            : (at + i) % 2 == 0           ? e2m1_to_float(byte)
-                                                          : e2m1_to_float(byte >> 4);
-        *out++ = value * row_factors[(col + i) / format.block_cols];
-      }
-      at += n;
+  ScaledPiece piece;
+  for (piece.begin = first; piece.begin < first + count; piece.begin = piece.end) {
+    piece.end = std::min(first + count, piece.begin + kElementsAtOnce);
+    read_piece(weights, weight, format, scales, scale, piece);
+    for (int64_t at = piece.begin; at < piece.end;) {
+      const int64_t in_row = std::min(cols - at % cols, piece.end - at);
+      dequantise_in_row(format, piece, at, in_row, out + (at - first));
+      at += in_row;
     }
   }
 }
@@ -261,12 +302,9 @@ bool put_exponent_scales(std::span<const float> factors, std::byte* out) {
   return fits;
 }
 
-}  // namespace
-
-std::string scaled_narrow_fault(const SafetensorsFile& weights, const TensorInfo& weight,
-                                const BlockFormat& format, const SafetensorsFile& scales,
-                                const TensorInfo& scale, bool codes) {
-  const bool is_fp8 = scaled_narrow_form(format, scale) == NarrowForm::kFp8;
+// The first row of the weight with a scale that the form does not hold, or -1.
+int64_t find_row_of_unfit_scale(const TensorInfo& weight, const BlockFormat& format, bool is_fp8,
+                                const SafetensorsFile& scales, const TensorInfo& scale) {
   const auto fits = [&](float factor) {
     return is_fp8 ? fits_narrow_fp8(factor * 256.0f) : e8m0_of(factor) >= 0;
   };
@@ -282,17 +320,52 @@ std::string scaled_narrow_fault(const SafetensorsFile& weights, const TensorInfo
     const auto bad = std::find_if_not(factors.begin(), factors.end(), fits);
     if (bad == factors.end()) continue;
     const int64_t at = (first + (bad - factors.begin())) / scale_cols;
-    return narrow_row_fault(weight, at / scale_rows * rows + at % scale_rows * format.block_rows);
+    return at / scale_rows * rows + at % scale_rows * format.block_rows;
   }
-  if (!codes || !is_fp8) return {};
+  return -1;
+}
+
+// The first row of a weight in e4m3 with a NaN, or -1.
+int64_t find_row_of_nan(const SafetensorsFile& weights, const TensorInfo& weight, int64_t cols) {
   std::vector<uint8_t> bytes;
   for (int64_t first = 0; first < weight.num_bytes(); first += std::ssize(bytes)) {
     bytes.resize(static_cast<size_t>(std::min(weight.num_bytes() - first, kElementsAtOnce)));
     weights.read_bytes(weight, first, std::as_writable_bytes(std::span(bytes)));
     const auto bad = std::find_if(bytes.begin(), bytes.end(), is_nan);
-    if (bad != bytes.end()) return narrow_row_fault(weight, (first + (bad - bytes.begin())) / cols);
+    if (bad != bytes.end()) return (first + (bad - bytes.begin())) / cols;
   }
-  return {};
+  return -1;
+}
+
+// One row in NarrowForm::kFp8; whether it holds all values and scales.
+bool pack_fp8_row(std::span<const uint8_t> bytes, std::span<const float> factors,
+                  const BlockFormat& format, std::byte* out) {
+  const int64_t cols = format.dims.back();
+  const bool fits = std::none_of(bytes.begin(), bytes.end(), is_nan);
+  std::memcpy(out, bytes.data(), bytes.size());
+  return put_float_scales(factors, format.block_cols, cols, out + cols) && fits;
+}
+
+// Likewise in NarrowForm::kE2m1, of two elements a byte.
+bool pack_e2m1_row(std::span<const uint8_t> bytes, std::span<const float> factors,
+                   const BlockFormat& format, std::byte* out) {
+  const int64_t cols = format.dims.back();
+  for (int64_t i = 0; i < cols; ++i) {
+    const uint8_t byte = bytes[static_cast<size_t>(i / 2)];
+    out[i] = static_cast<std::byte>(i % 2 == 0 ? byte & 15 : byte >> 4);
+  }
+  return put_exponent_scales(factors, out + cols);
+}
+
+}  // namespace
+
+std::string scaled_narrow_fault(const SafetensorsFile& weights, const TensorInfo& weight,
+                                const BlockFormat& format, const SafetensorsFile& scales,
+                                const TensorInfo& scale, bool codes) {
+  const bool is_fp8 = scaled_narrow_form(format, scale) == NarrowForm::kFp8;
+  int64_t row = find_row_of_unfit_scale(weight, format, is_fp8, scales, scale);
+  if (row < 0 && codes && is_fp8) row = find_row_of_nan(weights, weight, format.dims.back());
+  return row < 0 ? std::string() : narrow_row_fault(weight, row);
 }
 
 void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
@@ -312,19 +385,8 @@ void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight
     const int64_t scale_row = scale_row_of(format, row);
     if (scale_row != known) read_scales(scales, scale, scale_row * std::ssize(factors), factors);
     known = scale_row;
-    bool fits = true;
-    if (form == NarrowForm::kFp8) {
-      for (const uint8_t byte : bytes) fits = fits && !is_nan(byte);
-      std::memcpy(out, bytes.data(), bytes.size());
-      fits = put_float_scales(factors, format.block_cols, cols, out + cols) && fits;
-    } else {
-      for (int64_t i = 0; i < cols; ++i) {
-        const uint8_t byte = bytes[static_cast<size_t>(i / 2)];
-        out[i] = static_cast<std::byte>(i % 2 == 0 ? byte & 15 : byte >> 4);
-      }
-      fits = put_exponent_scales(factors, out + cols);
-    }
-    if (!fits) {
+    const auto pack_row = form == NarrowForm::kFp8 ? pack_fp8_row : pack_e2m1_row;
+    if (!pack_row(bytes, factors, format, out)) {
       throw Error(ErrorCode::kInvalidArgument, narrow_row_fault(weight, row) + "; --weights bf16");
     }
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "base/error.h"
@@ -33,6 +34,25 @@ DType parse_dtype(const std::string& name, const std::string& of) {
   refuse(of, fmt::format("dtype '{}', want bfloat16, float16 or float32", name));
 }
 
+void parse_shape(text::JsonReader& json, const std::string& name, Bnb4& out) {
+  std::vector<int64_t> shape;
+  json.begin_array();
+  while (json.next_item()) shape.push_back(json.integer());
+  if (shape.size() != 2) refuse(name, fmt::format("shape of {} axes, want 2", shape.size()));
+  out.rows = shape[0], out.cols = shape[1];
+}
+
+void check_sizes(const Bnb4& state, bool nested, const std::string& name) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const auto is_size = [](int64_t size) { return size >= 1 && size <= kMost; };
+  if (is_size(state.block) && is_size(state.rows) && is_size(state.cols) &&
+      (!nested || is_size(state.nested_block))) {
+    return;
+  }
+  refuse(name, fmt::format("blocks of {} ({}) of [{}, {}]: want numbers above 0 and at most 2^31",
+                           state.block, state.nested_block, state.rows, state.cols));
+}
+
 // What the JSON of a state says; `nested` whether it has the members of nested scales.
 bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
   text::JsonReader json(text, name);
@@ -44,11 +64,7 @@ bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
     } else if (key == "dtype") {
       out.dtype = parse_dtype(json.string(), name);
     } else if (key == "shape") {
-      std::vector<int64_t> shape;
-      json.begin_array();
-      while (json.next_item()) shape.push_back(json.integer());
-      if (shape.size() != 2) refuse(name, fmt::format("shape of {} axes, want 2", shape.size()));
-      out.rows = shape[0], out.cols = shape[1];
+      parse_shape(json, name, out);
     } else if (key == "nested_blocksize") {
       out.nested_block = json.integer();
       nested = true;
@@ -61,16 +77,30 @@ bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
     }
   }
   json.end();
-  constexpr int64_t kMost = int64_t{1} << 31;
-  if (out.block < 1 || out.block > kMost || out.rows < 1 || out.rows > kMost || out.cols < 1 ||
-      out.cols > kMost || (nested && (out.nested_block < 1 || out.nested_block > kMost))) {
-    refuse(name, fmt::format("blocks of {} ({}) of [{}, {}]: want numbers above 0 and at most 2^31",
-                             out.block, out.nested_block, out.rows, out.cols));
-  }
+  check_sizes(out, nested, name);
   return nested;
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// With a null `info` where there is none.
+StoredTensorRef find_state(const FindStored& find, const std::string& weight) {
+  StoredTensorRef state;
+  for (const std::string_view suffix : kStates) {
+    if (state.info == nullptr) state = find(fmt::format("{}{}", weight, suffix));
+  }
+  return state;
+}
+
+std::string read_state_text(const StoredTensorRef& state) {
+  if (state.info->dtype_name != "U8" || state.info->num_bytes() > kMostStateBytes) {
+    refuse(state.info->name,
+           fmt::format("{} {}, want JSON in U8", state.info->dtype_name, state.info->shape_text()));
+  }
+  std::string text(static_cast<size_t>(state.info->num_bytes()), '\0');
+  state.file->read_bytes(*state.info, 0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
 
 // A tensor of so many elements of a type.
 StoredTensorRef find_part(const FindStored& find, const std::string& name, std::string_view dtype,
@@ -90,6 +120,9 @@ std::vector<float> read_floats(const StoredTensorRef& part) {
   part.file->read_bytes(*part.info, 0, std::as_writable_bytes(std::span(values)));
   return values;
 }
+
+// Element `i`'s of the two in a byte: the first is in the high half.
+uint8_t code_of(uint8_t byte, int64_t i) { return i % 2 == 0 ? byte >> 4 : byte & 15; }
 
 // The scales of blocks [first, first + out.size()).
 void read_absmax(const Bnb4& state, const SafetensorsFile& file, int64_t first,
@@ -121,6 +154,23 @@ NarrowForm narrow_form_of(const Bnb4& state) {
   return NarrowForm::kNone;
 }
 
+void unpack_codes(const uint8_t* from, int64_t cols, std::byte* out) {
+  for (int64_t i = 0; i < cols; ++i) out[i] = static_cast<std::byte>(code_of(from[i / 2], i));
+}
+
+// Fills the fields of a row, one for each kNarrowBlock columns; the first scale that does not fit,
+// or nothing.
+template <typename ScaleAt>
+std::optional<float> put_row_scales(const ScaleAt& scale_at, int64_t cols,
+                                    std::span<std::byte> fields) {
+  for (int64_t i = 0; i < std::ssize(fields) / 4; ++i) {
+    const float scale = scale_at(std::min(i * kNarrowBlock, cols - 1));
+    if (!fits_narrow(scale)) return scale;
+    std::memcpy(fields.data() + i * 4, &scale, sizeof(scale));
+  }
+  return std::nullopt;
+}
+
 std::string scale_fault(const TensorInfo& weight, int64_t row, float scale) {
   return fmt::format("tensor '{}.absmax': row {} has {}, with which weights do not stay in 4 bits",
                      weight.name, row, scale);
@@ -140,19 +190,10 @@ std::vector<std::string> bnb4_part_names(std::string_view weight) {
 }
 
 std::shared_ptr<const Bnb4> read_bnb4_state(const TensorInfo& weight, const FindStored& find) {
-  StoredTensorRef state;
-  for (const std::string_view suffix : kStates) {
-    if (state.info == nullptr) state = find(fmt::format("{}{}", weight.name, suffix));
-  }
+  const StoredTensorRef state = find_state(find, weight.name);
   if (weight.dtype_name != "U8" || state.info == nullptr) return nullptr;
-  if (state.info->dtype_name != "U8" || state.info->num_bytes() > kMostStateBytes) {
-    refuse(state.info->name,
-           fmt::format("{} {}, want JSON in U8", state.info->dtype_name, state.info->shape_text()));
-  }
-  std::string text(static_cast<size_t>(state.info->num_bytes()), '\0');
-  state.file->read_bytes(*state.info, 0, std::as_writable_bytes(std::span(text)));
   auto out = std::make_shared<Bnb4>();
-  const bool nested = parse_state(text, state.info->name, *out);
+  const bool nested = parse_state(read_state_text(state), state.info->name, *out);
   out->type = state.info->name.substr(state.info->name.size() - 3);
   const int64_t count = out->rows * out->cols;
   if (weight.num_bytes() != ceil_div(count, 2)) {
@@ -188,7 +229,7 @@ void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const T
     for (int64_t i = begin; i < end; ++i) {
       const uint8_t byte = bytes[static_cast<size_t>(i / 2 - begin / 2)];
       const float scale = scales[static_cast<size_t>(i / state.block - begin / state.block)];
-      *out++ = rounded_to(state.map[i % 2 == 0 ? byte >> 4 : byte & 15] * scale, state.dtype);
+      *out++ = rounded_to(state.map[code_of(byte, i)] * scale, state.dtype);
     }
   }
 }
@@ -211,28 +252,22 @@ void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const T
                       const SafetensorsFile& absmax, int64_t first_row, int64_t count,
                       std::byte* out) {
   const int64_t cols = state.cols;
-  const NarrowLayout& layout = narrow_layout(state.form);
   std::vector<uint8_t> bytes(static_cast<size_t>(count * cols / 2));
   weights.read_bytes(weight, first_row * cols / 2, std::as_writable_bytes(std::span(bytes)));
   const int64_t first_block = first_row * cols / state.block;
   std::vector<float> scales(
       static_cast<size_t>(((first_row + count) * cols - 1) / state.block + 1 - first_block));
   read_absmax(state, absmax, first_block, scales);
-  const int64_t fields = (layout.row_bytes(cols) - cols) / 4;
-  for (int64_t r = 0; r < count; ++r) {
-    const uint8_t* from = bytes.data() + r * cols / 2;
-    for (int64_t i = 0; i < cols; ++i) {
-      *out++ = static_cast<std::byte>(i % 2 == 0 ? from[i / 2] >> 4 : from[i / 2] & 15);
-    }
-    for (int64_t i = 0; i < fields; ++i, out += 4) {
-      const int64_t col = std::min(i * kNarrowBlock, cols - 1);
-      const float scale =
-          scales[static_cast<size_t>(((first_row + r) * cols + col) / state.block - first_block)];
-      if (!fits_narrow(scale)) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    scale_fault(weight, first_row + r, scale) + "; --weights bf16");
-      }
-      std::memcpy(out, &scale, sizeof(scale));
+  const int64_t row_bytes = narrow_layout(state.form).row_bytes(cols);
+  for (int64_t r = 0; r < count; ++r, out += row_bytes) {
+    unpack_codes(bytes.data() + r * cols / 2, cols, out);
+    const auto scale_at = [&](int64_t col) {
+      const int64_t block = ((first_row + r) * cols + col) / state.block;
+      return scales[static_cast<size_t>(block - first_block)];
+    };
+    if (const auto unfit = put_row_scales(scale_at, cols, {out + cols, out + row_bytes})) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  scale_fault(weight, first_row + r, *unfit) + "; --weights bf16");
     }
   }
 }

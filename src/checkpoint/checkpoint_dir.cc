@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "checkpoint/bnb4.h"
 #include "checkpoint/faults.h"
-#include "checkpoint/stacks.h"
 #include "text/json_reader.h"
 
 namespace strata {
@@ -26,6 +25,28 @@ constexpr size_t kMaxShards = 10'000;
 constexpr size_t kMostTensors = 1 << 18;  // of all stacks; no model comes near
 
 bool is_fp8(const CheckpointTensor& tensor) { return tensor.info.dtype_name == "F8_E4M3"; }
+
+void make_readable_as_f32(TensorInfo& info, std::vector<int64_t> dims) {
+  info.readable = true;
+  info.dtype = DType::kF32;
+  info.dims = std::move(dims);
+  info.shape = Shape();
+  for (const int64_t dim : info.dims) info.shape.push_back(dim);
+}
+
+// As it is saved; nothing for one that cannot be.
+std::optional<TensorDecl> saved_decl(const CheckpointTensor& tensor) {
+  const TensorInfo& info = tensor.info;
+  const int integer_bytes = info.integer_bytes();
+  if (integer_bytes > 0 && std::ssize(info.dims) <= kMaxRank) {
+    Shape shape;
+    for (const int64_t dim : info.dims) shape.push_back(dim);
+    return TensorDecl{.name = info.name, .shape = shape, .integer_bytes = integer_bytes};
+  }
+  if (!info.readable) return std::nullopt;
+  const DType dtype = tensor.scaled || tensor.bnb4 ? DType::kBF16 : info.dtype;
+  return TensorDecl{.name = info.name, .dtype = dtype, .shape = info.shape};
+}
 
 struct Index {
   std::map<std::string, std::string> weight_map;
@@ -64,6 +85,23 @@ Index parse_index(const std::string& path) {
   return index;
 }
 
+// In their order; an Error where one cannot be a file of the directory.
+std::set<std::string> shard_names_of(const Index& index, FaultList& faults) {
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : index.weight_map) names.insert(shard);
+  if (names.size() > kMaxShards) {
+    faults.add(fmt::format("names {} shards, at most {} are accepted", names.size(), kMaxShards));
+  }
+  for (const std::string& name : names) {
+    if (!plain_file_name(name)) {
+      faults.add(fmt::format("shard {}: wanted the name of a file in this directory",
+                             text::json_quote(name)));
+    }
+  }
+  faults.raise_if_any();
+  return names;
+}
+
 // That index and shards agree both ways.
 void check_index(const Index& index, std::span<const CheckpointTensor> tensors,
                  std::span<const std::string> shards, FaultList& faults) {
@@ -88,6 +126,17 @@ void check_index(const Index& index, std::span<const CheckpointTensor> tensors,
   }
 }
 
+std::map<std::string, std::vector<TensorDecl>> tensors_by_shard(const CheckpointLayout& layout) {
+  std::map<std::string, std::vector<TensorDecl>> shards;
+  if (!layout.indexed) shards[std::string(kSingle)];
+  for (const auto& [tensor, shard] : layout.entries) {
+    CHECK(plain_file_name(shard), shard);
+    CHECK(layout.indexed != (shard == kSingle), "an index and a single file", shard);
+    shards[shard].push_back(tensor);
+  }
+  return shards;
+}
+
 std::string index_text(const CheckpointLayout& layout) {
   int64_t total_size = 0;
   std::map<std::string, std::string> weight_map;
@@ -99,14 +148,10 @@ std::string index_text(const CheckpointLayout& layout) {
                                               layout.index_metadata.end());
   metadata["total_size"] = std::to_string(total_size);
   std::string out = "{\n  \"metadata\": {";
-  for (const auto& [key, value] : metadata) {
-    out +=
-        fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", text::json_quote(key), value);
-  }
+  for (const auto& [key, value] : metadata) text::append_json_member(out, "    ", key, value);
   out += "\n  },\n  \"weight_map\": {";
   for (const auto& [name, shard] : weight_map) {
-    out += fmt::format("{}\n    {}: {}", out.back() == '{' ? "" : ",", text::json_quote(name),
-                       text::json_quote(shard));
+    text::append_json_member(out, "    ", name, text::json_quote(shard));
   }
   return out + "\n  }\n}\n";
 }
@@ -133,8 +178,7 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
 
 // Stacks become the tensors of their layers, in their place.
 void CheckpointDir::unstack() {
-  std::vector<CheckpointTensor> tensors;
-  std::vector<LayerStacks> stacks;
+  std::vector<LayerStacks> stacks;  // by file
   bool any = false;
   for (const SafetensorsFile& file : files_) {
     const auto found = file.metadata().find(kStacksKey);
@@ -142,7 +186,12 @@ void CheckpointDir::unstack() {
     stacks.push_back(has ? parse_stacks(found->second, file.path()) : LayerStacks());
     any = any || has;
   }
-  if (!any) return;
+  if (any) replace_tensors(unstacked_tensors(stacks));
+}
+
+std::vector<CheckpointTensor> CheckpointDir::unstacked_tensors(
+    std::span<const LayerStacks> stacks) const {
+  std::vector<CheckpointTensor> tensors;
   for (const CheckpointTensor& tensor : tensors_) {
     const std::string& where = files_[tensor.shard].path();
     const auto parts = stacks[tensor.shard].empty() || tensor.scaled || tensor.bnb4
@@ -158,6 +207,10 @@ void CheckpointDir::unstack() {
     }
     for (const TensorInfo& part : *parts) tensors.push_back({part, tensor.shard});
   }
+  return tensors;
+}
+
+void CheckpointDir::replace_tensors(std::vector<CheckpointTensor> tensors) {
   erase_if([](const CheckpointTensor&) { return true; });
   FaultList faults(path_);
   for (CheckpointTensor& tensor : tensors) {
@@ -179,16 +232,18 @@ const CheckpointTensor* CheckpointDir::find_scale(const CheckpointTensor& tensor
   return nullptr;
 }
 
+std::optional<std::array<int64_t, 2>> CheckpointDir::fp8_block_of_config() const {
+  const std::string config = path_ + "/config.json";
+  if (std::none_of(tensors_.begin(), tensors_.end(), is_fp8) || !file_exists(config)) return {};
+  return parse_config_block_size(read_file(config, kMaxConfigBytes), config);
+}
+
 // Gives weights in few bits their scales, which leave the list of tensors. One without scales stays
 // as it is, not readable.
 void CheckpointDir::join_scales() {
   FaultList faults(path_);
   std::set<std::string> joined;
-  std::optional<std::array<int64_t, 2>> block;  // of FP8, as config.json says
-  const std::string config = path_ + "/config.json";
-  if (std::any_of(tensors_.begin(), tensors_.end(), is_fp8) && file_exists(config)) {
-    block = parse_config_block_size(read_file(config, kMaxConfigBytes), config);
-  }
+  const std::optional<std::array<int64_t, 2>> block = fp8_block_of_config();
   for (CheckpointTensor& tensor : tensors_) {
     std::optional<BlockFormat> format = block_format(tensor.info);
     const CheckpointTensor* scale = format ? find_scale(tensor) : nullptr;
@@ -200,10 +255,7 @@ void CheckpointDir::join_scales() {
       continue;
     }
     tensor.scaled = {*format, scale->info, scale->shard};
-    tensor.info.readable = true;
-    tensor.info.dtype = DType::kF32;
-    tensor.info.dims = format->dims;
-    for (const int64_t dim : tensor.info.dims) tensor.info.shape.push_back(dim);
+    make_readable_as_f32(tensor.info, format->dims);
     joined.insert(scale->info.name);
     for (std::string& name : activation_scale_names(tensor.info.name))
       joined.insert(std::move(name));
@@ -231,10 +283,7 @@ void CheckpointDir::join_bnb4() {
   for (CheckpointTensor& tensor : tensors_) {
     if (tensor.bnb4 == nullptr) continue;
     tensor.info.dtype_name = tensor.bnb4->type;
-    tensor.info.readable = true;
-    tensor.info.dtype = DType::kF32;
-    tensor.info.dims = {tensor.bnb4->rows, tensor.bnb4->cols};
-    tensor.info.shape = {tensor.bnb4->rows, tensor.bnb4->cols};
+    make_readable_as_f32(tensor.info, {tensor.bnb4->rows, tensor.bnb4->cols});
   }
   erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
 }
@@ -252,18 +301,7 @@ void CheckpointDir::open_indexed() {
   Index index = parse_index(path);
   index_metadata_ = std::move(index.metadata);
   FaultList faults(path);
-  std::set<std::string> names;
-  for (const auto& [tensor, shard] : index.weight_map) names.insert(shard);
-  if (names.size() > kMaxShards) {
-    faults.add(fmt::format("names {} shards, at most {} are accepted", names.size(), kMaxShards));
-  }
-  for (const std::string& name : names) {
-    if (!plain_file_name(name)) {
-      faults.add(fmt::format("shard {}: wanted the name of a file in this directory",
-                             text::json_quote(name)));
-    }
-  }
-  faults.raise_if_any();
+  const std::set<std::string> names = shard_names_of(index, faults);
   for (const std::string& name : names) {
     if (file_exists(path_ + "/" + name)) {
       add_shard(name);
@@ -333,20 +371,8 @@ void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byt
 CheckpointLayout CheckpointDir::layout() const {
   CheckpointLayout layout{.entries = {}, .indexed = indexed_, .index_metadata = index_metadata_};
   for (const CheckpointTensor& tensor : tensors_) {
-    const int integer_bytes = tensor.info.integer_bytes();
-    if (integer_bytes > 0 && std::ssize(tensor.info.dims) <= kMaxRank) {
-      Shape shape;
-      for (const int64_t dim : tensor.info.dims) shape.push_back(dim);
-      layout.entries.push_back(
-          {{.name = tensor.info.name, .shape = shape, .integer_bytes = integer_bytes},
-           shard_names_[tensor.shard]});
-      continue;
-    }
-    if (!tensor.info.readable) continue;
-    const DType dtype = tensor.scaled || tensor.bnb4 ? DType::kBF16 : tensor.info.dtype;
-    layout.entries.push_back(
-        {{.name = tensor.info.name, .dtype = dtype, .shape = tensor.info.shape},
-         shard_names_[tensor.shard]});
+    std::optional<TensorDecl> decl = saved_decl(tensor);
+    if (decl) layout.entries.push_back({std::move(*decl), shard_names_[tensor.shard]});
   }
   return layout;
 }
@@ -355,15 +381,8 @@ CheckpointWriter::CheckpointWriter(std::string dir, const CheckpointLayout& layo
                                    std::map<std::string, std::string> metadata)
     : dir_(std::move(dir)) {
   make_folders(dir_);
-  std::map<std::string, std::vector<TensorDecl>> shards;
-  if (!layout.indexed) shards[std::string(kSingle)];
-  for (const auto& [tensor, shard] : layout.entries) {
-    CHECK(plain_file_name(shard), shard);
-    CHECK(layout.indexed != (shard == kSingle), "an index and a single file", shard);
-    shards[shard].push_back(tensor);
-  }
   metadata["format"] = "pt";
-  for (auto& [name, tensors] : shards) {
+  for (auto& [name, tensors] : tensors_by_shard(layout)) {
     writers_.emplace_back(dir_ + "/" + name, std::move(tensors), metadata);
     shard_names_.push_back(name);
     for (const TensorDecl& tensor : writers_.back().tensors()) {

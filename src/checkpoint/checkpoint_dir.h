@@ -7,8 +7,10 @@
 // (checkpoint/stacks.h) are seen as those of its layers. Any thread may read. CheckpointWriter: the
 // way back, with the same names, types, shapes and shard assignment.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +20,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/source.h"
+#include "checkpoint/stacks.h"
 
 namespace strata {
 
@@ -44,6 +47,11 @@ class CheckpointDir final : public CheckpointSource {
   void join_scales();
   void join_bnb4();
   void unstack();
+  [[nodiscard]] std::vector<CheckpointTensor> unstacked_tensors(
+      std::span<const LayerStacks> stacks) const;  // by file
+  void replace_tensors(std::vector<CheckpointTensor> tensors);
+  // As config.json says, where any tensor is in FP8.
+  [[nodiscard]] std::optional<std::array<int64_t, 2>> fp8_block_of_config() const;
   [[nodiscard]] const CheckpointTensor* find_scale(const CheckpointTensor& tensor) const;
 
   bool indexed_ = false;

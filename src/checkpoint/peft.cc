@@ -199,23 +199,28 @@ struct FusedPaths {
     const ParameterTargets parameters(config);
     std::map<std::string, Pair> out;
     for (auto& [path, pair] : pairs) {
-      std::string name = path;
-      if (path.ends_with(kInner)) {
-        const std::string outer = path.substr(0, path.rfind('.'));
-        if (!pairs.contains(outer)) {
-          faults.add(fmt::format("module '{}': of two nested wrappers the outer, '{}', is missing",
-                                 path, outer));
-        }
-        name = path.substr(0, path.size() - kInner.size()) + ".experts.gate_up_proj";
-      } else if (path.ends_with(kExperts)) {
-        const bool nested = pairs.contains(path + ".base_layer");
-        name = path + (nested ? ".down_proj" : "." + only_wrapper_target(path, parameters, faults));
-      }
+      const std::string name = tensor_path(path, pairs, parameters, faults);
       if (name != path) fused.insert(name);
       if (!out.emplace(name, pair).second)
         faults.add(fmt::format("module '{}': is there twice, by its name and as a wrapper", name));
     }
     return out;
+  }
+
+  // Of the tensor that a wrapper adapts; of any other pair its own path.
+  static std::string tensor_path(const std::string& path, const std::map<std::string, Pair>& pairs,
+                                 const ParameterTargets& parameters, FaultList& faults) {
+    if (path.ends_with(kInner)) {
+      const std::string outer = path.substr(0, path.rfind('.'));
+      if (!pairs.contains(outer)) {
+        faults.add(fmt::format("module '{}': of two nested wrappers the outer, '{}', is missing",
+                               path, outer));
+      }
+      return path.substr(0, path.size() - kInner.size()) + ".experts.gate_up_proj";
+    }
+    if (!path.ends_with(kExperts)) return path;
+    const bool nested = pairs.contains(path + ".base_layer");
+    return path + (nested ? ".down_proj" : "." + only_wrapper_target(path, parameters, faults));
   }
 
   static std::string only_wrapper_target(const std::string& path,
@@ -262,25 +267,42 @@ std::string tensors_path(const std::string& dir) {
 }
 std::string config_path(const std::string& dir) { return dir + "/adapter_config.json"; }
 
-}  // namespace
-
-PeftAdapter::PeftAdapter(const std::string& dir)
-    : config_(parse_peft_config(read_file(config_path(dir), kMaxConfigBytes), config_path(dir))),
-      file_(tensors_path(dir)) {
-  FaultList faults(file_.path());
+// The pairs of tensors by their modules' paths, and the copies of base weights.
+std::map<std::string, Pair> pair_tensors(std::span<const TensorInfo> tensors,
+                                         std::vector<PeftBaseCopy>& base_copies,
+                                         FaultList& faults) {
   std::map<std::string, Pair> pairs;
-  for (const TensorInfo& info : file_.tensors()) {
+  for (const TensorInfo& info : tensors) {
     const std::optional<Key> key = parse_key(info.name);
     if (!key) {
       faults.add(fmt::format("tensor '{}': {}", info.name, unsupported_reason(info.name)));
       continue;
     }
     if (key->part == Part::kBaseCopy) {
-      base_copies_.push_back({key->module_path + ".weight", info});
+      base_copies.push_back({key->module_path + ".weight", info});
     } else {
       tensor_of(pairs[key->module_path], key->part) = &info;
     }
   }
+  return pairs;
+}
+
+void check_base_copies(std::span<const PeftBaseCopy> copies, FaultList& faults) {
+  for (const PeftBaseCopy& copy : copies) {
+    if (!copy.tensor.readable) {
+      faults.add(fmt::format("tensor '{}': {} {}, wanted F32, F16 or BF16", copy.tensor.name,
+                             copy.tensor.dtype_name, copy.tensor.shape_text()));
+    }
+  }
+}
+
+}  // namespace
+
+PeftAdapter::PeftAdapter(const std::string& dir)
+    : config_(parse_peft_config(read_file(config_path(dir), kMaxConfigBytes), config_path(dir))),
+      file_(tensors_path(dir)) {
+  FaultList faults(file_.path());
+  const std::map<std::string, Pair> pairs = pair_tensors(file_.tensors(), base_copies_, faults);
   Resolver resolver(config_, config_path(dir));
   std::set<std::string> fused;
   for (const auto& [path, pair] : FusedPaths::rename_wrappers(pairs, config_, fused, faults)) {
@@ -290,12 +312,7 @@ PeftAdapter::PeftAdapter(const std::string& dir)
     set_rank_and_scaling(*module, resolver, config_.use_rslora, faults);
     modules_.push_back(std::move(*module));
   }
-  for (const PeftBaseCopy& copy : base_copies_) {
-    if (!copy.tensor.readable) {
-      faults.add(fmt::format("tensor '{}': {} {}, wanted F32, F16 or BF16", copy.tensor.name,
-                             copy.tensor.dtype_name, copy.tensor.shape_text()));
-    }
-  }
+  check_base_copies(base_copies_, faults);
   if (pairs.empty()) faults.add("no LoRA tensor in the file");
   faults.raise_if_any();
 }

@@ -149,8 +149,7 @@ template <typename Value>
 std::string pattern_text(const std::vector<std::pair<std::string, Value>>& pattern) {
   std::string out = "{";
   for (const auto& [key, value] : pattern) {
-    out += fmt::format("{}\n    {}: {}", out.size() > 1 ? "," : "", text::json_quote(key),
-                       text::json_number(static_cast<double>(value)));
+    text::append_json_member(out, "    ", key, text::json_number(static_cast<double>(value)));
   }
   return out + (pattern.empty() ? "}" : "\n  }");
 }
@@ -202,9 +201,7 @@ std::string peft_config_text(const PeftConfig& config) {
     values["target_parameters"] = list_text(config.target_parameters);
   }
   std::string out = "{";
-  for (const auto& [key, value] : values) {
-    out += fmt::format("{}\n  {}: {}", out.size() > 1 ? "," : "", text::json_quote(key), value);
-  }
+  for (const auto& [key, value] : values) text::append_json_member(out, "  ", key, value);
   return out + "\n}\n";
 }
 

@@ -2,6 +2,7 @@
 #include "checkpoint/safetensors_writer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -21,30 +22,32 @@ std::string_view name_of_type(const TensorDecl& tensor) {
   return tensor.integer_bytes == 8 ? "I64" : "I32";
 }
 
+std::string metadata_member(const std::map<std::string, std::string>& metadata) {
+  std::vector<std::string> members;
+  for (const auto& [key, value] : metadata) {
+    members.push_back(text::json_quote(key) + ":" + text::json_quote(value));
+  }
+  return fmt::format("\"__metadata__\":{{{}}}", fmt::join(members, ","));
+}
+
+std::string tensor_member(const TensorDecl& tensor, int64_t offset) {
+  std::vector<int64_t> dims;
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) dims.push_back(tensor.shape[axis]);
+  return fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                     text::json_quote(tensor.name), name_of_type(tensor), fmt::join(dims, ","),
+                     offset, offset + tensor.bytes());
+}
+
 std::string header_json(std::span<const TensorDecl> tensors,
                         const std::map<std::string, std::string>& metadata) {
-  std::string json = "{";
-  if (!metadata.empty()) {
-    json += "\"__metadata__\":{";
-    for (const auto& [key, value] : metadata) {
-      if (json.back() != '{') json += ",";
-      json += text::json_quote(key) + ":" + text::json_quote(value);
-    }
-    json += "}";
-  }
+  std::vector<std::string> members;
+  if (!metadata.empty()) members.push_back(metadata_member(metadata));
   int64_t offset = 0;
   for (const TensorDecl& tensor : tensors) {
-    std::string dims;
-    for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
-      dims += fmt::format("{}{}", axis == 0 ? "" : ",", tensor.shape[axis]);
-    }
-    const int64_t end = offset + tensor.bytes();
-    json += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                        json.size() > 1 ? "," : "", text::json_quote(tensor.name),
-                        name_of_type(tensor), dims, offset, end);
-    offset = end;
+    members.push_back(tensor_member(tensor, offset));
+    offset += tensor.bytes();
   }
-  json += "}";
+  std::string json = fmt::format("{{{}}}", fmt::join(members, ","));
   json.append((8 - json.size() % 8) % 8, ' ');  // data starts at a multiple of 8
   return json;
 }

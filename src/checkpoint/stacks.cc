@@ -71,6 +71,24 @@ TensorInfo slice_of(const TensorInfo& info, std::string name, int64_t index, int
   return part;
 }
 
+// Of each layer of a stack, 1 where it has none; Error where the stack does not divide into them.
+int64_t count_experts(const TensorInfo& info, int64_t num_layers, bool of_experts,
+                      const std::string& where) {
+  if (std::ssize(info.dims) < (of_experts ? 2 : 1) || info.dims[0] != num_layers) {
+    fail(where, info, fmt::format("{} lists {} layers", kStacksKey, num_layers));
+  }
+  const int64_t experts = of_experts ? info.dims[1] : 1;
+  if (experts < 1 || experts > kMostExperts) {
+    fail(where, info, fmt::format("want 1 to {} experts", kMostExperts));
+  }
+  const int64_t count = num_layers * experts;
+  if (count > kMostParts) fail(where, info, fmt::format("more than {} parts", kMostParts));
+  if (info.num_bytes() % count != 0) {
+    fail(where, info, fmt::format("{} bytes are no {} parts", info.num_bytes(), count));
+  }
+  return experts;
+}
+
 }  // namespace
 
 std::string stacks_text(const LayerStacks& stacks) {
@@ -134,19 +152,8 @@ std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const L
   }
   const std::vector<int64_t>& layers = stacks[name->stack];
   const bool of_experts = is_stack_of_experts(info.name);
-  const int axes = of_experts ? 2 : 1;
-  if (std::ssize(info.dims) < axes || info.dims[0] != std::ssize(layers)) {
-    fail(where, info, fmt::format("{} lists {} layers", kStacksKey, layers.size()));
-  }
-  const int64_t experts = of_experts ? info.dims[1] : 1;
-  if (experts < 1 || experts > kMostExperts) {
-    fail(where, info, fmt::format("want 1 to {} experts", kMostExperts));
-  }
+  const int64_t experts = count_experts(info, std::ssize(layers), of_experts, where);
   const int64_t count = std::ssize(layers) * experts;
-  if (count > kMostParts) fail(where, info, fmt::format("more than {} parts", kMostParts));
-  if (info.num_bytes() % count != 0) {
-    fail(where, info, fmt::format("{} bytes are no {} parts", info.num_bytes(), count));
-  }
   std::vector<TensorInfo> parts;
   for (size_t i = 0; i < layers.size(); ++i) {
     for (int64_t e = 0; e < experts; ++e) {
@@ -154,7 +161,7 @@ std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const L
       if (of_experts)
         after.replace(after.find(kExperts), kExperts.size(), fmt::format("{}{}.", kExperts, e));
       parts.push_back(slice_of(info, fmt::format("{}{}{}", name->before, layers[i], after),
-                               static_cast<int64_t>(i) * experts + e, count, axes));
+                               static_cast<int64_t>(i) * experts + e, count, of_experts ? 2 : 1));
     }
   }
   return parts;

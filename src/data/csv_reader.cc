@@ -40,13 +40,13 @@ void CsvReader::add_byte(std::string& field, int c) {
 
 // A header whose first name ends with a semicolon says that fields end so, as spreadsheets write
 // them where a comma stands in numbers.
-bool CsvReader::detect_separator(int c) {
+bool CsvReader::detect_and_match_separator(int c) {
   if (c == ';' && separator_ == ',' && header_.empty() && num_fields_ == 0) separator_ = ';';
   return c == separator_;
 }
 
 // A line ends at \n, \r\n, or \r alone.
-int CsvReader::finish_field(int c) {
+int CsvReader::take_line_end(int c) {
   if (c != '\r') return c;
   if (bytes_.peek() == '\n') bytes_.get();
   return '\n';
@@ -70,13 +70,13 @@ int CsvReader::read_quoted_field(std::string& field) {
   }
   if (ended_) return -1;
   const int c = bytes_.get();
-  if (c >= 0 && !detect_separator(c) && c != '\n' && c != '\r') {
+  if (c >= 0 && !detect_and_match_separator(c) && c != '\n' && c != '\r') {
     fault_ = "text behind a closing quote; a quote inside a field is written twice";
     int rest = c;
     while (rest >= 0 && rest != separator_ && rest != '\n' && rest != '\r') rest = bytes_.get();
-    return finish_field(rest);
+    return take_line_end(rest);
   }
-  return finish_field(c);
+  return take_line_end(c);
 }
 
 int CsvReader::read_field(std::string& field) {
@@ -87,7 +87,7 @@ int CsvReader::read_field(std::string& field) {
   }
   while (!ended_) {
     const int c = bytes_.get();
-    if (c < 0 || detect_separator(c) || c == '\n' || c == '\r') return finish_field(c);
+    if (c < 0 || detect_and_match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
     add_byte(field, c);
   }
   return -1;
@@ -114,6 +114,10 @@ bool CsvReader::read_row() {
 void CsvReader::read_header() {
   if (!read_row()) return;
   header_.assign(fields_.begin(), fields_.begin() + static_cast<int64_t>(num_fields_));
+  refuse_twice_named_columns();
+}
+
+void CsvReader::refuse_twice_named_columns() {
   for (size_t i = 0; i < header_.size() && fault_.empty(); ++i) {
     const bool is_twice = std::find(header_.begin(), header_.begin() + static_cast<int64_t>(i),
                                     header_[i]) != header_.begin() + static_cast<int64_t>(i);
@@ -148,7 +152,8 @@ std::optional<Record> CsvReader::next() {
     const int64_t line = bytes_.line();
     if (!read_row()) return {};
     if (!fault_.empty()) return Record{line, {}, fault_};
-    if (num_fields_ == 1 && fields_[0].empty() && !is_quoted_) continue;
+    const bool is_blank = num_fields_ == 1 && fields_[0].empty() && !is_quoted_;
+    if (is_blank) continue;
     if (num_fields_ != header_.size()) {
       return Record{line,
                     {},

@@ -22,9 +22,11 @@ class CsvReader : public RecordReader {
   // Of a field; returns the byte that ended it: the separator, '\n' or -1.
   int read_field(std::string& field);
   int read_quoted_field(std::string& field);
-  int finish_field(int c);
-  bool detect_separator(int c);
+  int take_line_end(int c);
+  // Whether the byte is the separator, which the header's first name may still tell.
+  bool detect_and_match_separator(int c);
   void read_header();
+  void refuse_twice_named_columns();
   void add_byte(std::string& field, int c);
   void serialize_row();
 

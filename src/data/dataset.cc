@@ -41,15 +41,8 @@ class DatasetReader {
                   fmt::format("{}: {}", file.file->shown(), kind.what));
     }
     file.layout = layout_of(source.path, begin);
-    file.first = store_->size();
     const int64_t faults = dataset_.faults.count;
-    const auto records = open_records(*file.file, file.layout);
-    while (const auto record = records->next()) {
-      read_record(*record, file);
-      if (progress_ != nullptr) progress_->update(bytes_done_ + records->offset());
-    }
-    bytes_done_ += file.file->size();
-    file.count = store_->size() - file.first;
+    read_records(file);
     if (dataset_.faults.count > faults && dataset_.faults.advice.empty()) {
       dataset_.faults.advice = kind.what;
     }
@@ -63,7 +56,12 @@ class DatasetReader {
     dataset_.examples = Examples(store_);
     dataset_.num_tokens = dataset_.examples.num_tokens();
     dataset_.num_trained = dataset_.examples.num_trained();
-    if (!dataset_.examples.empty() || options_.looks_only) return std::move(dataset_);
+    if (dataset_.examples.empty() && !options_.looks_only) throw_no_examples(sources);
+    return std::move(dataset_);
+  }
+
+ private:
+  [[noreturn]] void throw_no_examples(const std::vector<Source>& sources) const {
     std::vector<std::string> names;
     for (const Source& source : sources) names.push_back(source.path);
     const std::string files = fmt::format("{}", fmt::join(names, ", "));
@@ -75,17 +73,26 @@ class DatasetReader {
                                   files, dataset_.num_too_long, options_.max_length));
   }
 
- private:
+  void read_records(DataFile& file) {
+    file.first = store_->size();
+    const auto records = open_records(*file.file, file.layout);
+    while (const auto record = records->next()) {
+      read_record(*record, file);
+      if (progress_ != nullptr) progress_->update(bytes_done_ + records->offset());
+    }
+    bytes_done_ += file.file->size();
+    file.count = store_->size() - file.first;
+  }
   void read_record(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
-      add_example(parse_example(record, file), record.line, file);
+      add_example(parse_and_count(record, file), record.line, file);
     } catch (const Error& error) {
       add_fault(record, file, error.what());
     }
   }
 
-  Example parse_example(const Record& record, DataFile& file) {
+  Example parse_and_count(const Record& record, DataFile& file) {
     ReadRecord read = data::read_record(record.json, context_, dataset_.ignored_fields);
     if (options_.looks_only) return count_and_take(std::move(read), file);
     if (read.rejected && dataset_.faults.advice.empty()) dataset_.faults.advice = kPairAdvice;

@@ -26,30 +26,33 @@ std::optional<boost::json::object> read_object(const ModelTexts& texts, std::str
   return text::parse_json_object(*text, texts.where(name));
 }
 
+int32_t to_id(const boost::json::value& value, const std::string& where, int64_t vocab_size) {
+  const int64_t* id = value.if_int64();
+  if (id == nullptr || *id < 0 || *id >= vocab_size) {
+    fail(where, fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}",
+                            boost::json::serialize(value), vocab_size));
+  }
+  return static_cast<int32_t>(*id);
+}
+
 // "eos_token_id": a number, a list of numbers, or null.
-std::vector<int32_t> eos_ids(const ModelTexts& texts, std::string_view name, int64_t vocab_size) {
+std::vector<int32_t> read_eos_ids(const ModelTexts& texts, std::string_view name,
+                                  int64_t vocab_size) {
   std::vector<int32_t> ids;
   const std::optional<boost::json::object> object = read_object(texts, name);
   const boost::json::value* field = object ? object->if_contains("eos_token_id") : nullptr;
   if (field == nullptr || field->is_null()) return ids;
-  const auto add = [&](const boost::json::value& value) {
-    const int64_t* id = value.if_int64();
-    if (id == nullptr || *id < 0 || *id >= vocab_size) {
-      fail(texts.where(name), fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}",
-                                          boost::json::serialize(value), vocab_size));
-    }
-    ids.push_back(static_cast<int32_t>(*id));
-  };
-  if (field->is_array()) {
-    for (const boost::json::value& value : field->get_array()) add(value);
-  } else {
-    add(*field);
+  const std::string where = texts.where(name);
+  if (!field->is_array()) return {to_id(*field, where, vocab_size)};
+  for (const boost::json::value& value : field->get_array()) {
+    ids.push_back(to_id(value, where, vocab_size));
   }
   return ids;
 }
 
 // "eos_token": a string, or an added-token object with "content", or null.
-std::optional<int32_t> id_of_eos_token(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
+std::optional<int32_t> read_id_of_eos_token(const ModelTexts& texts,
+                                            const text::Tokenizer& tokenizer) {
   constexpr std::string_view kName = "tokenizer_config.json";
   const std::optional<boost::json::object> object = read_object(texts, kName);
   const boost::json::value* field = object ? object->if_contains("eos_token") : nullptr;
@@ -65,31 +68,35 @@ std::optional<int32_t> id_of_eos_token(const ModelTexts& texts, const text::Toke
   return id;
 }
 
+void sort_and_drop_copies(std::vector<int32_t>& ids) {
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
 }  // namespace
 
 EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
   const int64_t vocab_size = tokenizer.vocab_size();
   EndTokens tokens;
-  tokens.stop = eos_ids(texts, "generation_config.json", vocab_size);
-  if (tokens.stop.empty()) tokens.stop = eos_ids(texts, "config.json", vocab_size);
-  const std::optional<int32_t> named = id_of_eos_token(texts, tokenizer);
+  tokens.stop = read_eos_ids(texts, "generation_config.json", vocab_size);
+  if (tokens.stop.empty()) tokens.stop = read_eos_ids(texts, "config.json", vocab_size);
+  const std::optional<int32_t> named = read_id_of_eos_token(texts, tokenizer);
   if (named) {
     tokens.append = *named;
     tokens.stop.push_back(*named);
   } else if (!tokens.stop.empty()) {
     tokens.append = tokens.stop.front();
   }
-  std::sort(tokens.stop.begin(), tokens.stop.end());
-  tokens.stop.erase(std::unique(tokens.stop.begin(), tokens.stop.end()), tokens.stop.end());
+  sort_and_drop_copies(tokens.stop);
   return tokens;
 }
 
 std::vector<int32_t> load_all_end_tokens(const ModelTexts& texts,
                                          const text::Tokenizer& tokenizer) {
   std::vector<int32_t> ids = load_end_tokens(texts, tokenizer).stop;
-  for (const int32_t id : eos_ids(texts, "config.json", tokenizer.vocab_size())) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (const int32_t id : read_eos_ids(texts, "config.json", tokenizer.vocab_size()))
+    ids.push_back(id);
+  sort_and_drop_copies(ids);
   return ids;
 }
 

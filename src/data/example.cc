@@ -23,17 +23,19 @@ struct Target {
   size_t end = 0;
 };
 
+bool is_in_any(const text::Span& span, const std::vector<Target>& targets) {
+  return std::any_of(targets.begin(), targets.end(), [&](Target target) {
+    return span.begin < target.end && span.end > target.begin;
+  });
+}
+
 // Every token from index `forced` on is trained, whatever its bytes: the end token.
 Example shift_and_mask(const text::Encoding& encoding, const std::vector<Target>& targets,
                        size_t forced) {
   Example example;
   const size_t num_tokens = encoding.ids.size();
   for (size_t t = 1; t < num_tokens; ++t) {
-    const text::Span span = encoding.spans[t];
-    const bool trained =
-        t >= forced || std::any_of(targets.begin(), targets.end(), [&](Target target) {
-          return span.begin < target.end && span.end > target.begin;
-        });
+    const bool trained = t >= forced || is_in_any(encoding.spans[t], targets);
     example.tokens.push_back(encoding.ids[t - 1]);
     example.targets.push_back(encoding.ids[t]);
     example.weights.push_back(trained ? 1.0f : 0.0f);
@@ -42,22 +44,25 @@ Example shift_and_mask(const text::Encoding& encoding, const std::vector<Target>
   return example;
 }
 
+// Unless an end token stands there already. The text has `num_bytes`.
+void close_with_end_token(text::Encoding& encoding, size_t num_bytes, const EndTokens& end) {
+  const bool closed = !encoding.ids.empty() &&
+                      std::binary_search(end.stop.begin(), end.stop.end(), encoding.ids.back());
+  if (closed) return;
+  if (end.append < 0) {
+    fail(
+        "the model directory names no end token (eos_token in tokenizer_config.json, or "
+        "eos_token_id)");
+  }
+  encoding.ids.push_back(end.append);
+  encoding.spans.push_back({num_bytes, num_bytes});
+}
+
 // A plain text whose bytes from `prompt_bytes` on are trained, closed by the end token.
 Example plain_example(const std::string& whole, size_t prompt_bytes,
                       const ExampleContext& context) {
   text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/true);
-  const EndTokens& end = context.end_tokens;
-  const bool closed = !encoding.ids.empty() &&
-                      std::binary_search(end.stop.begin(), end.stop.end(), encoding.ids.back());
-  if (!closed) {
-    if (end.append < 0) {
-      fail(
-          "the model directory names no end token (eos_token in tokenizer_config.json, or "
-          "eos_token_id)");
-    }
-    encoding.ids.push_back(end.append);
-    encoding.spans.push_back({whole.size(), whole.size()});
-  }
+  close_with_end_token(encoding, whole.size(), context.end_tokens);
   return shift_and_mask(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
 }
 
@@ -93,6 +98,14 @@ void check_message(const json::value& value, size_t turn) {
   }
 }
 
+// "" where there are none.
+std::string tools_text(const json::object& object) {
+  const json::value* tools = field_of(object, "tools");
+  if (tools == nullptr) return "";
+  if (!tools->is_array()) fail(fmt::format("tools: got {}, want a list", kind_of(*tools)));
+  return json::serialize(*tools);
+}
+
 Conversation read_conversation(const json::object& object) {
   const json::value& messages = object.at("messages");
   if (!messages.is_array()) fail(fmt::format("messages: got {}, want a list", kind_of(messages)));
@@ -104,11 +117,7 @@ Conversation read_conversation(const json::object& object) {
       !conversation.is_assistant(conversation.messages.size() - 1)) {
     fail("messages: want a conversation that ends with an assistant turn");
   }
-  if (const json::value* tools = object.if_contains("tools");
-      tools != nullptr && !tools->is_null()) {
-    if (!tools->is_array()) fail(fmt::format("tools: got {}, want a list", kind_of(*tools)));
-    conversation.tools = json::serialize(*tools);
-  }
+  conversation.tools = tools_text(object);
   return conversation;
 }
 

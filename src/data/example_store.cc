@@ -19,21 +19,29 @@ constexpr int64_t kTokenBytes = sizeof(uint32_t);
 
 int64_t ExampleStore::add(const Example& example) {
   CHECK(!example.tokens.empty() && example.tokens.size() == example.targets.size());
+  pack(example);
+  note_highest_token();
+  entries_.push_back({num_tokens_, static_cast<int32_t>(example.tokens.size()),
+                      static_cast<int32_t>(example.num_trained)});
+  num_tokens_ += std::ssize(packed_);
+  store_packed();
+  return size() - 1;
+}
+
+void ExampleStore::pack(const Example& example) {
   packed_.clear();
   packed_.push_back(static_cast<uint32_t>(example.tokens.front()));
   for (size_t t = 0; t < example.targets.size(); ++t) {
     const uint32_t trained = example.weights[t] != 0.0f ? kTrained : 0;
     packed_.push_back(static_cast<uint32_t>(example.targets[t]) | trained);
   }
+}
+
+void ExampleStore::note_highest_token() {
   for (const uint32_t token : packed_) {
     const auto id = static_cast<int32_t>(token & ~kTrained);
     if (id > highest_token_) highest_token_ = id, example_of_highest_ = size();
   }
-  entries_.push_back({num_tokens_, static_cast<int32_t>(example.tokens.size()),
-                      static_cast<int32_t>(example.num_trained)});
-  num_tokens_ += std::ssize(packed_);
-  store_packed();
-  return size() - 1;
 }
 
 void ExampleStore::store_packed() {
@@ -56,9 +64,7 @@ void ExampleStore::seal() {
   entries_.shrink_to_fit();
 }
 
-Example ExampleStore::at(int64_t index) const {
-  CHECK(waiting_.empty());
-  const Entry& found = entry(index);
+std::vector<uint32_t> ExampleStore::read_packed(const Entry& found) const {
   std::vector<uint32_t> packed(static_cast<size_t>(found.length) + 1);
   const int64_t in_memory = std::ssize(tokens_);
   if (found.offset < in_memory) {
@@ -67,6 +73,13 @@ Example ExampleStore::at(int64_t index) const {
     file_->read_at((found.offset - in_memory) * kTokenBytes,
                    std::as_writable_bytes(std::span(packed)));
   }
+  return packed;
+}
+
+Example ExampleStore::at(int64_t index) const {
+  CHECK(waiting_.empty());
+  const Entry& found = entry(index);
+  const std::vector<uint32_t> packed = read_packed(found);
   Example example;
   example.tokens.reserve(packed.size() - 1);
   example.targets.reserve(packed.size() - 1);

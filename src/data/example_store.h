@@ -40,7 +40,10 @@ class ExampleStore {
   [[nodiscard]] const Entry& entry(int64_t index) const {
     return entries_[static_cast<size_t>(index)];
   }
-  void store_packed();  // in memory, or in the file once it is full
+  void pack(const Example& example);  // into packed_
+  void note_highest_token();          // of packed_, which is the next example
+  void store_packed();                // in memory, or in the file once it is full
+  [[nodiscard]] std::vector<uint32_t> read_packed(const Entry& found) const;
 
   int64_t in_memory_;
   std::vector<Entry> entries_;

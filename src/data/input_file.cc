@@ -79,12 +79,16 @@ InputFile::InputFile(const std::string& path) : path_(path) {
     plain_.emplace(path);
     return;
   }
+  unpack_stream(std::move(begin), [&](std::span<char> out) { return stream.read(out); });
+}
+
+void InputFile::unpack_stream(std::string begin, PackedBytes read_rest) {
   unpacked_ = std::make_unique<TemporaryFile>();
   const auto read = [&](std::span<char> out) {
     const size_t first = std::min(begin.size(), out.size());
     std::copy_n(begin.begin(), first, out.begin());
     begin.erase(0, first);
-    return first + stream.read(out.subspan(first));
+    return first + read_rest(out.subspan(first));
   };
   try {
     unpack(packing_, read, [&](std::span<const std::byte> bytes) { unpacked_->append(bytes); });

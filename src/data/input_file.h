@@ -19,6 +19,9 @@ namespace strata::data {
 
 enum class Packing : uint8_t { kNone, kGzip, kZstd };
 
+// Where packed bytes come from: up to so many, 0 at the end.
+using PackedBytes = FunctionRef<size_t(std::span<char>)>;
+
 class InputFile {
  public:
   // Throws Error that names the path: no such file, or compressed bytes that are not whole.
@@ -34,6 +37,9 @@ class InputFile {
   void for_each_piece(FunctionRef<void(std::string_view)> use) const;
 
  private:
+  // `begin`: what was read of it already.
+  void unpack_stream(std::string begin, PackedBytes read_rest);
+
   std::string path_;
   Packing packing_ = Packing::kNone;
   std::optional<ReadOnlyFile> plain_;
@@ -46,8 +52,6 @@ uint64_t content_hash(const InputFile& file);
 // What these bytes begin: gzip, zstd or neither.
 Packing packing_of(std::string_view first_bytes);
 
-// Where packed bytes come from: up to so many, 0 at the end.
-using PackedBytes = FunctionRef<size_t(std::span<char>)>;
 // Throws Error where they are not whole, which says what is wrong and not where.
 void unpack(Packing packing, PackedBytes read, FunctionRef<void(std::span<const std::byte>)> take);
 

@@ -99,20 +99,26 @@ json::array question_turns(const Alpaca& alpaca) {
   return turns;
 }
 
-// With this answer, as one of our own forms.
-json::object with_answer(const Alpaca& alpaca, const std::string& answer, bool has_template) {
-  if (has_template) {
-    json::array turns = question_turns(alpaca);
-    turns.push_back(turn("assistant", json::value(answer)));
-    return {{"messages", std::move(turns)}};
-  }
-  if (!alpaca.system.empty() || !alpaca.history.empty()) {
-    fail_record("system and history: the model has no chat template to write them with");
-  }
+json::array turns_with_answer(const Alpaca& alpaca, const std::string& answer) {
+  json::array turns = question_turns(alpaca);
+  turns.push_back(turn("assistant", json::value(answer)));
+  return turns;
+}
+
+std::string alpaca_prompt(const Alpaca& alpaca) {
   std::string prompt(alpaca.input.empty() ? kAlpacaAlone : kAlpacaWithInput);
   prompt += "### Instruction:\n" + alpaca.instruction;
   if (!alpaca.input.empty()) prompt += "\n\n### Input:\n" + alpaca.input;
-  return {{"prompt", prompt + "\n\n### Response:\n"}, {"completion", answer}};
+  return prompt + "\n\n### Response:\n";
+}
+
+// With this answer, as one of our own forms.
+json::object with_answer(const Alpaca& alpaca, const std::string& answer, bool has_template) {
+  if (has_template) return {{"messages", turns_with_answer(alpaca, answer)}};
+  if (!alpaca.system.empty() || !alpaca.history.empty()) {
+    fail_record("system and history: the model has no chat template to write them with");
+  }
+  return {{"prompt", alpaca_prompt(alpaca)}, {"completion", answer}};
 }
 
 std::string_view share_gpt_role(std::string_view from, const std::string& field) {
@@ -301,17 +307,34 @@ OwnRecord from_prompt_completion(const json::object& record, std::vector<std::st
                      {"completion", string_field(record, "completion")}}};
 }
 
+OwnRecord from_text(const json::object& record, std::vector<std::string>& ignored) {
+  note_ignored(record, {"text"}, ignored);
+  return {.form = Form::kText, .object = {{"text", string_field(record, "text")}}};
+}
+
+OwnRecord from_messages(const json::object& record, std::vector<std::string>& ignored) {
+  note_ignored(record, {"messages", "tools"}, ignored);
+  json::object own = {{"messages", record.at("messages")}};
+  if (const json::value* tools = field_of(record, "tools")) own["tools"] = *tools;
+  return {.form = Form::kMessages, .object = std::move(own)};
+}
+
+std::string first_names(const json::object& record) {
+  constexpr size_t kShown = 8;
+  std::string names;
+  for (const auto& field : record) {
+    if (static_cast<size_t>(std::count(names.begin(), names.end(), ',')) + 1 == kShown) break;
+    names += (names.empty() ? "" : ", ") + std::string(field.key());
+  }
+  return names;
+}
+
 [[noreturn]] void fail_unknown_form(const json::object& record, bool has_many) {
   std::string message =
       fmt::format("want exactly one of prompt and completion, text, or messages; got {}",
                   has_many ? "more than one" : "none of them");
   if (!has_many) {
-    constexpr size_t kShown = 8;
-    std::string names;
-    for (const auto& field : record) {
-      if (static_cast<size_t>(std::count(names.begin(), names.end(), ',')) + 1 == kShown) break;
-      names += (names.empty() ? "" : ", ") + std::string(field.key());
-    }
+    const std::string names = first_names(record);
     message += fmt::format(", but {}; or of Alpaca (instruction, output), ShareGPT (conversations)",
                            names.empty() ? "no field at all" : names);
   }
@@ -356,14 +379,7 @@ OwnRecord to_own_form(const json::object& record, bool has_template,
   if (count != 1) fail_unknown_form(record, count > 1);
   if (is_share_gpt) return from_share_gpt(record, ignored);
   if (is_pair) return from_prompt_completion(record, ignored);
-  if (is_text) {
-    note_ignored(record, {"text"}, ignored);
-    return {.form = Form::kText, .object = {{"text", string_field(record, "text")}}};
-  }
-  note_ignored(record, {"messages", "tools"}, ignored);
-  json::object own = {{"messages", record.at("messages")}};
-  if (const json::value* tools = field_of(record, "tools")) own["tools"] = *tools;
-  return {.form = Form::kMessages, .object = std::move(own)};
+  return is_text ? from_text(record, ignored) : from_messages(record, ignored);
 }
 
 }  // namespace strata::data

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "data/csv_reader.h"
@@ -49,18 +50,15 @@ class ArrayReader : public RecordReader {
 
   std::optional<Record> next() override {
     if (ended_) return {};
-    if (is_first_) {
-      skip_spaces();
-      bytes_.get();  // the bracket that layout_of saw
-    }
+    const bool is_first = std::exchange(is_first_, false);
+    if (is_first) skip_opening();
     skip_spaces();
     const int64_t line = bytes_.line();
-    if (is_first_ && bytes_.peek() == ']') {
+    if (is_first && bytes_.peek() == ']') {
       bytes_.get();
       std::string behind = finish_array();
       return behind.empty() ? std::optional<Record>() : Record{line, {}, std::move(behind)};
     }
-    is_first_ = false;
     Record record{line, {}, read_element()};
     if (record.fault.empty() && is_blank(text_)) {
       record.fault = "an element is missing before a comma or the closing bracket";
@@ -70,6 +68,12 @@ class ArrayReader : public RecordReader {
   }
 
  private:
+  // The bracket that layout_of saw.
+  void skip_opening() {
+    skip_spaces();
+    bytes_.get();
+  }
+
   void skip_spaces() {
     while (is_space(bytes_.peek())) bytes_.get();
   }

@@ -72,6 +72,17 @@ constexpr NumberKey kNumberKeys[] = {
      "a number of 0.01 to 100; or give --repetition-penalty"},
 };
 
+// And whether that, or do_sample, is greedy.
+void read_temperature(const std::string& path, const json::object& object, SamplingDefaults& out) {
+  const json::value* samples = find_value(object, "do_sample");
+  if (samples != nullptr && !samples->is_bool())
+    refuse_value(path, "do_sample", *samples, "true or false; or give --temperature");
+  out.temperature =
+      read_number(path, object, "temperature",
+                  {0, kMostTemperature, "a number of 0 (greedy) or more; or give --temperature"});
+  out.greedy = (samples != nullptr && !samples->get_bool()) || out.temperature == 0.0;
+}
+
 }  // namespace
 
 SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSampling& named) {
@@ -81,15 +92,7 @@ SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSamp
   const std::optional<std::string> text = texts.find(kName, kMaxConfigBytes);
   if (!text) return out;
   const json::object object = text::parse_json_object(*text, path);
-  if (!named.temperature) {
-    const json::value* samples = find_value(object, "do_sample");
-    if (samples != nullptr && !samples->is_bool())
-      refuse_value(path, "do_sample", *samples, "true or false; or give --temperature");
-    out.temperature =
-        read_number(path, object, "temperature",
-                    {0, kMostTemperature, "a number of 0 (greedy) or more; or give --temperature"});
-    out.greedy = (samples != nullptr && !samples->get_bool()) || out.temperature == 0.0;
-  }
+  if (!named.temperature) read_temperature(path, object, out);
   if (!named.top_k) {
     out.top_k = read_integer(path, object, "top_k",
                              {-1, kMostTopK, "a whole number of 0 (off) or more; or give --top-k"});

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -78,6 +79,31 @@ Source parse_source(const std::string& option, const std::string& text) {
   return source;
 }
 
+void check_has_no_weight(const std::string& option, const std::string& text, const Source& source) {
+  if (source.path == text) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: {}: a weight says how often examples are trained on; give {} "
+                          "alone",
+                          option, text, source.path));
+}
+
+void check_stdin_once(const std::string& option, const std::vector<Source>& sources) {
+  const auto is_stdin = [](const Source& source) { return source.path == "-"; };
+  if (std::count_if(sources.begin(), sources.end(), is_stdin) > 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--{}: stdin (-) is named twice, and can be read once", option));
+  }
+}
+
+// Of the examples as many as a share of them is, ascending.
+void append_drawn(std::span<const int64_t> examples, double share, uint64_t seed, uint64_t stream,
+                  std::vector<int64_t>& order) {
+  std::vector<int64_t> drawn = shuffled_indices(std::ssize(examples), seed, stream);
+  drawn.resize(static_cast<size_t>(std::llround(share * static_cast<double>(examples.size()))));
+  std::sort(drawn.begin(), drawn.end());
+  for (const int64_t i : drawn) order.push_back(examples[static_cast<size_t>(i)]);
+}
+
 }  // namespace
 
 std::vector<Source> find_sources(const std::string& option, const std::vector<std::string>& texts,
@@ -85,12 +111,7 @@ std::vector<Source> find_sources(const std::string& option, const std::vector<st
   std::vector<Source> sources;
   for (const std::string& text : texts) {
     const Source source = parse_source(option, text);
-    if (weights == Weights::kNone && source.path != text) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--{}: {}: a weight says how often examples are trained on; give {} "
-                              "alone",
-                              option, text, source.path));
-    }
+    if (weights == Weights::kNone) check_has_no_weight(option, text, source);
     std::error_code fault;
     if (!fs::is_directory(source.path, fault)) {
       sources.push_back(source);
@@ -100,11 +121,7 @@ std::vector<Source> find_sources(const std::string& option, const std::vector<st
       sources.push_back({std::move(file), source.weight});
     }
   }
-  const auto is_stdin = [](const Source& source) { return source.path == "-"; };
-  if (std::count_if(sources.begin(), sources.end(), is_stdin) > 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--{}: stdin (-) is named twice, and can be read once", option));
-  }
+  check_stdin_once(option, sources);
   return sources;
 }
 
@@ -119,12 +136,7 @@ std::vector<int64_t> weighted_order(const std::vector<SourceRange>& ranges,
     const double whole = std::floor(ranges[r].weight);
     for (int64_t i = 0; i < static_cast<int64_t>(whole); ++i)
       order.insert(order.end(), begin, next);
-    const auto share = static_cast<size_t>(
-        std::llround((ranges[r].weight - whole) * static_cast<double>(next - begin)));
-    std::vector<int64_t> drawn = shuffled_indices(next - begin, seed, kWeightStream + r);
-    drawn.resize(share);
-    std::sort(drawn.begin(), drawn.end());
-    for (const int64_t i : drawn) order.push_back(begin[i]);
+    append_drawn({begin, next}, ranges[r].weight - whole, seed, kWeightStream + r, order);
   }
   return order;
 }

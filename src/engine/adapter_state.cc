@@ -47,32 +47,80 @@ std::vector<float> values_of(Engine& engine, TensorView view) {
   return values;
 }
 
+[[noreturn]] void refuse_file(const std::string& path, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {}", path, what));
+}
+
+void check_format(const SafetensorsFile& file, const std::string& path) {
+  const auto format = file.metadata().find("format");
+  if (format == file.metadata().end() || format->second != kFormat)
+    refuse_file(path, fmt::format("not an optimizer state of this version ({})", kFormat));
+}
+
+int64_t read_step(const SafetensorsFile& file, const std::string& path) {
+  const auto found = file.metadata().find("step");
+  const std::string text = found == file.metadata().end() ? "" : found->second;
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (error != std::errc() || end != text.data() + text.size() || step < 0)
+    refuse_file(path, fmt::format("step: got '{}', want a count", text));
+  return step;
+}
+
+std::vector<float> read_moments(const SafetensorsFile& file, const std::string& path,
+                                const char* name, const Shape& shape) {
+  const TensorInfo* info = file.find(name);
+  if (info == nullptr || !info->readable || !(info->shape == shape)) {
+    refuse_file(path,
+                fmt::format("tensor '{}': got {}, want {}", name,
+                            info == nullptr ? "none" : info->shape_text(), shape.to_string()));
+  }
+  std::vector<float> moments(static_cast<size_t>(shape.num_elements()));
+  file.read_f32(*info, 0, shape.num_elements(), moments.data());
+  return moments;
+}
+
 // `count`: of parameters.
 void read_optimizer(const std::string& dir, int64_t count, AdapterCopy& copy) {
   const std::string path = dir + kOptimizerFile;
-  const auto fail = [&](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("load: {}: {}", path, what));
-  };
-  if (!file_exists(path)) fail("the checkpoint has no optimizer state");
+  if (!file_exists(path)) refuse_file(path, "the checkpoint has no optimizer state");
   const SafetensorsFile file(path);
-  const auto format = file.metadata().find("format");
-  if (format == file.metadata().end() || format->second != kFormat)
-    fail(fmt::format("not an optimizer state of this version ({})", kFormat));
-  const auto step = file.metadata().find("step");
-  const std::string text = step == file.metadata().end() ? "" : step->second;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), copy.step);
-  if (error != std::errc() || end != text.data() + text.size() || copy.step < 0)
-    fail(fmt::format("step: got '{}', want a count", text));
-  const Shape shape = {count};
-  for (auto& [name, out] :
-       {std::pair(kFirst, &copy.first_moments), std::pair(kSecond, &copy.second_moments)}) {
-    const TensorInfo* info = file.find(name);
-    if (info == nullptr || !info->readable || !(info->shape == shape)) {
-      fail(fmt::format("tensor '{}': got {}, want {}", name,
-                       info == nullptr ? "none" : info->shape_text(), shape.to_string()));
+  check_format(file, path);
+  copy.step = read_step(file, path);
+  copy.first_moments = read_moments(file, path, kFirst, {count});
+  copy.second_moments = read_moments(file, path, kSecond, {count});
+}
+
+// A module's weights, and its moments if `moments`, from a stage's part to where the whole has it.
+void copy_module(Backend& backend, const model::LoraAdapter& part, size_t index, bool moments,
+                 model::LoraAdapter& whole, AdapterCopy& copy) {
+  const model::LoraModule& module = whole.modules()[index];
+  const Shape shape = values_of(module);
+  const int64_t at = part.modules()[index].a_offset;
+  ops::copy(backend, part.parameters().part(at, shape),
+            whole.parameters().part(module.a_offset, shape));
+  if (!moments) return;
+  const auto values = [&](std::vector<float>& of) {
+    return std::span(of).subspan(static_cast<size_t>(module.a_offset),
+                                 static_cast<size_t>(shape.num_elements()));
+  };
+  ops::to_host(backend, part.first_moments().part(at, shape), values(copy.first_moments));
+  ops::to_host(backend, part.second_moments().part(at, shape), values(copy.second_moments));
+}
+
+// The whole's moments to the parts of stages, in all of which modules stand in the whole's order.
+void distribute_moments(const AdapterCopy& whole, std::vector<AdapterCopy>& parts) {
+  int64_t at = 0;
+  for (size_t i = 0; i < parts[0].weights->modules().size(); ++i) {
+    for (AdapterCopy& part : parts) {
+      const model::LoraModule& module = part.weights->modules()[i];
+      if (!is_own(module)) continue;
+      const int64_t end = at + values_of(module).num_elements();
+      for (const auto& [from, to] : {std::pair(&whole.first_moments, &part.first_moments),
+                                     std::pair(&whole.second_moments, &part.second_moments)})
+        to->insert(to->end(), from->begin() + at, from->begin() + end);
+      at = end;
     }
-    out->resize(static_cast<size_t>(shape.num_elements()));
-    file.read_f32(*info, 0, shape.num_elements(), out->data());
   }
 }
 
@@ -108,20 +156,8 @@ AdapterCopy join_parts(Backend& backend, Engine& first,
     copy.second_moments.resize(static_cast<size_t>(whole->num_parameters()));
   }
   for (size_t i = 0; i < own.modules().size(); ++i) {
-    const model::LoraModule& module = whole->modules()[i];
-    const Shape shape = values_of(module);
     for (const model::LoraAdapter* part : parts) {
-      if (!is_own(part->modules()[i])) continue;
-      const int64_t at = part->modules()[i].a_offset;
-      ops::copy(backend, part->parameters().part(at, shape),
-                whole->parameters().part(module.a_offset, shape));
-      if (!moments) continue;
-      const auto values = [&](std::vector<float>& of) {
-        return std::span(of).subspan(static_cast<size_t>(module.a_offset),
-                                     static_cast<size_t>(shape.num_elements()));
-      };
-      ops::to_host(backend, part->first_moments().part(at, shape), values(copy.first_moments));
-      ops::to_host(backend, part->second_moments().part(at, shape), values(copy.second_moments));
+      if (is_own(part->modules()[i])) copy_module(backend, *part, i, moments, *whole, copy);
     }
   }
   copy.weights = std::move(whole);
@@ -172,19 +208,7 @@ std::vector<AdapterCopy> read_adapter_parts(std::span<Engine* const> stages,
     count += values_of(module).num_elements();
   AdapterCopy whole;
   read_optimizer(dir, count, whole);
-  // Modules stand in one order in all parts and in the whole.
-  int64_t at = 0;
-  for (size_t i = 0; i < parts[0].weights->modules().size(); ++i) {
-    for (AdapterCopy& part : parts) {
-      const model::LoraModule& module = part.weights->modules()[i];
-      if (!is_own(module)) continue;
-      const int64_t end = at + values_of(module).num_elements();
-      for (const auto& [from, to] : {std::pair(&whole.first_moments, &part.first_moments),
-                                     std::pair(&whole.second_moments, &part.second_moments)})
-        to->insert(to->end(), from->begin() + at, from->begin() + end);
-      at = end;
-    }
-  }
+  distribute_moments(whole, parts);
   for (AdapterCopy& part : parts) part.step = whole.step;
   return parts;
 }

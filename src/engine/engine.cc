@@ -72,6 +72,36 @@ void check_options(const api::SampleRequest& request, int64_t vocab, const std::
   }
 }
 
+// Lengths of what the loss reads of each token or target, and that a mean has something to be of.
+void check_loss_inputs(const api::Datum& datum, const api::LossRow& loss, const std::string& where,
+                       bool want_loss) {
+  const size_t tokens = datum.tokens.size();
+  const size_t targets = tokens * static_cast<size_t>(datum.targets_per_token());
+  for (const api::LossInputRow& input : api::kLossInputs) {
+    const bool of_targets = input.id == api::LossInput::kWeights;
+    const bool needed =
+        want_loss && !of_targets &&
+        std::find(loss.inputs.begin(), loss.inputs.end(), input.id) != loss.inputs.end();
+    check_length(datum.inputs[input.id].size(), of_targets ? targets : tokens, where, input.name,
+                 !needed);
+  }
+  if (!loss.mean_over || !want_loss) return;
+  const std::vector<float>& mask = datum.inputs[*loss.mean_over];
+  if (std::accumulate(mask.begin(), mask.end(), 0.0) > 0.0) return;
+  fail(fmt::format("{}.{}: {} takes the mean over the masked tokens, and there are none", where,
+                   api::row_of(*loss.mean_over).name, loss.name));
+}
+
+void check_options_ascend(const api::Loss& options, const api::LossRow& loss,
+                          const std::string& where) {
+  for (size_t i = 1; loss.options_ascend && i < loss.options.size(); ++i) {
+    if (options.options[i - 1] > options.options[i]) {
+      fail(fmt::format("{}.loss: {} exceeds {}", where, loss.options[i - 1].name,
+                       loss.options[i].name));
+    }
+  }
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Backend> backend, model::LoadedModel model,
@@ -166,27 +196,33 @@ void Engine::enable_base_steps(const train::BaseStep& how) {
 
 void Engine::prepare(const api::Batch& batch, api::TensorSink* sink) {
   if (!batch.checked) check(batch);
-  CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
+  const bool has_large_results = batch.want_hidden_states || batch.want_logits;
+  CHECK(sink != nullptr || !has_large_results);
+  if (has_large_results) add_large_results(batch, *sink);
+  if (batch.gradients == api::Gradients::kAdapters) enable_adapter_training(batch);
+  if (batch.gradients == api::Gradients::kParameters) base_trainer();
+}
+
+void Engine::add_large_results(const api::Batch& batch, api::TensorSink& sink) const {
   int64_t total = 0;
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = model_.config;
   const model::ModelWeights& weights = *model_.weights;
   if (batch.want_hidden_states) {
     const int64_t entries = weights.part().size() + (weights.ends() ? 1 : 0);
-    sink->add("hidden_states", {entries, total, c.state_width()});
-    if (c.streams && weights.ends()) sink->add("final_hidden", {total, c.hidden_size});
+    sink.add("hidden_states", {entries, total, c.state_width()});
+    if (c.streams && weights.ends()) sink.add("final_hidden", {total, c.hidden_size});
   }
-  if (batch.want_logits && weights.ends()) sink->add("logits", {total, c.vocab_size});
-  if (batch.want_logits && batch.mtp_weight > 0.0f && weights.ends()) {
-    sink->add("mtp_logits", {total, c.vocab_size});
+  if (batch.want_logits && weights.ends()) sink.add("logits", {total, c.vocab_size});
+  if (batch.want_logits && batch.mtp_weight > 0.0f && weights.ends())
+    sink.add("mtp_logits", {total, c.vocab_size});
+}
+
+void Engine::enable_adapter_training(const api::Batch& batch) const {
+  for (const api::Sequence& sequence : batch.sequences) {
+    if (!sequence.gradients) continue;
+    if (model::LoraAdapter* used = adapter_or_base(sequence.slot)) used->enable_training();
   }
-  if (batch.gradients == api::Gradients::kAdapters) {
-    for (const api::Sequence& sequence : batch.sequences) {
-      if (!sequence.gradients) continue;
-      if (model::LoraAdapter* used = adapter_or_base(sequence.slot)) used->enable_training();
-    }
-  }
-  if (batch.gradients == api::Gradients::kParameters) base_trainer();
 }
 
 // What a caller asks is looked at as a whole before anything runs.
@@ -221,27 +257,8 @@ void Engine::check(const api::Sequence& sequence, const std::string& where, bool
   const size_t targets = tokens * static_cast<size_t>(datum.targets_per_token());
   check_length(datum.targets.size(), targets, where, "targets", !want_loss);
   check_ids(datum.targets, model_.config.vocab_size, where, "targets");
-  for (const api::LossInputRow& input : api::kLossInputs) {
-    const bool of_targets = input.id == api::LossInput::kWeights;
-    const bool needed =
-        want_loss && !of_targets &&
-        std::find(loss.inputs.begin(), loss.inputs.end(), input.id) != loss.inputs.end();
-    check_length(datum.inputs[input.id].size(), of_targets ? targets : tokens, where, input.name,
-                 !needed);
-  }
-  if (loss.mean_over && want_loss) {
-    const std::vector<float>& mask = datum.inputs[*loss.mean_over];
-    if (!(std::accumulate(mask.begin(), mask.end(), 0.0) > 0.0)) {
-      fail(fmt::format("{}.{}: {} takes the mean over the masked tokens, and there are none", where,
-                       api::row_of(*loss.mean_over).name, loss.name));
-    }
-  }
-  for (size_t i = 1; loss.options_ascend && i < loss.options.size(); ++i) {
-    if (sequence.loss.options[i - 1] > sequence.loss.options[i]) {
-      fail(fmt::format("{}.loss: {} exceeds {}", where, loss.options[i - 1].name,
-                       loss.options[i].name));
-    }
-  }
+  check_loss_inputs(datum, loss, where, want_loss);
+  check_options_ascend(sequence.loss, loss, where);
 }
 
 void Engine::check(const api::SampleRequest& request, size_t index) const {

@@ -99,6 +99,9 @@ class Engine {
 
  private:
   void check(const api::Batch& batch) const;
+  // Of a stage, its part of them.
+  void add_large_results(const api::Batch& batch, api::TensorSink& sink) const;
+  void enable_adapter_training(const api::Batch& batch) const;
   // Into the first free slot.
   api::AdapterSlot add_adapter(std::unique_ptr<model::LoraAdapter> adapter);
 

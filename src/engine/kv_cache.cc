@@ -10,21 +10,23 @@
 
 namespace strata::engine {
 
-void* SlabPool::take() {
-  if (free_.empty()) {
-    constexpr int64_t kBlockBytes = 32 << 20;
-    int64_t count = std::max<int64_t>(1, kBlockBytes / slab_bytes_);
-    if (max_slabs_ > 0) count = std::min(count, max_slabs_ - num_slabs_);
-    if (count <= 0) {
-      throw Error(ErrorCode::kResourceExhausted,
-                  fmt::format("{}: all {} are in use", what_, num_slabs_));
-    }
-    blocks_.emplace_back(backend_.allocator(), count * slab_bytes_);
-    char* base = static_cast<char*>(blocks_.back().data());
-    // Last first, so that slabs are handed out in address order.
-    for (int64_t slab = count - 1; slab >= 0; --slab) free_.push_back(base + slab * slab_bytes_);
-    num_slabs_ += count;
+void SlabPool::grow() {
+  constexpr int64_t kBlockBytes = 32 << 20;
+  int64_t count = std::max<int64_t>(1, kBlockBytes / slab_bytes_);
+  if (max_slabs_ > 0) count = std::min(count, max_slabs_ - num_slabs_);
+  if (count <= 0) {
+    throw Error(ErrorCode::kResourceExhausted,
+                fmt::format("{}: all {} are in use", what_, num_slabs_));
   }
+  blocks_.emplace_back(backend_.allocator(), count * slab_bytes_);
+  char* base = static_cast<char*>(blocks_.back().data());
+  // Last first, so that slabs are handed out in address order.
+  for (int64_t slab = count - 1; slab >= 0; --slab) free_.push_back(base + slab * slab_bytes_);
+  num_slabs_ += count;
+}
+
+void* SlabPool::take() {
+  if (free_.empty()) grow();
   void* slab = free_.back();
   free_.pop_back();
   return slab;
@@ -94,8 +96,8 @@ void PrefixCache::update_counts(const Root& root, int64_t before) {
   if (now > 0) by_count_.insert({now, root.tenant});
 }
 
-PrefixCache::Found PrefixCache::find(const PrefixOwner& owner, std::span<const int32_t> tokens,
-                                     int64_t most) {
+PrefixCache::Found PrefixCache::acquire(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                                        int64_t most) {
   const auto length = static_cast<size_t>(std::max<int64_t>(0, most));
   std::vector<Node*> path = match(owner, tokens.first(std::min(tokens.size(), length)));
   while (!path.empty() && !is_usable(*path.back())) path.pop_back();
@@ -108,21 +110,21 @@ PrefixCache::Found PrefixCache::find(const PrefixOwner& owner, std::span<const i
     if (page != nullptr) pages_.share(page);
     found.pages.push_back(page);
   }
-  if (!has_states()) return found;
-  // Making space for a copy may give back the original, even as the last: then that is taken.
-  void* state = path.back()->state;
-  states_.share(state);
-  found.state = take_state(state);
-  if (found.state == nullptr) {
-    found.state = state;
-  } else {
-    states_.give_back(state);
-  }
+  if (has_states()) found.state = acquire_state(path.back()->state);
   return found;
 }
 
-// Null where rows have all.
-void* PrefixCache::take_state(const void* from) {
+// A copy; but making space for it may give back the original, even as the last: then that is taken.
+void* PrefixCache::acquire_state(void* state) {
+  states_.share(state);
+  void* copy = copy_state_if_space(state);
+  if (copy == nullptr) return state;
+  states_.give_back(state);
+  return copy;
+}
+
+// Null where rows have all. Gives back the oldest that is kept for it.
+void* PrefixCache::copy_state_if_space(const void* from) {
   while (states_.is_full() && give_back_oldest()) {
   }
   return states_.is_full() ? nullptr : states_.take_copy(from);
@@ -142,28 +144,18 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
       touch(path);
       return false;
     }
-    copy = take_state(state);
+    copy = copy_state_if_space(state);
     if (copy == nullptr) return false;
   }
   std::vector<Node*> path = match(owner, tokens);
-  Root& root = roots_[key_of(owner)];
-  root.weights = owner.weights;
-  root.is_base = owner.weights == nullptr;
-  root.tenant = owner.tenant;
-  root.holder = &holders_[owner.tenant];
-  root.hash = api::KnownPages::hash_of(owner.tenant, owner.snapshot);
+  Root& root = find_or_add_root(owner);
   while (path.size() < count) {
     Node* parent = path.empty() ? nullptr : path.back();
-    path.push_back(add(root, parent, tokens.subspan(path.size() * size, size)));
+    path.push_back(add_node(root, parent, tokens.subspan(path.size() * size, size)));
   }
-  Node* first = nullptr;  // that gets a page; those of the path behind it have one, or do too
-  for (size_t i = 0; i < count; ++i) {
-    if (path[i]->page != nullptr || pages[i] == nullptr) continue;
-    path[i]->page = pages[i];
-    pages_.share(pages[i]);
-    ++num_pages_;
-    if (first == nullptr) first = path[i];
-  }
+  // Those of the path behind it have a page, or get one too.
+  Node* first = first_without_page(path, pages);
+  share_missing_pages(path, pages);
   if (copy != nullptr) path.back()->state = copy;
   if (first != nullptr) update_first_present(*first);
   set_known(*path.back(), is_usable(*path.back()));
@@ -172,7 +164,36 @@ bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens
   return copy != nullptr;
 }
 
-PrefixCache::Node* PrefixCache::add(Root& root, Node* parent, std::span<const int32_t> tokens) {
+PrefixCache::Root& PrefixCache::find_or_add_root(const PrefixOwner& owner) {
+  Root& root = roots_[key_of(owner)];
+  root.weights = owner.weights;
+  root.is_base = owner.weights == nullptr;
+  root.tenant = owner.tenant;
+  root.holder = &holders_[owner.tenant];
+  root.hash = api::KnownPages::hash_of(owner.tenant, owner.snapshot);
+  return root;
+}
+
+// Null: none of them gets one.
+PrefixCache::Node* PrefixCache::first_without_page(std::span<Node* const> path,
+                                                   std::span<void* const> pages) {
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (path[i]->page == nullptr && pages[i] != nullptr) return path[i];
+  }
+  return nullptr;
+}
+
+void PrefixCache::share_missing_pages(std::span<Node* const> path, std::span<void* const> pages) {
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (path[i]->page != nullptr || pages[i] == nullptr) continue;
+    path[i]->page = pages[i];
+    pages_.share(pages[i]);
+    ++num_pages_;
+  }
+}
+
+PrefixCache::Node* PrefixCache::add_node(Root& root, Node* parent,
+                                         std::span<const int32_t> tokens) {
   const uint64_t before = parent == nullptr ? root.hash : parent->hash;
   Nodes& nodes = root.holder->nodes;
   const int64_t num_pages = parent == nullptr ? 1 : parent->num_pages + 1;
@@ -257,18 +278,20 @@ bool PrefixCache::give_back_oldest() {
   return true;
 }
 
+void PrefixCache::remove_nodes_of(Root& root) {
+  Nodes& nodes = root.holder->nodes;
+  for (auto node = nodes.begin(); node != nodes.end() && !root.children.empty();) {
+    const auto next = std::next(node);
+    if (node->root == &root) remove(node);
+    node = next;
+  }
+}
+
 void PrefixCache::drop_unreachable() {
   for (auto root = roots_.begin(); root != roots_.end();) {
     const auto here = root++;
     Root& of = here->second;
-    if (!of.is_base && of.weights.expired()) {
-      Nodes& nodes = of.holder->nodes;
-      for (auto node = nodes.begin(); node != nodes.end() && !of.children.empty();) {
-        const auto next = std::next(node);
-        if (node->root == &of) remove(node);
-        node = next;
-      }
-    }
+    if (!of.is_base && of.weights.expired()) remove_nodes_of(of);
     if (of.children.empty()) roots_.erase(here);
   }
   // The roots that are left have nodes, and so have the tenants that they are of.

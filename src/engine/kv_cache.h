@@ -50,6 +50,9 @@ class SlabPool {
   [[nodiscard]] int64_t num_bytes() const { return num_slabs_ * slab_bytes_; }
 
  private:
+  // By a block of free slabs.
+  void grow();
+
   Backend& backend_;
   std::string_view what_;
   int64_t slab_bytes_;
@@ -119,7 +122,8 @@ class PrefixCache {
     void* state = nullptr;
   };
   // The most that there is of the tokens, `most` positions at most.
-  [[nodiscard]] Found find(const PrefixOwner& owner, std::span<const int32_t> tokens, int64_t most);
+  [[nodiscard]] Found acquire(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                              int64_t most);
 
   // Keeps the full pages of a sequence that has read `tokens`; where there are states, which is up
   // to a page border then, with a copy of `state`, if there is space for it without a row's.
@@ -180,13 +184,18 @@ class PrefixCache {
   [[nodiscard]] bool is_usable(const Node& node) const;
   void touch(std::span<Node* const> path);
   void update_counts(const Root& root, int64_t before);
-  Node* add(Root& root, Node* parent, std::span<const int32_t> tokens);
-  [[nodiscard]] void* take_state(const void* from);
+  Root& find_or_add_root(const PrefixOwner& owner);
+  Node* add_node(Root& root, Node* parent, std::span<const int32_t> tokens);
+  static Node* first_without_page(std::span<Node* const> path, std::span<void* const> pages);
+  void share_missing_pages(std::span<Node* const> path, std::span<void* const> pages);
+  [[nodiscard]] void* acquire_state(void* state);
+  [[nodiscard]] void* copy_state_if_space(const void* from);
   void update_first_present(Node& from);
   void set_known(Node& node, bool is_known);
   void release_state(Node& node);
   void remove(Nodes::iterator node);
   void remove_with_useless_ancestors(Nodes::iterator node);
+  void remove_nodes_of(Root& root);
 
   const model::CacheLayout& layout_;
   KvPool& pages_;

@@ -60,6 +60,23 @@ void MtpPass::forward(model::Pass& own, const MtpWork& work, TensorView last, Te
   model::mtp_forward(own, tape_, work.backward, state, hidden);
 }
 
+// Reported as the decoder's own losses are, by their weights alone.
+void MtpPass::write_losses(const MtpWork& work) const {
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const auto row = static_cast<size_t>(rows_[i]);
+    const size_t to = first_target(work.inputs, row);
+    const size_t weight = first_target(work.inputs, row + 1);
+    const auto begin = static_cast<size_t>(first_targets_[i]);
+    const size_t count = static_cast<size_t>(first_targets_[i + 1]) - begin;
+    for (size_t k = 0; k < count; ++k) {
+      work.losses[to + k] = train::token_loss({.loss = kLoss,
+                                               .logprob = logprobs_[begin + k],
+                                               .weight = work.inputs.weights()[weight + k]})
+                                .loss;
+    }
+  }
+}
+
 void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorView hidden,
                                 TensorView d_last) {
   train::LossInputs inputs = {
@@ -67,22 +84,7 @@ void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorVie
   inputs.columns[api::LossInput::kWeights] = weights_;
   const TensorView d_hidden = work.backward ? own.take(DType::kF32, hidden.shape) : TensorView();
   loss_pass_.run(own, inputs, hidden, logprobs_, losses_, d_hidden);
-  // Reported as the decoder's own losses are, by their weights alone.
-  own.on_host([&] {
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      const auto row = static_cast<size_t>(rows_[i]);
-      const size_t to = first_target(work.inputs, row);
-      const size_t weight = first_target(work.inputs, row + 1);
-      const auto begin = static_cast<size_t>(first_targets_[i]);
-      const size_t count = static_cast<size_t>(first_targets_[i + 1]) - begin;
-      for (size_t k = 0; k < count; ++k) {
-        work.losses[to + k] = train::token_loss({.loss = kLoss,
-                                                 .logprob = logprobs_[begin + k],
-                                                 .weight = work.inputs.weights()[weight + k]})
-                                  .loss;
-      }
-    }
-  });
+  own.on_host([&] { write_losses(work); });
   if (!work.backward) return;
   const TensorView d_state = own.take(DType::kF32, {std::ssize(rows_), d_last.cols()});
   model::mtp_backward(own, tape_, d_hidden, d_state);

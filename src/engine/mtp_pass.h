@@ -39,6 +39,7 @@ class MtpPass {
 
  private:
   void lay_out_targets(const MtpWork& work);
+  void write_losses(const MtpWork& work) const;
 
   PassBuilder builder_;
   std::vector<int32_t> rows_;

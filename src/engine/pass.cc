@@ -31,26 +31,33 @@ void write_hidden_states(Backend& backend, const PassWork& work, TensorView stat
       rows_of(work.sink->at("final_hidden"), work.first_row * final_hidden.cols(), final_hidden));
 }
 
+// Rows of logits of neighbouring rows of the pass, which stand in the batch at these `places`
+// behind its first one.
+void write_logit_rows(Backend& backend, const PassWork& work, const std::string& name,
+                      std::span<const int32_t> places, TensorView logits) {
+  for (int64_t i = 0; i < logits.rows(); ++i) {
+    const int64_t row = work.first_row + places[static_cast<size_t>(i)];
+    const TensorView one = logits.slice_rows(i, i + 1);
+    ops::to_host(backend, one, rows_of(work.sink->at(name), row * logits.cols(), one));
+  }
+}
+
 // `places`: of the pass's rows in the batch, besides its first one.
-void write_logits(model::Pass& pass, const PassWork& work, const std::string& name,
-                  std::span<const int32_t> places, TensorView hidden, PassState& state) {
+void compute_and_write_logits(model::Pass& pass, const PassWork& work, const std::string& name,
+                              std::span<const int32_t> places, TensorView hidden,
+                              PassState& state) {
   Backend& backend = pass.backend;
-  const int64_t vocab = pass.weights.config().vocab_size;
   state.all_rows.assign(static_cast<size_t>(pass.num_tokens()), 1);
   model::RowChunks& chunks = state.logit_chunks;
   chunks.start(pass, state.all_rows);
   for (auto rows = chunks.next(); !rows.empty(); rows = chunks.next()) {
     const TensorView chunk = hidden.slice_rows(rows.front(), rows.back() + 1);
     const Scratch::Mark mark(backend.scratch());
-    const TensorView logits = pass.take(DType::kF32, {std::ssize(rows), vocab});
+    const TensorView logits =
+        pass.take(DType::kF32, {std::ssize(rows), pass.weights.config().vocab_size});
     model::head_forward(pass, chunks.groups(), chunk, {}, logits);
-    pass.on_host([&] {
-      for (int64_t i = 0; i < std::ssize(rows); ++i) {
-        const int64_t row = work.first_row + places[static_cast<size_t>(rows.front() + i)];
-        const TensorView one = logits.slice_rows(i, i + 1);
-        ops::to_host(backend, one, rows_of(work.sink->at(name), row * vocab, one));
-      }
-    });
+    const auto own = places.subspan(static_cast<size_t>(rows.front()), rows.size());
+    pass.on_host([&] { write_logit_rows(backend, work, name, own, logits); });
   }
 }
 
@@ -71,8 +78,18 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView d_last, PassSta
   const TensorView hidden =
       pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
   state.mtp.forward(own, mtp, state.tape.last, hidden);
-  if (work.want_logits) write_logits(own, work, "mtp_logits", state.mtp.rows(), hidden, state);
+  if (work.want_logits)
+    compute_and_write_logits(own, work, "mtp_logits", state.mtp.rows(), hidden, state);
   if (work.want_loss) state.mtp.loss_and_backward(own, mtp, hidden, d_last);
+}
+
+// Values, or where there are none so many times `otherwise`.
+template <typename T>
+void append_or_fill(std::vector<T>& out, const std::vector<T>& values, size_t count, T otherwise) {
+  if (values.empty())
+    out.insert(out.end(), count, otherwise);
+  else
+    out.insert(out.end(), values.begin(), values.end());
 }
 
 }  // namespace
@@ -115,6 +132,10 @@ void StagePass::forward(TensorView memory) {
     const TraceSpan span = model::traced(pass_, "forward", "tokens", pass_.num_tokens());
     model::decoder_forward(pass_, state_.tape, work_.backward(), states_, hidden_);
   }
+  write_large_results();
+}
+
+void StagePass::write_large_results() {
   if (work_.want_hidden_states) {
     // Of streams the last entry is not what the final norm made, even where there is but one.
     pass_.on_host([&] {
@@ -125,7 +146,7 @@ void StagePass::forward(TensorView memory) {
   if (!work_.want_logits || !pass_.weights.ends()) return;
   state_.all_rows_in_order.resize(static_cast<size_t>(pass_.num_tokens()));
   std::iota(state_.all_rows_in_order.begin(), state_.all_rows_in_order.end(), 0);
-  write_logits(pass_, work_, "logits", state_.all_rows_in_order, hidden_, state_);
+  compute_and_write_logits(pass_, work_, "logits", state_.all_rows_in_order, hidden_, state_);
 }
 
 void StagePass::loss() {
@@ -188,27 +209,24 @@ void MicroBatch::lay_out_sequences(Engine& engine, const api::Batch& batch) {
   for (std::vector<float>& column : columns_.values) column.clear();
   for (size_t s = first_; s < last_; ++s) {
     const api::Sequence& sequence = batch.sequences[s];
-    const api::Datum& datum = *sequence.datum;
-    builder_.add(datum.tokens, 0, engine.adapter_or_base(sequence.slot));
-    const auto append = [](auto& out, const auto& values, size_t num, auto otherwise) {
-      if (values.empty())
-        out.insert(out.end(), num, otherwise);
-      else
-        out.insert(out.end(), values.begin(), values.end());
-    };
-    const size_t tokens = datum.tokens.size();
-    const auto per_token = static_cast<size_t>(datum.targets_per_token());
-    for (size_t row = 0; row < tokens; ++row)
-      first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * per_token));
-    append(targets_, datum.targets, tokens * per_token, 0);
-    for (const api::LossInputRow& input : api::kLossInputs) {
-      const bool of_targets = input.id == api::LossInput::kWeights;
-      append(columns_[input.id], datum.inputs[input.id], of_targets ? tokens * per_token : tokens,
-             input.otherwise);
-    }
+    builder_.add(sequence.datum->tokens, 0, engine.adapter_or_base(sequence.slot));
+    append_loss_inputs(*sequence.datum);
     losses_of_sequences_.push_back(sequence.loss);
   }
   first_targets_.push_back(static_cast<int64_t>(targets_.size()));
+}
+
+void MicroBatch::append_loss_inputs(const api::Datum& datum) {
+  const size_t tokens = datum.tokens.size();
+  const auto per_token = static_cast<size_t>(datum.targets_per_token());
+  for (size_t row = 0; row < tokens; ++row)
+    first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * per_token));
+  append_or_fill(targets_, datum.targets, tokens * per_token, 0);
+  for (const api::LossInputRow& input : api::kLossInputs) {
+    const bool of_targets = input.id == api::LossInput::kWeights;
+    append_or_fill(columns_[input.id], datum.inputs[input.id],
+                   of_targets ? tokens * per_token : tokens, input.otherwise);
+  }
 }
 
 PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t first, size_t last) {

@@ -80,6 +80,8 @@ class StagePass {
   void backward(TensorView d, model::DeferredProducts* deferred = nullptr);
 
  private:
+  void write_large_results();
+
   const PassWork work_;
   PassState& state_;
   model::Pass pass_;
@@ -122,6 +124,7 @@ class MicroBatch {
 
  private:
   void lay_out_sequences(Engine& engine, const api::Batch& batch);
+  void append_loss_inputs(const api::Datum& datum);
 
   size_t first_ = 0, last_ = 0;
   PassBuilder builder_;

@@ -82,6 +82,24 @@ void check_tags(const Comm& all, const PipelinePlan& plan) {
                           end, all.end_of_tags()));
 }
 
+bool wants_final_hidden(const api::Batch& batch, const model::ModelConfig& config) {
+  return batch.want_hidden_states && config.streams;
+}
+
+bool wants_mtp_logits(const api::Batch& batch) {
+  return batch.want_logits && batch.mtp_weight > 0.0f;
+}
+
+// In the order of the sequences, and of each one's values.
+void sum_losses(api::BatchResult& result) {
+  for (const api::SequenceResult& sequence : result.sequences) {
+    for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
+    for (const float loss : sequence.mtp_losses) result.mtp_loss_sum += static_cast<double>(loss);
+    for (const float loss : sequence.indexer_losses)
+      result.indexer_loss_sum += static_cast<double>(loss);
+  }
+}
+
 // Nothing is in flight behind a batch, however it ended.
 struct Ending {
   std::vector<std::unique_ptr<StageRunner>>& runners;
@@ -187,10 +205,7 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
   for (const auto& runner : runners_) runner->prepare(batch, result, sink);
-  round_.clear();
-  round_.dealt = 0;
-  round_.num_dealt = 1;
-  if (data_) deal_microbatches(batch);
+  start_rounds(batch);
   size_t num_backwards = 0;
   while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
     for (const auto& runner : runners_) runner->begin(round_, num_backwards);
@@ -206,13 +221,15 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   turn_away_weights();
   if (batch.want_loss) spread_losses(batch, result);
   gather_results(batch, sink);
-  for (const api::SequenceResult& sequence : result.sequences) {
-    for (const float loss : sequence.losses) result.loss_sum += static_cast<double>(loss);
-    for (const float loss : sequence.mtp_losses) result.mtp_loss_sum += static_cast<double>(loss);
-    for (const float loss : sequence.indexer_losses)
-      result.indexer_loss_sum += static_cast<double>(loss);
-  }
+  sum_losses(result);
   return result;
+}
+
+void Runner::start_rounds(const api::Batch& batch) {
+  round_.clear();
+  round_.dealt = 0;
+  round_.num_dealt = 1;
+  if (data_) deal_microbatches(batch);
 }
 
 // A round with fewer sequences than micro-batches leaves out what it has none for: the rest of a
@@ -228,32 +245,33 @@ void Runner::run_actions(const api::Batch& batch) {
   }
 }
 
+void Runner::add_large_results(const api::Batch& batch, int64_t num_tokens, api::TensorSink* sink) {
+  CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
+  const model::ModelConfig& c = engine().config();
+  if (batch.want_hidden_states)
+    sink->add("hidden_states", {c.num_layers() + 1, num_tokens, c.state_width()});
+  if (wants_final_hidden(batch, c)) sink->add("final_hidden", {num_tokens, c.hidden_size});
+  if (batch.want_logits) sink->add("logits", {num_tokens, c.vocab_size});
+  if (wants_mtp_logits(batch)) sink->add("mtp_logits", {num_tokens, c.vocab_size});
+}
+
 void Runner::gather_results(const api::Batch& batch, api::TensorSink* sink) {
   if (plan_.num_stages() == 1) return;  // they are there
   int64_t total = 0;
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = engine().config();
   const int last = plan_.num_stages() - 1;
-  const bool wants_final = batch.want_hidden_states && c.streams;
-  const bool wants_mtp = batch.want_logits && batch.mtp_weight > 0.0f;
-  if (is_first_rank()) {
-    CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
-    if (batch.want_hidden_states) {
-      sink->add("hidden_states", {c.num_layers() + 1, total, c.state_width()});
-    }
-    if (wants_final) sink->add("final_hidden", {total, c.hidden_size});
-    if (batch.want_logits) sink->add("logits", {total, c.vocab_size});
-    if (wants_mtp) sink->add("mtp_logits", {total, c.vocab_size});
-  }
+  if (is_first_rank()) add_large_results(batch, total, sink);
   for (int stage = 0; batch.want_hidden_states && stage <= last; ++stage) {
     const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
     const int64_t entry = total * c.state_width();
     gather_result("hidden_states", stage, sink, range.first * entry,
                   (range.size() + (stage == last ? 1 : 0)) * entry);
   }
-  if (wants_final) gather_result("final_hidden", last, sink, 0, total * c.hidden_size);
+  if (wants_final_hidden(batch, c))
+    gather_result("final_hidden", last, sink, 0, total * c.hidden_size);
   if (batch.want_logits) gather_result("logits", last, sink, 0, total * c.vocab_size);
-  if (wants_mtp) gather_result("mtp_logits", last, sink, 0, total * c.vocab_size);
+  if (wants_mtp_logits(batch)) gather_result("mtp_logits", last, sink, 0, total * c.vocab_size);
 }
 
 // A stage's part of a result: `count` values, which are those from `first` on of the whole.
@@ -271,8 +289,9 @@ void Runner::gather_result(const std::string& name, int stage, api::TensorSink* 
     CHECK(begin + count <= std::ssize(values), name, begin, count);
     return TensorView(values.data() + begin, DType::kF32, {count});
   };
-  fetch(owner_of(stage, 0), here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
-        is_first_rank() ? flat(sink->at(name).values, first) : TensorView());
+  gather_tensor(owner_of(stage, 0),
+                here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
+                is_first_rank() ? flat(sink->at(name).values, first) : TensorView());
 }
 
 // The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
@@ -367,11 +386,7 @@ void Runner::zero_base_gradients() {
   }
 }
 
-api::StepResult Runner::step_base(const api::AdamW& adamw) {
-  for (const auto& runner : runners_) runner->engine().enable_base_steps();
-  const train::BaseTrainer& own = engine().base_trainer();
-  if (!own.has_gradient) return {.stepped = false, .step = own.num_steps};
-  finish_base_gradients();
+void Runner::sum_base_squares() {
   sums_.assign(engine().model().weights->table().size(), 0.0);
   for (const auto& runner : runners_) {
     Engine& stage = runner->engine();
@@ -382,6 +397,14 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
     }
   }
   if (data_) sum_over_data_ranks();
+}
+
+api::StepResult Runner::step_base(const api::AdamW& adamw) {
+  for (const auto& runner : runners_) runner->engine().enable_base_steps();
+  const train::BaseTrainer& own = engine().base_trainer();
+  if (!own.has_gradient) return {.stepped = false, .step = own.num_steps};
+  finish_base_gradients();
+  sum_base_squares();
   const double norm = global_norm();
   if (data_) sum_expert_loads();
   if (!std::isfinite(norm)) {

@@ -60,7 +60,7 @@ class Runner {
   }
   // Rank 0 gets the whole adapter, with gradients and moments where it trains, until the next call;
   // the others null.
-  const model::LoraAdapter* whole_adapter(api::AdapterSlot slot);
+  const model::LoraAdapter* gather_adapter(api::AdapterSlot slot);
 
   // Scores and, if asked, accumulates gradients. On rank 0 `sink` gets the large results; it may be
   // null when none is wanted. Neighbours share passes where both take gradients, or neither does:
@@ -92,10 +92,10 @@ class Runner {
   void zero_base_gradients();
   enum class BaseValues { kGradients, kMasters, kFirstMoments, kSecondMoments, kRouterBias };
   // Fills `values` (the parameter's, dense) on rank 0; elsewhere it may be empty.
-  void read_base(size_t index, BaseValues which, std::span<float> values);
+  void gather_base_values(size_t index, BaseValues which, std::span<float> values);
   // The same of all that has such values but routers' biases, in the table's order: rank 0 takes it
   // piece by piece.
-  void read_base(BaseValues which, FunctionRef<void(TensorView)> take);
+  void gather_base_values(BaseValues which, FunctionRef<void(TensorView)> take);
   // While rank 0's body runs, the others give it what it reads of masters, in any order.
   using ReadRows = FunctionRef<void(size_t index, int64_t first_row, TensorView rows)>;
   void with_masters(FunctionRef<void(ReadRows read)> body);
@@ -119,14 +119,15 @@ class Runner {
   void add_stage(int stage, Engine& engine);
   // Whether this rank's pipeline gives rank 0 what is gathered.
   [[nodiscard]] bool gathers() const { return !data_ || data_->rank() == 0; }
+  void start_rounds(const api::Batch& batch);
   void run_actions(const api::Batch& batch);
   // Of weights that ranks divide each has its part alone.
   void turn_away_weights();
   // Of a batch whose micro-batches are dealt out: which rank has which.
   void deal_microbatches(const api::Batch& batch);
   template <typename Body>
-  void for_lists(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
-                 Body body);
+  void for_each_list_dealt_to(int rank, const api::Batch& batch, LossLists lists,
+                              api::BatchResult& result, Body body);
   void send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossLists lists,
                    api::BatchResult& result, int dealt_to);
   void receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch, LossLists lists,
@@ -138,6 +139,7 @@ class Runner {
   void broadcast_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result);
   // All lists to all ranks.
   void spread_losses(const api::Batch& batch, api::BatchResult& result);
+  void add_large_results(const api::Batch& batch, int64_t num_tokens, api::TensorSink* sink);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
   // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
   // be scratch of this rank's first stage.
@@ -147,7 +149,9 @@ class Runner {
   // Of the embedding, where the last stage reads it and the first one owns it.
   void swap_embedding_gradients(api::AdapterSlot slot);
   void return_embedding_gradients();
+  void return_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner);
   void lend_embedding();
+  void lend_embedding_rows(int owner, int to);
   void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                      int64_t count);
   // Of ranks in all: that which owns some of a stage.
@@ -165,10 +169,12 @@ class Runner {
   double global_norm();
   // Of each sum one rank has what is not zero.
   void sum_over_data_ranks();
+  // What each stage and rank has of the base parameters' gradients, into sums_.
+  void sum_base_squares();
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);
   // A tensor to rank 0 from one of all ranks; `from` matters there, `to` on rank 0.
-  void fetch(int owner, TensorView from, TensorView to);
+  void gather_tensor(int owner, TensorView from, TensorView to);
 
   LoneComm alone_;
   const PipelinePlan own_plan_;  // of a whole model

@@ -55,8 +55,8 @@ void Runner::deal_microbatches(const api::Batch& batch) {
 
 // Of the sequences that a rank was dealt; of all: -1.
 template <typename Body>
-void Runner::for_lists(const api::Batch& batch, LossLists lists, int rank, api::BatchResult& result,
-                       Body body) {
+void Runner::for_each_list_dealt_to(int rank, const api::Batch& batch, LossLists lists,
+                                    api::BatchResult& result, Body body) {
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     if (rank < 0 || of_sequences_[s] == rank)
       for_each_loss_list(batch, s, lists, result.sequences[s], body);
@@ -66,10 +66,11 @@ void Runner::for_lists(const api::Batch& batch, LossLists lists, int rank, api::
 void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossLists lists,
                          api::BatchResult& result, int dealt_to) {
   shared_.clear();
-  for_lists(batch, lists, dealt_to, result, [&](const std::vector<float>& values, size_t count) {
-    CHECK(values.size() == count, values.size(), count);
-    shared_.insert(shared_.end(), values.begin(), values.end());
-  });
+  for_each_list_dealt_to(dealt_to, batch, lists, result,
+                         [&](const std::vector<float>& values, size_t count) {
+                           CHECK(values.size() == count, values.size(), count);
+                           shared_.insert(shared_.end(), values.begin(), values.end());
+                         });
   const auto bytes = static_cast<int64_t>(shared_.size() * sizeof(float));
   for (int rank = 0; rank < comm.size(); ++rank) {
     if (rank != comm.rank()) comm.send_bytes(rank, tag, shared_.data(), bytes);
@@ -79,15 +80,16 @@ void Runner::send_losses(Comm& comm, int64_t tag, const api::Batch& batch, LossL
 void Runner::receive_losses(Comm& comm, int from, int64_t tag, const api::Batch& batch,
                             LossLists lists, api::BatchResult& result, int dealt_to) {
   size_t total = 0;
-  for_lists(batch, lists, dealt_to, result,
-            [&](std::vector<float>&, size_t count) { total += count; });
+  for_each_list_dealt_to(dealt_to, batch, lists, result,
+                         [&](std::vector<float>&, size_t count) { total += count; });
   shared_.resize(total);
   comm.receive_bytes(from, tag, shared_.data(), static_cast<int64_t>(total * sizeof(float)));
   auto next = shared_.begin();
-  for_lists(batch, lists, dealt_to, result, [&](std::vector<float>& values, size_t count) {
-    values.assign(next, next + static_cast<int64_t>(count));
-    next += static_cast<int64_t>(count);
-  });
+  for_each_list_dealt_to(dealt_to, batch, lists, result,
+                         [&](std::vector<float>& values, size_t count) {
+                           values.assign(next, next + static_cast<int64_t>(count));
+                           next += static_cast<int64_t>(count);
+                         });
 }
 
 void Runner::exchange_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {

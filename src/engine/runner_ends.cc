@@ -52,35 +52,42 @@ void Runner::return_embedding_gradients() {
   if (num_uses == 0) return;
   const model::ModelWeights& weights = *engine().model().weights;
   const size_t index = weights.embedding_index();
-  const int64_t cols = weights.table()[index].num_cols();
   const train::Ownership borrowed = train::divide_borrowed_embedding(weights, plan_.data);
+  for (int use = 0; use < num_uses; ++use) {
+    for (int owner = 0; owner < plan_.data; ++owner) {
+      for (int from = 0; from < plan_.data; ++from)
+        return_embedding_rows(use, borrowed.rows(from, index), from, owner);
+    }
+  }
+}
+
+// `resting`: the rows of which data rank `from` of the last stage has the sum; added to what
+// `owner` has of the first one's.
+void Runner::return_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner) {
+  const int last_stage = plan_.num_stages() - 1;
+  const model::ModelWeights& weights = *engine().model().weights;
+  const size_t index = weights.embedding_index();
+  const int64_t cols = weights.table()[index].num_cols();
   Backend& backend = engine().backend();
+  const train::OwnedRows& owned = ownership_of_stage(0).rows(owner, index);
+  std::vector<train::RowPiece> pieces;
+  train::append_row_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
   const auto part = [&](TensorView values, const train::OwnedRows& of,
                         const train::RowPiece& of_it) {
     return values.part((of_it.rows.first - of.first) * cols, of_it.shape);
   };
-  for (int use = 0; use < num_uses; ++use) {
-    for (int owner = 0; owner < plan_.data; ++owner) {
-      for (int from = 0; from < plan_.data; ++from) {
-        const train::OwnedRows& resting = borrowed.rows(from, index);
-        const train::OwnedRows& owned = ownership_of_stage(0).rows(owner, index);
-        std::vector<train::RowPiece> pieces;
-        train::append_row_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
-        transfer_pieces(
-            owner_of(last_stage, from), owner_of(0, owner), plan_.gather_tag() + kBorrowedTag,
-            pieces.size(),
-            [&](size_t i) {
-              const auto uses = stage_here(last_stage)->engine().base_trainer().second_uses();
-              return part(uses[static_cast<size_t>(use)].own, resting, pieces[i]);
-            },
-            [&](size_t i) { return backend.scratch().take(DType::kF32, pieces[i].shape); },
-            [&](size_t i, TensorView rows) {
-              const TensorView sum = stage_here(0)->engine().base_trainer().gradient(index);
-              ops::add_into(backend, rows, part(sum, owned, pieces[i]));
-            });
-      }
-    }
-  }
+  transfer_pieces(
+      owner_of(last_stage, from), owner_of(0, owner), plan_.gather_tag() + kBorrowedTag,
+      pieces.size(),
+      [&](size_t i) {
+        const auto uses = stage_here(last_stage)->engine().base_trainer().second_uses();
+        return part(uses[static_cast<size_t>(use)].own, resting, pieces[i]);
+      },
+      [&](size_t i) { return backend.scratch().take(DType::kF32, pieces[i].shape); },
+      [&](size_t i, TensorView rows) {
+        const TensorView sum = stage_here(0)->engine().base_trainer().gradient(index);
+        ops::add_into(backend, rows, part(sum, owned, pieces[i]));
+      });
 }
 
 // What steps have made of the embedding goes to each rank that reads it at the end.
@@ -89,36 +96,40 @@ void Runner::lend_embedding() {
   if (last_stage == 0 || train::num_borrowed_uses(engine().config()) == 0) return;
   const TraceSpan span("lend embedding");
   StageRunner* last = stage_here(last_stage);
+  if (last != nullptr && data_) begin_to_rewrite(*data_, *last->engine().model().weights);
+  for (int owner = 0; owner < plan_.data; ++owner) {
+    for (int to = 0; to < plan_.data; ++to) lend_embedding_rows(owner, to);
+  }
+  if (last != nullptr && data_) end_to_rewrite(*data_, *last->engine().model().weights);
+}
+
+// Those of the first stage's `owner`, to data rank `to` of the last stage.
+void Runner::lend_embedding_rows(int owner, int to) {
+  const int last_stage = plan_.num_stages() - 1;
   const model::ModelWeights& weights = *engine().model().weights;
   const size_t index = weights.embedding_index();
   Backend& backend = engine().backend();
-  if (last != nullptr && data_) begin_to_rewrite(*data_, *last->engine().model().weights);
-  for (int owner = 0; owner < plan_.data; ++owner) {
-    for (int to = 0; to < plan_.data; ++to) {
-      std::vector<train::RowPiece> pieces;
-      train::append_row_pieces(index, ownership_of_stage(0).rows(owner, index),
-                               weights.table()[index].num_cols(), weights.compute_dtype(), pieces);
-      std::erase_if(pieces, [&](const train::RowPiece& piece) {
-        return !is_sent(weights, piece, {to, plan_.data});
+  std::vector<train::RowPiece> pieces;
+  train::append_row_pieces(index, ownership_of_stage(0).rows(owner, index),
+                           weights.table()[index].num_cols(), weights.compute_dtype(), pieces);
+  std::erase_if(pieces, [&](const train::RowPiece& piece) {
+    return !is_sent(weights, piece, {to, plan_.data});
+  });
+  const auto take = [&](size_t i) {
+    return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
+  };
+  transfer_pieces(
+      owner_of(0, owner), owner_of(last_stage, to), plan_.gather_tag() + kLentTag, pieces.size(),
+      [&](size_t i) {
+        const TensorView rows = take(i);
+        read_piece(stage_here(0)->engine(), pieces[i], rows);
+        return rows;
+      },
+      take,
+      [&](size_t i, TensorView rows) {
+        const model::LoadedModel& last = stage_here(last_stage)->engine().model();
+        last.weights->write(backend, index, pieces[i].rows.first, rows);
       });
-      const auto take = [&](size_t i) {
-        return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
-      };
-      transfer_pieces(
-          owner_of(0, owner), owner_of(last_stage, to), plan_.gather_tag() + kLentTag,
-          pieces.size(),
-          [&](size_t i) {
-            const TensorView rows = take(i);
-            read_piece(stage_here(0)->engine(), pieces[i], rows);
-            return rows;
-          },
-          take,
-          [&](size_t i, TensorView rows) {
-            last->engine().model().weights->write(backend, index, pieces[i].rows.first, rows);
-          });
-    }
-  }
-  if (last != nullptr && data_) end_to_rewrite(*data_, *last->engine().model().weights);
 }
 
 void Runner::finish_base_gradients() {

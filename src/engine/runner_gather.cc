@@ -72,7 +72,7 @@ void Runner::transfer_pieces(int from, int to, int64_t tag, size_t num_pieces, P
   }
 }
 
-void Runner::fetch(int owner, TensorView from, TensorView to) {
+void Runner::gather_tensor(int owner, TensorView from, TensorView to) {
   const int64_t count = (is_first_rank() ? to : from).shape.num_elements();
   const auto part = [&](const TensorView& whole, size_t piece) {
     const int64_t first = static_cast<int64_t>(piece) * kPieceValues;
@@ -103,7 +103,7 @@ int Runner::stage_of_module(const model::LoraModule& module) const {
   return module.is_embedding() ? 0 : plan_.num_stages() - 1;
 }
 
-const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
+const model::LoraAdapter* Runner::gather_adapter(api::AdapterSlot slot) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (!gathers()) return nullptr;
   if (plan_.num_stages() == 1) return &own;
@@ -120,7 +120,7 @@ const model::LoraAdapter* Runner::whole_adapter(api::AdapterSlot slot) {
     if (here != nullptr) from = parts_of(here->engine().adapter(slot), first, count);
     if (whole_) to = parts_of(*whole_, first, count);
     for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
-      fetch(owner_of(stage, 0), from[part], to[part]);
+      gather_tensor(owner_of(stage, 0), from[part], to[part]);
     }
   }
   return whole_.get();
@@ -163,13 +163,13 @@ void Runner::read_owned(size_t index, BaseValues which, int data,
     if (owner_of(stage, data) == 0 && is_first_rank()) {
       ops::to_host(engine().backend(), own, piece);
     } else {
-      fetch(owner_of(stage, data), own, TensorView(piece.data(), DType::kF32, shape));
+      gather_tensor(owner_of(stage, data), own, TensorView(piece.data(), DType::kF32, shape));
     }
     if (is_first_rank()) take(piece);
   }
 }
 
-void Runner::read_base(size_t index, BaseValues which, std::span<float> values) {
+void Runner::gather_base_values(size_t index, BaseValues which, std::span<float> values) {
   auto to = values.begin();
   for (int data = 0; data < plan_.data; ++data) {
     read_owned(index, which, data, [&](std::span<float> piece) {
@@ -179,7 +179,7 @@ void Runner::read_base(size_t index, BaseValues which, std::span<float> values) 
   }
 }
 
-void Runner::read_base(BaseValues which, FunctionRef<void(TensorView)> take) {
+void Runner::gather_base_values(BaseValues which, FunctionRef<void(TensorView)> take) {
   const std::vector<model::Parameter>& table = engine().model().weights->table();
   for (size_t index = 0; index < table.size(); ++index) {
     if (table[index].buffer) continue;
@@ -242,7 +242,7 @@ void Runner::refresh_base() {
   for (const auto& runner : runners_) {
     Engine& stage = runner->engine();
     if (stage.model().weights->shards() == nullptr)
-      stage.base_trainer().refresh(stage.backend(), *stage.model().weights);
+      stage.base_trainer().refresh_weights(stage.backend(), *stage.model().weights);
     if (data_) exchange_parameters(*data_, stage);
   }
   lend_embedding();

@@ -106,16 +106,16 @@ api::Capacity WorkRunner::capacity() const {
 std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interruption* breaks) {
   results_.clear();
   for (const api::RequestId& request : work.cancel) partial_.erase(request);
-  if (!work.cancel.empty() || !work.release.empty()) leave(work);
+  if (!work.cancel.empty() || !work.release.empty()) drop_cancelled_and_released(work);
   timed(train_seconds_, [&] {
     for (const auto& command : work.control) run_control(*command);
   });
   // Before the pass, whose breaks let others join.
   timed(sample_seconds_, [&] {
-    if (!work.samples.empty() || !work.resume.empty()) join(work, results_);
+    if (!work.samples.empty() || !work.resume.empty()) join_rows(work, results_);
   });
   if (!work.rows.empty()) train(work.rows, breaks);
-  if (work.decode) step(results_);
+  if (work.decode) step_samples(results_);
   return std::move(results_);
 }
 
@@ -156,8 +156,8 @@ void WorkRunner::run_control(const api::Command& command) {
 }
 
 std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
-  if (std::holds_alternative<api::CreateModel>(command.op)) return create(command);
-  if (std::holds_alternative<api::UnloadModel>(command.op)) return unload(command);
+  if (std::holds_alternative<api::CreateModel>(command.op)) return create_model(command);
+  if (std::holds_alternative<api::UnloadModel>(command.op)) return unload_model(command);
   const api::AdapterSlot slot = slot_of(command.model);
   if (const auto* step = std::get_if<api::OptimStep>(&command.op))
     return stages_.step(slot, step->adamw);
@@ -238,7 +238,7 @@ std::vector<api::Result> WorkRunner::finish_files() {
   return results;
 }
 
-std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
+std::optional<api::Outcome> WorkRunner::create_model(const api::Command& command) {
   const auto& create = std::get<api::CreateModel>(command.op);
   // The rank comes first: a huge one must not be multiplied.
   book_.check_rank(create.lora.rank);
@@ -252,7 +252,7 @@ std::optional<api::Outcome> WorkRunner::create(const api::Command& command) {
   return std::nullopt;
 }
 
-api::Outcome WorkRunner::unload(const api::Command& command) {
+api::Outcome WorkRunner::unload_model(const api::Command& command) {
   stages_.clear_adapter(slot_of(command.model));
   models_.erase(command.model);
   book_.remove(command.model);
@@ -329,11 +329,11 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
     api::BatchResult done = stages_.run(batch, breaks);
     size_t at = 0;
     for (const api::DataRange* rows : run) {
-      add_results(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
+      take_results(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
       at += rows->last - rows->first;
     }
   } catch (const std::exception& error) {  // not the fault of any one of them
-    for (const api::DataRange* rows : run) fail_data(*rows->command, error.what());
+    for (const api::DataRange* rows : run) drop_gradient_and_fail(*rows->command, error.what());
   }
   for (const api::Sequence& sequence : batch.sequences)
     trained_tokens_ += std::ssize(sequence.datum->tokens);
@@ -352,10 +352,10 @@ bool WorkRunner::add_rows(const api::DataRange& rows, api::Batch& batch) {
     if (rows.first == 0) {
       fail(command.request, api::category_of(error.code), error.what());
     } else {
-      fail_data(command, error.what());
+      drop_gradient_and_fail(command, error.what());
     }
   } catch (const std::exception& error) {
-    fail_data(command, error.what());
+    drop_gradient_and_fail(command, error.what());
   }
   batch.sequences.resize(before);
   return false;
@@ -363,7 +363,7 @@ bool WorkRunner::add_rows(const api::DataRange& rows, api::Batch& batch) {
 
 // Some of its data may have been added to the model's gradient, so none of that is kept: a step
 // must never apply half a batch.
-void WorkRunner::fail_data(const api::Command& command, const std::string& what) {
+void WorkRunner::drop_gradient_and_fail(const api::Command& command, const std::string& what) {
   const auto model = models_.find(command.model);
   if (std::get<api::ForwardBackward>(command.op).forward_only || model == models_.end())
     return fail(command.request, api::FaultCategory::kServer, what);
@@ -375,7 +375,7 @@ void WorkRunner::fail_data(const api::Command& command, const std::string& what)
                    what, command.model.text));
 }
 
-void WorkRunner::add_results(const api::DataRange& rows, std::span<api::SequenceResult> results) {
+void WorkRunner::take_results(const api::DataRange& rows, std::span<api::SequenceResult> results) {
   const auto& work = std::get<api::ForwardBackward>(rows.command->op);
   Partial& partial = partial_[rows.command->request];
   for (size_t i = 0; i < results.size(); ++i) {
@@ -389,11 +389,18 @@ void WorkRunner::add_results(const api::DataRange& rows, std::span<api::Sequence
     events_.emplace_back(rows.command->request, api::Progress{done, std::ssize(work.data)});
     return;
   }
+  finish_data(*rows.command);
+}
+
+void WorkRunner::finish_data(const api::Command& command) {
+  const auto found = partial_.find(command.request);
+  Partial& partial = found->second;
   partial.result.metrics["loss:sum"] = partial.loss;
+  const auto& work = std::get<api::ForwardBackward>(command.op);
   const std::string_view metric = api::row_of(work.loss.name).metric;
   if (!metric.empty()) partial.result.metrics[std::string(metric)] = 1.0;
-  results_.push_back({rows.command->request, std::move(partial.result)});
-  partial_.erase(rows.command->request);
+  results_.push_back({command.request, std::move(partial.result)});
+  partial_.erase(found);
 }
 
 }  // namespace strata::engine

@@ -105,16 +105,17 @@ class WorkRunner {
   }
 
   // Samples (engine/work_samples.cc)
-  void leave(const api::Work& work);
-  void join(const api::Work& work, std::vector<api::Result>& results);
-  void join(const api::SampleRows& rows, std::vector<api::Result>& results);
+  void drop_cancelled_and_released(const api::Work& work);
+  void join_rows(const api::Work& work, std::vector<api::Result>& results);
+  void join_rows(const api::SampleRows& rows, std::vector<api::Result>& results);
   void give_weights(FileJob job, std::vector<api::Result>& results);
   void check_sample(const api::Sample& sample) const;
   void open_group(const std::shared_ptr<const api::Command>& command);
   void add_sample(size_t group, int64_t index);
   [[nodiscard]] std::optional<size_t> find_group(const api::RequestId& request) const;
   // One step of all rows. A fault that is not one row's own fails every running request.
-  void step(std::vector<api::Result>& results);
+  void step_samples(std::vector<api::Result>& results);
+  void handle_sampled(const SampledToken& token, std::vector<api::Result>& results);
   void emit_token(size_t row, bool ended, bool stopped);
   void end_sample(size_t row, bool stopped, std::vector<api::Result>& results);
   void drop_samples(const api::RequestId& request);
@@ -125,8 +126,8 @@ class WorkRunner {
   void run_control(const api::Command& command);
   // None: its answer comes when its files have been read.
   std::optional<api::Outcome> execute(const api::Command& command);
-  std::optional<api::Outcome> create(const api::Command& command);
-  api::Outcome unload(const api::Command& command);
+  std::optional<api::Outcome> create_model(const api::Command& command);
+  api::Outcome unload_model(const api::Command& command);
   // The command ends with finish_load(), when the files have been read.
   void begin_load(const api::Command& command, const std::string& dir, bool optimizer);
   api::Outcome finish_load(const FileJob& job);
@@ -137,11 +138,13 @@ class WorkRunner {
   [[nodiscard]] bool add_rows(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check_data(const api::Command& command) const;
-  void add_results(const api::DataRange& rows, std::span<api::SequenceResult> results);
+  // The last of its data end the command.
+  void take_results(const api::DataRange& rows, std::span<api::SequenceResult> results);
+  void finish_data(const api::Command& command);
   [[nodiscard]] int64_t free_for_copies() const;
   [[nodiscard]] bool may_copy() const;
   [[nodiscard]] bool may_load() const;
-  void fail_data(const api::Command& command, const std::string& what);
+  void drop_gradient_and_fail(const api::Command& command, const std::string& what);
   void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
   [[nodiscard]] static api::Failure failure_of(const std::exception& fault);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;

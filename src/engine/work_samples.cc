@@ -40,7 +40,8 @@ PromptLogprobs prompt_logprobs(const api::Sample& sample, std::vector<float> log
   return out;
 }
 
-void move_prompt(const api::Sample& sample, api::SampleResult& result, api::SampleOutput& output) {
+void move_prompt_results(const api::Sample& sample, api::SampleResult& result,
+                         api::SampleOutput& output) {
   PromptLogprobs of = prompt_logprobs(sample, std::move(result.prompt_logprobs),
                                       std::move(result.topk_ids), std::move(result.topk_logprobs));
   output.prompt_logprobs = std::move(of.logprobs);
@@ -56,25 +57,25 @@ void move_prompt(const api::Sample& sample, api::SampleResult& result, api::Samp
 std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
   std::vector<api::Result> results;
   timed(sample_seconds_, [&] {
-    leave(work);
-    join(work, results);
+    drop_cancelled_and_released(work);
+    join_rows(work, results);
   });
-  if (work.decode) step(results);
+  if (work.decode) step_samples(results);
   return results;
 }
 
-void WorkRunner::leave(const api::Work& work) {
+void WorkRunner::drop_cancelled_and_released(const api::Work& work) {
   for (const api::RequestId& request : work.cancel) drop_samples(request);
   for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
   if (!work.release.empty()) drop_unreachable_prefixes();
 }
 
-void WorkRunner::join(const api::Work& work, std::vector<api::Result>& results) {
-  for (const api::SampleRows& rows : work.samples) join(rows, results);
+void WorkRunner::join_rows(const api::Work& work, std::vector<api::Result>& results) {
+  for (const api::SampleRows& rows : work.samples) join_rows(rows, results);
   for (const api::ResumeRow& row : work.resume) preemption_.resume(row);  // if there still is space
 }
 
-void WorkRunner::join(const api::SampleRows& rows, std::vector<api::Result>& results) {
+void WorkRunner::join_rows(const api::SampleRows& rows, std::vector<api::Result>& results) {
   const api::RequestId& id = rows.command->request;
   try {
     const auto& sample = std::get<api::Sample>(rows.command->op);
@@ -83,7 +84,7 @@ void WorkRunner::join(const api::SampleRows& rows, std::vector<api::Result>& res
     const std::optional<size_t> group = find_group(id);
     if (!group) return;  // its failure is on the way, behind a pass in whose midst this comes
     for (int64_t i = rows.first; i < rows.last; ++i) add_sample(*group, i);
-    if (rows.last == sample.num_samples) loop_.close(*group);
+    if (rows.last == sample.num_samples) loop_.close_group(*group);
   } catch (const std::exception& error) {
     drop_samples(id);
     results.push_back({id, failure_of(error)});
@@ -124,8 +125,8 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
   const bool waits = !sample.snapshot.empty() && adapter.empty();
   if (waits) snapshots_.request_read(sample.snapshot, sample.snapshot_dir, command->tenant);
   const size_t group =
-      loop_.open(std::shared_ptr<const api::SampleRequest>(command, &sample), adapter,
-                 /*owner=*/std::hash<std::string>()(command->tenant.text), answer);
+      loop_.open_group(std::shared_ptr<const api::SampleRequest>(command, &sample), adapter,
+                       /*owner=*/std::hash<std::string>()(command->tenant.text), answer);
   if (waits) loop_.await_weights(group);
 }
 
@@ -175,11 +176,11 @@ void WorkRunner::drop_samples(const api::RequestId& request) {
   for (const auto& [id, row] : loop_.rows()) {
     if (row.group == *group) rows.push_back(id);
   }
-  if (!loop_.group(*group).closed) loop_.close(*group);
+  if (!loop_.group(*group).closed) loop_.close_group(*group);
   for (const size_t id : rows) {
     loop_.finish(id);
     try {
-      loop_.take(id);
+      loop_.take_result(id);
     } catch (const Error&) {  // nobody reads it
     }
   }
@@ -207,8 +208,8 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
   answer->output.cached_tokens = loop_.group_of(row).num_found;
   const api::RequestId& request = answer->command->request;
   try {
-    api::SampleResult result = loop_.take(id);
-    if (index == 0) move_prompt(answer->sample(), result, answer->output);
+    api::SampleResult result = loop_.take_result(id);
+    if (index == 0) move_prompt_results(answer->sample(), result, answer->output);
     api::SampledSequence& out = answer->output.sequences[static_cast<size_t>(index)];
     out.tokens = std::move(result.tokens);
     out.logprobs = std::move(result.logprobs);
@@ -256,7 +257,16 @@ void WorkRunner::emit_token(size_t id, bool ended, bool stopped) {
   events_.emplace_back(answer.command->request, std::move(told));
 }
 
-void WorkRunner::step(std::vector<api::Result>& results) {
+void WorkRunner::handle_sampled(const SampledToken& token, std::vector<api::Result>& results) {
+  StopText* stop = loop_.row(token.id).stop.get();
+  const bool stopped = stop != nullptr && token.token >= 0 && stop->push(token.token, token.last);
+  const bool ended = stopped || token.last;
+  if (token.token >= 0) emit_token(token.id, ended, stopped);
+  if (stopped && !token.last) loop_.finish(token.id);
+  if (ended) end_sample(token.id, stopped, results);
+}
+
+void WorkRunner::step_samples(std::vector<api::Result>& results) {
   if (loop_.done()) return;
   const double begin = now_seconds();
   loop_.set_step_tokens(budget_.tokens());
@@ -271,13 +281,8 @@ void WorkRunner::step(std::vector<api::Result>& results) {
   budget_.adapt(loop_.last_tokens(), now_seconds() - begin);
   sampled_tokens_ += std::ssize(sampled);
   for (const SampledToken& token : sampled) {
-    if (!loop_.rows().contains(token.id)) continue;  // its request failed in this step
-    StopText* stop = loop_.row(token.id).stop.get();
-    const bool stopped = stop != nullptr && token.token >= 0 && stop->push(token.token, token.last);
-    const bool ended = stopped || token.last;
-    if (token.token >= 0) emit_token(token.id, ended, stopped);
-    if (stopped && !token.last) loop_.finish(token.id);
-    if (ended) end_sample(token.id, stopped, results);
+    // Else its request failed in this step.
+    if (loop_.rows().contains(token.id)) handle_sampled(token, results);
   }
   sample_seconds_ += now_seconds() - begin;
 }

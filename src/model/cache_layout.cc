@@ -25,10 +25,22 @@ CacheSpec checked_spec_of(const Sublayer& sublayer, DType dtype) {
 CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size,
                          int64_t undo_tokens)
     : undo_tokens_(undo_tokens) {
-  int64_t multiple = 1;
-  bool reads_all = false;
   std::vector<LayerConfig> layers = config.layers;
   if (config.use_mtp) layers.push_back(*config.mtp_layer);
+  set_page_size_and_window(layers, dtype, page_size);
+  for (const LayerConfig& layer : layers) {
+    std::vector<CachePlace>& places = places_.emplace_back();
+    for (const Sublayer& sublayer : layer) {
+      places.push_back(add_place(checked_spec_of(sublayer, dtype)));
+    }
+  }
+  if (undo_tokens > 0) lay_out_undo_log();
+}
+
+void CacheLayout::set_page_size_and_window(const std::vector<LayerConfig>& layers, DType dtype,
+                                           int64_t wanted) {
+  int64_t multiple = 1;
+  bool reads_all = false;
   for (const LayerConfig& layer : layers) {
     for (const Sublayer& sublayer : layer) {
       const CacheSpec spec = checked_spec_of(sublayer, dtype);
@@ -39,21 +51,19 @@ CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_si
     }
   }
   if (reads_all) window_ = 0;
-  page_size_ = (page_size + multiple - 1) / multiple * multiple;
-  for (const LayerConfig& layer : layers) {
-    std::vector<CachePlace>& places = places_.emplace_back();
-    for (const Sublayer& sublayer : layer) {
-      const CacheSpec spec = checked_spec_of(sublayer, dtype);
-      places.push_back({.page_offset = page_bytes_, .state_offset = state_bytes_});
-      page_bytes_ += page_size_ / spec.ratio * spec.entry_bytes;
-      for (StateRing ring : spec.rings) {
-        ring.offset += state_bytes_;
-        rings_.push_back(ring);
-      }
-      state_bytes_ += Arena::aligned(spec.sequence_bytes);
-    }
+  page_size_ = (wanted + multiple - 1) / multiple * multiple;
+}
+
+// Behind what is there: a sublayer's part of a page and of a sequence's state.
+CachePlace CacheLayout::add_place(const CacheSpec& spec) {
+  const CachePlace place = {.page_offset = page_bytes_, .state_offset = state_bytes_};
+  page_bytes_ += page_size_ / spec.ratio * spec.entry_bytes;
+  for (StateRing ring : spec.rings) {
+    ring.offset += state_bytes_;
+    rings_.push_back(ring);
   }
-  if (undo_tokens > 0) lay_out_undo_log();
+  state_bytes_ += Arena::aligned(spec.sequence_bytes);
+  return place;
 }
 
 // A pass of drafts reads the token before them too: of so many positions no two may share a slot,

@@ -51,6 +51,10 @@ class CacheLayout {
   [[nodiscard]] UndoRow undo_row(size_t ring, int64_t position) const;
 
  private:
+  // The multiple of what every layer's ratio divides, and the widest window.
+  void set_page_size_and_window(const std::vector<LayerConfig>& layers, DType dtype,
+                                int64_t wanted);
+  [[nodiscard]] CachePlace add_place(const CacheSpec& spec);
   void lay_out_undo_log();
 
   int64_t page_size_ = 0;

@@ -36,8 +36,7 @@ void refuse_lookalikes(const ConfigObject& object) {
   }
 }
 
-const Family& family_of(const ConfigObject& object, std::string& architecture) {
-  refuse_lookalikes(object);
+std::vector<std::string_view> known_architectures() {
   std::vector<std::string_view> known;
   for (const Family* family : families()) {
     known.insert(known.end(), family->architectures.begin(), family->architectures.end());
@@ -45,6 +44,12 @@ const Family& family_of(const ConfigObject& object, std::string& architecture) {
     const auto& wider = family->text_part->architectures;
     known.insert(known.end(), wider.begin(), wider.end());
   }
+  return known;
+}
+
+// The family of the first architecture that is known; says which that is.
+const Family& choose_family(const ConfigObject& object, std::string& architecture) {
+  refuse_lookalikes(object);
   for (const std::string& name : object.texts("architectures")) {
     if (const Family* family = find_family(name)) {
       architecture = name;
@@ -53,7 +58,7 @@ const Family& family_of(const ConfigObject& object, std::string& architecture) {
   }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: architectures: got {}, known are {}", object.where(),
-                          object.json("architectures"), fmt::join(known, ", ")));
+                          object.json("architectures"), fmt::join(known_architectures(), ", ")));
 }
 
 // Sorts every key of the file into read, inert, neutral or unknown.
@@ -75,21 +80,26 @@ void check_keys(const ConfigObject& object, const Family& family, bool strict,
   }
 }
 
-// The object that describes the decoder: the file's own, or its text_config, which some keys of the
-// whole model complete.
-ConfigObject read_text_part(const ConfigObject& object, const Family& family,
-                            ParsedConfig& parsed) {
-  if (!is_text_part(family, parsed.config.architecture)) return object;
+void warn_of_unknown_keys(const ConfigObject& whole, const Family& family, ParsedConfig& parsed) {
   const TextPart& part = *family.text_part;
-  const ConfigObject inner = text_config_object(object);
-  for (const std::string& key : object.keys()) {
+  for (const std::string& key : whole.keys()) {
     const bool known =
         key == "text_config" || takes_any_value(family, key) ||
         std::find(part.inert_keys.begin(), part.inert_keys.end(), key) != part.inert_keys.end();
     if (known) continue;
     parsed.warnings.push_back(fmt::format("{}: key '{}' is not known to {} and is not used",
-                                          object.where(), key, parsed.config.architecture));
+                                          whole.where(), key, parsed.config.architecture));
   }
+}
+
+// The object that describes the decoder: the file's own, or its text_config, which some keys of the
+// whole model complete. Of the latter `parsed` gets the names of the whole model's tensors.
+ConfigObject read_text_part(const ConfigObject& object, const Family& family,
+                            ParsedConfig& parsed) {
+  if (!is_text_part(family, parsed.config.architecture)) return object;
+  const TextPart& part = *family.text_part;
+  const ConfigObject inner = text_config_object(object);
+  warn_of_unknown_keys(object, family, parsed);
   parsed.config.name_forms.assign(part.name_forms.begin(), part.name_forms.end());
   parsed.config.module_prefix = part.module_prefix;
   parsed.config.ignored_prefixes.assign(part.ignored_prefixes.begin(), part.ignored_prefixes.end());
@@ -139,7 +149,7 @@ int ModelConfig::add_rope(const RopeSpec& rope) {
 ParsedConfig parse_config(const std::string& text, const std::string& where, bool strict) {
   const ConfigObject object = ConfigObject::parse(text, where);
   ParsedConfig parsed;
-  const Family& family = family_of(object, parsed.config.architecture);
+  const Family& family = choose_family(object, parsed.config.architecture);
   parsed.config.family = family.name;
   const ConfigObject text_object = read_text_part(object, family, parsed);
   check_keys(text_object, family, strict, parsed.warnings);

@@ -82,6 +82,43 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
   return last;
 }
 
+// The layers, each with its input kept.
+TensorView forward_keeping_inputs(Pass& pass, Tape& tape, TensorView x, TensorView hidden_states) {
+  const LayerRange& part = pass.weights.part();
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
+    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
+    keep_hidden_state(pass, hidden_states, layer - part.first, x);
+    const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
+    const TensorView out =
+        is_given ? tape.last_memory : take_layer_input(pass, layer + 1, tape.recompute);
+    forward_and_save(pass, layer, x, tape.pool, tape.recompute, tape.layers, out);
+    // But the last layer's, which backward needs first.
+    if (layer + 1 < part.last) {
+      pass.lists.saves.offloaded.write_behind(pass.backend, layer);
+    }
+    x = out;
+  }
+  return x;
+}
+
+// The layers where nothing is kept: their states are in x and `other` in turn.
+TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, TensorView other,
+                                    TensorView hidden_states) {
+  const LayerRange& part = pass.weights.part();
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
+    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
+    keep_hidden_state(pass, hidden_states, layer - part.first, x);
+    const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
+    const Scratch::Mark mark(pass.backend.scratch());
+    const SavedPool::Mark saved_mark(tape.pool);
+    const TensorView out = is_given ? tape.last_memory : other;
+    forward_and_discard(pass, layer, take_never_recomputed(pass, layer, x, tape.pool), tape.pool,
+                        Recompute::kFull, out);
+    other = std::exchange(x, out);
+  }
+  return x;
+}
+
 // Makes a stage again from what is kept: all of its layers or, where these are regions too, their
 // inputs.
 void recompute_stage(Pass& pass, Tape& tape) {
@@ -110,12 +147,19 @@ void recompute_stage(Pass& pass, Tape& tape) {
   }
 }
 
+// Makes the gradient of the last layer's output.
+void end_backward(Pass& pass, const Tape& tape, TensorView d_final, TensorView d_last) {
+  pass.on_host([&] { pass.weights.turn_to_end(); });
+  ops::fill_zero(pass.backend, tape.d);
+  in_turn(tape.turns, kFinalNormPart,
+          [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, tape.d); });
+  if (!d_last.empty()) ops::add_into(pass.backend, d_last, tape.d);
+}
+
 }  // namespace
 
 void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hidden_states,
                      TensorView final_hidden) {
-  Scratch& scratch = pass.backend.scratch();
-  const ModelConfig& config = pass.weights.config();
   tape.layers.clear();
   tape.pool.clear();
   pass.lists.saves.clear();
@@ -124,41 +168,22 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   const Recompute& recompute = wants_backward ? tape.recompute : Recompute::kFull;
   TensorView x = begins ? take_layer_input(pass, 0, recompute) : tape.first;
   CHECK(!x.empty());
-  TensorView other = wants_backward ? TensorView() : take_layer_input(pass, part.first, recompute);
+  const TensorView other =
+      wants_backward ? TensorView() : take_layer_input(pass, part.first, recompute);
   if (begins) {
     pass.on_host([&] { pass.weights.turn_to_embedding(); });
     embed_tokens(pass, x);
   }
   const bool as_one = wants_backward && part.size() > 0 && !recompute.keeps_all() &&
                       tape.regions.iterations && !tape.regions.keeps_layer_inputs;
-  if (as_one) x = forward_keeping_first_input(pass, tape, x, hidden_states);
-  for (int64_t layer = part.first; layer < part.last && !as_one; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
-    keep_hidden_state(pass, hidden_states, layer - part.first, x);
-    const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
-    if (!wants_backward) {
-      const Scratch::Mark mark(scratch);
-      const SavedPool::Mark saved_mark(tape.pool);
-      const TensorView out = is_given ? tape.last_memory : other;
-      forward_and_discard(pass, layer, take_never_recomputed(pass, layer, x, tape.pool), tape.pool,
-                          recompute, out);
-      other = std::exchange(x, out);
-      continue;
-    }
-    const TensorView out =
-        is_given ? tape.last_memory : take_layer_input(pass, layer + 1, recompute);
-    forward_and_save(pass, layer, x, tape.pool, recompute, tape.layers, out);
-    // But the last layer's, which backward needs first.
-    if (layer + 1 < part.last) {
-      pass.lists.saves.offloaded.write_behind(pass.backend, layer);
-    }
-    x = out;
-  }
-  tape.last = x;
+  tape.last = !wants_backward ? forward_without_backward(pass, tape, x, other, hidden_states)
+              : as_one        ? forward_keeping_first_input(pass, tape, x, hidden_states)
+                              : forward_keeping_inputs(pass, tape, x, hidden_states);
   if (!pass.weights.ends()) return;
   pass.on_host([&] { pass.weights.turn_to_end(); });
-  final_norm(pass, norm_of(pass), x, final_hidden);
-  keep_hidden_state(pass, hidden_states, part.size(), config.streams ? x : final_hidden);
+  final_norm(pass, norm_of(pass), tape.last, final_hidden);
+  keep_hidden_state(pass, hidden_states, part.size(),
+                    pass.weights.config().streams ? tape.last : final_hidden);
 }
 
 void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_last) {
@@ -168,13 +193,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const LayerRange& part = pass.weights.part();
   const TensorView d = tape.d;
   CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
-  if (pass.weights.ends()) {
-    pass.on_host([&] { pass.weights.turn_to_end(); });
-    ops::fill_zero(pass.backend, d);
-    in_turn(tape.turns, kFinalNormPart,
-            [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, d); });
-    if (!d_last.empty()) ops::add_into(pass.backend, d_last, d);
-  }
+  if (pass.weights.ends()) end_backward(pass, tape, d_final, d_last);
   const SavedPool::Mark stage_mark(tape.pool);
   const bool as_one = tape.regions.makes_stage() && !tape.recompute.keeps_all();
   if (as_one) recompute_stage(pass, tape);

@@ -53,16 +53,16 @@ LayerSaved take_activations(Pass& pass, int64_t layer, const LayerSaved& kept, S
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
     if (s > 0) {
-      saved.states[s] = pass.save("out_proj", output_flops(pass, sublayers[s - 1]), DType::kF32,
-                                  {x.rows(), x.cols()});
+      saved.states[s] = pass.take_saved("out_proj", output_flops(pass, sublayers[s - 1]),
+                                        DType::kF32, {x.rows(), x.cols()});
     }
     const SublayerContext& sublayer = sublayers[s];
     SublayerSaved& part = saved.parts[s];
     part.outer = pool.take(sublayer.connector->saved_bytes);
     sublayer.connector->construct(part.outer);
-    sublayer.connector->save(pass, sublayer, part.outer);
+    sublayer.connector->take_saved(pass, sublayer, part.outer);
     part.inner = kept.parts[s].inner;
-    sublayer.block->save(pass, sublayer.inner, part.inner);
+    sublayer.block->take_saved(pass, sublayer.inner, part.inner);
   }
   return saved;
 }

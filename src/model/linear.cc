@@ -25,8 +25,8 @@ LinearWeights linear_of(const BlockContext& context, int key) {
 TensorView take_lora_h(const Pass& pass, const BlockContext& context, int key) {
   const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
   if (rank == 0) return {};
-  return pass.save(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(),
-                   {pass.num_tokens(), rank});
+  return pass.take_saved(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(),
+                         {pass.num_tokens(), rank});
 }
 
 double linear_flops(const Pass& pass, const BlockContext& context, int key) {

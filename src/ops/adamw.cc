@@ -30,7 +30,8 @@ void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, 
   backend.call()->adamw.run(backend, args, g, p, m, v);
 }
 
-void adamw_list(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
+void adamw_zero_grad_and_pack(Backend& backend, const AdamWArgs& args,
+                              std::span<const AdamWItem> items) {
   check_args(args);
   for (const AdamWItem& item : items) {
     check_views(item.g, item.p, item.m, item.v);

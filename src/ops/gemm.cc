@@ -71,6 +71,19 @@ void check_gemm_dw(const GemmDwArgs& args) {
   CHECK(previous == x.rows(), previous, x.rows());
 }
 
+void check_run_products(const RunProducts& runs) {
+  CHECK(runs.inputs.size() == runs.d_h.size(), runs.inputs.size(), runs.d_h.size());
+  for (size_t i = 0; i < runs.inputs.size(); ++i) check_gemm_dx(runs.inputs[i], runs.d_h[i], false);
+  for (const GemmDwArgs& item : runs.gradients) check_gemm_dw(item);
+}
+
+// Blocks of f32 are whole panels, and are added in dx.
+void check_output_blocks(const GemmArgs& args, const TensorView& dx) {
+  CHECK(args.w.dtype != DType::kF32 || args.w.rows <= kChainOutputs ||
+            (kChainOutputs % args.w.width == 0 && args.scale == 1.0f && dx.dtype == DType::kF32),
+        args.w.width, args.scale, dx.dtype);
+}
+
 // Of the products themselves, without their low-rank terms.
 void count_product_flops(Backend& backend, std::span<const GemmArgs> products) {
   if (!backend.is_counting()) return;
@@ -144,15 +157,11 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
 
 void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
                      const RunProducts& runs) {
-  CHECK(runs.inputs.size() == runs.d_h.size(), runs.inputs.size(), runs.d_h.size());
-  for (size_t i = 0; i < runs.inputs.size(); ++i) check_gemm_dx(runs.inputs[i], runs.d_h[i], false);
-  for (const GemmDwArgs& item : runs.gradients) check_gemm_dw(item);
+  check_run_products(runs);
   if (!dx.empty()) {
     check_gemm_dx(args, dx, accumulate);
     CHECK(dx.rows() > 0 || runs.gradients.empty());
-    CHECK(args.w.dtype != DType::kF32 || args.w.rows <= kChainOutputs ||
-              (kChainOutputs % args.w.width == 0 && args.scale == 1.0f && dx.dtype == DType::kF32),
-          args.w.width, args.scale, dx.dtype);
+    check_output_blocks(args, dx);
   }
   GemmArgs staged_args = args;
   staged_args.runs = stage(backend, args.runs);

@@ -7,13 +7,13 @@
 
 namespace strata::ops {
 
-double LimitProbe::matrix_flops(DType dtype, double seconds) {
+double LimitProbe::measure_matrix_flops(DType dtype, double seconds) {
   CHECK(is_float(dtype), dtype);
   CHECK(seconds > 0, seconds);
   return backend_.rows().limits.matrix_flops(backend_, dtype, seconds);
 }
 
-double LimitProbe::read_bandwidth() {
+double LimitProbe::measure_read_bandwidth() {
   constexpr int64_t kMebibyte = 1 << 20;
   if (memory_.size() == 0) {
     memory_ = Memory(backend_.allocator(), read_bytes_ / kMebibyte * kMebibyte);

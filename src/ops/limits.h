@@ -14,16 +14,16 @@ class LimitProbe {
  public:
   static constexpr int64_t kReadBytes = 256 << 20;
 
-  // Borrows the backend. Takes `read_bytes` (a MiB at least) on the first read_bandwidth.
+  // Borrows the backend. Takes `read_bytes` (a MiB at least) on the first measure_read_bandwidth.
   explicit LimitProbe(Backend& backend, int64_t read_bytes = kReadBytes)
       : backend_(backend), read_bytes_(std::max<int64_t>(read_bytes, 1 << 20)) {}
 
   // FLOP/s of all threads multiplying and adding in registers with the widest instruction that the
   // backend's path has for products of this type (f32 or bf16). Takes about `seconds`.
-  double matrix_flops(DType dtype, double seconds = 0.02);
+  double measure_matrix_flops(DType dtype, double seconds = 0.02);
 
   // Bytes/s of all threads reading that memory once, each its own part.
-  double read_bandwidth();
+  double measure_read_bandwidth();
 
  private:
   Backend& backend_;

@@ -55,6 +55,18 @@ void check_f32(const TensorView& view, const Shape& shape) {
         view.shape.to_string(), shape.to_string());
 }
 
+// Segments start at position 0, and their entries are among the batch's.
+void check_training_segments(const Backend& backend, const SparseAttentionArgs& args,
+                             const TensorView& d_entries) {
+  for (const SparseSegment& segment : args.segments) {
+    CHECK(segment.first_position == 0, segment.first_position);
+    CHECK(backend.is_counting() || segment.begin == segment.end ||
+              segment.first_entry + args.num_entries(segment.end - segment.begin - 1) <=
+                  (d_entries.empty() ? 0 : d_entries.rows()),
+          segment.first_entry, segment.end - segment.begin, d_entries.shape.to_string());
+  }
+}
+
 SparseAttentionArgs staged(Backend& backend, const SparseAttentionArgs& args) {
   return with_staged_segments(backend, args, [&](SparseSegment& segment) {
     segment.window.ranges = stage(backend, segment.window.ranges);
@@ -84,13 +96,7 @@ void sparse_attention_backward(Backend& backend, const SparseAttentionArgs& args
                               d_entries.cols() == args.width()),
         d_entries.shape.to_string());
   if (!d_sinks.empty()) check_f32(d_sinks, {args.num_heads()});
-  for (const SparseSegment& segment : args.segments) {
-    CHECK(segment.first_position == 0, segment.first_position);
-    CHECK(backend.is_counting() || segment.begin == segment.end ||
-              segment.first_entry + args.num_entries(segment.end - segment.begin - 1) <=
-                  (d_entries.empty() ? 0 : d_entries.rows()),
-          segment.first_entry, segment.end - segment.begin, d_entries.shape.to_string());
-  }
+  check_training_segments(backend, args, d_entries);
   backend.call()->sparse_attention.backward(backend, staged(backend, args),
                                             {.out = out,
                                              .lse = lse,

@@ -15,12 +15,12 @@ engine::MachineLimits probe_limits(ops::LimitProbe& probe, DType dtype) {
   engine::MachineLimits limits = {
       .flops = 0.0, .f32_flops = 0.0, .bytes = 0.0, .source = "probed now"};
   for (int i = 0; i < kProbes; ++i) {
-    limits.flops = std::max(limits.flops, probe.matrix_flops(dtype, kProbeSeconds));
+    limits.flops = std::max(limits.flops, probe.measure_matrix_flops(dtype, kProbeSeconds));
     limits.f32_flops =
         dtype == DType::kF32
             ? limits.flops
-            : std::max(limits.f32_flops, probe.matrix_flops(DType::kF32, kProbeSeconds));
-    limits.bytes = std::max(limits.bytes, probe.read_bandwidth());
+            : std::max(limits.f32_flops, probe.measure_matrix_flops(DType::kF32, kProbeSeconds));
+    limits.bytes = std::max(limits.bytes, probe.measure_read_bandwidth());
   }
   return limits;
 }

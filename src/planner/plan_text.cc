@@ -76,6 +76,14 @@ std::string file_text(const engine::RunPlan& plan, const std::string& folder) {
       folder, fmt::join(parts, "; "));
 }
 
+// The bytes of the tag, which are none then.
+int64_t take_use(std::vector<Scratch::Use>& uses, ScratchTag tag) {
+  for (Scratch::Use& use : uses) {
+    if (use.tag == tag) return std::exchange(use.bytes, 0);
+  }
+  return 0;
+}
+
 std::string activations_text(const engine::RunPlan& plan) {
   const engine::RecomputePlan& recompute = plan.recompute;
   report::Table table({{fmt::format("a pass of {} tokens", plan.pass.pass_tokens)},
@@ -85,17 +93,11 @@ std::string activations_text(const engine::RunPlan& plan) {
                        {"at the peak", report::Align::kRight},
                        {"recomputed", report::Align::kRight}});
   std::vector<Scratch::Use> uses = recompute.uses;
-  const auto take_use = [&](ScratchTag tag) {
-    for (Scratch::Use& use : uses) {
-      if (use.tag == tag) return std::exchange(use.bytes, 0);
-    }
-    return int64_t{0};
-  };
   for (const engine::RecomputePlan::Row& row : recompute.rows) {
     const double again = row.layer_flops * static_cast<double>(row.num_again());
     table.add_row({std::string(row.tag), report::format_bytes(row.layer_bytes),
                    std::to_string(row.layers.size()), decision_text(row),
-                   report::format_bytes(take_use(row.tag)),
+                   report::format_bytes(take_use(uses, row.tag)),
                    again == 0.0 ? "" : report::format_count(again) + " FLOP"});
   }
   int64_t rest = recompute.bytes;
@@ -136,8 +138,8 @@ std::string stages_text(const engine::RunPlan& plan) {
 
 }  // namespace
 
-void add_rows(const engine::RunPlan& plan, const engine::MachineLimits& limits,
-              const std::string& folder, report::Table& table) {
+void add_plan_rows(const engine::RunPlan& plan, const engine::MachineLimits& limits,
+                   const std::string& folder, report::Table& table) {
   if (!plan.pipeline.is_whole()) {
     table.add_row(
         {"stages", fmt::format("{} on {} ranks; {}, {} micro-batches of at most {} tokens",

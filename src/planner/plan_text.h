@@ -11,8 +11,8 @@ namespace strata::planner {
 
 // Rows of the printed plan of what trains: stages, memory, files, time. `limits` of all ranks'
 // threads together.
-void add_rows(const engine::RunPlan& plan, const engine::MachineLimits& limits,
-              const std::string& folder, report::Table& table);
+void add_plan_rows(const engine::RunPlan& plan, const engine::MachineLimits& limits,
+                   const std::string& folder, report::Table& table);
 // What runs it, of which each rank has one.
 std::string machine_text(const engine::RunPlan& plan, const Backend& backend);
 // A table of the activations of a pass: what is kept of each and what the rest costs; in stages of

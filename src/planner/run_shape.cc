@@ -48,6 +48,22 @@ void add_rounds(LongestPass& longest, int num_ranks, std::span<const int64_t> le
   }
 }
 
+void note_micro_batches(LongestPass& longest, int num_ranks, const std::vector<int64_t>& lengths,
+                        bool trained) {
+  int64_t& most = trained ? longest.trained : longest.evaluated;
+  const std::vector<size_t> firsts =
+      engine::cut_lengths(lengths, static_cast<int>(longest.limit) * num_ranks);
+  const auto ranks = static_cast<size_t>(num_ranks);
+  std::vector<int64_t>& each = longest.of_microbatches;
+  each.resize(std::max(each.size(), (firsts.size() + ranks - 2) / ranks));
+  for (size_t m = 0; m + 1 < firsts.size(); ++m) {
+    const int64_t tokens =
+        std::accumulate(lengths.data() + firsts[m], lengths.data() + firsts[m + 1], int64_t{0});
+    most = std::max(most, tokens);
+    each[m / ranks] = std::max(each[m / ranks], tokens);
+  }
+}
+
 // Batches of so many sequences as there are lengths, cut into each number that may be tried for
 // each of the ranks that deal them out.
 void add_micro_batches(RunShape& shape, const engine::PipelinePlan& told,
@@ -57,20 +73,8 @@ void add_micro_batches(RunShape& shape, const engine::PipelinePlan& told,
       shape.longest_passes.push_back({.limit = number});
     }
   }
-  for (LongestPass& longest : shape.longest_passes) {
-    int64_t& most = trained ? longest.trained : longest.evaluated;
-    const std::vector<size_t> firsts =
-        engine::cut_lengths(lengths, static_cast<int>(longest.limit) * told.data);
-    const auto ranks = static_cast<size_t>(told.data);
-    std::vector<int64_t>& each = longest.of_microbatches;
-    each.resize(std::max(each.size(), (firsts.size() + ranks - 2) / ranks));
-    for (size_t m = 0; m + 1 < firsts.size(); ++m) {
-      const int64_t tokens =
-          std::accumulate(lengths.data() + firsts[m], lengths.data() + firsts[m + 1], int64_t{0});
-      most = std::max(most, tokens);
-      each[m / ranks] = std::max(each[m / ranks], tokens);
-    }
-  }
+  for (LongestPass& longest : shape.longest_passes)
+    note_micro_batches(longest, told.data, lengths, trained);
 }
 
 }  // namespace

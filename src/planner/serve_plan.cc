@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/function_ref.h"
 #include "checkpoint/source.h"
 #include "engine/adapter_state.h"
 #include "engine/pipeline/stage_plan.h"
@@ -102,6 +103,19 @@ struct LongestDatum {
   int64_t file_bytes = 0;
 };
 
+// From `least`, which does, to `most`. Doubled first, so that no pass far beyond the answer is
+// planned.
+int64_t largest_that_fits(int64_t least, int64_t most, FunctionRef<bool(int64_t)> fits) {
+  int64_t beyond = most + 1;
+  while (2 * least < beyond && fits(2 * least)) least *= 2;
+  beyond = std::min(beyond, 2 * least);
+  while (beyond - least > 1) {
+    const int64_t middle = least + (beyond - least) / 2;
+    (fits(middle) ? least : beyond) = middle;
+  }
+  return least;
+}
+
 // The longest datum that fits `bytes` in a pass of its own, with what a runner does last to make
 // it fit. One of pass_tokens does: the pass is planned for it.
 LongestDatum longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_tokens,
@@ -116,20 +130,13 @@ LongestDatum longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_
   };
   const auto bytes_of = [](const engine::PassPlan& plan) { return plan.total() + plan.kept(); };
   const auto fits = [&](int64_t tokens) { return bytes_of(planned(tokens)) <= bytes; };
-  // Doubled first, so that no pass far beyond the answer is planned.
   const int64_t context = engine.config().max_position_embeddings;
-  int64_t least = std::min(pass_tokens, context), beyond = context + 1;
-  while (2 * least < beyond && fits(2 * least)) least *= 2;
-  beyond = std::min(beyond, 2 * least);
-  while (beyond - least > 1) {
-    const int64_t middle = least + (beyond - least) / 2;
-    (fits(middle) ? least : beyond) = middle;
-  }
+  const int64_t longest = largest_that_fits(std::min(pass_tokens, context), context, fits);
   // Full recompute alone comes before files.
   shape.recompute = model::Recompute::kFull;
-  if (!fits(least)) shape.recompute = engine.least_recompute();
-  const engine::PassPlan plan = planned(least);
-  return {.tokens = least, .bytes = bytes_of(plan), .file_bytes = plan.file_bytes};
+  if (!fits(longest)) shape.recompute = engine.least_recompute();
+  const engine::PassPlan plan = planned(longest);
+  return {.tokens = longest, .bytes = bytes_of(plan), .file_bytes = plan.file_bytes};
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
@@ -161,28 +168,21 @@ class ServePlanner {
     CHECK(!models_.empty());
   }
 
-  [[nodiscard]] engine::RunPlan plan() {
-    count_fixed();
+  [[nodiscard]] engine::RunPlan divide_memory() {
+    count_fixed_and_least();
     choose_passes();
     int64_t rest = run_.memory - taken();
     if (rest < 2 * least_) refuse_memory(taken() + 2 * least_, run_.memory);
     rest = give_long_data(rest);
     divide_rest(rest);
     fill_examples();
-    plan_.server.budget = run_.memory;
-    plan_.server.requests = run_.requests;
-    plan_.server.max_rank = run_.max_rank;
-    plan_.memory.items = {
-        {"weights", weights_}, {"process", kProcessBytes}, {"requests", requests_},
-        {"passes", passes_},   {"sampling_steps", steps_}, {"kv_cache", kv_},
-        {"states", states_},   {"adapters", adapters_},    {"sampler_weights", snapshots_}};
-    CHECK(plan_.memory.total() <= run_.memory, plan_.memory.total(), run_.memory);
+    list_items();
     return std::move(plan_);
   }
 
  private:
   // Of weights, of what requests hold, and of the least that each model can work with.
-  void count_fixed() {
+  void count_fixed_and_least() {
     for (const ServedModel& model : models_) {
       for (const engine::Engine* stage : model.stages)
         weights_ += stage->model().weights->num_bytes();
@@ -247,27 +247,31 @@ class ServePlanner {
     const int64_t each = spare * kLongDataPercent / 100 / std::ssize(models_);
     for (const ServedModel& model : models_) {
       LongestDatum of_model = {.tokens = INT64_MAX};
-      for (size_t i = 0; i < model.stages.size(); ++i) {
-        // As many passes may be there as a stage has in flight, and each may be a longer one.
-        const int64_t count =
-            model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(i));
-        const int64_t own_share = each / std::ssize(model.stages) / count;
-        const int64_t bytes =
-            stage_pass_bytes(model, i, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
-        const LongestDatum longest =
-            longest_datum(*model.stages[i], model.plan != nullptr, plan_.pass.pass_tokens,
-                          bytes + own_share, run_.max_rank, expert_rank_);
-        of_model.tokens = std::min(of_model.tokens, longest.tokens);
-        of_model.file_bytes += longest.file_bytes;
-        const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
-        plan_.stages.push_back({.pass_bytes = bytes + more});
-        passes_ += more * count;
-        rest -= more * count;
-      }
+      for (size_t i = 0; i < model.stages.size(); ++i)
+        rest -= give_long_datum(model, i, each / std::ssize(model.stages), of_model);
       plan_.server.longest_data.push_back(of_model.tokens);
       plan_.server.file_bytes.push_back(of_model.file_bytes);
     }
     return rest;
+  }
+
+  // Returns the bytes that the stage takes of its share. As many passes may be there as a stage has
+  // in flight, and each may be a longer one.
+  int64_t give_long_datum(const ServedModel& model, size_t stage, int64_t share,
+                          LongestDatum& of_model) {
+    const int64_t count =
+        model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(stage));
+    const int64_t bytes =
+        stage_pass_bytes(model, stage, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
+    const LongestDatum longest =
+        longest_datum(*model.stages[stage], model.plan != nullptr, plan_.pass.pass_tokens,
+                      bytes + share / count, run_.max_rank, expert_rank_);
+    of_model.tokens = std::min(of_model.tokens, longest.tokens);
+    of_model.file_bytes += longest.file_bytes;
+    const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
+    plan_.stages.push_back({.pass_bytes = bytes + more});
+    passes_ += more * count;
+    return more * count;
   }
 
   // Sampler weights, adapters, and pages and states: of each model its least, and of what is left
@@ -286,6 +290,17 @@ class ServePlanner {
       plan_.server.max_pages.push_back((own - states * state) / page_bytes(model));
       kv_ += plan_.server.max_pages.back() * page_bytes(model);
     }
+  }
+
+  void list_items() {
+    plan_.server.budget = run_.memory;
+    plan_.server.requests = run_.requests;
+    plan_.server.max_rank = run_.max_rank;
+    plan_.memory.items = {
+        {"weights", weights_}, {"process", kProcessBytes}, {"requests", requests_},
+        {"passes", passes_},   {"sampling_steps", steps_}, {"kv_cache", kv_},
+        {"states", states_},   {"adapters", adapters_},    {"sampler_weights", snapshots_}};
+    CHECK(plan_.memory.total() <= run_.memory, plan_.memory.total(), run_.memory);
   }
 
   // Of the first model, for people.
@@ -326,6 +341,6 @@ void refuse_memory(int64_t needed, int64_t budget) {
                   report::format_bytes(needed), report::format_bytes(budget)));
 }
 
-engine::RunPlan plan_run(const ServeRun& run) { return ServePlanner(run).plan(); }
+engine::RunPlan plan_run(const ServeRun& run) { return ServePlanner(run).divide_memory(); }
 
 }  // namespace strata::planner

@@ -54,18 +54,24 @@ class StagedPlanner {
     for (double& share : shares_) share /= sum(costs.layers) + costs.head;
   }
 
-  [[nodiscard]] engine::RunPlan as_told() {
+  [[nodiscard]] engine::RunPlan plan_as_told() {
     const Try one = make_try(shape_.longest_passes.front());
     engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price, processes_of(one));
     const StepWork work = work_of_step(one, fitter, /*in_files=*/false);
-    return make_plan(one, fitter, work, fitter.count(one.stages.regions, run_.recompute));
+    return make_plan(one, fitter, work, fitter.plan_stages(one.stages.regions, run_.recompute));
   }
 
-  [[nodiscard]] engine::RunPlan within(const Budget& memory) {
+  [[nodiscard]] engine::RunPlan plan_within(const Budget& memory) {
     for (const bool any_files : {false, true}) {
       if (any_files && is_divided()) break;
-      if (std::optional<engine::RunPlan> best = within(memory, any_files)) return *std::move(best);
+      if (std::optional<engine::RunPlan> best = best_within(memory, any_files))
+        return *std::move(best);
     }
+    throw_nothing_fits(memory);
+  }
+
+ private:
+  [[noreturn]] void throw_nothing_fits(const Budget& memory) const {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("--memory {}: the stages of {} take {} at least, with {} micro-batches of up "
@@ -77,39 +83,25 @@ class StagedPlanner {
                     : shape_.pass.train_base ? ", masters and moments in a file"
                                              : " and the frozen weights in a file"));
   }
-
- private:
   // Into processes, each of which has a memory of its own, and nothing in files.
   [[nodiscard]] bool is_divided() const {
     return run_.division.num_processes * run_.division.told.data > 1;
   }
   // Whatever is tried is tried for any memory, so that more of it never plans more time.
   // `any_files`: also activations in files beyond the space for them.
-  [[nodiscard]] std::optional<engine::RunPlan> within(const Budget& memory, bool any_files) {
+  [[nodiscard]] std::optional<engine::RunPlan> best_within(const Budget& memory, bool any_files) {
     std::optional<engine::RunPlan> best;
     double best_time = std::numeric_limits<double>::max();
     for (const LongestPass& longest : numbers_to_try()) {
       const Try one = make_try(longest);
       engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price,
                                  processes_of(one));
-      const int64_t others = besides_stages_of_a_process(one);
       for (const bool in_files : {false, true}) {
         if (in_files && is_divided()) break;
         const StepWork work = work_of_step(one, fitter, in_files);
         if (one.time_of(fitter.least_cost(work.as_told())) >= best_time) continue;
         std::optional<engine::StagesChoice> choice =
-            fitter.fit(run_.division.regions, work.as_told(), memory.bytes - others,
-                       [&](const engine::StagesChoice& tried) {
-                         return !is_divided() &&
-                                (any_files || shape_.file_space.holds(
-                                                  tried.file_bytes(),
-                                                  others + gathered_bytes(one) + tried.bytes()));
-                       });
-        if (others + fitter.least() < least_) {
-          least_ = others + fitter.least();
-          least_tokens_ = one.pass.pass_tokens;
-          least_number_ = longest.limit;
-        }
+            fit_and_note_least(one, fitter, work, memory, any_files);
         if (!choice) continue;
         const double time = one.time_of(fitter.cost(*choice, work.as_told()));
         if (time >= best_time) continue;
@@ -122,6 +114,7 @@ class StagedPlanner {
 
   // A number of micro-batches.
   struct Try {
+    int64_t num_microbatches = 0;  // as they were asked for
     engine::PipelinePlan stages;
     engine::PlanShape pass;
     double num_passes = 1.0;  // of a step, were they all as long as the longest
@@ -137,6 +130,28 @@ class StagedPlanner {
     bool in_files = false;
     [[nodiscard]] engine::StageFitter::Work as_told() const { return {of_stages, in_files}; }
   };
+
+  // The least bytes of all that are tried are told where nothing fits.
+  [[nodiscard]] std::optional<engine::StagesChoice> fit_and_note_least(const Try& one,
+                                                                       engine::StageFitter& fitter,
+                                                                       const StepWork& work,
+                                                                       const Budget& memory,
+                                                                       bool any_files) {
+    const int64_t others = besides_stages_of_a_process(one);
+    const auto allowed = [&](const engine::StagesChoice& tried) {
+      if (is_divided()) return false;
+      return any_files || shape_.file_space.holds(tried.file_bytes(),
+                                                  others + gathered_bytes(one) + tried.bytes());
+    };
+    std::optional<engine::StagesChoice> choice =
+        fitter.fit(run_.division.regions, work.as_told(), memory.bytes - others, allowed);
+    if (others + fitter.least() < least_) {
+      least_ = others + fitter.least();
+      least_tokens_ = one.pass.pass_tokens;
+      least_number_ = one.num_microbatches;
+    }
+    return choice;
+  }
 
   [[nodiscard]] engine::PipelinePlan pipeline_of(int64_t microbatches) const {
     const engine::PipelinePlan& told = run_.division.told;
@@ -170,6 +185,7 @@ class StagedPlanner {
 
   [[nodiscard]] Try make_try(const LongestPass& longest) const {
     Try one;
+    one.num_microbatches = longest.limit;
     one.stages = pipeline_of(longest.limit);
     one.pass = shape_.pass;
     one.pass.pass_tokens = std::max(longest.trained, longest.evaluated);
@@ -186,9 +202,8 @@ class StagedPlanner {
     return one;
   }
 
-  // Each micro-batch reads the stages' own weights; all else goes by their shares.
-  [[nodiscard]] StepWork work_of_step(const Try& one, const engine::StageFitter& fitter,
-                                      bool in_files) const {
+  // A plan that recomputes nothing.
+  static engine::RecomputePlan all_kept(const engine::StageFitter& fitter) {
     engine::RecomputePlan kept;
     for (const std::vector<model::SavedCost>& saved : fitter.saved()) {
       for (const model::SavedCost& cost : saved) {
@@ -196,6 +211,19 @@ class StagedPlanner {
             {.tag = cost.tag, .layers = {cost.layer}, .num_kept = 1, .layer_bytes = cost.bytes});
       }
     }
+    return kept;
+  }
+
+  // What a step moves to and from files, of a stage whose passes read so much of its weights.
+  [[nodiscard]] double file_bytes_of_step(size_t stage, double read) const {
+    if (!shape_.pass.train_base) return engine::kFileReads * read;
+    return engine::kStateMoves *
+           static_cast<double>(run_.stages[stage]->base_trainer().state_bytes());
+  }
+
+  // Each micro-batch reads the stages' own weights; all else goes by their shares.
+  [[nodiscard]] StepWork work_of_step(const Try& one, const engine::StageFitter& fitter,
+                                      bool in_files) const {
     const auto number = static_cast<double>(one.stages.table.num_microbatches);
     const model::ModelWeights& weights = *run_.whole.model().weights;
     const engine::Work step = engine::step_work(weights,
@@ -205,23 +233,18 @@ class StagedPlanner {
                                                 {.tokens = static_cast<double>(shape_.step_tokens),
                                                  .number = number,
                                                  .pass_tokens = one.pass.pass_tokens},
-                                                kept);
+                                                all_kept(fitter));
     const double others =
         step.bytes - engine::kWeightReads * number * static_cast<double>(weights.num_bytes());
     StepWork work = {.of_stages = {}, .in_files = in_files};
     for (size_t stage = 0; stage < run_.stages.size(); ++stage) {
       const double read =
           number * static_cast<double>(run_.stages[stage]->model().weights->num_bytes());
-      double moved = engine::kFileReads * read;
-      if (shape_.pass.train_base) {
-        moved = engine::kStateMoves *
-                static_cast<double>(run_.stages[stage]->base_trainer().state_bytes());
-      }
       const engine::Work own = {.flops = step.flops * shares_[stage],
                                 .f32_flops = step.f32_flops * shares_[stage],
                                 .exponentials = step.exponentials * shares_[stage],
                                 .bytes = others * shares_[stage] + engine::kWeightReads * read,
-                                .file_bytes = in_files ? moved : 0.0};
+                                .file_bytes = in_files ? file_bytes_of_step(stage, read) : 0.0};
       work.of_stages.push_back(1.0 / one.num_passes * own);
     }
     return work;
@@ -274,14 +297,39 @@ class StagedPlanner {
                             .state_in_files = work.in_files && shape_.pass.train_base,
                             .num_passes = one.num_passes};
     plan.pipeline.regions = choice.regions;
+    plan.memory = memory_of(one, choice.stages);
+    plan.work = work_of_ranks(one, work, fitter.recompute_work(choice.regions, choice.recompute));
+    engine::Work even;
+    for (const engine::Work& stage : work.of_stages) even = even + one.num_passes * stage;
+    plan.bubbles = one.bubbles;
+    plan.stretch = one.time_of(fitter.cost(choice, work.as_told())) /
+                   (shape_.price.of(even) / static_cast<double>(one.stages.num_ranks()));
+    plan.recompute.recompute = std::move(choice.recompute);
+    plan.stages = std::move(choice.stages);
+    return plan;
+  }
+
+  [[nodiscard]] static std::vector<engine::Work> work_of_ranks(
+      const Try& one, const StepWork& work, const std::vector<engine::Work>& again) {
+    std::vector<engine::Work> ranks(static_cast<size_t>(one.stages.num_ranks()));
+    for (size_t stage = 0; stage < again.size(); ++stage) {
+      engine::Work& own = ranks[static_cast<size_t>(one.stages.ranks[stage])];
+      own = own + one.num_passes * (work.of_stages[stage] + again[stage]);
+    }
+    return ranks;
+  }
+
+  [[nodiscard]] engine::MemoryPlan memory_of(const Try& one,
+                                             const std::vector<engine::StagePlan>& stages) const {
+    engine::MemoryPlan memory;
     const auto of_stages = [&](auto bytes_of) {
       int64_t bytes = 0;
-      for (const engine::StagePlan& stage : choice.stages) bytes += bytes_of(stage);
+      for (const engine::StagePlan& stage : stages) bytes += bytes_of(stage);
       return bytes;
     };
     using Stage = engine::StagePlan;
     const auto add = [&](std::string_view name, auto bytes_of) {
-      plan.memory.items.push_back({name, of_stages(bytes_of)});
+      memory.items.push_back({name, of_stages(bytes_of)});
     };
     add("weights", [](const Stage& s) { return s.weight_bytes; });
     add(shape_.pass.train_base ? "base training" : "adapters",
@@ -292,26 +340,12 @@ class StagedPlanner {
     add("lists", [](const Stage& s) { return s.list_bytes; });
     add("step", [](const Stage& s) { return s.step_bytes; });
     if (shape_.pass.num_sampled > 0) add("kv cache", [](const Stage& s) { return s.cache_bytes; });
-    for (const engine::PlanItem& item : besides_stages(one).items)
-      plan.memory.items.push_back(item);
-    plan.memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });
-    plan.memory.state_file_bytes = of_stages([](const Stage& s) { return s.state_file_bytes; });
-    plan.memory.activation_file_bytes =
+    for (const engine::PlanItem& item : besides_stages(one).items) memory.items.push_back(item);
+    memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });
+    memory.state_file_bytes = of_stages([](const Stage& s) { return s.state_file_bytes; });
+    memory.activation_file_bytes =
         of_stages([](const Stage& s) { return s.activation_file_bytes(); });
-    const std::vector<engine::Work> again = fitter.recompute_work(choice.regions, choice.recompute);
-    plan.work.resize(static_cast<size_t>(one.stages.num_ranks()));
-    engine::Work even;
-    for (size_t stage = 0; stage < again.size(); ++stage) {
-      engine::Work& own = plan.work[static_cast<size_t>(one.stages.ranks[stage])];
-      own = own + one.num_passes * (work.of_stages[stage] + again[stage]);
-      even = even + one.num_passes * work.of_stages[stage];
-    }
-    plan.bubbles = one.bubbles;
-    plan.stretch = one.time_of(fitter.cost(choice, work.as_told())) /
-                   (shape_.price.of(even) / static_cast<double>(one.stages.num_ranks()));
-    plan.recompute.recompute = std::move(choice.recompute);
-    plan.stages = std::move(choice.stages);
-    return plan;
+    return memory;
   }
 
   const TrainRun& run_;
@@ -325,7 +359,7 @@ class StagedPlanner {
 engine::RunPlan plan_staged(const TrainRun& run) {
   check_sampling(run);
   StagedPlanner planner(run);
-  return run.memory ? planner.within(*run.memory) : planner.as_told();
+  return run.memory ? planner.plan_within(*run.memory) : planner.plan_as_told();
 }
 
 }  // namespace strata::planner

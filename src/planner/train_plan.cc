@@ -43,6 +43,30 @@ int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
   return passes;
 }
 
+// On average.
+double passes_of_step(const RunShape& shape, int64_t micro_tokens) {
+  double tokens = 0.0;
+  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
+  const int64_t passes = count_passes(shape.lengths, micro_tokens);
+  return std::max(1.0,
+                  static_cast<double>(passes) * static_cast<double>(shape.step_tokens) / tokens);
+}
+
+// Of a plan whose passes and memory are known.
+engine::Work work_of_step(const TrainRun& run, const engine::RunPlan& plan) {
+  engine::Work work = engine::step_work(*run.whole.model().weights,
+                                        {.lengths = run.shape.lengths,
+                                         .modules = run.shape.pass.modules,
+                                         .indexer_loss = run.shape.pass.indexer_loss},
+                                        {.tokens = static_cast<double>(run.shape.step_tokens),
+                                         .number = plan.num_passes,
+                                         .pass_tokens = plan.pass.pass_tokens,
+                                         .weights_in_files = plan.weights_in_files},
+                                        plan.recompute);
+  work.file_bytes += engine::kStateMoves * static_cast<double>(plan.memory.state_file_bytes);
+  return work;
+}
+
 // The one stage of a model that nothing divides.
 engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
   engine::StagePlan stage = {.file_bytes = memory.file_bytes,
@@ -70,7 +94,7 @@ engine::RunPlan plan_passes(const TrainRun& run, const model::Recompute& recompu
 // on what else is in files: each is counted once.
 class PassChoices {
  public:
-  engine::RecomputePlanner& of(const TrainRun& run, int64_t limit, bool offloads) {
+  engine::RecomputePlanner& ensure_planner(const TrainRun& run, int64_t limit, bool offloads) {
     std::unique_ptr<engine::RecomputePlanner>& own = planners_[{limit, offloads}];
     if (!own) {
       own = std::make_unique<engine::RecomputePlanner>(run.whole, pass_of(run.shape, limit),
@@ -110,7 +134,7 @@ class Fit {
  private:
   void try_passes(int64_t limit, bool offloads) {
     const engine::PlanShape pass = pass_of(shape_, limit);
-    engine::RecomputePlanner& planner = choices_.of(run_, limit, offloads);
+    engine::RecomputePlanner& planner = choices_.ensure_planner(run_, limit, offloads);
     const int64_t evaluated = evaluation_bytes(engine_, shape_, limit);
     const auto total = [&](int64_t bytes, int64_t file_bytes) {
       return engine::plan_memory(engine_, pass, std::max(bytes, evaluated), file_bytes).total();
@@ -158,7 +182,7 @@ class Fits {
   [[nodiscard]] const TrainRun& run(bool in_files) const {
     return in_files ? in_files_ : in_memory_;
   }
-  Fit& of(bool in_files, bool any_files) {
+  Fit& ensure_tried(bool in_files, bool any_files) {
     std::unique_ptr<Fit>& fit = fits_[{in_files, any_files}];
     if (!fit) fit = std::make_unique<Fit>(run(in_files), choices_, any_files);
     return *fit;
@@ -179,19 +203,19 @@ bool prefers_files(Fits& fits) {
   const double least_cost = shape.price.of(
       plan_passes(fits.run(/*in_files=*/true), model::Recompute::kNone).work.front());
   for (const bool any_files : {false, true}) {
-    const Fit& in_memory = fits.of(/*in_files=*/false, any_files);
+    const Fit& in_memory = fits.ensure_tried(/*in_files=*/false, any_files);
     if (!any_files && shape.file_space.most == 0) {
       if (in_memory.has()) return false;
       continue;  // files are a last resort
     }
     if (in_memory.cost() <= least_cost) return false;
-    const Fit& in_files = fits.of(/*in_files=*/true, any_files);
+    const Fit& in_files = fits.ensure_tried(/*in_files=*/true, any_files);
     if (in_memory.has() || in_files.has()) return in_files.cost() < in_memory.cost();
   }
   return true;
 }
 
-[[noreturn]] void fail(const TrainRun& run, const Fit& fit) {
+[[noreturn]] void throw_nothing_fits(const TrainRun& run, const Fit& fit) {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("--memory {}: {}adapters and optimizer take {} of it, and a pass of {} tokens "
@@ -210,10 +234,10 @@ engine::RunPlan plan_within(TrainRun run) {
   const bool in_files = !in_memory && prefers_files(fits);
   for (const bool any_files : {false, true}) {
     if (any_files && in_memory) break;
-    Fit& fit = fits.of(in_files, any_files);
+    Fit& fit = fits.ensure_tried(in_files, any_files);
     if (fit.has()) return fit.take();
   }
-  fail(fits.run(in_files), fits.of(in_files, /*any_files=*/!in_memory));
+  throw_nothing_fits(fits.run(in_files), fits.ensure_tried(in_files, /*any_files=*/!in_memory));
 }
 
 }  // namespace
@@ -236,26 +260,12 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
   if (plan.pipeline.layers.empty())
     plan.pipeline = engine::make_whole_plan(run.whole.config().num_layers());
   plan.pass.recompute = plan.recompute.recompute;
-  double tokens = 0.0;
-  for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
-  const int64_t passes = count_passes(shape.lengths, micro_tokens);
-  plan.num_passes =
-      std::max(1.0, static_cast<double>(passes) * static_cast<double>(shape.step_tokens) / tokens);
+  plan.num_passes = passes_of_step(shape, micro_tokens);
   const int64_t bytes =
       std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
   plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
   plan.stages.push_back(stage_of(plan.memory));
-  engine::Work work = engine::step_work(*run.whole.model().weights,
-                                        {.lengths = shape.lengths,
-                                         .modules = shape.pass.modules,
-                                         .indexer_loss = shape.pass.indexer_loss},
-                                        {.tokens = static_cast<double>(shape.step_tokens),
-                                         .number = plan.num_passes,
-                                         .pass_tokens = plan.pass.pass_tokens,
-                                         .weights_in_files = plan.weights_in_files},
-                                        plan.recompute);
-  work.file_bytes += engine::kStateMoves * static_cast<double>(plan.memory.state_file_bytes);
-  plan.work.push_back(1.0 / plan.pipeline.data * work);
+  plan.work.push_back(1.0 / plan.pipeline.data * work_of_step(run, plan));
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -58,17 +59,30 @@ std::string varint(uint64_t value) {
 std::string field(uint32_t number, Wire wire, const std::string& bytes) {
   return varint(number << 3 | wire) + bytes;
 }
-std::string message(uint32_t number, const std::string& bytes) {
+std::string message_field(uint32_t number, const std::string& bytes) {
   return field(number, kBytes, varint(bytes.size()) + bytes);
 }
 
-std::string event(double seconds, int64_t step) {
+std::string event_head(double seconds, int64_t step) {
   std::string bytes = field(kWallTime, kFixed64, little_endian(std::bit_cast<uint64_t>(seconds)));
   if (step != 0) bytes += field(kStep, kVarint, varint(static_cast<uint64_t>(step)));
   return bytes;
 }
 
 uint32_t masked(uint32_t crc) { return (crc >> 15 | crc << 17) + kMask; }
+
+// None of texts, and of what is too large for a float.
+std::optional<float> finite_number(const Metric& metric) {
+  float number = 0;
+  if (const auto* whole = std::get_if<int64_t>(&metric.value)) {
+    number = static_cast<float>(static_cast<double>(*whole));
+  } else if (const auto* real = std::get_if<double>(&metric.value)) {
+    number = static_cast<float>(*real);
+  } else {
+    return {};
+  }
+  return std::isfinite(number) ? std::optional<float>(number) : std::nullopt;
+}
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -99,41 +113,35 @@ std::string tf_record(std::string_view payload) {
 }
 
 std::string version_event(double seconds) {
-  return event(seconds, 0) + message(kFileVersion, "brain.Event:2");
+  return event_head(seconds, 0) + message_field(kFileVersion, "brain.Event:2");
 }
 
 std::string start_event(double seconds, int64_t step) {
-  return event(seconds, step) + message(kSessionLog, field(kStatus, kVarint, varint(kStart)));
+  return event_head(seconds, step) +
+         message_field(kSessionLog, field(kStatus, kVarint, varint(kStart)));
 }
 
 std::string scalar_event(double seconds, int64_t step, std::span<const Metric> metrics) {
   std::string summary;
   for (const Metric& metric : metrics) {
-    float number = 0;
-    if (const auto* whole = std::get_if<int64_t>(&metric.value)) {
-      number = static_cast<float>(static_cast<double>(*whole));
-    } else if (const auto* real = std::get_if<double>(&metric.value)) {
-      number = static_cast<float>(*real);
-    } else {
-      continue;
-    }
-    if (!std::isfinite(number)) continue;  // also what is too large for a float
-    const auto bits = std::bit_cast<uint32_t>(number);
-    summary += message(kValue, message(kTag, std::string(metric.name)) +
-                                   field(kSimpleValue, kFixed32, little_endian(bits)));
+    const std::optional<float> number = finite_number(metric);
+    if (!number) continue;
+    const auto bits = std::bit_cast<uint32_t>(*number);
+    summary += message_field(kValue, message_field(kTag, std::string(metric.name)) +
+                                         field(kSimpleValue, kFixed32, little_endian(bits)));
   }
-  return event(seconds, step) + message(kSummary, summary);
+  return event_head(seconds, step) + message_field(kSummary, summary);
 }
 
 // Delegates: the destructor closes the file where its first record cannot be written.
 EventFile::EventFile(const std::string& dir) : EventFile() {
   make_folders(dir);
   const double now = wall_seconds();
-  create(dir, now);
+  create_file(dir, now);
   write(tf_record(version_event(now)));
 }
 
-void EventFile::create(const std::string& dir, double now) {
+void EventFile::create_file(const std::string& dir, double now) {
   // TensorBoard goes through the files of a folder in the order of their names.
   for (int attempt = 0; fd_ < 0; ++attempt) {
     path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", dir, static_cast<int64_t>(now),

@@ -40,7 +40,7 @@ class EventFile {
 
  private:
   EventFile() = default;
-  void create(const std::string& dir, double now);
+  void create_file(const std::string& dir, double now);
   void write(const std::string& bytes);
   std::string path_;
   int fd_ = -1;

@@ -72,6 +72,24 @@ void for_each_record(const std::string& path, std::string_view content,
   }
 }
 
+// And a torn last line.
+void drop_records_after(const std::string& path, int64_t last_step) {
+  const std::string content = read_file(path, kMaxFileBytes);
+  std::string kept;
+  for_each_record(path, content, [&](const MetricsRecord& record, std::string_view line) {
+    if (record.step <= last_step) kept.append(line);
+  });
+  if (kept.size() != content.size()) write_file_atomic(path, kept);
+}
+
+std::string record_line(int64_t step, std::span<const Metric> metrics) {
+  std::string line = fmt::format("{{\"step\":{}", step);
+  for (const Metric& metric : metrics) {
+    line += "," + quoted(metric.name) + ":" + json_value(metric);
+  }
+  return line + "}\n";
+}
+
 }  // namespace
 
 double MetricsRecord::number(std::string_view name) const {
@@ -89,14 +107,7 @@ MetricsLog::MetricsLog(std::string path, int flags) : path_(std::move(path)) {
 MetricsLog::MetricsLog(std::string path) : MetricsLog(std::move(path), O_TRUNC) {}
 
 MetricsLog MetricsLog::resume(std::string path, int64_t last_step) {
-  if (file_exists(path)) {
-    const std::string content = read_file(path, kMaxFileBytes);
-    std::string kept;
-    for_each_record(path, content, [&](const MetricsRecord& record, std::string_view line) {
-      if (record.step <= last_step) kept.append(line);
-    });
-    if (kept.size() != content.size()) write_file_atomic(path, kept);
-  }
+  if (file_exists(path)) drop_records_after(path, last_step);
   return MetricsLog(std::move(path), 0);
 }
 
@@ -108,11 +119,7 @@ MetricsLog::MetricsLog(MetricsLog&& other) noexcept
     : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 
 void MetricsLog::append(int64_t step, std::span<const Metric> metrics) {
-  std::string line = fmt::format("{{\"step\":{}", step);
-  for (const Metric& metric : metrics) {
-    line += "," + quoted(metric.name) + ":" + json_value(metric);
-  }
-  line += "}\n";
+  const std::string line = record_line(step, metrics);
   ssize_t written = -1;
   do {
     written = ::write(fd_, line.data(), line.size());

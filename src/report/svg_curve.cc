@@ -79,7 +79,8 @@ void add_margin(Axis& axis) {
   axis.high += margin;
 }
 
-void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
+// Where no point is shown, low is above high.
+void fit_to_points(const CurveChart& chart, Axis& x, Axis& y) {
   for (Axis* axis : {&x, &y}) {
     axis->low = std::numeric_limits<double>::infinity();
     axis->high = -axis->low;
@@ -94,6 +95,10 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
       y.high = std::max(y.high, series.y[i]);
     }
   }
+}
+
+void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
+  fit_to_points(chart, x, y);
   if (!chart.x_range.empty()) {
     CHECK(chart.x_range.size() == 2 && chart.x_range[0] <= chart.x_range[1]);
     x.low = chart.x_range[0];
@@ -104,6 +109,10 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
   const double least = y.low;
   add_margin(y);
   if (chart.from_zero && !y.log) y.low = std::min(0.0, least);
+}
+
+double step_of(const std::vector<double>& ticks) {
+  return ticks.size() > 1 ? ticks[1] - ticks[0] : ticks[0];
 }
 
 // Of small ones as 5e-4, which is how learning rates are written.
@@ -118,26 +127,31 @@ std::string tick_text(double value, double step, bool log) {
   return fmt::format("{:.{}f}", value, decimals);
 }
 
-void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const Axis& y) {
-  const auto ticks = [](const Axis& axis, int wanted) {
-    return nice_ticks(axis.low, axis.high, wanted, axis.log);
-  };
-  const auto step = [](const std::vector<double>& t) { return t.size() > 1 ? t[1] - t[0] : t[0]; };
-  const std::vector<double> x_ticks = ticks(x, 8), y_ticks = ticks(y, 7);
-  for (const double tick : y_ticks) {
+void draw_y_ticks(std::string& out, const Axis& x, const Axis& y) {
+  const std::vector<double> ticks = nice_ticks(y.low, y.high, 7, y.log);
+  for (const double tick : ticks) {
     const double at = y.pixel(tick);
     out += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", x.begin, at, x.end);
     out +=
         fmt::format("<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
-                    x.begin - 8, at + 4, tick_text(tick, step(y_ticks), y.log));
+                    x.begin - 8, at + 4, tick_text(tick, step_of(ticks), y.log));
   }
-  for (const double tick : x_ticks) {
+}
+
+void draw_x_ticks(std::string& out, const Axis& x, const Axis& y) {
+  const std::vector<double> ticks = nice_ticks(x.low, x.high, 8, x.log);
+  for (const double tick : ticks) {
     const double at = x.pixel(tick);
     out += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}v5\"/>\n", at, y.begin);
     out += fmt::format(
         "<text class=\"t\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", at,
-        y.begin + 19, tick_text(tick, step(x_ticks), x.log));
+        y.begin + 19, tick_text(tick, step_of(ticks), x.log));
   }
+}
+
+void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const Axis& y) {
+  draw_y_ticks(out, x, y);
+  draw_x_ticks(out, x, y);
   out +=
       fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", x.begin, y.begin, x.end);
   out +=
@@ -154,6 +168,24 @@ bool is_shown(const CurveSeries& series, size_t i, const Axis& x, const Axis& y)
   return x.shows(series.x[i]) && y.shows(series.y[i]);
 }
 
+// Of the points [begin, end) the lowest, the highest and a hole.
+std::set<size_t> extremes_of(const CurveSeries& series, size_t begin, size_t end, const Axis& x,
+                             const Axis& y) {
+  std::optional<size_t> low, high, hole;
+  for (size_t i = begin; i < end; ++i) {
+    if (!is_shown(series, i, x, y)) {
+      hole = i;
+      continue;
+    }
+    if (!low || series.y[i] < series.y[*low]) low = i;
+    if (!high || series.y[i] > series.y[*high]) high = i;
+  }
+  std::set<size_t> extremes;
+  for (const std::optional<size_t> at : {low, high, hole})
+    if (at) extremes.insert(*at);
+  return extremes;
+}
+
 // In their order: of many points the ends, and of each stretch its lowest, its highest and a hole.
 std::vector<size_t> points_to_draw(const CurveSeries& series, const Axis& x, const Axis& y) {
   const size_t count = series.x.size();
@@ -161,18 +193,7 @@ std::vector<size_t> points_to_draw(const CurveSeries& series, const Axis& x, con
   std::vector<size_t> out;
   for (size_t begin = 0; begin < count; begin += stride) {
     const size_t end = std::min(count, begin + stride);
-    std::set<size_t> of_stretch;
-    std::optional<size_t> low, high, hole;
-    for (size_t i = begin; i < end; ++i) {
-      if (!is_shown(series, i, x, y)) {
-        hole = i;
-        continue;
-      }
-      if (!low || series.y[i] < series.y[*low]) low = i;
-      if (!high || series.y[i] > series.y[*high]) high = i;
-    }
-    for (const std::optional<size_t> at : {low, high, hole})
-      if (at) of_stretch.insert(*at);
+    std::set<size_t> of_stretch = extremes_of(series, begin, end, x, y);
     if (begin == 0) of_stretch.insert(begin);
     if (end == count) of_stretch.insert(end - 1);
     out.insert(out.end(), of_stretch.begin(), of_stretch.end());
@@ -254,6 +275,15 @@ std::vector<double> log_ticks(double low, double high) {
   return ticks;
 }
 
+// 1, 2 or 5 times a power of ten.
+double round_up_to_nice(double step) {
+  const double power = std::pow(10.0, std::floor(std::log10(step)));
+  for (const double digit : {1.0, 2.0, 5.0}) {
+    if (digit * power >= step * 0.999999) return digit * power;
+  }
+  return 10 * power;
+}
+
 }  // namespace
 
 std::vector<double> nice_ticks(double low, double high, int wanted, bool log) {
@@ -263,15 +293,7 @@ std::vector<double> nice_ticks(double low, double high, int wanted, bool log) {
     if (ticks.size() >= 3) return ticks;  // less than a decade: as on a linear axis
   }
   if (low == high) return {low};
-  const double raw = (high - low) / wanted;
-  const double power = std::pow(10.0, std::floor(std::log10(raw)));
-  double step = 10 * power;
-  for (const double digit : {1.0, 2.0, 5.0}) {
-    if (digit * power >= raw * 0.999999) {
-      step = digit * power;
-      break;
-    }
-  }
+  const double step = round_up_to_nice((high - low) / wanted);
   std::vector<double> ticks;
   const auto first = static_cast<int64_t>(std::ceil(low / step - 1e-9));
   const auto last = static_cast<int64_t>(std::floor(high / step + 1e-9));

@@ -160,14 +160,19 @@ class Reader {
     for (const std::string_view name : kLeftOut) {
       if (op == name) return {.action = {}, .left_out = name};
     }
-    if (!microbatch) fail(cell, kWant);
+    const std::optional<Op> known = find_op(op);
+    if (!microbatch || !known) fail(cell, kWant);
+    return {.action = {*known, *stage, *microbatch}};
+  }
+
+  [[nodiscard]] std::optional<Op> find_op(std::string_view name) const {
     for (const OpName& known : kOps) {
-      if (op == known.name) return {.action = {known.op, *stage, *microbatch}};
+      if (name == known.name) return known.op;
     }
     for (const OpName& known : is_old_ ? kOldBackwardOps : kBackwardOps) {
-      if (op == known.name) return {.action = {known.op, *stage, *microbatch}};
+      if (name == known.name) return known.op;
     }
-    fail(cell, kWant);
+    return {};
   }
 
   Action note_numbers(const Action& action) {
@@ -190,7 +195,7 @@ CsvTable read_csv(std::string_view text, const std::string& name) {
   return Reader(name).read(text);
 }
 
-std::string write_csv(const Table& table) {
+std::string csv_text(const Table& table) {
   std::string out;
   for (const std::vector<Slot>& row : table.rows) {
     for (size_t i = 0; i < row.size(); ++i) {

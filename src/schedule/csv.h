@@ -22,6 +22,6 @@ struct CsvTable {
 // it is a schedule is asked of schedule/verify.h.
 CsvTable read_csv(std::string_view text, const std::string& name);
 
-std::string write_csv(const Table& table);
+std::string csv_text(const Table& table);
 
 }  // namespace strata::schedule

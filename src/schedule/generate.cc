@@ -47,7 +47,7 @@ void check_chunks(const Spec& spec) {
   }
 }
 
-void check(const Spec& spec) {
+void check_spec(const Spec& spec) {
   if (spec.num_ranks < 1 || spec.num_microbatches < 1 || spec.num_chunks < 1) {
     refuse(spec, "each must be at least 1");
   }
@@ -72,7 +72,7 @@ class Row {
   Row(const Spec& spec, int rank)
       : num_ranks_(spec.num_ranks), rank_(rank), next_(static_cast<size_t>(spec.num_chunks)) {}
 
-  void add(Op op, int chunk) {
+  void add_next(Op op, int chunk) {
     Next& next = next_[static_cast<size_t>(chunk)];
     int& microbatch = op == Op::kForward      ? next.forward
                       : op == Op::kWeightGrad ? next.weight_grad
@@ -80,8 +80,8 @@ class Row {
     slots_.emplace_back(Action{op, chunk * num_ranks_ + rank_, microbatch});
     ++microbatch;
   }
-  void add(Op op, int chunk, int count) {
-    for (int i = 0; i < count; ++i) add(op, chunk);
+  void add_next(Op op, int chunk, int count) {
+    for (int i = 0; i < count; ++i) add_next(op, chunk);
   }
   std::vector<Slot> take() { return std::move(slots_); }
 
@@ -95,19 +95,19 @@ class Row {
 };
 
 void add_breadth_first(const Spec& spec, Row& row) {
-  for (int c = 0; c < spec.num_chunks; ++c) row.add(Op::kForward, c, spec.num_microbatches);
+  for (int c = 0; c < spec.num_chunks; ++c) row.add_next(Op::kForward, c, spec.num_microbatches);
   for (int c = spec.num_chunks - 1; c >= 0; --c) {
-    row.add(Op::kBackward, c, spec.num_microbatches);
+    row.add_next(Op::kBackward, c, spec.num_microbatches);
   }
 }
 
 // With fewer micro-batches than ranks the warm-up is all of them.
 void add_1f1b(const Spec& spec, int rank, Row& row) {
   const int num_warmup = std::min(spec.num_microbatches, spec.num_ranks - rank);
-  row.add(Op::kForward, 0, num_warmup);
+  row.add_next(Op::kForward, 0, num_warmup);
   for (int i = 0; i < spec.num_microbatches; ++i) {
-    row.add(Op::kBackward, 0);
-    if (num_warmup + i < spec.num_microbatches) row.add(Op::kForward, 0);
+    row.add_next(Op::kBackward, 0);
+    if (num_warmup + i < spec.num_microbatches) row.add_next(Op::kForward, 0);
   }
 }
 
@@ -125,14 +125,14 @@ void add_interleaved(const Spec& spec, int rank, Row& row) {
   const auto chunk_back = [&](int step) { return spec.num_chunks - 1 - chunk(step); };
   int num_weight_grads = 0;
   for (int step = 0; step < num_steps + num_warmup; ++step) {
-    if (step < num_steps) row.add(Op::kForward, chunk(step));
+    if (step < num_steps) row.add_next(Op::kForward, chunk(step));
     const int back = step - num_warmup;
     if (back < 0) continue;
-    row.add(is_split ? Op::kInputGrad : Op::kBackward, chunk_back(back));
-    if (is_split && back >= rank) row.add(Op::kWeightGrad, chunk_back(num_weight_grads++));
+    row.add_next(is_split ? Op::kInputGrad : Op::kBackward, chunk_back(back));
+    if (is_split && back >= rank) row.add_next(Op::kWeightGrad, chunk_back(num_weight_grads++));
   }
   while (is_split && num_weight_grads < num_steps) {
-    row.add(Op::kWeightGrad, chunk_back(num_weight_grads++));
+    row.add_next(Op::kWeightGrad, chunk_back(num_weight_grads++));
   }
 }
 
@@ -157,7 +157,7 @@ std::vector<Slot> make_row(const Spec& spec, int rank) {
 }  // namespace
 
 Table generate(const Spec& spec) {
-  check(spec);
+  check_spec(spec);
   Table table{.num_stages = spec.num_ranks * spec.num_chunks,
               .num_microbatches = spec.num_microbatches};
   for (int rank = 0; rank < spec.num_ranks; ++rank) table.rows.push_back(make_row(spec, rank));

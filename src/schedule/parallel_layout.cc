@@ -39,6 +39,21 @@ int ParallelLayout::* find_parts(std::string_view name) {
   return nullptr;
 }
 
+// "data=2", into `layout`.
+void read_part(std::string_view part, std::string_view text, std::set<std::string_view>& named,
+               ParallelLayout& layout) {
+  const size_t equals = std::min(part.find('='), part.size());
+  const std::string_view name = part.substr(0, equals);
+  const std::string_view number = part.substr(std::min(equals + 1, part.size()));
+  int ParallelLayout::* parts = find_parts(name);
+  if (parts == nullptr) refuse(part, text, "which names no kind");
+  if (!named.insert(name).second) refuse(part, text, "which is named twice");
+  const char* last = number.data() + number.size();
+  const auto [stop, error] = std::from_chars(number.data(), last, layout.*parts);
+  if (error != std::errc() || stop != last || layout.*parts < 1 || layout.*parts > kMostParts)
+    refuse(part, text, fmt::format("whose number is none from 1 to {}", kMostParts));
+}
+
 }  // namespace
 
 int64_t ParallelLayout::num_ranks() const {
@@ -65,18 +80,8 @@ ParallelLayout parse_layout(std::string_view text) {
   std::set<std::string_view> named;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
+    read_part(text.substr(begin, end - begin), text, named, layout);
     begin = end + 1;
-    const size_t equals = std::min(part.find('='), part.size());
-    const std::string_view name = part.substr(0, equals);
-    const std::string_view number = part.substr(std::min(equals + 1, part.size()));
-    int ParallelLayout::* parts = find_parts(name);
-    if (parts == nullptr) refuse(part, text, "which names no kind");
-    if (!named.insert(name).second) refuse(part, text, "which is named twice");
-    const char* last = number.data() + number.size();
-    const auto [stop, error] = std::from_chars(number.data(), last, layout.*parts);
-    if (error != std::errc() || stop != last || layout.*parts < 1 || layout.*parts > kMostParts)
-      refuse(part, text, fmt::format("whose number is none from 1 to {}", kMostParts));
   }
   return layout;
 }

@@ -32,8 +32,10 @@ class Verifier {
       : table_(table), has_transfers_(has_transfers(table)), rank_of_(ranks_of_stages(table)) {}
 
   std::optional<Fault> run() {
-    if (refuses_numbers() || refuses_queues() || refuses_missing() || refuses_channels())
-      return fault_;
+    if (refuses_numbers()) return fault_;
+    items_.resize(table_.num_items());
+    orders_.resize(static_cast<size_t>(table_.num_stages));
+    if (refuses_queues() || refuses_missing() || refuses_channels()) return fault_;
     return find_deadlock(table_);
   }
 
@@ -91,10 +93,7 @@ class Verifier {
       return true;
     }
     const int64_t wanted = int64_t{table_.num_stages} * table_.num_microbatches;
-    if (num_forwards < wanted) return fail_missing_forward();
-    items_.resize(static_cast<size_t>(wanted));
-    orders_.resize(static_cast<size_t>(table_.num_stages));
-    return false;
+    return num_forwards < wanted && fail_missing_forward();
   }
 
   bool refuses_range(Place at, const Action& a) {
@@ -108,6 +107,11 @@ class Verifier {
   }
 
   bool fail_missing_forward() {
+    const auto [stage, microbatch] = first_missing_forward();
+    return fail_missing(stage, to_string(Action{Op::kForward, stage, microbatch}));
+  }
+
+  std::pair<int, int> first_missing_forward() {
     std::vector<std::pair<int, int>> found;
     any_action([&](Place, const Action& a) {
       if (a.op == Op::kForward) found.emplace_back(a.stage, a.microbatch);
@@ -120,7 +124,7 @@ class Verifier {
       if (have != want) break;
       if (++want.second == table_.num_microbatches) want = {want.first + 1, 0};
     }
-    return fail_missing(want.first, to_string(Action{Op::kForward, want.first, want.second}));
+    return want;
   }
 
   // Everything that one queue shows, place by place.
@@ -302,10 +306,10 @@ class Verifier {
     return false;
   }
 
-  // Each send has its receive, and those of two ranks are in one order.
-  bool refuses_channels() {
-    using Channel = std::pair<int, int>;  // from rank, to rank
-    std::map<Channel, std::vector<std::pair<Place, Action>>> sends, receives;
+  using Channel = std::pair<int, int>;  // from rank, to rank
+  using Transfers = std::map<Channel, std::vector<std::pair<Place, Action>>>;
+
+  void list_transfers(Transfers& sends, Transfers& receives) {
     any_action([&](Place at, const Action& a) {
       if (!is_transfer(a.op)) return false;
       const int peer = rank_of(counterpart(a).stage);
@@ -313,7 +317,13 @@ class Verifier {
       if (!is_send(a.op)) receives[{peer, at.rank}].emplace_back(at, a);
       return false;
     });
+  }
+
+  // Each send has its receive, and those of two ranks are in one order.
+  bool refuses_channels() {
     if (refuses_counterparts()) return true;
+    Transfers sends, receives;
+    list_transfers(sends, receives);
     for (const auto& [channel, received] : receives) {
       const auto& sent = sends[channel];
       for (size_t i = 0; i < received.size(); ++i) {

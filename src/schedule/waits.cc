@@ -6,20 +6,16 @@
 namespace strata::schedule {
 namespace {
 
-class Waits {
+class DeadlockFinder {
  public:
-  explicit Waits(const Table& table)
+  explicit DeadlockFinder(const Table& table)
       : table_(table),
         has_transfers_(has_transfers(table)),
         next_(table.rows.size()),
         has_run_(table.num_items() * kNumKinds) {}
 
   std::optional<Fault> run() {
-    bool progress = true;
-    while (progress) {
-      progress = false;
-      for (size_t rank = 0; rank < next_.size(); ++rank) progress |= advance(rank);
-    }
+    run_until_stuck();
     for (size_t rank = 0; rank < next_.size(); ++rank) {
       if (next_[rank] == table_.rows[rank].size()) continue;
       const Slot& slot = table_.rows[rank][next_[rank]];
@@ -39,6 +35,14 @@ class Waits {
                         : a.op == Op::kSendBackward ? 2
                                                     : 3;
     return table_.item(a.stage, a.microbatch) * kNumKinds + kind;
+  }
+
+  void run_until_stuck() {
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (size_t rank = 0; rank < next_.size(); ++rank) progress |= advance(rank);
+    }
   }
 
   bool advance(size_t rank) {
@@ -82,6 +86,6 @@ class Waits {
 
 }  // namespace
 
-std::optional<Fault> find_deadlock(const Table& table) { return Waits(table).run(); }
+std::optional<Fault> find_deadlock(const Table& table) { return DeadlockFinder(table).run(); }
 
 }  // namespace strata::schedule

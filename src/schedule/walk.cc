@@ -23,15 +23,7 @@ class Walker {
   }
 
   Walk run() {
-    bool progress = true;
-    while (progress) {
-      progress = false;
-      for (size_t rank = 0; rank < next_.size(); ++rank) {
-        const size_t begin = next_[rank];
-        while (next_[rank] < table_.rows[rank].size() && try_run_slot(rank)) ++next_[rank];
-        progress |= next_[rank] > begin;
-      }
-    }
+    run_all_slots();
     double busy = 0;
     for (size_t rank = 0; rank < next_.size(); ++rank) {
       CHECK(next_[rank] == table_.rows[rank].size(), rank, next_[rank]);  // was it verified?
@@ -78,6 +70,18 @@ class Walker {
     if (end == kNever) return {};
     if (rank_of(source) == rank_of(a.stage)) return end;
     return end + (forward ? costs_.send_forward : costs_.send_backward);
+  }
+
+  void run_all_slots() {
+    bool progress = true;
+    while (progress) {
+      progress = false;
+      for (size_t rank = 0; rank < next_.size(); ++rank) {
+        const size_t begin = next_[rank];
+        while (next_[rank] < table_.rows[rank].size() && try_run_slot(rank)) ++next_[rank];
+        progress |= next_[rank] > begin;
+      }
+    }
   }
 
   bool try_run_slot(size_t rank) {

@@ -16,26 +16,32 @@ namespace {
 constexpr int64_t kPartOfOne = 4;       // of all queued bytes, for one command
 constexpr int64_t kBookkeeping = 1024;  // its places in queues and maps, its future and number
 
-// Bytes of a command until it is answered, nearly.
+int64_t bytes_of(const api::Datum& datum) {
+  size_t values = datum.tokens.size() + datum.targets.size();
+  for (const std::vector<float>& column : datum.inputs.values) values += column.size();
+  return static_cast<int64_t>(sizeof(api::Datum) + 4 * values);
+}
+
+// Of its lists, and of what else is kept of it.
+int64_t bytes_of(const api::Sample& sample) {
+  // Twice: a record of it has the prompt as well. Targets have an id, and a place or two here and
+  // with who answers.
+  const size_t values = 2 * sample.prompt.size() + 5 * sample.prompt_targets.ids.size() +
+                        2 * sample.prompt_targets.first.size() + sample.stop.size() +
+                        2 * sample.logit_bias.size();
+  auto bytes = static_cast<int64_t>(4 * values);
+  for (const std::string& text : sample.stop_texts)
+    bytes += static_cast<int64_t>(sizeof text + text.capacity());
+  return bytes;
+}
+
+// Until it is answered, nearly.
 int64_t bytes_of(const api::Command& command) {
   auto bytes = static_cast<int64_t>(sizeof(api::Command)) + kBookkeeping;
   if (const auto* work = std::get_if<api::ForwardBackward>(&command.op)) {
-    for (const api::Datum& d : work->data) {
-      size_t values = d.tokens.size() + d.targets.size();
-      for (const std::vector<float>& column : d.inputs.values) values += column.size();
-      bytes += static_cast<int64_t>(sizeof(api::Datum) + 4 * values);
-    }
+    for (const api::Datum& datum : work->data) bytes += bytes_of(datum);
   }
-  if (const auto* sample = std::get_if<api::Sample>(&command.op)) {
-    // Twice: a record of it has the prompt as well. Targets have an id, and a place or two here and
-    // with who answers.
-    const size_t values = 2 * sample->prompt.size() + 5 * sample->prompt_targets.ids.size() +
-                          2 * sample->prompt_targets.first.size() + sample->stop.size() +
-                          2 * sample->logit_bias.size();
-    bytes += static_cast<int64_t>(4 * values);
-    for (const std::string& text : sample->stop_texts)
-      bytes += static_cast<int64_t>(sizeof text + text.capacity());
-  }
+  if (const auto* sample = std::get_if<api::Sample>(&command.op)) bytes += bytes_of(*sample);
   return bytes;
 }
 
@@ -44,6 +50,21 @@ int64_t bytes_of(const api::Command& command) {
 bool Scheduler::is_save(const api::Command& command) {
   return std::holds_alternative<api::SaveState>(command.op) ||
          std::holds_alternative<api::SaveForSampler>(command.op);
+}
+
+bool Scheduler::is_load(const api::Command& command) {
+  if (const auto* create = std::get_if<api::CreateModel>(&command.op))
+    return !create->load_dir.empty();
+  return std::holds_alternative<api::LoadState>(command.op);
+}
+
+// What needs a file: the engine copies whole adapters for it, or has them read.
+bool Scheduler::is_file_work(const api::Command& command) {
+  return is_save(command) || is_load(command);
+}
+
+int64_t Scheduler::datum_tokens(const api::Datum& datum) {
+  return std::max<int64_t>(1, std::ssize(datum.tokens));
 }
 
 void Scheduler::expect_answer(const api::RequestId& request) {
@@ -234,7 +255,7 @@ void Scheduler::end_session(const api::SessionId& session, std::string_view reas
   note_change();
 }
 
-void Scheduler::tick(double now, double excused) {
+void Scheduler::give_up_overdue_gaps(double now, double excused) {
   const MutexLock lock(mutex_);
   note_change();  // an engine may have written a save and take another
   for (auto& [id, model] : models_) {

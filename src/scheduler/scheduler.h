@@ -113,7 +113,7 @@ class Scheduler {
   // Gives up the gaps whose time is over. `excused` seconds of the time until `now` count for none:
   // the server was frozen, and what is missing may lie in its sockets. Several times a second, by
   // the thread that submits.
-  void tick(double now, double excused);
+  void give_up_overdue_gaps(double now, double excused);
   // The memory of fixed sampler weights may go; running samples keep theirs.
   void release(api::BaseId base, const api::SnapshotId& snapshot);
   // Shutdown: submissions answer kStopping; everything but the saves in line fails (category
@@ -200,6 +200,8 @@ class Scheduler {
   void end_samples(const api::SessionId* session, api::FaultCategory category,
                    std::string_view reason) REQUIRES(mutex_);
   void drop_sample(const api::RequestId& request) REQUIRES(mutex_);
+  void apply_result(const api::Result& result, double now) REQUIRES(mutex_);
+  void forget_sample(const api::RequestId& request) REQUIRES(mutex_);
   void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now)
       REQUIRES(mutex_);
   void pop(Model& model, double now) REQUIRES(mutex_);
@@ -212,6 +214,8 @@ class Scheduler {
       REQUIRES(mutex_);
   bool start_controls(const api::Capacity& engine, Side& side, api::Work& work, double now)
       REQUIRES(mutex_);
+  void start_file_work(const std::vector<Models::iterator>& models, Side& side, api::Work& work,
+                       double now) REQUIRES(mutex_);
   // What requests of several rows need that have begun.
   struct Begun {
     int64_t held = 0;     // pages of their prompts
@@ -233,6 +237,8 @@ class Scheduler {
   };
   struct BudgetLeft;
   using LeastUsedFirst = std::set<std::pair<double, api::TenantId>>;
+  [[nodiscard]] static std::vector<api::TenantId> tenants_with_rows(const Side& side,
+                                                                    const BudgetLeft& left);
   [[nodiscard]] std::vector<NextRow> candidate_rows(const api::TenantId& tenant,
                                                     const api::Capacity& engine, const Side& side,
                                                     const BudgetLeft& left,
@@ -250,6 +256,18 @@ class Scheduler {
   // The models with data to take, which alone share the pass.
   std::vector<Models::iterator> activate_ready_models(const api::Capacity& engine, Side& side)
       REQUIRES(mutex_);
+  // A model with data to take, and what is compared of it for each datum, of a thousand models for
+  // thousands of data.
+  struct ReadyModel {
+    Models::iterator at;
+    const double& tenant_used;
+    double used;
+    int64_t cost;  // of its next datum
+  };
+  [[nodiscard]] static int64_t next_datum_tokens(const Model& model);
+  [[nodiscard]] static std::list<ReadyModel>::iterator least_used(std::list<ReadyModel>& models,
+                                                                  int64_t tokens,
+                                                                  int64_t pass_tokens);
   void take_datum(Model& model, std::vector<api::DataRange>& rows, double now) REQUIRES(mutex_);
   [[nodiscard]] bool any_training_rows(const api::Capacity& engine) const REQUIRES(mutex_);
   static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);

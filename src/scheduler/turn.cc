@@ -62,17 +62,6 @@ void Scheduler::pop(Model& model, double now) {
   model.next_datum = 0;
 }
 
-bool Scheduler::is_load(const api::Command& command) {
-  if (const auto* create = std::get_if<api::CreateModel>(&command.op))
-    return !create->load_dir.empty();
-  return std::holds_alternative<api::LoadState>(command.op);
-}
-
-// What needs a file: the engine copies whole adapters for it, or has them read.
-bool Scheduler::is_file_work(const api::Command& command) {
-  return is_save(command) || is_load(command);
-}
-
 // The control operation that is next of this model, or null.
 CommandPtr Scheduler::next_control(const Model& model) const {
   if (model.create != nullptr) return model.create;
@@ -128,14 +117,20 @@ bool Scheduler::start_controls(const api::Capacity& engine, Side& side, api::Wor
     }
   }
   side.file_share.set_active(tenants);
-  if (with_files.empty() || !training_may_run(engine, side, work)) return any_files;
-  const auto chosen = *std::min_element(
-      with_files.begin(), with_files.end(), [&](Models::iterator a, Models::iterator b) {
+  if (!with_files.empty() && training_may_run(engine, side, work))
+    start_file_work(with_files, side, work, now);
+  return any_files;
+}
+
+// Of the tenant that had the fewest.
+void Scheduler::start_file_work(const std::vector<Models::iterator>& models, Side& side,
+                                api::Work& work, double now) {
+  const auto chosen =
+      *std::min_element(models.begin(), models.end(), [&](Models::iterator a, Models::iterator b) {
         return side.file_share.used(a->second.tenant) < side.file_share.used(b->second.tenant);
       });
   side.file_share.charge(chosen->second.tenant, 1.0);
   start_control(chosen->first, chosen->second, work, now);
-  return any_files;
 }
 
 // Pages for a request's next row. A request of several rows keeps its prompt's pages until the last
@@ -308,14 +303,20 @@ void Scheduler::hand_out_row(const api::Capacity& engine, const NextRow& row, Si
   if (queue->second.empty()) side.samples.erase(queue);
 }
 
-void Scheduler::take_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) {
-  BudgetLeft left(engine);
+// That have rows to begin or to run on, in order.
+std::vector<api::TenantId> Scheduler::tenants_with_rows(const Side& side, const BudgetLeft& left) {
   std::vector<api::TenantId> tenants;
   for (const auto& [tenant, queue] : side.samples) tenants.push_back(tenant);
   for (const auto& [tenant, share] : left.shares) {
     if (share.rows_aside > 0 && !side.samples.contains(tenant)) tenants.push_back(tenant);
   }
   std::sort(tenants.begin(), tenants.end());
+  return tenants;
+}
+
+void Scheduler::take_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) {
+  BudgetLeft left(engine);
+  const std::vector<api::TenantId> tenants = tenants_with_rows(side, left);
   side.sampling_share.set_active(tenants);
   // Nobody is looked at while the engine is full, however many wait.
   if (engine.running_samples > 0 && left.is_full()) return;
@@ -355,10 +356,6 @@ bool Scheduler::training_may_run(const api::Capacity& engine, Side& side, const 
   return engine.train_seconds - side.train_mark <= engine.sample_seconds - side.sample_mark;
 }
 
-int64_t Scheduler::datum_tokens(const api::Datum& datum) {
-  return std::max<int64_t>(1, std::ssize(datum.tokens));
-}
-
 void Scheduler::take_datum(Model& model, std::vector<api::DataRange>& rows, double now) {
   const CommandPtr head = model.queue.ready();
   const size_t count = std::get<api::ForwardBackward>(head->op).data.size();
@@ -390,43 +387,41 @@ std::vector<Scheduler::Models::iterator> Scheduler::activate_ready_models(
   return ready;
 }
 
+int64_t Scheduler::next_datum_tokens(const Model& model) {
+  const auto& data = std::get<api::ForwardBackward>(model.queue.ready()->op).data;
+  return data.empty() ? 0 : datum_tokens(data[model.next_datum]);
+}
+
+// Of those whose next datum fits behind so many tokens of a pass; anything fits an empty one.
+std::list<Scheduler::ReadyModel>::iterator Scheduler::least_used(std::list<ReadyModel>& models,
+                                                                 int64_t tokens,
+                                                                 int64_t pass_tokens) {
+  auto best = models.end();
+  for (auto one = models.begin(); one != models.end(); ++one) {
+    if (tokens > 0 && tokens + one->cost > pass_tokens) continue;
+    if (best != models.end() &&
+        std::tie(best->tenant_used, best->used) <= std::tie(one->tenant_used, one->used)) {
+      continue;
+    }
+    best = one;
+  }
+  return best;
+}
+
 void Scheduler::take_training_rows(const api::Capacity& engine, Side& side, api::Work& work,
                                    double now) {
   std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
-  // What is compared for each datum, of a thousand models for thousands of data.
   std::map<api::TenantId, double> used_by_tenant;
-  struct Next {
-    Models::iterator at;
-    const double& tenant_used;
-    double used;
-    int64_t cost;  // of its next datum
-  };
-  const auto next_cost = [](const Model& model) {
-    const auto& data = std::get<api::ForwardBackward>(model.queue.ready()->op).data;
-    return data.empty() ? 0 : datum_tokens(data[model.next_datum]);
-  };
-  std::list<Next> next;
+  std::list<ReadyModel> ready;
   for (const Models::iterator at : activate_ready_models(engine, side)) {
     double& used = used_by_tenant[at->second.tenant];
     used = side.training_share.used(at->second.tenant);
-    next.push_back({at, used, side.model_share.used(at->first), next_cost(at->second)});
+    ready.push_back({at, used, side.model_share.used(at->first), next_datum_tokens(at->second)});
   }
-  // The one that used least, of those whose next datum fits behind so many tokens; anything fits an
-  // empty pass.
-  const auto least_used = [&](int64_t tokens) {
-    auto best = next.end();
-    for (auto one = next.begin(); one != next.end(); ++one) {
-      if (tokens > 0 && tokens + one->cost > engine.pass_tokens) continue;
-      if (best != next.end() &&
-          std::tie(best->tenant_used, best->used) <= std::tie(one->tenant_used, one->used)) {
-        continue;
-      }
-      best = one;
-    }
-    return best;
-  };
   int64_t tokens = 0;
-  for (auto best = least_used(0); best != next.end(); best = least_used(tokens)) {
+  while (true) {
+    const auto best = least_used(ready, tokens, engine.pass_tokens);
+    if (best == ready.end()) break;
     const auto& [id, model] = *best->at;
     const auto cost = static_cast<double>(best->cost);
     tokens += best->cost;
@@ -436,9 +431,9 @@ void Scheduler::take_training_rows(const api::Capacity& engine, Side& side, api:
     used_by_tenant[model.tenant] += cost;
     best->used += cost;
     if (rows_ready(model)) {
-      best->cost = next_cost(model);
+      best->cost = next_datum_tokens(model);
     } else {
-      next.erase(best);
+      ready.erase(best);
     }
   }
   for (auto& [id, rows] : taken) {
@@ -467,30 +462,39 @@ void Scheduler::finish_create(const api::ModelId& id, const api::Outcome& outcom
 std::vector<api::Result> Scheduler::complete(std::vector<api::Result> results, double now) {
   const MutexLock lock(mutex_);
   for (api::Result& result : results) {
-    if (const auto created = creating_.find(result.request); created != creating_.end()) {
-      const api::ModelId id = std::move(created->second);
-      creating_.erase(created);
-      finish_create(id, result.outcome, now);
-    }
-    if (const auto loaded = loading_.find(result.request); loaded != loading_.end()) {
-      models_.at(loaded->second).loading = false;
-      loading_.erase(loaded);
-    }
-    if (const auto begun = begun_.find(result.request); begun != begun_.end()) {
-      pop(models_.at(begun->second), now);  // it failed: the rest of its data is not run
-      begun_.erase(begun);
-    }
-    if (const auto sample = samples_.find(result.request); sample != samples_.end()) {
-      const api::Command& command = *sample->second.command;
-      Side& side = sides_[command.base];
-      const bool rows_left =
-          sample->second.next_row < std::get<api::Sample>(command.op).num_samples;
-      if (rows_left && side.samples.contains(command.tenant)) drop_sample(result.request);
-      samples_.erase(result.request);
-    }
+    apply_result(result, now);
     answer(result.request, std::move(result.outcome));
   }
   return std::exchange(answers_, {});
+}
+
+// What an engine's answer changes of models and samples.
+void Scheduler::apply_result(const api::Result& result, double now) {
+  if (const auto created = creating_.find(result.request); created != creating_.end()) {
+    const api::ModelId id = std::move(created->second);
+    creating_.erase(created);
+    finish_create(id, result.outcome, now);
+  }
+  if (const auto loaded = loading_.find(result.request); loaded != loading_.end()) {
+    models_.at(loaded->second).loading = false;
+    loading_.erase(loaded);
+  }
+  if (const auto begun = begun_.find(result.request); begun != begun_.end()) {
+    pop(models_.at(begun->second), now);  // it failed: the rest of its data is not run
+    begun_.erase(begun);
+  }
+  forget_sample(result.request);
+}
+
+// With the rows of it that are left to hand out.
+void Scheduler::forget_sample(const api::RequestId& request) {
+  const auto sample = samples_.find(request);
+  if (sample == samples_.end()) return;
+  const api::Command& command = *sample->second.command;
+  Side& side = sides_[command.base];
+  const bool rows_left = sample->second.next_row < std::get<api::Sample>(command.op).num_samples;
+  if (rows_left && side.samples.contains(command.tenant)) drop_sample(request);
+  samples_.erase(request);
 }
 
 }  // namespace strata::scheduler

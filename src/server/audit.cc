@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,7 +21,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "server/crypto.h"
-#include "server/state/store.h"
+#include "server/wall_clock.h"
 #include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
@@ -56,22 +57,30 @@ std::string_view last_field(std::string_view text, std::string_view before) {
   return rest.substr(0, rest.find_first_of("\","));
 }
 
-Tail read_tail(const std::string& path) {
-  Tail tail;
+// The last bytes of a regular file that has some; of anything else, nothing.
+std::optional<std::string> read_last_bytes(const std::string& path) {
+  std::optional<std::string> text;
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat info = {};
   if (file >= 0 && ::fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
-    std::string text(static_cast<size_t>(std::min(info.st_size, kMaxTail)), '\0');
+    text.emplace(static_cast<size_t>(std::min(info.st_size, kMaxTail)), '\0');
     const ssize_t count =
-        ::pread(file, text.data(), text.size(), info.st_size - static_cast<off_t>(text.size()));
-    text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-    tail.is_whole = text.ends_with('\n');
-    const std::string_view lines = std::string_view(text).substr(0, text.rfind('\n') + 1);
-    const std::string_view number = last_field(lines, "\"seq\":");
-    std::from_chars(number.data(), number.data() + number.size(), tail.number);
-    tail.chain = last_field(lines, "\"chain\":\"");
+        ::pread(file, text->data(), text->size(), info.st_size - static_cast<off_t>(text->size()));
+    text->resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
   }
   if (file >= 0) ::close(file);
+  return text;
+}
+
+Tail read_tail(const std::string& path) {
+  Tail tail;
+  const std::optional<std::string> text = read_last_bytes(path);
+  if (!text) return tail;
+  tail.is_whole = text->ends_with('\n');
+  const std::string_view lines = std::string_view(*text).substr(0, text->rfind('\n') + 1);
+  const std::string_view number = last_field(lines, "\"seq\":");
+  std::from_chars(number.data(), number.data() + number.size(), tail.number);
+  tail.chain = last_field(lines, "\"chain\":\"");
   return tail;
 }
 
@@ -135,10 +144,11 @@ struct AuditLog::Writer {
     int64_t number;  // 0: it could not be written
   };
   void warn_of_readers() const;
-  void add(Job job);
+  void queue_or_drop(Job job);
   void loop();
   [[nodiscard]] bool reopen();
   [[nodiscard]] bool write_line(const Job& job);
+  void log_first_trouble(bool is_written, int fault);
   [[nodiscard]] bool sync();
   void sync_and_tell(std::vector<Told>& told);
   [[nodiscard]] bool append(const std::string& text);
@@ -188,18 +198,20 @@ AuditLog::~AuditLog() {
                                     writer.path, writer.jobs.size() + 1));
 }
 
-void AuditLog::add(AuditLine line) { writer_->add({text_of(line)}); }
+void AuditLog::add(AuditLine line) { writer_->queue_or_drop({text_of(line)}); }
 
-void AuditLog::write(AuditLine line, Done done) { writer_->add({text_of(line), std::move(done)}); }
+void AuditLog::write(AuditLine line, Done done) {
+  writer_->queue_or_drop({text_of(line), std::move(done)});
+}
 
 void AuditLog::forget() {
   const MutexLock lock(writer_->telling);
   writer_->is_forgotten = true;
 }
 
-void AuditLog::reopen() { writer_->add({}); }
+void AuditLog::reopen() { writer_->queue_or_drop({}); }
 
-void AuditLog::Writer::add(Job job) {
+void AuditLog::Writer::queue_or_drop(Job job) {
   {
     const MutexLock lock(mutex);
     if (!job.text.empty()) job.number = ++number;  // also of one that is dropped: it is missed
@@ -275,19 +287,23 @@ bool AuditLog::Writer::reopen() {
   return true;
 }
 
-bool AuditLog::Writer::write_line(const Job& job) {
-  const std::string text = fmt::format("{},\"seq\":{}", job.text, job.number);
-  const std::string next = to_hex(sha256(chain + text));
-  const bool is_written = append(fmt::format("{},\"chain\":\"{}\"}}\n", text, next));
-  const int fault = errno;
-  if (is_written) chain = next;
-  // Once for each time of trouble, not for each line.
+// Once for each time of trouble, and its end, not for each line.
+void AuditLog::Writer::log_first_trouble(bool is_written, int fault) {
   if (!is_written && !is_failing)
     log(LogLevel::kError,
         fmt::format("audit: {}: {}; lines are dropped and counted (strata_audit_lines_total)", path,
                     std::strerror(fault)));
   if (is_written && is_failing) log(LogLevel::kWarning, "audit: lines are written again");
   is_failing = !is_written;
+}
+
+bool AuditLog::Writer::write_line(const Job& job) {
+  const std::string text = fmt::format("{},\"seq\":{}", job.text, job.number);
+  const std::string next = to_hex(sha256(chain + text));
+  const bool is_written = append(fmt::format("{},\"chain\":\"{}\"}}\n", text, next));
+  const int fault = errno;
+  if (is_written) chain = next;
+  log_first_trouble(is_written, fault);
   const MutexLock lock(mutex);
   ++(is_written ? counts.written : counts.dropped);
   return is_written;

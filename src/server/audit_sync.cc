@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "server/http/request_check.h"
-#include "server/state/store.h"
+#include "server/wall_clock.h"
 
 namespace strata::server {
 
@@ -86,7 +86,7 @@ Response AuditSync::not_written_response(int64_t number) {
                            : "the audit log cannot be written (--audit-sync): nothing was done");
 }
 
-void AuditSync::run(Begun& what, int64_t number) {
+void AuditSync::run_or_refuse(Begun& what, int64_t number) {
   if (number == kNotWritten || number == kLate) return what.respond(not_written_response(number));
   const Respond answer = respond_behind_line(what.told, number, what.respond, /*refuses=*/false);
   run_answering_faults(what.told.path, answer,
@@ -116,7 +116,7 @@ Handler AuditSync::audited(Handler handler) {
     auto begun =
         std::make_shared<Begun>(Begun{handler, std::move(request), respond, std::move(told)});
     write(
-        std::move(line), [this, begun](int64_t number) { run(*begun, number); },
+        std::move(line), [this, begun](int64_t number) { run_or_refuse(*begun, number); },
         [this, refused = std::move(refused)](int64_t number) mutable {
           refused.begun = number;
           log_.add(refused);

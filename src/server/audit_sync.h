@@ -54,7 +54,7 @@ class AuditSync {
   // number all the same, should it come.
   void write(AuditLine line, Then then, Then after);
   static Response not_written_response(int64_t number);
-  void run(Begun& what, int64_t number);
+  void run_or_refuse(Begun& what, int64_t number);
   // Answers when the line of the answer is there, which has the number of that of its beginning, 0:
   // of none. One that cannot be written, or not in time, `refuses` the answer; else it goes all the
   // same, since it tells what was done.

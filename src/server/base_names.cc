@@ -51,6 +51,18 @@ std::string base_in_config(const std::string& name, const std::string& dir) {
   return parse_peft_config(read_file(path, kMaxConfigBytes), path).base_model_name_or_path;
 }
 
+constexpr std::string_view kHubFolder = "models--";
+
+// ORG/NAME of models--ORG--NAME.
+std::string hub_name(const std::string& repository) {
+  std::string name = repository.substr(kHubFolder.size());
+  const size_t owner_end = name.find("--");
+  if (owner_end == std::string::npos) return name;
+  name[owner_end] = '/';
+  name.erase(owner_end + 1, 1);
+  return name;
+}
+
 std::string last_part(std::string_view path) {
   while (path.ends_with('/')) path.remove_suffix(1);
   return std::string(path.substr(path.rfind('/') + 1));
@@ -69,34 +81,10 @@ BaseNames::BaseNames(const std::vector<std::string>& models,
   if (models.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "--model: no model is given; want NAME=DIR");
   }
-  for (const std::string& text : models) {
-    const auto [name, dir] = split_name_value("model", text);
-    const std::string real = real_path("model", name, dir);
-    const auto known = std::find(directories_.begin(), directories_.end(), real);
-    const int model = static_cast<int>(known - directories_.begin());
-    if (known == directories_.end()) directories_.push_back(real);
-    add("model", name, model);
-  }
+  for (const std::string& text : models) add_model(text);
   for (const std::string& text : adapters) add_adapter(text);
-  for (const std::string& text : aliases) {
-    const auto [name, target] = split_name_value("alias", text);
-    const BaseName* model = find_exact(target);
-    if (model == nullptr) {
-      throw Error(ErrorCode::kNotFound,
-                  fmt::format("--alias {}: no model is called '{}'", name, target));
-    }
-    add("alias", name, model->model);
-    names_.back().tokenizer_id = find_exact(target)->tokenizer_id;
-    names_.back().adapter = find_exact(target)->adapter;
-  }
-  for (const std::string& text : tokenizers) {
-    const auto [name, id] = split_name_value("tokenizer", text);
-    const auto model = std::ranges::find(names_, name, &BaseName::name);
-    if (model == names_.end()) {
-      throw Error(ErrorCode::kNotFound, fmt::format("--tokenizer: no model is called '{}'", name));
-    }
-    model->tokenizer_id = id;
-  }
+  for (const std::string& text : aliases) add_alias(text);
+  for (const std::string& text : tokenizers) set_tokenizer(text);
 }
 
 const BaseName* BaseNames::find_exact(std::string_view name) const {
@@ -104,7 +92,7 @@ const BaseName* BaseNames::find_exact(std::string_view name) const {
   return found == names_.end() ? nullptr : &*found;
 }
 
-void BaseNames::add(const std::string& option, const std::string& name, int model) {
+void BaseNames::add_name(const std::string& option, const std::string& name, int model) {
   if (!valid_base_name(name)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--{}: name '{}': want [A-Za-z0-9._/-]{{1,255}}", option, name));
@@ -116,10 +104,40 @@ void BaseNames::add(const std::string& option, const std::string& name, int mode
   names_.push_back({name, model, directories_[static_cast<size_t>(model)], ""});
 }
 
+void BaseNames::add_model(const std::string& text) {
+  const auto [name, dir] = split_name_value("model", text);
+  const std::string real = real_path("model", name, dir);
+  const auto known = std::find(directories_.begin(), directories_.end(), real);
+  const int model = static_cast<int>(known - directories_.begin());
+  if (known == directories_.end()) directories_.push_back(real);
+  add_name("model", name, model);
+}
+
+void BaseNames::add_alias(const std::string& text) {
+  const auto [name, target] = split_name_value("alias", text);
+  const BaseName* model = find_exact(target);
+  if (model == nullptr) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--alias {}: no model is called '{}'", name, target));
+  }
+  add_name("alias", name, model->model);
+  names_.back().tokenizer_id = find_exact(target)->tokenizer_id;
+  names_.back().adapter = find_exact(target)->adapter;
+}
+
+void BaseNames::set_tokenizer(const std::string& text) {
+  const auto [name, id] = split_name_value("tokenizer", text);
+  const auto model = std::ranges::find(names_, name, &BaseName::name);
+  if (model == names_.end()) {
+    throw Error(ErrorCode::kNotFound, fmt::format("--tokenizer: no model is called '{}'", name));
+  }
+  model->tokenizer_id = id;
+}
+
 void BaseNames::add_adapter(const std::string& text) {
   const auto [name, dir] = split_name_value("adapter", text);
   const std::string real = real_path("adapter", name, dir);
-  add("adapter", name, model_of_adapter(name, real));
+  add_name("adapter", name, model_of_adapter(name, real));
   names_.back().adapter = real;
 }
 
@@ -130,25 +148,24 @@ int BaseNames::model_of_adapter(const std::string& name, const std::string& dir)
   if (directories_.size() == 1) return 0;
   std::error_code ignored;
   const std::string real = std::filesystem::weakly_canonical(base, ignored).string();
-  for (const BaseName& known : names_) {
-    if (known.adapter.empty() &&
-        (known.name == base || directories_[static_cast<size_t>(known.model)] == real))
-      return known.model;
-  }
-  std::string served;
+  std::vector<std::string> served;
   for (const BaseName& known : names_) {
     if (!known.adapter.empty()) continue;
-    if (!base.empty() &&
-        (last_part(known.name) == last_part(base) ||
-         last_part(directories_[static_cast<size_t>(known.model)]) == last_part(base)))
+    if (known.name == base || directories_[static_cast<size_t>(known.model)] == real)
       return known.model;
-    served += (served.empty() ? "" : ", ") + known.name;
+    served.push_back(known.name);
+  }
+  for (const BaseName& known : names_) {
+    if (!known.adapter.empty() || base.empty()) continue;
+    if (last_part(known.name) == last_part(base) ||
+        last_part(directories_[static_cast<size_t>(known.model)]) == last_part(base))
+      return known.model;
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--adapter {}: base_model_name_or_path of '{}/adapter_config.json' is "
                           "'{}', which is none of the served models: {}; serve that model, or name "
                           "one of these as it by --model",
-                          name, dir, base, served));
+                          name, dir, base, fmt::join(served, ", ")));
 }
 
 const BaseName& BaseNames::base_of(const BaseName& name) const {
@@ -162,15 +179,9 @@ std::string base_name_for(const std::string& dir) {
   std::filesystem::path path = std::filesystem::weakly_canonical(dir, ignored);
   if (!path.has_filename()) path = path.parent_path();
   const std::string repository = path.parent_path().parent_path().filename().string();
-  std::string name = path.filename().string();
-  if (path.parent_path().filename() == "snapshots" && repository.starts_with("models--")) {
-    name = repository.substr(8);
-    const size_t owner_end = name.find("--");
-    if (owner_end != std::string::npos) {
-      name[owner_end] = '/';
-      name.erase(owner_end + 1, 1);
-    }
-  }
+  const bool is_of_hub =
+      path.parent_path().filename() == "snapshots" && repository.starts_with(kHubFolder);
+  std::string name = is_of_hub ? hub_name(repository) : path.filename().string();
   for (char& c : name) {
     if (!valid_base_name({&c, 1})) c = '-';
   }

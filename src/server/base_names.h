@@ -36,7 +36,10 @@ class BaseNames {
 
  private:
   [[nodiscard]] const BaseName* find_exact(std::string_view name) const;
-  void add(const std::string& option, const std::string& name, int model);
+  void add_name(const std::string& option, const std::string& name, int model);
+  void add_model(const std::string& text);
+  void add_alias(const std::string& text);
+  void set_tokenizer(const std::string& text);
   void add_adapter(const std::string& text);
   [[nodiscard]] int model_of_adapter(const std::string& name, const std::string& dir) const;
 

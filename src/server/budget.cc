@@ -25,7 +25,7 @@ int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
 
 }  // namespace
 
-void share_memory(ServeOptions& o, int64_t memory) {
+void fill_unset_limits(ServeOptions& o, int64_t memory) {
   if (o.max_body_bytes == 0) {
     const int64_t least = o.max_body > 0 ? 0 : std::min(kBodiesOfLargest * kMostBody, memory / 8);
     o.max_body_bytes = std::max(least, share(memory, 32, 0, 512 * kMiB));

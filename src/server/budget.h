@@ -3,7 +3,7 @@
 // (base/shared_limit.h): a tenant that takes all it can get leaves every other one its part.
 // Whoever holds something for a request has a copy of the limit and takes from it beforehand. The
 // bytes of all rows are taken off --memory before the rest is planned. Any thread.
-//   share_memory(options, memory);  Budget budget(options);  Scheduler s({.queued_bytes =
+//   fill_unset_limits(options, memory);  Budget budget(options);  Scheduler s({.queued_bytes =
 //   budget.queue});
 #pragma once
 #include <cstdint>
@@ -15,8 +15,9 @@
 
 namespace strata::server {
 
-// Fills the sizes that nobody gave: shares of `memory` bytes.
-void share_memory(ServeOptions& options, int64_t memory);
+// Fills the sizes that nobody gave: shares of `memory` bytes. Raises max_body_bytes, also one that
+// was given, to some of the largest bodies.
+void fill_unset_limits(ServeOptions& options, int64_t memory);
 
 class Budget {
  public:

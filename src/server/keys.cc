@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "server/crypto.h"
-#include "server/state/store.h"
+#include "server/wall_clock.h"
 
 namespace strata::server {
 namespace {
@@ -66,7 +66,7 @@ int digits(std::string_view text, size_t at, size_t count) {
 }
 
 // 2027-01-31 or 2027-01-31T12:00:00Z in seconds since 1970.
-std::optional<double> read_date(std::string_view text) {
+std::optional<double> parse_date(std::string_view text) {
   namespace chrono = std::chrono;
   const bool has_time = text.size() == 20;
   if (text.size() != 10 && !has_time) return std::nullopt;
@@ -84,6 +84,41 @@ std::optional<double> read_date(std::string_view text) {
   return seconds + 3600.0 * hour + 60.0 * minute + second;
 }
 
+[[noreturn]] void fail_at(const std::string& where, const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where, message));
+}
+
+std::string parse_tenant(std::string_view word, const std::string& where) {
+  // A word that was meant to take rights away must not pass for a name.
+  if (word == scope_name(Scope::kRead) || word == scope_name(Scope::kSample))
+    fail_at(where,
+            fmt::format("'{}' stands where the tenant belongs; want KEY TENANT {}", word, word));
+  if (!valid_tenant(word))
+    fail_at(where,
+            fmt::format("tenant '{}': want [A-Za-z0-9._-]{{1,64}}, and not 'fingerprint'", word));
+  return std::string(word);
+}
+
+// A word behind the tenant: what the key may not do, or until when it serves.
+void parse_restriction(std::string_view word, const std::string& where, Identity& who) {
+  if (word.starts_with(kExpires) && !who.expires_at) {
+    who.expires_at = parse_date(word.substr(kExpires.size()));
+    if (!who.expires_at)
+      fail_at(where, fmt::format("'{}': want a date like expires=2027-01-31 or "
+                                 "expires=2027-01-31T12:00:00Z (UTC)",
+                                 word));
+  } else if (word == scope_name(Scope::kRead) && who.scope == Scope::kAll) {
+    who.scope = Scope::kRead;
+  } else if (word == scope_name(Scope::kSample) && who.scope == Scope::kAll) {
+    who.scope = Scope::kSample;
+  } else {
+    fail_at(where,
+            fmt::format("tenant '{}' is followed by '{}'; want read-only or sample-only, and "
+                        "expires=DATE, each at most once",
+                        who.tenant, word));
+  }
+}
+
 }  // namespace
 
 std::string hashed_key(std::string_view key) { return std::string(kHashed) + to_hex(sha256(key)); }
@@ -99,10 +134,17 @@ bool valid_tenant(std::string_view name) {
 std::string generate_key() { return "tml-" + base64url(random_bytes(32)); }
 
 KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
-  if (!sources.keys_file.empty()) read_file(sources.keys_file, false);
-  if (!sources.admin_keys_file.empty()) read_file(sources.admin_keys_file, true);
-  read_text(sources.keys_text, ',', "STRATA_KEYS", false);
-  read_text(sources.admin_keys_text, ',', "STRATA_ADMIN_KEYS", true);
+  if (!sources.keys_file.empty()) add_file(sources.keys_file, false);
+  if (!sources.admin_keys_file.empty()) add_file(sources.admin_keys_file, true);
+  add_lines(sources.keys_text, ',', "STRATA_KEYS", false);
+  add_lines(sources.admin_keys_text, ',', "STRATA_ADMIN_KEYS", true);
+  check_keys_or_none();
+  note_tenants();
+  sort_entries();
+  check_distinct_keys();
+}
+
+void KeyRing::check_keys_or_none() const {
   if (no_keys_ && !entries_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "keys: --no-keys is given with --keys, --admin-keys or their variables; give one");
@@ -112,17 +154,27 @@ KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
                 "keys: no key is given; 'strata keygen > keys.txt' makes one for --keys keys.txt, "
                 "or --no-keys serves this machine alone");
   }
+}
+
+void KeyRing::note_tenants() {
   if (no_keys_) until_["local"] = kNever;
   for (const Entry& entry : entries_) {
     double& until = until_[entry.identity.tenant];
     until = std::max(until, entry.identity.expires_at.value_or(kNever));
   }
+}
+
+// By hash; what is listed twice alike stands once.
+void KeyRing::sort_entries() {
   std::sort(entries_.begin(), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.hash < b.hash; });
   const auto same = [](const Entry& a, const Entry& b) {
     return a.hash == b.hash && a.identity == b.identity;
   };
   entries_.erase(std::unique(entries_.begin(), entries_.end(), same), entries_.end());
+}
+
+void KeyRing::check_distinct_keys() const {
   for (size_t i = 1; i < entries_.size(); ++i) {
     const Identity& a = entries_[i - 1].identity;
     const Identity& b = entries_[i].identity;
@@ -136,20 +188,23 @@ KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
   }
 }
 
-void KeyRing::read_file(const std::string& path, bool is_admin) {
+void KeyRing::warn_of_readers(const std::string& path) {
   struct stat info;
-  if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 0177) != 0) {
-    warnings_.push_back(fmt::format("keys: {}: mode {:04o} lets others read it; chmod 600", path,
-                                    static_cast<unsigned>(info.st_mode & 07777)));
-  }
+  if (::stat(path.c_str(), &info) != 0 || (info.st_mode & 0177) == 0) return;
+  warnings_.push_back(fmt::format("keys: {}: mode {:04o} lets others read it; chmod 600", path,
+                                  static_cast<unsigned>(info.st_mode & 07777)));
+}
+
+void KeyRing::add_file(const std::string& path, bool is_admin) {
+  warn_of_readers(path);
   const std::string text = strata::read_file(path, kMaxKeyFileBytes);
   const size_t before = entries_.size();
-  read_text(text, '\n', path, is_admin);
+  add_lines(text, '\n', path, is_admin);
   files_[path] = {.is_whole = text.empty() || text.back() == '\n',
                   .has_keys = entries_.size() > before};
 }
 
-void KeyRing::read_text(std::string_view text, char separator, const std::string& where,
+void KeyRing::add_lines(std::string_view text, char separator, const std::string& where,
                         bool is_admin) {
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find(separator), text.size());
@@ -160,7 +215,7 @@ void KeyRing::read_text(std::string_view text, char separator, const std::string
 
 // The hash of the key that a line begins with. The key itself never stands in a message: messages
 // end in logs.
-std::string KeyRing::read_hash(std::string_view word, const std::string& where) {
+std::string KeyRing::parse_or_hash_key(std::string_view word, const std::string& where) {
   if (word.starts_with(kHashed)) {
     std::optional<std::string> hash = parse_hash(word.substr(kHashed.size()));
     if (hash) return std::move(*hash);
@@ -186,48 +241,17 @@ std::string KeyRing::read_hash(std::string_view word, const std::string& where) 
 void KeyRing::add_line(std::string_view line, const std::string& where, bool is_admin) {
   const std::vector<std::string_view> words = words_of(line.substr(0, line.find('#')));
   if (words.empty()) return;
-  const auto fail = [&](const std::string& message) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", where, message));
-  };
   // First, since what else is wrong with a word is said with the word.
   for (size_t i = 1; i < words.size(); ++i) {
     if (words[i].find("tml-") != std::string_view::npos ||
         words[i].find(kHashed) != std::string_view::npos)
-      fail("a second key stands on this line; each wants a line of its own");
+      fail_at(where, "a second key stands on this line; each wants a line of its own");
   }
-  std::string hash = read_hash(words[0], where);
+  std::string hash = parse_or_hash_key(words[0], where);
   Identity who{.tenant = to_hex(hash).substr(0, 16), .is_admin = is_admin};
   who.key_id = key_id_of(hash);
-  if (words.size() > 1) {
-    who.tenant = words[1];
-    // A word that was meant to take rights away must not pass for a name.
-    if (who.tenant == scope_name(Scope::kRead) || who.tenant == scope_name(Scope::kSample))
-      fail(fmt::format("'{}' stands where the tenant belongs; want KEY TENANT {}", words[1],
-                       words[1]));
-    if (!valid_tenant(who.tenant))
-      fail(
-          fmt::format("tenant '{}': want [A-Za-z0-9._-]{{1,64}}, and not 'fingerprint'", words[1]));
-  }
-  for (size_t i = 2; i < words.size(); ++i) {
-    const std::string_view word = words[i];
-    if (word.starts_with(kExpires) && !who.expires_at) {
-      who.expires_at = read_date(word.substr(kExpires.size()));
-      if (!who.expires_at)
-        fail(
-            fmt::format("'{}': want a date like expires=2027-01-31 or expires=2027-01-31T12:00:00Z "
-                        "(UTC)",
-                        word));
-    } else if (word == scope_name(Scope::kRead) && who.scope == Scope::kAll) {
-      who.scope = Scope::kRead;
-    } else if (word == scope_name(Scope::kSample) && who.scope == Scope::kAll) {
-      who.scope = Scope::kSample;
-    } else {
-      fail(
-          fmt::format("tenant '{}' is followed by '{}'; want read-only or sample-only, and "
-                      "expires=DATE, each at most once",
-                      who.tenant, word));
-    }
-  }
+  if (words.size() > 1) who.tenant = parse_tenant(words[1], where);
+  for (size_t i = 2; i < words.size(); ++i) parse_restriction(words[i], where, who);
   if (has_expired(who, wall_seconds()))
     warnings_.push_back(
         fmt::format("keys: {}: key {} of tenant {} has expired", where, who.key_id, who.tenant));
@@ -251,7 +275,7 @@ bool KeyRing::has_keys_of(const KeyRing& other) const {
   });
 }
 
-int64_t KeyRing::num_lost_since(const KeyRing& before) const {
+int64_t KeyRing::check_whole_and_count_lost(const KeyRing& before) const {
   const auto earlier = [](const Entry& a, const Entry& b) { return a.hash < b.hash; };
   const int64_t lost =
       std::count_if(before.entries_.begin(), before.entries_.end(), [&](const Entry& entry) {

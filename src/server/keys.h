@@ -54,7 +54,7 @@ class KeyRing {
   // How many keys of `before` are gone. Throws Error when this ring, read from the same files
   // again, looks like the reading of a file that is being written: one that had keys has none, or
   // keys differ and the last line of one has no end.
-  [[nodiscard]] int64_t num_lost_since(const KeyRing& before) const;
+  [[nodiscard]] int64_t check_whole_and_count_lost(const KeyRing& before) const;
   [[nodiscard]] int64_t num_keys() const { return static_cast<int64_t>(entries_.size()); }
   // What the operator should know: short keys, keys that have expired, files that others may read.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
@@ -70,10 +70,15 @@ class KeyRing {
   };
 
   [[nodiscard]] bool has_keys_of(const KeyRing& other) const;
-  void read_file(const std::string& path, bool is_admin);
-  void read_text(std::string_view text, char separator, const std::string& where, bool is_admin);
+  void check_keys_or_none() const;
+  void note_tenants();
+  void sort_entries();
+  void check_distinct_keys() const;
+  void warn_of_readers(const std::string& path);
+  void add_file(const std::string& path, bool is_admin);
+  void add_lines(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add_line(std::string_view line, const std::string& where, bool is_admin);
-  std::string read_hash(std::string_view word, const std::string& where);
+  std::string parse_or_hash_key(std::string_view word, const std::string& where);
 
   std::vector<Entry> entries_;  // sorted by hash
   // Until when each tenant has a key; without an end where one of them has none.

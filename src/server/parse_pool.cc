@@ -56,16 +56,20 @@ void ParsePool::loop() {
     }
     job = nullptr;  // what it held goes here too
     mutex_.lock();
-    const auto queue = jobs_.find(tenant);
-    if (queue == jobs_.end()) continue;  // stopped meanwhile
-    if (queue->second.empty()) {
-      jobs_.erase(queue);
-    } else {
-      turns_.push_back(tenant);
-      wake_.notify_one();
-    }
+    end_turn(tenant);
   }
   mutex_.unlock();
+}
+
+void ParsePool::end_turn(const std::string& tenant) {
+  const auto queue = jobs_.find(tenant);
+  if (queue == jobs_.end()) return;  // stopped meanwhile
+  if (queue->second.empty()) {
+    jobs_.erase(queue);
+  } else {
+    turns_.push_back(tenant);
+    wake_.notify_one();
+  }
 }
 
 }  // namespace strata::server

@@ -30,6 +30,7 @@ class ParsePool {
 
  private:
   void loop();
+  void end_turn(const std::string& tenant) REQUIRES(mutex_);
 
   const std::string name_;
   Mutex mutex_;

@@ -71,11 +71,39 @@ auto poster(auto& threads) {
   };
 }
 
+// Replaces the value of a metric without labels that is in the text.
+void set_gauge(std::string& text, std::string_view name, double value) {
+  const size_t at = text.find(fmt::format("\n{} ", name)) + 1;
+  text.replace(at, text.find('\n', at) - at, fmt::format("{} {}", name, value));
+}
+
 Response metrics_answer(std::string text) {
   Response response;
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body = std::move(text);
   return response;
+}
+
+// What a reload has read, and what is wrong with the rest.
+struct Reread {
+  std::shared_ptr<const KeyRing> ring;
+  TlsContext context;
+  std::string keys_fault, tls_fault;
+};
+
+Reread read_again(const KeySources& sources, const TlsFiles& tls) {
+  Reread read;
+  try {
+    read.ring = std::make_shared<const KeyRing>(sources);
+  } catch (const Error& error) {
+    read.keys_fault = error.what();
+  }
+  try {
+    if (!tls.empty()) read.context = load_tls(tls);
+  } catch (const Error& error) {
+    read.tls_fault = error.what();
+  }
+  return read;
 }
 
 }  // namespace
@@ -121,12 +149,15 @@ struct TinkerServer::State {
     databases.push_back(database.get());
     return database;
   }
-  // Tells those who divide by tenants how many the keys name.
+  // Tells those who divide by tenants how many the keys name; warns of limits that do not fit them.
   void update_num_tenants() {
     const std::vector<std::string> tenants = newest->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
     http->set_num_tenants(static_cast<int64_t>(tenants.size()));
     for (const std::string& warning : budget.warnings()) log(LogLevel::kWarning, warning);
+    warn_of_limits_without_keys(tenants);
+  }
+  void warn_of_limits_without_keys(const std::vector<std::string>& tenants) const {
     for (const auto* limits : {&options.rates, &options.quotas}) {
       for (const UsageLimit& limit : *limits) {
         if (limit.tenant == "*" || std::ranges::count(tenants, limit.tenant) > 0) continue;
@@ -146,7 +177,8 @@ struct TinkerServer::State {
     worker.stop();
   }
   [[nodiscard]] Reloads::Read reload_reader();
-  bool use_keys(const std::shared_ptr<const KeyRing>& read);
+  void use_certificate(const Reread& read, bool is_wanted);
+  bool use_keys_if_whole(const std::shared_ptr<const KeyRing>& read);
   void audit_exchange(const Exchange& exchange);
   void note_refused_login(const Exchange& exchange);
   void note_reload(const std::string& what);
@@ -289,8 +321,7 @@ Response TinkerServer::State::late_metrics() {
     text = last_metrics;
   }
   if (text.empty()) text = fmt::format("# TYPE {0} gauge\n{0} 0\n", kName);
-  const size_t at = text.find(fmt::format("\n{} ", kName)) + 1;
-  text.replace(at, text.find('\n', at) - at, fmt::format("{} {}", kName, age));
+  set_gauge(text, kName, age);
   return metrics_answer(std::move(text));
 }
 
@@ -381,32 +412,24 @@ void TinkerServer::post(std::vector<api::Event> events) {
 // What it needs is copied: a read that hangs may outlive the server.
 Reloads::Read TinkerServer::State::reload_reader() {
   return [this, sources = key_sources(options), tls = TlsFiles{options.tls_cert, options.tls_key}] {
-    std::shared_ptr<const KeyRing> ring;
-    TlsContext context;
-    std::string keys_fault, tls_fault;
-    try {
-      ring = std::make_shared<const KeyRing>(sources);
-    } catch (const Error& error) {
-      keys_fault = error.what();
-    }
-    try {
-      if (!tls.empty()) context = load_tls(tls);
-    } catch (const Error& error) {
-      tls_fault = error.what();
-    }
-    return Reloads::Use([this, tls, ring, context, keys_fault, tls_fault] {
-      if (context) http->use_tls(context);
-      if (!tls.empty())
-        note_reload(context ? "certificate: read again" : "certificate: the old one stays");
-      if (context) log(LogLevel::kInfo, "certificate: read again");
-      if (!tls_fault.empty())
-        log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", tls_fault));
-      const bool is_used = ring && use_keys(ring);
+    const Reread read = read_again(sources, tls);
+    return Reloads::Use([this, tls, read] {
+      use_certificate(read, !tls.empty());
+      const bool is_used = read.ring && use_keys_if_whole(read.ring);
       note_reload(is_used ? "keys: read again" : "keys: the old ones stay");
-      if (!keys_fault.empty())
-        log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", keys_fault));
+      if (!read.keys_fault.empty())
+        log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", read.keys_fault));
     });
   };
+}
+
+void TinkerServer::State::use_certificate(const Reread& read, bool is_wanted) {
+  if (read.context) http->use_tls(read.context);
+  if (is_wanted)
+    note_reload(read.context ? "certificate: read again" : "certificate: the old one stays");
+  if (read.context) log(LogLevel::kInfo, "certificate: read again");
+  if (!read.tls_fault.empty())
+    log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", read.tls_fault));
 }
 
 void TinkerServer::State::note_reload(const std::string& what) {
@@ -422,10 +445,10 @@ void TinkerServer::State::note_reload(const std::string& what) {
 
 // The reloads' thread: the I/O thread only takes what is ready, and lets go of nothing large.
 // False: they look cut, and those of before stay.
-bool TinkerServer::State::use_keys(const std::shared_ptr<const KeyRing>& read) {
+bool TinkerServer::State::use_keys_if_whole(const std::shared_ptr<const KeyRing>& read) {
   int64_t lost = 0;
   try {
-    lost = read->num_lost_since(*newest);
+    lost = read->check_whole_and_count_lost(*newest);
   } catch (const Error& error) {
     log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
     return false;
@@ -456,7 +479,7 @@ void TinkerServer::stop() {
   state_->stop_threads();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] {
-    state_->service.settle_rest();
+    state_->service.handle_all_posted();
     state_->http->post([this] { state_->service.fail_pending(); });
   });
   state_->http->stop(kLastResponses);

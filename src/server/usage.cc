@@ -101,15 +101,15 @@ Usage::Bucket& Usage::refill_bucket(Tenant& tenant, const UsageLimit& rate, doub
   return *found;
 }
 
-std::optional<Response> Usage::refusal(const std::string& name, UsageKind kind, int64_t amount,
-                                       double now) {
+std::optional<Response> Usage::refuse_over_limit(const std::string& name, UsageKind kind,
+                                                 int64_t amount, double now) {
   CHECK(kind != UsageKind::kDiskBytes);
-  if (auto refused = rate_refusal(name, kind, amount, now)) return refused;
-  return quota_refusal(name, kind, tenants_[name].counts[index(kind)], amount);
+  if (auto refused = refuse_over_rate(name, kind, amount, now)) return refused;
+  return refuse_over_quota(name, kind, tenants_[name].counts[index(kind)], amount);
 }
 
-std::optional<Response> Usage::rate_refusal(const std::string& name, UsageKind kind, int64_t amount,
-                                            double now) {
+std::optional<Response> Usage::refuse_over_rate(const std::string& name, UsageKind kind,
+                                                int64_t amount, double now) {
   const UsageLimit* rate = find(rates_, name, kind);
   if (rate == nullptr) return std::nullopt;
   Tenant& tenant = tenants_[name];
@@ -133,23 +133,25 @@ std::optional<Response> Usage::rate_refusal(const std::string& name, UsageKind k
       seconds);
 }
 
-std::optional<Response> Usage::refusal(const std::string& tenant, const TokenUse& use, double now) {
+std::optional<Response> Usage::refuse_over_limit(const std::string& tenant, const TokenUse& use,
+                                                 double now) {
   std::optional<Response> refused;
   for (const auto& [kind, amount] : {std::pair(UsageKind::kTrainedTokens, use.trained),
                                      std::pair(UsageKind::kPromptTokens, use.prompt),
                                      std::pair(UsageKind::kSampledTokens, use.most_sampled)}) {
     if (amount == 0 || refused) continue;
-    refused = refusal(tenant, kind, amount, now);
+    refused = refuse_over_limit(tenant, kind, amount, now);
   }
   return refused;
 }
 
-std::optional<Response> Usage::disk_refusal(const std::string& tenant, int64_t used, int64_t more) {
-  return quota_refusal(tenant, UsageKind::kDiskBytes, used, more);
+std::optional<Response> Usage::refuse_over_disk_quota(const std::string& tenant, int64_t used,
+                                                      int64_t more) {
+  return refuse_over_quota(tenant, UsageKind::kDiskBytes, used, more);
 }
 
-std::optional<Response> Usage::quota_refusal(const std::string& name, UsageKind kind, int64_t used,
-                                             int64_t more) {
+std::optional<Response> Usage::refuse_over_quota(const std::string& name, UsageKind kind,
+                                                 int64_t used, int64_t more) {
   const UsageLimit* quota = find(quotas_, name, kind);
   if (quota == nullptr) return std::nullopt;
   const auto& reserved = tenants_[name].reserved[index(kind)];
@@ -166,8 +168,8 @@ std::optional<Response> Usage::quota_refusal(const std::string& name, UsageKind 
       kQuotaWait);
 }
 
-void Usage::add(const std::string& name, const std::string& key_id, UsageKind kind, int64_t amount,
-                double now) {
+void Usage::charge(const std::string& name, const std::string& key_id, UsageKind kind,
+                   int64_t amount, double now) {
   CHECK(kind != UsageKind::kDiskBytes);
   Tenant& tenant = tenants_[name];
   add_up(tenant.keys[key_id].counts[index(kind)], amount);
@@ -176,10 +178,10 @@ void Usage::add(const std::string& name, const std::string& key_id, UsageKind ki
     refill_bucket(tenant, *rate, now).level -= static_cast<double>(amount);
 }
 
-std::shared_ptr<void> Usage::add(const std::string& tenant, const std::string& key_id,
-                                 const TokenUse& use, double now) {
-  if (use.trained > 0) add(tenant, key_id, UsageKind::kTrainedTokens, use.trained, now);
-  if (use.prompt > 0) add(tenant, key_id, UsageKind::kPromptTokens, use.prompt, now);
+std::shared_ptr<void> Usage::charge(const std::string& tenant, const std::string& key_id,
+                                    const TokenUse& use, double now) {
+  if (use.trained > 0) charge(tenant, key_id, UsageKind::kTrainedTokens, use.trained, now);
+  if (use.prompt > 0) charge(tenant, key_id, UsageKind::kPromptTokens, use.prompt, now);
   if (use.most_sampled == 0) return nullptr;
   return reserve(tenant, UsageKind::kSampledTokens, use.most_sampled);
 }

@@ -6,8 +6,8 @@
 // wait. What samples yield is known, and taken, when they are done. A quota is never exceeded: what
 // a sample may yield at most is held back until then. I/O thread only, but for reservations' ends.
 //   const TokenUse use = tokens_of(command);
-//   if (const auto refused = usage.refusal(tenant, use, now)) ...
-//   const auto reserved = usage.add(tenant, key_id, use, now);
+//   if (const auto refused = usage.refuse_over_limit(tenant, use, now)) ...
+//   const auto reserved = usage.charge(tenant, key_id, use, now);
 #pragma once
 #include <array>
 #include <atomic>
@@ -40,19 +40,19 @@ class Usage {
 
   // The 429 that says which limit has no space for `amount` more, what to do and when; nothing
   // where there is space. `now` is now_seconds().
-  [[nodiscard]] std::optional<Response> refusal(const std::string& tenant, UsageKind kind,
-                                                int64_t amount, double now);
+  [[nodiscard]] std::optional<Response> refuse_over_limit(const std::string& tenant, UsageKind kind,
+                                                          int64_t amount, double now);
   // The same of a command.
-  [[nodiscard]] std::optional<Response> refusal(const std::string& tenant, const TokenUse& use,
-                                                double now);
+  [[nodiscard]] std::optional<Response> refuse_over_limit(const std::string& tenant,
+                                                          const TokenUse& use, double now);
   // The same of a checkpoint, where the tenant's take `used` bytes now.
-  [[nodiscard]] std::optional<Response> disk_refusal(const std::string& tenant, int64_t used,
-                                                     int64_t more);
-  void add(const std::string& tenant, const std::string& key_id, UsageKind kind, int64_t amount,
-           double now);
+  [[nodiscard]] std::optional<Response> refuse_over_disk_quota(const std::string& tenant,
+                                                               int64_t used, int64_t more);
+  void charge(const std::string& tenant, const std::string& key_id, UsageKind kind, int64_t amount,
+              double now);
   // Of a command that was accepted. What it may yield is reserved; null: nothing.
-  [[nodiscard]] std::shared_ptr<void> add(const std::string& tenant, const std::string& key_id,
-                                          const TokenUse& use, double now);
+  [[nodiscard]] std::shared_ptr<void> charge(const std::string& tenant, const std::string& key_id,
+                                             const TokenUse& use, double now);
   // Held back from the tenant's quota while the answer lives, which may end on any thread.
   [[nodiscard]] std::shared_ptr<void> reserve(const std::string& tenant, UsageKind kind,
                                               int64_t amount);
@@ -92,10 +92,10 @@ class Usage {
   [[nodiscard]] static const UsageLimit* find(const Limits& limits, const std::string& tenant,
                                               UsageKind kind);
   Bucket& refill_bucket(Tenant& tenant, const UsageLimit& rate, double now);
-  std::optional<Response> rate_refusal(const std::string& tenant, UsageKind kind, int64_t amount,
-                                       double now);
-  std::optional<Response> quota_refusal(const std::string& tenant, UsageKind kind, int64_t used,
-                                        int64_t more);
+  std::optional<Response> refuse_over_rate(const std::string& tenant, UsageKind kind,
+                                           int64_t amount, double now);
+  std::optional<Response> refuse_over_quota(const std::string& tenant, UsageKind kind, int64_t used,
+                                            int64_t more);
 
   Limits rates_, quotas_;
   std::map<std::string, Tenant> tenants_;

@@ -49,9 +49,11 @@ void Worker::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Worker::post(const std::string& tenant, Job job) { add(tenant, only_piece(std::move(job))); }
+void Worker::post(const std::string& tenant, Job job) {
+  queue_or_run(tenant, only_piece(std::move(job)));
+}
 
-void Worker::add(const std::string& tenant, Piece job) {
+void Worker::queue_or_run(const std::string& tenant, Piece job) {
   {
     const MutexLock lock(mutex_);
     if (!stopping_) {
@@ -77,7 +79,7 @@ bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {
     if (queue != jobs_.end() && queue->second.size() >= options_.most_waiting) return false;
   }
   // Another thread may have been faster: the limit is one on load, not on a sum.
-  add(tenant, std::move(piece));
+  queue_or_run(tenant, std::move(piece));
   return true;
 }
 
@@ -100,22 +102,32 @@ void Worker::loop() {
       if (turns_.empty()) return;
       tenant = std::move(turns_.front());
       turns_.pop_front();
-      const auto queue = jobs_.find(tenant);
-      job = std::move(queue->second.front());
-      queue->second.pop_front();
-      if (queue->second.empty()) {
-        jobs_.erase(queue);
-      } else {
-        turns_.push_back(tenant);
-      }
+      job = take_first_job(tenant);
     }
-    if (!run(job)) continue;
-    const MutexLock lock(mutex_);
-    if (stopping_ && options_.drops_at_stop) continue;
-    const auto [queue, is_first] = jobs_.try_emplace(tenant);
-    queue->second.push_front(std::move(job));
-    if (is_first) turns_.push_back(tenant);
+    if (run(job)) put_back(tenant, std::move(job));
   }
+}
+
+// The tenant's next turn comes behind the others'.
+Worker::Piece Worker::take_first_job(const std::string& tenant) {
+  const auto queue = jobs_.find(tenant);
+  Piece job = std::move(queue->second.front());
+  queue->second.pop_front();
+  if (queue->second.empty()) {
+    jobs_.erase(queue);
+  } else {
+    turns_.push_back(tenant);
+  }
+  return job;
+}
+
+// What has more pieces, before the tenant's other jobs.
+void Worker::put_back(const std::string& tenant, Piece job) {
+  const MutexLock lock(mutex_);
+  if (stopping_ && options_.drops_at_stop) return;
+  const auto [queue, is_first] = jobs_.try_emplace(tenant);
+  queue->second.push_front(std::move(job));
+  if (is_first) turns_.push_back(tenant);
 }
 
 }  // namespace strata::server

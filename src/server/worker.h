@@ -49,7 +49,9 @@ class Worker {
 
  private:
   void loop();
-  void add(const std::string& tenant, Piece job);
+  [[nodiscard]] Piece take_first_job(const std::string& tenant) REQUIRES(mutex_);
+  void put_back(const std::string& tenant, Piece job);
+  void queue_or_run(const std::string& tenant, Piece job);
   static bool run(const Piece& job) noexcept;
 
   const Options options_;

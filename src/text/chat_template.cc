@@ -13,6 +13,11 @@
 namespace strata::text {
 namespace {
 
+constexpr std::string_view kConfig = "tokenizer_config.json";
+constexpr std::string_view kMap = "special_tokens_map.json";
+constexpr std::string_view kTemplate = "chat_template.jinja";
+constexpr std::string_view kToolUse = "additional_chat_templates/tool_use.jinja";
+
 using Variables = std::vector<std::pair<std::string, Value>>;
 
 std::string checked_utf8(std::string_view text, const std::string& what) {
@@ -20,32 +25,33 @@ std::string checked_utf8(std::string_view text, const std::string& what) {
   return std::string(text);
 }
 
-// Adds or replaces the texts of one file's tokens: a string, or an object with `content`. Besides
-// the standard names, any member that ends in _token is a variable, and those of
-// extra_special_tokens.
+// Adds or replaces the text of a token: a string, or an object with `content`.
+void set_token(const std::string& name, const JsonField& token, Variables& out) {
+  const bool is_object = token.value().is_object();
+  if (!is_object && !token.value().is_string()) return;
+  std::string text = is_object ? token.at("content").string() : token.string();
+  const auto known = std::find_if(out.begin(), out.end(),
+                                  [&](const auto& variable) { return variable.first == name; });
+  if (known != out.end()) {
+    known->second = std::move(text);
+  } else {
+    out.emplace_back(name, std::move(text));
+  }
+}
+
+// Adds or replaces the texts of one file's tokens. Besides the standard names, any member that ends
+// in _token is a variable, and those of extra_special_tokens.
 void read_special_tokens(const JsonField& config, Variables& out) {
-  const auto set = [&](const std::string& name, const JsonField& token) {
-    const bool is_object = token.value().is_object();
-    if (!is_object && !token.value().is_string()) return;
-    std::string text = is_object ? token.at("content").string() : token.string();
-    const auto known = std::find_if(out.begin(), out.end(),
-                                    [&](const auto& variable) { return variable.first == name; });
-    if (known != out.end()) {
-      known->second = std::move(text);
-    } else {
-      out.emplace_back(name, std::move(text));
-    }
-  };
   for (const auto& [key, value] : config.object()) {
     const std::string name(key.data(), key.size());
-    if (name.ends_with("_token")) set(name, config.at(name));
+    if (name.ends_with("_token")) set_token(name, config.at(name), out);
   }
   if (!config.has("extra_special_tokens")) return;
   const JsonField extra = config.at("extra_special_tokens");
   if (!extra.value().is_object()) return;
   for (const auto& [key, value] : extra.object()) {
     const std::string name(key.data(), key.size());
-    set(name, extra.at(name));
+    set_token(name, extra.at(name), out);
   }
 }
 
@@ -101,6 +107,31 @@ constexpr BuiltIn kBuiltIn[] = {
 std::optional<boost::json::value> find_json(const ModelTexts& texts, std::string_view name) {
   const auto text = texts.find(name, ChatTemplate::kMaxFileBytes);
   return text ? std::optional(parse_json(*text, texts.where(name))) : std::nullopt;
+}
+
+struct Sources {
+  std::optional<std::string> main, tool_use;
+};
+
+// Of a model's templates, with the texts of its special tokens.
+Sources read_sources(const ModelTexts& texts, Variables& tokens) {
+  Sources sources;
+  bool has_decoder = false;
+  if (const auto value = find_json(texts, kConfig)) {
+    const JsonField config(*value, texts.where(kConfig));
+    has_decoder = config.has("added_tokens_decoder");
+    read_special_tokens(config, tokens);
+    read_template_field(config, sources.main, sources.tool_use);
+  }
+  // Only directories from before added_tokens_decoder are read with this file.
+  const auto map = has_decoder ? std::nullopt : find_json(texts, kMap);
+  if (map) read_special_tokens({*map, texts.where(kMap)}, tokens);
+  // Files take the place of the whole field.
+  if (auto text = texts.find(kTemplate, ChatTemplate::kMaxFileBytes)) {
+    sources.main = std::move(text);
+    sources.tool_use = texts.find(kToolUse, ChatTemplate::kMaxFileBytes);
+  }
+  return sources;
 }
 
 const BuiltIn* find_built_in(const ModelTexts& texts) {
@@ -176,36 +207,17 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view token
 }
 
 std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
-  constexpr std::string_view kConfig = "tokenizer_config.json";
-  constexpr std::string_view kMap = "special_tokens_map.json";
-  constexpr std::string_view kTemplate = "chat_template.jinja";
-  constexpr std::string_view kToolUse = "additional_chat_templates/tool_use.jinja";
-  const std::string config_path = texts.where(kConfig);
   auto impl = std::make_shared<Impl>();
-  std::optional<std::string> main, tool_use;
-  bool has_decoder = false;
-  if (const auto value = find_json(texts, kConfig)) {
-    const JsonField config(*value, config_path);
-    has_decoder = config.has("added_tokens_decoder");
-    read_special_tokens(config, impl->tokens);
-    read_template_field(config, main, tool_use);
-  }
-  // Only directories from before added_tokens_decoder are read with this file.
-  const auto map = has_decoder ? std::nullopt : find_json(texts, kMap);
-  if (map) read_special_tokens({*map, texts.where(kMap)}, impl->tokens);
-  // Files take the place of the whole field.
-  if (auto text = texts.find(kTemplate, kMaxFileBytes)) {
-    main = std::move(text);
-    tool_use = texts.find(kToolUse, kMaxFileBytes);
-  }
+  const auto [main, tool_use] = read_sources(texts, impl->tokens);
   if (!main && !tool_use) {
     impl->built_in = find_built_in(texts);
     if (impl->built_in == nullptr) return std::nullopt;
     return ChatTemplate(std::move(impl));
   }
   if (!main)
-    throw Error(ErrorCode::kUnsupported,
-                config_path + ": chat_template: only 'tool_use' is there, 'default' is wanted");
+    throw Error(
+        ErrorCode::kUnsupported,
+        texts.where(kConfig) + ": chat_template: only 'tool_use' is there, 'default' is wanted");
   impl->program = parse_template(checked_utf8(*main, texts.where(kTemplate)));
   if (tool_use) impl->tool_use = parse_template(checked_utf8(*tool_use, texts.where(kToolUse)));
   impl->source = *main + tool_use.value_or("");

@@ -164,6 +164,23 @@ std::unordered_map<std::string, int64_t> places_of_calls(const Turn& turn, const
   return places;
 }
 
+void sort_results_of_turn(Turn& turn, const std::unordered_map<std::string, int64_t>& order) {
+  std::vector<BlockOfTurn> results;
+  for (const BlockOfTurn& block : turn.blocks) {
+    if (block.is_result) results.push_back(block);
+  }
+  const auto place_of = [&](const BlockOfTurn& block) {
+    const auto found = order.find(block.call_id);
+    return found == order.end() ? 0 : found->second;
+  };
+  std::stable_sort(results.begin(), results.end(),
+                   [&](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
+  size_t next = 0;
+  for (BlockOfTurn& block : turn.blocks) {
+    if (block.is_result) block = results[next++];
+  }
+}
+
 // Results in the order of the calls before them; those of unknown calls count as the first.
 void sort_tool_results(std::vector<Turn>& turns) {
   std::unordered_map<std::string, int64_t> order;
@@ -171,21 +188,7 @@ void sort_tool_results(std::vector<Turn>& turns) {
     const Value* calls = turn.find("tool_calls");
     if (turn.role == "assistant" && calls != nullptr && calls->is_list() && calls->truthy())
       order = places_of_calls(turn, *calls);
-    if (turn.role != "user" || order.empty()) continue;
-    std::vector<BlockOfTurn> results;
-    for (const BlockOfTurn& block : turn.blocks) {
-      if (block.is_result) results.push_back(block);
-    }
-    const auto place_of = [&](const BlockOfTurn& block) {
-      const auto found = order.find(block.call_id);
-      return found == order.end() ? 0 : found->second;
-    };
-    std::stable_sort(results.begin(), results.end(),
-                     [&](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
-    size_t next = 0;
-    for (BlockOfTurn& block : turn.blocks) {
-      if (block.is_result) block = results[next++];
-    }
+    if (turn.role == "user" && !order.empty()) sort_results_of_turn(turn, order);
   }
 }
 
@@ -261,16 +264,7 @@ std::string calls_text(const Turn& turn) {
 class Encoder {
  public:
   explicit Encoder(const ChatFormat& chat) : chat_(chat) {
-    const Value* mode = find_variable("thinking_mode");
-    if (mode != nullptr) {
-      if (!mode->is_string() || (mode->text() != "thinking" && mode->text() != "chat"))
-        template_fault("thinking_mode: wanted 'thinking' or 'chat'");
-      thinks_ = mode->text() == "thinking";
-    } else {
-      for (const char* name : {"enable_thinking", "thinking"}) {
-        if (const Value* value = find_variable(name)) thinks_ = value->truthy();
-      }
-    }
+    thinks_ = is_thinking_asked_for();
     if (const Value* drop = find_variable("drop_thinking")) drops_ = drop->truthy();
     const Value* effort = find_variable("reasoning_effort");
     if (effort == nullptr) return;
@@ -280,6 +274,21 @@ class Encoder {
   }
 
   std::string render() {
+    prepare_turns();
+    std::string text(kBegin);
+    if (thinks_ && most_effort_) text += kMostEffort;
+    for (size_t i = 0; i < turns_.size(); ++i) {
+      text += turn_text(i);
+      const bool is_last = i + 1 == turns_.size();
+      const bool is_answered = !is_last && (turns_[i + 1].role == "assistant" ||
+                                            turns_[i + 1].role == "latest_reminder");
+      if (is_answered || (is_last && chat_.add_generation_prompt)) text += answer_prefix(i);
+    }
+    return text;
+  }
+
+ private:
+  void prepare_turns() {
     turns_ = merge_into_turns(chat_.messages);
     if (chat_.tools.is_list() && chat_.tools.truthy()) {
       if (turns_.front().role != "system") {
@@ -294,19 +303,22 @@ class Encoder {
     drops_ = drops_ && !has_tools;
     if (thinks_ && drops_) turns_ = drop_thinking(std::move(turns_));
     last_question_ = find_last_question(turns_);
-    std::string text(kBegin);
-    if (thinks_ && most_effort_) text += kMostEffort;
-    for (size_t i = 0; i < turns_.size(); ++i) {
-      text += turn_text(i);
-      const bool is_last = i + 1 == turns_.size();
-      const bool is_answered = !is_last && (turns_[i + 1].role == "assistant" ||
-                                            turns_[i + 1].role == "latest_reminder");
-      if (is_answered || (is_last && chat_.add_generation_prompt)) text += answer_prefix(i);
-    }
-    return text;
   }
 
- private:
+  // By the format's own variable, or by those that templates of others have.
+  [[nodiscard]] bool is_thinking_asked_for() const {
+    bool thinks = false;
+    if (const Value* mode = find_variable("thinking_mode")) {
+      if (!mode->is_string() || (mode->text() != "thinking" && mode->text() != "chat"))
+        template_fault("thinking_mode: wanted 'thinking' or 'chat'");
+      return mode->text() == "thinking";
+    }
+    for (const char* name : {"enable_thinking", "thinking"}) {
+      if (const Value* value = find_variable(name)) thinks = value->truthy();
+    }
+    return thinks;
+  }
+
   [[nodiscard]] const Value* find_variable(std::string_view name) const {
     const Value* found = nullptr;
     for (const auto& [key, value] : chat_.variables) {

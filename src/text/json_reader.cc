@@ -44,6 +44,12 @@ std::string json_number_or_null(std::optional<double> value) {
   return value && std::isfinite(*value) ? json_number(*value) : "null";
 }
 
+void append_json_member(std::string& object, std::string_view indent, std::string_view name,
+                        std::string_view json) {
+  const bool is_first = object.back() == '{';
+  object += fmt::format("{}\n{}{}: {}", is_first ? "" : ",", indent, json_quote(name), json);
+}
+
 JsonReader::JsonReader(std::string_view text, std::string where)
     : text_(text), where_(std::move(where)) {
   if (!is_valid_utf8(text)) {

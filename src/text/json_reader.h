@@ -79,5 +79,8 @@ std::string json_quote(std::string_view text);
 std::string json_number(double value);
 // The same, and null for nothing and for what JSON has no number for: infinities and NaN.
 std::string json_number_or_null(std::optional<double> value);
+// Appends a member, on a line of its own, to an object that is being written from its "{" on.
+void append_json_member(std::string& object, std::string_view indent, std::string_view name,
+                        std::string_view json);
 
 }  // namespace strata::text

@@ -18,9 +18,9 @@ LossPass::Range LossPass::targets_of(const LossInputs& inputs, size_t row) {
           static_cast<size_t>(inputs.first_targets[row + 1])};
 }
 
-void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
-                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
-                   std::span<float> top_logprobs, const HeadTurns& head) {
+void LossPass::check_sizes(const model::Pass& pass, const LossInputs& inputs,
+                           std::span<const float> logprobs, std::span<const float> losses,
+                           std::span<const float> top_logprobs) {
   const auto tokens = static_cast<size_t>(pass.num_tokens());
   const size_t targets = inputs.targets.size();
   CHECK(inputs.weights().size() == targets && targets >= tokens, targets, tokens);
@@ -29,15 +29,25 @@ void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidde
                                      : inputs.first_targets.size() == tokens + 1);
   CHECK(inputs.losses.size() == pass.sequences.size());
   CHECK(top_logprobs.empty() || top_logprobs.size() == tokens);
-  top_logprobs_ = top_logprobs;
-  std::fill(top_logprobs.begin(), top_logprobs.end(), 0.0f);
-  selected_.resize(tokens);
-  row_sequences_.resize(tokens);
-  target_slopes_.resize(targets);
+}
+
+void LossPass::list_row_sequences(const model::Pass& pass) {
+  row_sequences_.resize(static_cast<size_t>(pass.num_tokens()));
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
     for (int64_t row = pass.sequences[s].begin; row < pass.sequences[s].end; ++row)
       row_sequences_[static_cast<size_t>(row)] = static_cast<int32_t>(s);
   }
+}
+
+void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
+                   std::span<float> top_logprobs, const HeadTurns& head) {
+  check_sizes(pass, inputs, logprobs, losses, top_logprobs);
+  top_logprobs_ = top_logprobs;
+  std::fill(top_logprobs.begin(), top_logprobs.end(), 0.0f);
+  selected_.resize(static_cast<size_t>(pass.num_tokens()));
+  target_slopes_.resize(inputs.targets.size());
+  list_row_sequences(pass);
   compute_sequence_values(pass, inputs, hidden, logprobs);
   select_rows(inputs);
   std::fill(logprobs.begin(), logprobs.end(), 0.0f);
@@ -76,21 +86,30 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
   for (; !rows.empty() && num_kept + std::ssize(rows) <= most; rows = chunks_.next()) {
     const int64_t end = num_kept + std::ssize(rows);
     run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, kept.rows(num_kept, end));
-    const std::span<const int64_t> ends = chunks_.groups().ends();
-    kept_chunks_.push_back({std::ssize(rows), kept_ends_.size(), ends.size()});
-    kept_ends_.insert(kept_ends_.end(), ends.begin(), ends.end());
+    note_kept_chunk(std::ssize(rows));
     num_kept = end;
   }
   const bool all = rows.empty();
-  for (int64_t part = 0; part < model::kHeadParts; ++part) {
-    if (head.turns != nullptr) head.turns->begin(model::kHeadPart - part);
-    add_head_gradient(pass, kept, part);
-    if (head.turns != nullptr && all) head.turns->end(model::kHeadPart - part);
-  }
+  add_head_gradient_in_turns(pass, kept, head.turns, /*ends_turns=*/all);
   for (; !rows.empty(); rows = chunks_.next())
     run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, {});
   for (int64_t part = 0; head.turns != nullptr && !all && part < model::kHeadParts; ++part)
     head.turns->end(model::kHeadPart - part);
+}
+
+void LossPass::note_kept_chunk(int64_t num_rows) {
+  const std::span<const int64_t> ends = chunks_.groups().ends();
+  kept_chunks_.push_back({num_rows, kept_ends_.size(), ends.size()});
+  kept_ends_.insert(kept_ends_.end(), ends.begin(), ends.end());
+}
+
+void LossPass::add_head_gradient_in_turns(model::Pass& pass, const Kept& kept,
+                                          model::GradientTurns* turns, bool ends_turns) {
+  for (int64_t part = 0; part < model::kHeadParts; ++part) {
+    if (turns != nullptr) turns->begin(model::kHeadPart - part);
+    add_head_gradient(pass, kept, part);
+    if (turns != nullptr && ends_turns) turns->end(model::kHeadPart - part);
+  }
 }
 
 void LossPass::add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part) {
@@ -113,25 +132,8 @@ void LossPass::add_head_gradient(model::Pass& pass, const Kept& kept, int64_t pa
 void LossPass::compute_sequence_values(model::Pass& pass, const LossInputs& inputs,
                                        TensorView hidden, std::span<float> logprobs) {
   sequence_values_.assign(pass.sequences.size(), 1.0f);
-  bool any = false;
-  for (size_t row = 0; row < selected_.size(); ++row) {
-    const api::Loss& loss = inputs.losses[static_cast<size_t>(row_sequences_[row])];
-    const std::optional<api::LossInput> mask = api::row_of(loss.name).mean_over;
-    const bool wanted = mask && inputs.columns[*mask][row] != 0.0f;
-    selected_[row] = wanted ? 1 : 0;
-    any = any || wanted;
-  }
-  if (!any) return;
-  chunks_.start(pass, selected_);
-  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
-    Scratch& scratch = pass.backend.scratch();
-    const Scratch::Mark mark(scratch);
-    const auto count = static_cast<int64_t>(rows.size());
-    const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
-    const TensorView lse = scratch.take(DType::kF32, {count, 2});
-    ops::gather(pass.backend, hidden, rows, x);
-    compute_logprobs(pass, inputs, rows, x, {}, lse, logprobs);
-  }
+  if (!select_rows_of_sequence_values(inputs)) return;
+  score_selected_rows(pass, inputs, hidden, logprobs);
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
     if (!api::row_of(inputs.losses[s].name).mean_over) continue;
     const auto begin = static_cast<size_t>(pass.sequences[s].begin);
@@ -141,6 +143,32 @@ void LossPass::compute_sequence_values(model::Pass& pass, const LossInputs& inpu
     for (const api::LossInput input : api::row_of(inputs.losses[s].name).inputs)
       in.columns[input] = inputs.columns[input].subspan(begin, count);
     sequence_values_[s] = sequence_value(in);
+  }
+}
+
+bool LossPass::select_rows_of_sequence_values(const LossInputs& inputs) {
+  bool any = false;
+  for (size_t row = 0; row < selected_.size(); ++row) {
+    const api::Loss& loss = inputs.losses[static_cast<size_t>(row_sequences_[row])];
+    const std::optional<api::LossInput> mask = api::row_of(loss.name).mean_over;
+    const bool wanted = mask && inputs.columns[*mask][row] != 0.0f;
+    selected_[row] = wanted ? 1 : 0;
+    any = any || wanted;
+  }
+  return any;
+}
+
+void LossPass::score_selected_rows(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                                   std::span<float> logprobs) {
+  chunks_.start(pass, selected_);
+  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
+    Scratch& scratch = pass.backend.scratch();
+    const Scratch::Mark mark(scratch);
+    const auto count = static_cast<int64_t>(rows.size());
+    const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
+    const TensorView lse = scratch.take(DType::kF32, {count, 2});
+    ops::gather(pass.backend, hidden, rows, x);
+    compute_logprobs(pass, inputs, rows, x, {}, lse, logprobs);
   }
 }
 
@@ -219,11 +247,9 @@ void LossPass::run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<
   Scratch& scratch = pass.backend.scratch();
   const Scratch::Mark mark(scratch);
   const auto count = static_cast<int64_t>(rows.size());
-  const int64_t vocab = pass.weights.config().vocab_size;
-  const model::RowGroups& groups = chunks_.groups();
   const TensorView x = kept.x.empty() ? scratch.take(pass.dtype(), {count, hidden.cols()}) : kept.x;
   const TensorView lse = scratch.take(DType::kF32, {count, 2});
-  const int64_t rank = model::largest_rank(groups, -1, model::head_target(pass));
+  const int64_t rank = model::largest_rank(chunks_.groups(), -1, model::head_target(pass));
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
   ops::gather(pass.backend, hidden, rows, x);
   const TensorView logits = compute_logprobs(pass, inputs, rows, x, h, lse, logprobs);
@@ -233,20 +259,38 @@ void LossPass::run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<
     for (size_t i = 0; i < rows.size(); ++i)
       compute_row_losses(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
   });
-  if (d_hidden.empty()) return;
+  if (!d_hidden.empty())
+    run_chunk_backward(pass, inputs, {rows, x, h, lse, logits}, logprobs, d_hidden, kept);
+}
+
+void LossPass::run_chunk_backward(model::Pass& pass, const LossInputs& inputs, const Chunk& chunk,
+                                  std::span<const float> logprobs, TensorView d_hidden,
+                                  const Kept& kept) {
+  const auto count = static_cast<int64_t>(chunk.rows.size());
+  const int64_t vocab = pass.weights.config().vocab_size;
   // d_logits shares memory with the logits: fp32 in place, bf16 in the first half of each row.
-  TensorView d_logits(logits.data, pass.dtype(), {count, vocab});
+  TensorView d_logits(chunk.logits.data, pass.dtype(), {count, vocab});
   d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
   const bool is_kept = !kept.d_logits.empty();
   if (is_kept) d_logits = kept.d_logits;
-  ops::log_softmax_backward(pass.backend, logits, lse, chunk_targets_, chunk_slopes_, d_logits);
+  ops::log_softmax_backward(pass.backend, chunk.logits, chunk.lse, chunk_targets_, chunk_slopes_,
+                            d_logits);
   if (!inputs.first_targets.empty()) {
-    pass.on_host([&] { add_further_targets(pass.backend, inputs, rows, logprobs, d_logits); });
+    pass.on_host(
+        [&] { add_further_targets(pass.backend, inputs, chunk.rows, logprobs, d_logits); });
   }
-  const TensorView d_x = scratch.take(DType::kF32, {count, hidden.cols()});
-  model::head_backward(pass, groups, x, h, d_logits, d_x,
+  const TensorView d_x = pass.backend.scratch().take(DType::kF32, {count, chunk.x.cols()});
+  model::head_backward(pass, chunks_.groups(), chunk.x, chunk.h, d_logits, d_x,
                        is_kept ? TensorView() : model::head_gradient(pass));
-  ops::scatter_add(pass.backend, d_x, rows, d_hidden);
+  ops::scatter_add(pass.backend, d_x, chunk.rows, d_hidden);
+}
+
+void LossPass::order_by_token(const LossInputs& inputs, Range range) {
+  order_.resize(range.end - range.begin);
+  for (size_t k = 0; k < order_.size(); ++k) order_[k] = range.begin + k;
+  std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+    return std::pair(inputs.targets[a], a) < std::pair(inputs.targets[b], b);
+  });
 }
 
 // With slopes g_k of K targets and S their sum, d logit_j = sum_k g_k (j == target_k) - S p_j. The
@@ -260,11 +304,7 @@ void LossPass::add_further_targets(Backend& backend, const LossInputs& inputs,
   for (size_t i = 0; i < rows.size(); ++i) {
     const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
     if (range.end - range.begin == 1) continue;
-    order_.resize(range.end - range.begin);
-    for (size_t k = 0; k < order_.size(); ++k) order_[k] = range.begin + k;
-    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
-      return std::pair(inputs.targets[a], a) < std::pair(inputs.targets[b], b);
-    });
+    order_by_token(inputs, range);
     for (size_t k = 0; k < order_.size();) {
       const size_t first = order_[k];
       float own = 0.0f;  // a token may be a target more than once

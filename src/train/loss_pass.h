@@ -50,8 +50,16 @@ class LossPass {
     size_t begin, end;
   };
   [[nodiscard]] static Range targets_of(const LossInputs& inputs, size_t row);
+  static void check_sizes(const model::Pass& pass, const LossInputs& inputs,
+                          std::span<const float> logprobs, std::span<const float> losses,
+                          std::span<const float> top_logprobs);
+  void list_row_sequences(const model::Pass& pass);
   void compute_sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                                std::span<float> logprobs);
+  // Whether there are any.
+  bool select_rows_of_sequence_values(const LossInputs& inputs);
+  void score_selected_rows(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                           std::span<float> logprobs);
   void select_rows(const LossInputs& inputs);
   // All targets of a chunk, and the first one of each of its rows.
   void list_targets(const LossInputs& inputs, std::span<const int32_t> rows);
@@ -74,8 +82,20 @@ class LossPass {
   void run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
                  TensorView hidden, std::span<float> logprobs, std::span<float> losses,
                  TensorView d_hidden, const Kept& kept);
+  // Of a chunk that was run, in scratch: its rows, and what compute_logprobs read and made of them.
+  struct Chunk {
+    std::span<const int32_t> rows;
+    TensorView x, h, lse, logits;
+  };
+  void run_chunk_backward(model::Pass& pass, const LossInputs& inputs, const Chunk& chunk,
+                          std::span<const float> logprobs, TensorView d_hidden, const Kept& kept);
+  void note_kept_chunk(int64_t num_rows);
+  void add_head_gradient_in_turns(model::Pass& pass, const Kept& kept, model::GradientTurns* turns,
+                                  bool ends_turns);
   // A part of the head's gradient, of the chunks that are kept.
   void add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part);
+  // The targets of a row, into order_.
+  void order_by_token(const LossInputs& inputs, Range range);
   void write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
   void compute_row_losses(const LossInputs& inputs, size_t i, size_t row,
                           std::span<const float> logprobs, std::span<float> losses);

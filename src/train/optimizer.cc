@@ -67,7 +67,8 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, cons
     throw_not_finite(norm);
   }
   ++adapter.step;
-  ops::adamw_list(backend, adamw_args(adamw, norm, adapter.step), adapter.step_items());
+  ops::adamw_zero_grad_and_pack(backend, adamw_args(adamw, norm, adapter.step),
+                                adapter.step_items());
   adapter.has_gradient = false;
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
@@ -143,25 +144,28 @@ void BaseTrainer::allocate_gradients() {
   owned_gradients_ = owned_views(grads_);
   gradients_.d_weight = owned_gradients_;
   accumulators_.clear();
-  second_memory_.clear();
-  second_uses_.clear();
   for (size_t index = 0; index < table.size(); ++index) {
     if (!table[index].trains() || is_borrowed(index)) continue;
     const TensorView& own = owned_gradients_[index];
     accumulators_.push_back({gradient_part_of(weights_, index), index, own, own});
   }
-  first_second_use_ = accumulators_.size();
-  const size_t embedding = weights_.embedding_index(), head = weights_.head_index();
-  const bool mtp = weights_.layers().mtp_layer().has_value();
-  if (weights_.ends()) {
-    if (head == embedding) add_second_use(gradients_.d_tied_head, model::kHeadPart, embedding);
-    if (mtp) add_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
-    if (mtp) add_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
-  }
+  allocate_second_uses();
   if (share_.num_owners > 1) allocate_working_gradients();
 }
 
-void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
+void BaseTrainer::allocate_second_uses() {
+  second_memory_.clear();
+  second_uses_.clear();
+  first_second_use_ = accumulators_.size();
+  if (!weights_.ends()) return;
+  const size_t embedding = weights_.embedding_index(), head = weights_.head_index();
+  const bool mtp = weights_.layers().mtp_layer().has_value();
+  if (head == embedding) allocate_second_use(gradients_.d_tied_head, model::kHeadPart, embedding);
+  if (mtp) allocate_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
+  if (mtp) allocate_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
+}
+
+void BaseTrainer::allocate_second_use(TensorView& view, int64_t part, size_t index) {
   const Ownership& owners = resting(index);
   const int64_t values = owners.num_values(share_.owner, index);
   TensorView own;
@@ -233,11 +237,16 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
   steps_enabled_ = true;
 }
 
-void BaseTrainer::allocate_masters_and_moments() {
-  int64_t num_second = 0;
+int64_t BaseTrainer::num_owned_second_moments() const {
+  int64_t values = 0;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
-    if (!is_muons(index)) num_second += ownership_.num_values(share_.owner, index);
+    if (!is_muons(index)) values += ownership_.num_values(share_.owner, index);
   }
+  return values;
+}
+
+void BaseTrainer::allocate_masters_and_moments() {
+  const int64_t num_second = num_owned_second_moments();
   const int64_t bytes = Arena::aligned(num_owned_ * dtype_bytes(DType::kF32));
   if (!how_.folder.empty()) files_ = std::make_unique<FileAllocator>(how_.folder);
   step_memory_ =
@@ -248,13 +257,18 @@ void BaseTrainer::allocate_masters_and_moments() {
   v_ = TensorView(base + 2 * bytes, DType::kF32, {num_second});
   masters_ = owned_views(params_);
   firsts_ = owned_views(m_);
-  seconds_.assign(firsts_.size(), {});
-  int64_t second = 0;
-  for (size_t index = 0; index < seconds_.size(); ++index) {
+  seconds_ = second_moment_views(v_);
+}
+
+std::vector<TensorView> BaseTrainer::second_moment_views(TensorView flat) const {
+  std::vector<TensorView> views(firsts_.size());
+  int64_t offset = 0;
+  for (size_t index = 0; index < views.size(); ++index) {
     if (firsts_[index].empty() || is_muons(index)) continue;
-    seconds_[index] = v_.part(second, firsts_[index].shape);
-    second += firsts_[index].shape.num_elements();
+    views[index] = flat.part(offset, firsts_[index].shape);
+    offset += firsts_[index].shape.num_elements();
   }
+  return views;
 }
 
 void BaseTrainer::allocate_expert_loads() {
@@ -333,7 +347,7 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   }
   balance_routers(backend);
   zero_gradients(backend);
-  if (weights.shards() == nullptr && !in_files()) refresh(backend, weights);
+  if (weights.shards() == nullptr && !in_files()) refresh_weights(backend, weights);
   return {.stepped = true, .grad_norm = norm, .step = num_steps};
 }
 
@@ -426,7 +440,7 @@ void BaseTrainer::zero_gradients(Backend& backend) {
   has_gradient = false;
 }
 
-void BaseTrainer::refresh(Backend& backend, model::ModelWeights& weights) const {
+void BaseTrainer::refresh_weights(Backend& backend, model::ModelWeights& weights) const {
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (!masters_[index].empty())
       weights.write(backend, index, own_rows(index).first, masters_[index]);

@@ -146,7 +146,7 @@ class BaseTrainer {
   void count_step_scratch(Backend& counter);
   void zero_gradients(Backend& backend);
   // Writes the masters that are owned to the weights' compute copies.
-  void refresh(Backend& backend, model::ModelWeights& weights) const;
+  void refresh_weights(Backend& backend, model::ModelWeights& weights) const;
 
   int64_t num_steps = 0;
   bool has_gradient = false;
@@ -156,7 +156,10 @@ class BaseTrainer {
   void allocate_working_gradients();
   void allocate_masters_and_moments();
   void allocate_expert_loads();  // of routers whose biases follow them
-  void add_second_use(TensorView& view, int64_t part, size_t index);
+  void allocate_second_uses();
+  void allocate_second_use(TensorView& view, int64_t part, size_t index);
+  [[nodiscard]] int64_t num_owned_second_moments() const;
+  [[nodiscard]] std::vector<TensorView> second_moment_views(TensorView flat) const;
   std::vector<TensorView> owned_views(TensorView flat) const;
   [[nodiscard]] bool is_borrowed(size_t index) const {
     return index == weights_.embedding_index() && !weights_.begins();

@@ -21,6 +21,12 @@ void append_row_pieces(size_t index, const OwnedRows& rows, int64_t cols, DType 
   }
 }
 
+int64_t Ownership::rows_to_take(const Item& item, int64_t left, int64_t space) {
+  int64_t count = item.cols == 0 ? left : (space + item.cols / 2) / item.cols;
+  if (item.whole) count = 2 * space >= left * item.cols ? left : 0;
+  return std::clamp<int64_t>(count, 0, left);
+}
+
 Ownership::Ownership(std::span<const Item> items, int num_owners)
     : items_(items.begin(), items.end()),
       rows_(static_cast<size_t>(num_owners), std::vector<OwnedRows>(items.size())) {
@@ -34,9 +40,7 @@ Ownership::Ownership(std::span<const Item> items, int num_owners)
     for (int64_t first = 0; first < item.rows;) {
       const int64_t left = item.rows - first;
       const int64_t space = total * (owner + 1) / num_owners - done;
-      int64_t count = item.cols == 0 ? left : (space + item.cols / 2) / item.cols;
-      if (item.whole) count = 2 * space >= left * item.cols ? left : 0;
-      count = owner + 1 == num_owners ? left : std::clamp<int64_t>(count, 0, left);
+      const int64_t count = owner + 1 == num_owners ? left : rows_to_take(item, left, space);
       if (count > 0) rows_[static_cast<size_t>(owner)][index] = {first, count};
       first += count;
       done += count * item.cols;

@@ -70,6 +70,9 @@ class Ownership {
   [[nodiscard]] int64_t num_values(int owner) const;
 
  private:
+  // Of the `left` rows of a parameter, by an owner that has space for so many values.
+  static int64_t rows_to_take(const Item& item, int64_t left, int64_t space);
+
   std::vector<Item> items_;
   std::vector<std::vector<OwnedRows>> rows_;  // of each owner, by parameter
 };

@@ -10,8 +10,8 @@
 #include <map>
 
 #include "apps/serve/memory.h"
-#include "apps/setup/model_files.h"
 #include "apps/setup/text_stack.h"
+#include "apps/setup/weights_text.h"
 #include "base/files.h"
 #include "checkpoint/source.h"
 #include "tests/base/temp_dir.h"

@@ -249,7 +249,7 @@ PlanOptions options_of_serving(const std::string& model) {
 
 std::vector<engine::PlanRow> rows_of_requests() {
   server::ServeOptions requests;
-  server::share_memory(requests, kServerMemory);
+  server::fill_unset_limits(requests, kServerMemory);
   return request_rows(server::Budget(requests));
 }
 

@@ -120,14 +120,14 @@ void make_data(const std::string& path) {
   server::DataDir data(path);
   server::StateStore store(server::open_sqlite(data.database()), 1000);
   server::CheckpointRegistry registry(data, store, {});
-  const std::string dir = registry.begin();
+  const std::string dir = registry.begin_save();
   write_bytes(dir + "/adapter_config.json", "{}");
   server::CheckpointSave save;
   save.path = {"s:train:0", server::CheckpointKind::kWeights, "a"};
   save.tenant = "alice";
   save.base_model = "base";
   save.lora.rank = 8;
-  const server::CheckpointRow row = registry.finish(dir, save, 1000);
+  const server::CheckpointRow row = registry.finish_save(dir, save, 1000);
   const std::string large = registry.folder(row) + "/large";
   write_bytes(large, "");
   fs::resize_file(large, kLong);

@@ -97,7 +97,7 @@ TEST(Drafts, MoveNoBitOfASample) {
     while (!loop.done()) loop.step();
     for (size_t i = 0; i < ids.size(); ++i) {
       SCOPED_TRACE(i);
-      expect_same(loop.take(ids[i]), want[i]);
+      expect_same(loop.take_result(ids[i]), want[i]);
     }
     EXPECT_GT(loop.drafts().accepted, 20);
     EXPECT_GT(loop.drafts().read, loop.drafts().accepted + 20);
@@ -123,7 +123,7 @@ TEST_P(DraftCounts, AnAcceptedDraftIsATokenWithoutAPass) {
   EXPECT_EQ(steps, request.max_tokens);
   EXPECT_EQ(passes, request.max_tokens - loop.drafts().accepted);
   EXPECT_GT(loop.drafts().accepted, 5 * GetParam());
-  EXPECT_EQ(std::ssize(loop.take(id).tokens), request.max_tokens);
+  EXPECT_EQ(std::ssize(loop.take_result(id).tokens), request.max_tokens);
 }
 
 // Rows of one prompt, of which one is set aside with a token in advance, with its pages and
@@ -134,10 +134,10 @@ TEST_P(DraftCounts, RowsThatShareAPromptAndAreSetAside) {
   const auto sample = [](DraftRuns& runs, bool interrupts, bool keep) {
     api::SampleRequest request = runs.requests()[11];
     SamplingLoop loop(runs.engine());
-    const size_t group = loop.open(request, nullptr);
+    const size_t group = loop.open_group(request, nullptr);
     std::vector<size_t> ids;
     for (uint64_t seed = 1; seed <= 3; ++seed) ids.push_back(loop.add_row(group, seed));
-    loop.close(group);
+    loop.close_group(group);
     for (int i = 0; !loop.done(); ++i) {
       loop.step();
       if (!interrupts || i % 7 != 3 || loop.done()) continue;
@@ -149,7 +149,7 @@ TEST_P(DraftCounts, RowsThatShareAPromptAndAreSetAside) {
       loop.resume(ids[1]);
     }
     std::vector<api::SampleResult> out;
-    for (const size_t id : ids) out.push_back(loop.take(id));
+    for (const size_t id : ids) out.push_back(loop.take_result(id));
     return out;
   };
   const auto want = sample(plain, false, false);
@@ -252,7 +252,7 @@ TEST(Drafts, AreTheChoiceOfTheLayersOwnForward) {
       const size_t id = loop.add(request);
       while (!loop.done()) loop.step();
       const SamplingLoop::Drafts drafts = loop.drafts();
-      const std::vector<int32_t> sampled = loop.take(id).tokens;
+      const std::vector<int32_t> sampled = loop.take_result(id).tokens;
       api::Datum datum = {.tokens = request.prompt};
       datum.tokens.insert(datum.tokens.end(), sampled.begin(), sampled.end());
       api::TensorSink sink;

@@ -258,16 +258,16 @@ TEST(PrefixCache, KeepsNothingOfAPassThatFailed) {
         ask("request", "tenant", tiny_tokens(30, engine->config().vocab_size, 1), 3, 1));
     const auto& sample = std::get<api::Sample>(command->op);
     const size_t group =
-        book.open(std::shared_ptr<const api::SampleRequest>(command, &sample), nullptr, 1,
-                  std::make_shared<SampleAnswer>(SampleAnswer{.command = command}));
+        book.open_group(std::shared_ptr<const api::SampleRequest>(command, &sample), nullptr, 1,
+                        std::make_shared<SampleAnswer>(SampleAnswer{.command = command}));
     const size_t row = book.add_row(group, 1);
-    book.close(group);
+    book.close_group(group);
     planner.plan(0);
     EXPECT_EQ(book.row(row).position, 30);
     if (has_run) book.note_read(row, planner.slices()[0].ends_prompt);
     book.finish(row);
     EXPECT_EQ(prefixes.num_pages(), has_run ? 3 : 0);
-    book.take(row);
+    book.take_result(row);
   }
 }
 

@@ -105,7 +105,7 @@ TEST_P(EngineOffload, SamplingInsideAPassLeavesThePassItsLayers) {
     EXPECT_EQ(num_steps > 0, is_broken);
     while (!loop.done()) loop.step();
     gradients.push_back(copy_of(engine->adapter(slot).gradients()));
-    gradients.push_back(loop.take(row).logprobs);
+    gradients.push_back(loop.take_result(row).logprobs);
   }
   EXPECT_EQ(gradients[2], gradients[0]);
   EXPECT_EQ(gradients[3], gradients[1]);

@@ -162,10 +162,10 @@ class House {
     });
     const auto& shared = std::get<api::Sample>(command->op);
     const size_t group =
-        book_.open({command, &shared}, weights, std::hash<std::string>()(owner.tenant),
-                   std::make_shared<SampleAnswer>(SampleAnswer{.command = command}));
+        book_.open_group({command, &shared}, weights, std::hash<std::string>()(owner.tenant),
+                         std::make_shared<SampleAnswer>(SampleAnswer{.command = command}));
     const size_t row = book_.add_row(group, ++seed_);
-    book_.close(group);
+    book_.close_group(group);
     sample.seed = seed_;
     asked_[row] = {.row = {.owner = owner}, .sample = sample, .reserved = need(sample)};
     return true;
@@ -216,7 +216,7 @@ class House {
   void cancel(size_t id) {
     vacate(id);
     book_.finish(id);
-    book_.take(id);
+    book_.take_result(id);
     asked_.erase(id);
     ++counts_.cancelled;
     forget_gone();
@@ -290,11 +290,12 @@ class House {
     api::SampleRequest alone = asked_.at(id).sample;
     const int64_t weights = asked_.at(id).row.owner.weights;
     SamplingLoop loop(*without_.engine);
-    const size_t group = loop.open(alone, weights == 0 ? nullptr : without_.saved[index(weights)]);
+    const size_t group =
+        loop.open_group(alone, weights == 0 ? nullptr : without_.saved[index(weights)]);
     const size_t row = loop.add_row(group, alone.seed);
-    loop.close(group);
+    loop.close_group(group);
     while (!loop.done()) loop.step();
-    expect_same(book_.take(id), loop.take(row));
+    expect_same(book_.take_result(id), loop.take_result(row));
     asked_.erase(id);
     ++counts_.answers;
   }

@@ -33,18 +33,18 @@ TEST(SamplingLoop, RowsOfOnePromptHaveTheBitsOfRowsAlone) {
       auto engine = tiny_engine({.options = {.prefill_tokens = 5, .page_size = page}});
       const api::SampleRequest asked = request(*engine, prompt, 6);
       SamplingLoop loop(*engine);
-      const size_t group = loop.open(asked, nullptr);
+      const size_t group = loop.open_group(asked, nullptr);
       std::vector<size_t> rows;
       for (uint64_t seed = 0; seed < 3; ++seed) rows.push_back(loop.add_row(group, seed));
       for (int i = 0; i < 2; ++i) loop.step();
       rows.push_back(loop.add_row(group, 3));
       while (!loop.done()) loop.step();
       rows.push_back(loop.add_row(group, 4));  // the row that read the prompt has ended
-      loop.close(group);
+      loop.close_group(group);
       while (!loop.done()) loop.step();
       EXPECT_EQ(engine->kv_pool().num_free(), engine->kv_pool().num_pages());
       for (uint64_t seed = 0; seed < rows.size(); ++seed) {
-        const api::SampleResult got = loop.take(rows[seed]);
+        const api::SampleResult got = loop.take_result(rows[seed]);
         const api::SampleResult want = alone(*engine, asked, seed);
         EXPECT_EQ(got.tokens, want.tokens) << page << " " << prompt << " " << seed;
         EXPECT_EQ(got.logprobs, want.logprobs);
@@ -58,15 +58,15 @@ TEST(SamplingLoop, AnotherRowReadsThePromptWhenTheFirstIsStopped) {
   auto engine = tiny_engine({.options = {.prefill_tokens = 4, .page_size = 4}});
   const api::SampleRequest asked = request(*engine, 21, 4);
   SamplingLoop loop(*engine);
-  const size_t group = loop.open(asked, nullptr);
+  const size_t group = loop.open_group(asked, nullptr);
   const size_t first = loop.add_row(group, 0);
   const size_t second = loop.add_row(group, 1);
-  loop.close(group);
+  loop.close_group(group);
   loop.step();
   loop.finish(first);
-  loop.take(first);
+  loop.take_result(first);
   while (!loop.done()) loop.step();
-  EXPECT_EQ(loop.take(second).tokens, alone(*engine, asked, 1).tokens);
+  EXPECT_EQ(loop.take_result(second).tokens, alone(*engine, asked, 1).tokens);
   EXPECT_EQ(engine->kv_pool().num_free(), engine->kv_pool().num_pages());
 }
 
@@ -74,9 +74,9 @@ TEST(SamplingLoop, AnotherRowReadsThePromptWhenTheFirstIsStopped) {
 TEST(SamplingLoop, SharedPromptsTakeTheirPagesOnce) {
   auto engine = tiny_engine({.options = {.page_size = 4}});
   SamplingLoop loop(*engine);
-  const size_t group = loop.open(request(*engine, 41, 2), nullptr);
+  const size_t group = loop.open_group(request(*engine, 41, 2), nullptr);
   for (uint64_t seed = 0; seed < 10; ++seed) loop.add_row(group, seed);
-  loop.close(group);
+  loop.close_group(group);
   loop.step();
   loop.step();
   // 41 positions are 11 pages; each further row shares ten of them.
@@ -134,11 +134,11 @@ TEST(SamplingLoop, ATinyTemperatureTouchesNoOtherRow) {
     tiny.temperature = 1e-44f;
     tiny.topk_sample_logprobs = k;
     SamplingLoop loop(*engine);
-    const size_t good = loop.add_row(loop.open(honest, nullptr), 1);
-    const size_t bad = loop.add_row(loop.open(tiny, nullptr), 1);
+    const size_t good = loop.add_row(loop.open_group(honest, nullptr), 1);
+    const size_t bad = loop.add_row(loop.open_group(tiny, nullptr), 1);
     while (!loop.done()) loop.step();
-    EXPECT_EQ(loop.take(good).tokens, want);
-    EXPECT_THROW(loop.take(bad), Error) << k;
+    EXPECT_EQ(loop.take_result(good).tokens, want);
+    EXPECT_THROW(loop.take_result(bad), Error) << k;
   }
 }
 

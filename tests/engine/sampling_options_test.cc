@@ -125,15 +125,15 @@ TEST(SamplingOptions, RowsOfOnePromptCountTheirOwn) {
   auto engine = tiny_engine({.options = {.prefill_tokens = 8, .page_size = 4}});
   const api::SampleRequest asked = requests(*engine).back();
   SamplingLoop loop(*engine);
-  const size_t group = loop.open(asked, nullptr);
+  const size_t group = loop.open_group(asked, nullptr);
   std::vector<size_t> rows;
   for (uint64_t seed = 0; seed < 4; ++seed) rows.push_back(loop.add_row(group, seed));
-  loop.close(group);
+  loop.close_group(group);
   while (!loop.done()) loop.step();
   for (uint64_t seed = 0; seed < rows.size(); ++seed) {
     api::SampleRequest one = asked;
     one.seed = seed;
-    expect_same(loop.take(rows[seed]), sample(*engine, {one})[0], false);
+    expect_same(loop.take_result(rows[seed]), sample(*engine, {one})[0], false);
   }
 }
 

@@ -82,20 +82,21 @@ TEST(SetAside, RowsThatRunOnHaveTheBitsOfRowsThatNeverPaused) {
         api::SampleRequest sole = request(*engine, prompt + 2, 7);
         sole.stop = tiny_tokens(6, engine->config().vocab_size, 9);
         SamplingLoop loop(*engine);
-        const size_t group = loop.open(asked, nullptr, /*owner=*/1);
+        const size_t group = loop.open_group(asked, nullptr, /*owner=*/1);
         std::vector<size_t> rows;
         for (uint64_t seed = 0; seed < 3; ++seed) rows.push_back(loop.add_row(group, seed));
-        loop.close(group);
-        const size_t alone = loop.open(sole, nullptr, /*owner=*/2);
+        loop.close_group(group);
+        const size_t alone = loop.open_group(sole, nullptr, /*owner=*/2);
         rows.push_back(loop.add_row(alone, 3));
-        loop.close(alone);
+        loop.close_group(alone);
         Disturbed disturbed{loop, rows, {static_cast<uint32_t>(page * 100 + prompt)}};
         disturbed.run();
         EXPECT_GT(disturbed.times_aside, 3);
         for (uint64_t seed = 0; seed < rows.size(); ++seed) {
           api::SampleRequest one = seed < 3 ? asked : sole;
           one.seed = seed;
-          expect_same(loop.take(rows[seed]), sample(*engine, {one})[0], seed == 0 || seed == 3);
+          expect_same(loop.take_result(rows[seed]), sample(*engine, {one})[0],
+                      seed == 0 || seed == 3);
         }
         EXPECT_EQ(engine->kv_pool().num_free(), engine->kv_pool().num_pages());
         EXPECT_EQ(engine->state_pool().num_free(), engine->state_pool().num_slabs());
@@ -109,20 +110,20 @@ TEST(SetAside, OthersReadThePromptOfARowThatIsAside) {
   auto engine = tiny_engine({.options = {.prefill_tokens = 4, .page_size = 4}});
   const api::SampleRequest asked = request(*engine, 21, 4);
   SamplingLoop loop(*engine);
-  const size_t group = loop.open(asked, nullptr);
+  const size_t group = loop.open_group(asked, nullptr);
   const size_t first = loop.add_row(group, 0);
   loop.step();
   EXPECT_FALSE(loop.set_aside(first, true));  // more rows may come
   const size_t second = loop.add_row(group, 1);
-  loop.close(group);
+  loop.close_group(group);
   while (!loop.done()) loop.step();
   loop.resume(first);
   while (!loop.done()) loop.step();
   api::SampleRequest one = asked;
   one.seed = 1;
-  expect_same(loop.take(second), sample(*engine, {one})[0], false);
+  expect_same(loop.take_result(second), sample(*engine, {one})[0], false);
   one.seed = 0;
-  expect_same(loop.take(first), sample(*engine, {one})[0], true);
+  expect_same(loop.take_result(first), sample(*engine, {one})[0], true);
 }
 
 std::string text_of(const api::Outcome& outcome) {
@@ -305,7 +306,7 @@ TEST(SetAside, APassThatIsBrokenIntoHasTheSameBits) {
         EXPECT_EQ(room.backend().scratch().grown(), 0);
         EXPECT_EQ(engine->backend().scratch().high_water(), engine->last_plan().bytes);
         while (!loop.done()) loop.step();
-        samples[is_broken ? 1 : 0] = {loop.take(row)};
+        samples[is_broken ? 1 : 0] = {loop.take_result(row)};
         gradients[is_broken ? 1 : 0] = copy_of(engine->adapter(slot).gradients());
         for (const api::SequenceResult& sequence : result.sequences) {
           logprobs[is_broken ? 1 : 0].insert(logprobs[is_broken ? 1 : 0].end(),

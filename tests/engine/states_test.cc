@@ -32,17 +32,17 @@ Sampled sample(const std::string& name, const EngineOptions& options, int64_t pr
   Sampled out;
   SamplingLoop loop(*engine);
   const api::SampleRequest asked = request(prompt, 70);
-  const size_t group = loop.open(asked, nullptr);
+  const size_t group = loop.open_group(asked, nullptr);
   std::vector<size_t> ids;
   for (int i = 0; i < num_rows; ++i) ids.push_back(loop.add_row(group, asked.seed));
-  loop.close(group);
+  loop.close_group(group);
   while (!loop.done()) {
     loop.step();
     ++out.num_steps;
     const SlabPool& states = engine->state_pool();
     out.most_states = std::max(out.most_states, states.num_slabs() - states.num_free());
   }
-  for (const size_t id : ids) out.rows.push_back(loop.take(id));
+  for (const size_t id : ids) out.rows.push_back(loop.take_result(id));
   EXPECT_EQ(engine->kv_pool().num_pages(), engine->kv_pool().num_free());
   EXPECT_EQ(engine->state_pool().num_slabs(), engine->state_pool().num_free());
   return out;
@@ -96,15 +96,15 @@ TEST(States, AnotherRowReadsThePromptWhenTheFirstIsStopped) {
   const api::SampleResult want = sample(*engine, {asked})[0];
   for (int steps = 0; steps < 6; ++steps) {
     SamplingLoop loop(*engine);
-    const size_t group = loop.open(asked, nullptr);
+    const size_t group = loop.open_group(asked, nullptr);
     const size_t first = loop.add_row(group, asked.seed);
     const size_t second = loop.add_row(group, asked.seed);
-    loop.close(group);
+    loop.close_group(group);
     for (int i = 0; i < steps; ++i) loop.step();
     loop.finish(first);
-    static_cast<void>(loop.take(first));
+    static_cast<void>(loop.take_result(first));
     while (!loop.done()) loop.step();
-    EXPECT_EQ(loop.take(second).logprobs, want.logprobs) << steps;
+    EXPECT_EQ(loop.take_result(second).logprobs, want.logprobs) << steps;
   }
   EXPECT_EQ(engine->state_pool().num_slabs(), engine->state_pool().num_free());
 }

@@ -44,7 +44,7 @@ struct Relay {
     model::kPreNormAdd.params(&c, hidden_size, rows);
   }
   static constexpr bool kSavesOutput = false;
-  static void save(Pass&, const SublayerContext&, Saved&) {}
+  static void take_saved(Pass&, const SublayerContext&, Saved&) {}
   static int64_t place(const BlockContext& outer) { return 2 * outer.layer + outer.sublayer; }
 
   static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView x) {

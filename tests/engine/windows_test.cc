@@ -56,13 +56,13 @@ TEST(Windows, PagesAndSharingMoveNoBit) {
     auto engine = make("mistral_window", DType::kBF16, options);
     SamplingLoop loop(*engine);
     const api::SampleRequest asked = request(90, 50);
-    const size_t group = loop.open(asked, nullptr);
+    const size_t group = loop.open_group(asked, nullptr);
     std::vector<size_t> rows;
     for (int i = 0; i < num_rows; ++i) rows.push_back(loop.add_row(group, asked.seed));
-    loop.close(group);
+    loop.close_group(group);
     while (!loop.done()) loop.step();
     std::vector<api::SampleResult> results;
-    for (const size_t row : rows) results.push_back(loop.take(row));
+    for (const size_t row : rows) results.push_back(loop.take_result(row));
     EXPECT_EQ(engine->kv_pool().num_pages(), engine->kv_pool().num_free());
     return results;
   };

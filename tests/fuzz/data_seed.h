@@ -42,7 +42,7 @@ inline Files data_seed(const std::string& folder) {
     session.id = "s";
     session.tenant = "alice";
     store.add_session(session, {});
-    const std::string dir = registry.begin();
+    const std::string dir = registry.begin_save();
     SafetensorsWriter writer(dir + "/adapter_model.safetensors", {{"w", DType::kF32, {4}}});
     const float values[] = {1, 2, 3, 4};
     writer.append("w", std::as_bytes(std::span(values)));
@@ -53,7 +53,7 @@ inline Files data_seed(const std::string& folder) {
     save.tenant = "alice";
     save.base_model = "base";
     save.lora.rank = 8;
-    registry.finish(dir, save, 1000);
+    registry.finish_save(dir, save, 1000);
     server::open_sqlite(data.database())->run("PRAGMA wal_checkpoint(TRUNCATE)", {});
   }
   server::open_sqlite(folder + "/strata.db")->run("PRAGMA journal_mode=DELETE", {});

@@ -30,11 +30,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const strata::Error&) {
     return 0;
   }
-  const std::string written = write_csv(table);
+  const std::string written = csv_text(table);
   // A W without any I is read as the older form's.
   const bool is_ambiguous =
       written.find('W') != std::string::npos && written.find('I') == std::string::npos;
-  if (!is_ambiguous) require(write_csv(read_csv(written, "fuzz").table) == written);
+  if (!is_ambiguous) require(csv_text(read_csv(written, "fuzz").table) == written);
   if (verify(table)) return 0;
   const Table lowered = has_transfers(table) ? table : lower(table);
   require(!verify(lowered));

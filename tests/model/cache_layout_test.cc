@@ -24,7 +24,7 @@ struct Keeper {
   static BlockWork work(const Config&) { return {}; }
   static double output_flops(const Pass&, const BlockContext&) { return 0.0; }
   static void keep(Pass&, const BlockContext&, Saved&) {}
-  static void save(Pass&, const BlockContext&, Saved&) {}
+  static void take_saved(Pass&, const BlockContext&, Saved&) {}
   static void forward(Pass&, const BlockContext&, Saved&, TensorView, BlockOutput) {}
   static void backward(Pass&, const BlockContext&, const Saved&, TensorView, TensorView,
                        TensorView) {}

@@ -15,14 +15,14 @@ TEST(Limits, AreThoseOfAMachine) {
     CpuBackend backend(path, 1);
     LimitProbe probe(backend);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const double flops = probe.matrix_flops(dtype, 0.002);
+      const double flops = probe.measure_matrix_flops(dtype, 0.002);
       EXPECT_GT(flops, 1e8);
       EXPECT_LT(flops, 1e13);
     }
   }
   CpuBackend backend(CpuPath::kReference, 1);
   LimitProbe probe(backend);
-  const double bandwidth = probe.read_bandwidth();
+  const double bandwidth = probe.measure_read_bandwidth();
   EXPECT_GT(bandwidth, 1e8);
   EXPECT_LT(bandwidth, 1e13);
 }

@@ -182,7 +182,7 @@ TEST(Rows, AKindOfItsOwnIsCalledForEveryOp) {
       .data = x.view().data, .dtype = DType::kF32, .rows = 2, .cols = 16, .width = 16};
   const Tensor y(cpu_allocator(), DType::kF32, {2, 2});
   EXPECT_THAT(refusal([&] { gemm(backend, {.x = x, .w = panel}, y); }), HasSubstr("gemm.list"));
-  EXPECT_THAT(refusal([&] { LimitProbe(backend).matrix_flops(DType::kF32); }),
+  EXPECT_THAT(refusal([&] { LimitProbe(backend).measure_matrix_flops(DType::kF32); }),
               HasSubstr("limits.matrix_flops"));
 }
 

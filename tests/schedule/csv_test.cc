@@ -16,9 +16,9 @@ using testing::HasSubstr;
 TEST(Csv, WhatIsWrittenIsReadAgain) {
   for (const Spec& spec : all_specs(4, 8, 3)) {
     const Table table = generate(spec);
-    EXPECT_EQ(read_csv(write_csv(table), "t").table, table) << name_of(spec);
+    EXPECT_EQ(read_csv(csv_text(table), "t").table, table) << name_of(spec);
     const Table lowered = lower(table);
-    EXPECT_EQ(read_csv(write_csv(lowered), "t").table, lowered) << name_of(spec);
+    EXPECT_EQ(read_csv(csv_text(lowered), "t").table, lowered) << name_of(spec);
   }
 }
 
@@ -36,17 +36,17 @@ TEST(Csv, ReadsIdlePlacesQuotesAndEitherEndOfLine) {
 TEST(Csv, ReadsPairs) {
   const Table table = read_csv("(0F7;7B3)OVERLAP_F_B\n", "t").table;
   EXPECT_EQ(table.rows[0][0], Slot(Action{Op::kForward, 0, 7}, Action{Op::kBackward, 7, 3}));
-  EXPECT_EQ(write_csv(table), "(0F7;7B3)OVERLAP_F_B\n");
+  EXPECT_EQ(csv_text(table), "(0F7;7B3)OVERLAP_F_B\n");
 }
 
 TEST(Csv, ReadsTheOlderForm) {
-  EXPECT_EQ(write_csv(read_csv("0F0,0BW0,0F1,0B1,0W1", "t").table), "0F0,0B0,0F1,0I1,0W1\n");
-  EXPECT_EQ(write_csv(read_csv("0F0,0B0,0W0\n1F0,1B0,1W0", "t").table),
+  EXPECT_EQ(csv_text(read_csv("0F0,0BW0,0F1,0B1,0W1", "t").table), "0F0,0B0,0F1,0I1,0W1\n");
+  EXPECT_EQ(csv_text(read_csv("0F0,0B0,0W0\n1F0,1B0,1W0", "t").table),
             "0F0,0I0,0W0\n1F0,1I0,1W0\n");
-  EXPECT_EQ(write_csv(read_csv("0F0,0BW0,(1F0;0BW1)OVERLAP_F_B", "t").table),
+  EXPECT_EQ(csv_text(read_csv("0F0,0BW0,(1F0;0BW1)OVERLAP_F_B", "t").table),
             "0F0,0B0,(1F0;0B1)OVERLAP_F_B\n");
   // With I it is the newer form, where B is both.
-  EXPECT_EQ(write_csv(read_csv("0F0,0B0,0F1,0I1,0W1", "t").table), "0F0,0B0,0F1,0I1,0W1\n");
+  EXPECT_EQ(csv_text(read_csv("0F0,0B0,0F1,0I1,0W1", "t").table), "0F0,0B0,0F1,0I1,0W1\n");
 }
 
 TEST(Csv, PyTorchsActionsOnShardedWeightsAreLeftOutAndCounted) {

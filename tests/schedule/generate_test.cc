@@ -73,8 +73,8 @@ TEST(Generate, QueuesEqualThoseOfPyTorch) {
     }
     Table table = generate(row.spec);
     if (is_circular) table = with_descending_backwards(std::move(table));
-    EXPECT_EQ(fnv1a(write_csv(table)), row.queues);
-    EXPECT_EQ(fnv1a(write_csv(lower(table))), row.lowered);
+    EXPECT_EQ(fnv1a(csv_text(table)), row.queues);
+    EXPECT_EQ(fnv1a(csv_text(lower(table))), row.lowered);
     ++equal[row.spec.kind];
   }
   EXPECT_EQ(equal[Kind::kGpipe], 203);
@@ -89,7 +89,7 @@ TEST(Generate, WholeTablesEqualThoseOfPyTorch) {
     Table ours = generate({.kind = kind, .num_ranks = 4, .num_microbatches = 8, .num_chunks = 2});
     if (kind == Kind::kCircular) ours = with_descending_backwards(std::move(ours));
     const std::string name = std::string(kind_name(kind)) + "_4_8_2.csv";
-    EXPECT_EQ(write_csv(ours), write_csv(without_idle(pytorch_table(name)))) << name;
+    EXPECT_EQ(csv_text(ours), csv_text(without_idle(pytorch_table(name)))) << name;
   }
 }
 
@@ -111,7 +111,7 @@ TEST(Generate, ThePrinted1f1bOfPyTorchIsWrongOnTheLastRank) {
 
 TEST(Generate, TheWarmUpOf1f1bIsAtMostAllMicroBatches) {
   const Table table = generate({.kind = Kind::k1f1b, .num_ranks = 4, .num_microbatches = 2});
-  EXPECT_EQ(write_csv(table),
+  EXPECT_EQ(csv_text(table),
             "0F0,0F1,0B0,0B1\n"
             "1F0,1F1,1B0,1B1\n"
             "2F0,2F1,2B0,2B1\n"
@@ -121,7 +121,7 @@ TEST(Generate, TheWarmUpOf1f1bIsAtMostAllMicroBatches) {
 TEST(Generate, CircularRunsRepeatsOneAfterTheOther) {
   const Table table =
       generate({.kind = Kind::kCircular, .num_ranks = 2, .num_microbatches = 2, .num_chunks = 2});
-  EXPECT_EQ(write_csv(table),
+  EXPECT_EQ(csv_text(table),
             "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n"
             "1F0,1F1,3F0,3F1,3B0,3B1,1B0,1B1\n");
 }
@@ -204,10 +204,10 @@ TEST(Generate, WhatDoesNotExistIsRefusedWithAllNumbers) {
 // With a delay an output travels while the next one is computed.
 TEST(Lower, ADelaySendsAnOutputBehindTheNextForward) {
   const Spec spec{.kind = Kind::kCircular, .num_ranks = 2, .num_microbatches = 4};
-  EXPECT_EQ(write_csv({.rows = {lower(generate(spec)).rows[0]}}),
+  EXPECT_EQ(csv_text({.rows = {lower(generate(spec)).rows[0]}}),
             "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0F3,0SEND_F3,0RECV_B0,0B0,0RECV_B1,0B1,"
             "0RECV_B2,0B2,0RECV_B3,0B3\n");
-  EXPECT_EQ(write_csv({.rows = {lower(generate(spec), 2).rows[0]}}),
+  EXPECT_EQ(csv_text({.rows = {lower(generate(spec), 2).rows[0]}}),
             "0F0,0F1,0SEND_F0,0F2,0SEND_F1,0F3,0SEND_F2,0SEND_F3,0RECV_B0,0B0,0RECV_B1,0B1,"
             "0RECV_B2,0RECV_B3,0B2,0B3\n");
 }

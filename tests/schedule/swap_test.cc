@@ -104,7 +104,7 @@ TEST(Verify, AcceptsASwapOfNeighboursExactlyWhenItIsLegal) {
               keeps_order(ranks, row[i].parts[0], row[i - 1].parts[0]) && !has_circle(swapped);
           const std::optional<Fault> fault = verify(swapped);
           ASSERT_EQ(!fault, is_legal) << (fault ? to_string(*fault) : "accepted") << "\n"
-                                      << write_csv(swapped);
+                                      << csv_text(swapped);
           ++(is_legal ? num_legal : num_illegal);
         }
       }

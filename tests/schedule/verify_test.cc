@@ -330,12 +330,12 @@ TEST(Verify, NamesTheRuleAndThePlaceOfEveryMutation) {
       if (!want) continue;
       ++made;
       const std::optional<Fault> fault = verify(table);
-      ASSERT_TRUE(fault) << rule_text(mutation.rule) << "\n" << write_csv(table);
+      ASSERT_TRUE(fault) << rule_text(mutation.rule) << "\n" << csv_text(table);
       ASSERT_EQ(rule_text(fault->rule), rule_text(mutation.rule)) << to_string(*fault) << "\n"
-                                                                  << write_csv(table);
-      ASSERT_EQ(fault->action, want->action) << to_string(*fault) << "\n" << write_csv(table);
-      ASSERT_EQ(fault->rank, want->rank) << to_string(*fault) << "\n" << write_csv(table);
-      ASSERT_EQ(fault->slot, want->slot) << to_string(*fault) << "\n" << write_csv(table);
+                                                                  << csv_text(table);
+      ASSERT_EQ(fault->action, want->action) << to_string(*fault) << "\n" << csv_text(table);
+      ASSERT_EQ(fault->rank, want->rank) << to_string(*fault) << "\n" << csv_text(table);
+      ASSERT_EQ(fault->slot, want->slot) << to_string(*fault) << "\n" << csv_text(table);
     }
     EXPECT_EQ(made, kEach) << rule_text(mutation.rule);
   }

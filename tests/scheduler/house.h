@@ -26,7 +26,7 @@ struct House {
   }
   bool turn() {
     const api::Capacity capacity = engine.capacity();
-    scheduler.tick(now, 0.0);
+    scheduler.give_up_overdue_gaps(now, 0.0);
     const api::Work work = scheduler.next({&capacity, 1}, now);
     post(scheduler.complete(engine.run(work), now));
     return !work.empty();

@@ -291,7 +291,7 @@ TEST(SchedulerLimits, AStandstillIsNoWaitForAGap) {
   house.submit(op("m", 2, api::OptimStep{}));
   house.run();
   house.now = 1000.0;
-  house.scheduler.tick(house.now, 999.0);
+  house.scheduler.give_up_overdue_gaps(house.now, 999.0);
   house.run();
   EXPECT_EQ(house.scheduler.stats().held_training, 1);
   house.submit(op("m", 1, api::OptimStep{}));

@@ -25,7 +25,7 @@ TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
   for (const int64_t memory :
        {64 * kMiB, 200 * kMiB, kGiB, 2 * kGiB, 8 * kGiB, 64 * kGiB, 512 * kGiB}) {
     ServeOptions options;
-    share_memory(options, memory);
+    fill_unset_limits(options, memory);
     const Budget budget(options);
     EXPECT_LE(sum(budget), memory * 12 / 32) << memory;
     for (const Budget::Row& row : budget.rows()) {
@@ -45,7 +45,7 @@ TEST(Budget, UnfinishedHandshakesTakeHalfOfTheConnectionsRoom) {
   for (const int64_t memory : {200 * kMiB, 2 * kGiB, 512 * kGiB}) {
     ServeOptions options;
     options.tls_cert = "cert.pem";
-    share_memory(options, memory);
+    fill_unset_limits(options, memory);
     EXPECT_LE(options.max_handshakes * connection_bytes(true), options.max_connection_bytes / 2);
     EXPECT_LE(options.max_handshakes, 512);
     EXPECT_GE(options.max_handshakes, memory < kGiB ? 16 : 190);
@@ -60,7 +60,7 @@ TEST(Budget, WhatIsGivenStays) {
   options.max_response_bytes = 7;
   options.max_download_bytes = 8;
   options.max_handshakes = 9;
-  share_memory(options, kGiB);
+  fill_unset_limits(options, kGiB);
   EXPECT_EQ(options.max_body, 300 * kMiB);
   EXPECT_EQ(options.max_body_bytes, 1200 * kMiB);  // whatever the memory: four must fit
   EXPECT_EQ(options.max_result_bytes, 5);
@@ -70,14 +70,14 @@ TEST(Budget, WhatIsGivenStays) {
   EXPECT_EQ(options.max_handshakes, 9);
   ServeOptions bytes;
   bytes.max_body_bytes = 40 * kMiB;
-  share_memory(bytes, kGiB);
+  fill_unset_limits(bytes, kGiB);
   EXPECT_EQ(bytes.max_body_bytes, 40 * kMiB);
   EXPECT_EQ(bytes.max_body, 10 * kMiB);
 }
 
 TEST(Budget, ItsRowsAreWhatIsTakenFromItsLimits) {
   ServeOptions options;
-  share_memory(options, kGiB);
+  fill_unset_limits(options, kGiB);
   Budget budget(options);
   budget.set_num_tenants(4);
   SharedLimit queue = budget.queue;  // as the scheduler has it

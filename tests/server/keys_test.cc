@@ -63,22 +63,23 @@ TEST(Keys, AFileThatWasEmptiedOrCutIsToldFromOneThatLostAKey) {
     return KeyRing({.keys_file = path, .admin_keys_file = admins});
   };
   const KeyRing before = read(two);
-  EXPECT_THAT(error_of([&] { (void)read("").num_lost_since(before); }), HasSubstr("has no key"));
-  EXPECT_THAT(error_of([&] { (void)read("# soon\n").num_lost_since(before); }),
+  EXPECT_THAT(error_of([&] { (void)read("").check_whole_and_count_lost(before); }),
               HasSubstr("has no key"));
-  EXPECT_THAT(error_of([&] { (void)read(two.substr(0, 50)).num_lost_since(before); }),
+  EXPECT_THAT(error_of([&] { (void)read("# soon\n").check_whole_and_count_lost(before); }),
+              HasSubstr("has no key"));
+  EXPECT_THAT(error_of([&] { (void)read(two.substr(0, 50)).check_whole_and_count_lost(before); }),
               HasSubstr("its last line has no end, and 1 keys are gone"));
-  EXPECT_EQ(read(two.substr(0, 38)).num_lost_since(before), 1);
-  EXPECT_EQ(read(two.substr(0, two.size() - 1)).num_lost_since(before), 0);
-  EXPECT_EQ(read(two + kLong + "3 carol\n").num_lost_since(before), 0);
+  EXPECT_EQ(read(two.substr(0, 38)).check_whole_and_count_lost(before), 1);
+  EXPECT_EQ(read(two.substr(0, two.size() - 1)).check_whole_and_count_lost(before), 0);
+  EXPECT_EQ(read(two + kLong + "3 carol\n").check_whole_and_count_lost(before), 0);
   const KeyRing narrow = read(two + kLong + "3 carol read-only expires=2999-01-31\n");
   const std::string cut = two + kLong + "3 carol";
   for (const char* rest : {"", " ", " read-only", " read-only expires=2999-01-31T23:00:00Z"}) {
-    EXPECT_THAT(error_of([&] { (void)read(cut + rest).num_lost_since(narrow); }),
+    EXPECT_THAT(error_of([&] { (void)read(cut + rest).check_whole_and_count_lost(narrow); }),
                 HasSubstr("its last line has no end"))
         << rest;
   }
-  EXPECT_EQ(read(cut + " read-only expires=2999-01-31").num_lost_since(narrow), 0);
+  EXPECT_EQ(read(cut + " read-only expires=2999-01-31").check_whole_and_count_lost(narrow), 0);
 }
 
 TEST(Keys, WarnsOfShortKeysAndOpenFiles) {

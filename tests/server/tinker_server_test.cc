@@ -83,12 +83,12 @@ void save_one(const std::string& path) {
   const DataDir data(path);
   StateStore store(open_sqlite(data.database()), 1000);
   CheckpointRegistry registry(data, store, {});
-  const std::string folder = registry.begin();
+  const std::string folder = registry.begin_save();
   write_bytes(folder + "/adapter_config.json", "{}");
   CheckpointSave save;
   save.path = {"s:train:0", CheckpointKind::kWeights, "a"};
   save.tenant = "alice";
-  registry.finish(folder, save, 1000);
+  registry.finish_save(folder, save, 1000);
 }
 
 // What it says is what happened, also where nobody waits for its lines.

@@ -44,9 +44,9 @@ TEST(Usage, SumsDoNotWrap) {
   for (const char* key : {"a", "b", "c"})
     known.push_back({"alice", key, {std::numeric_limits<int64_t>::max() - 5, 0, 0, 0}});
   Usage usage({}, quotas({"alice:requests=1000000"}), known);
-  EXPECT_TRUE(usage.refusal("alice", kRequests, 1, 100.0).has_value());
-  usage.add("alice", "a", kRequests, 10, 100.0);
-  EXPECT_TRUE(usage.refusal("alice", kRequests, 1, 100.0).has_value());
+  EXPECT_TRUE(usage.refuse_over_limit("alice", kRequests, 1, 100.0).has_value());
+  usage.charge("alice", "a", kRequests, 10, 100.0);
+  EXPECT_TRUE(usage.refuse_over_limit("alice", kRequests, 1, 100.0).has_value());
   EXPECT_EQ(usage.total(kRequests), std::numeric_limits<int64_t>::max());
   for (const UsageRow& row : usage.rows("alice")) EXPECT_GT(row.counts[0], 0) << row.key_id;
 }
@@ -55,8 +55,8 @@ TEST(Usage, ARateHoldsTenSecondsWorthAndFillsAgain) {
   Usage usage(rates({"alice:requests=2/s"}), {}, {});
   int passed = 0;
   const auto ask = [&](double now) {
-    const auto refused = usage.refusal("alice", kRequests, 1, now);
-    if (!refused) usage.add("alice", "k", kRequests, 1, now);
+    const auto refused = usage.refuse_over_limit("alice", kRequests, 1, now);
+    if (!refused) usage.charge("alice", "k", kRequests, 1, now);
     passed += refused ? 0 : 1;
     return refused;
   };
@@ -72,20 +72,22 @@ TEST(Usage, ARateHoldsTenSecondsWorthAndFillsAgain) {
   EXPECT_EQ(passed, 22);
   for (int i = 0; i < 100; ++i) (void)ask(1000.0);
   EXPECT_EQ(passed, 42) << "a bucket holds no more than ten seconds";
-  EXPECT_FALSE(usage.refusal("bob", kRequests, 1, 100.0).has_value());
+  EXPECT_FALSE(usage.refuse_over_limit("bob", kRequests, 1, 100.0).has_value());
   EXPECT_EQ(usage.refused()[0].by_rate, 1 + 8 + 80);
 }
 
 // What is larger than the bucket passes, and is paid for by the wait after it.
 TEST(Usage, ALargeAmountPassesAndIsPaidFor) {
   Usage usage(rates({"*:trained-tokens=10/s"}), {}, {});
-  EXPECT_FALSE(usage.refusal("alice", kTrained, 500, 0.0).has_value());
-  usage.add("alice", "k", kTrained, 500, 0.0);
-  EXPECT_EQ(header(*usage.refusal("alice", kTrained, 1, 0.0), "retry-after"), "41");
-  EXPECT_TRUE(usage.refusal("alice", kTrained, 1, 40.0).has_value());
-  EXPECT_FALSE(usage.refusal("alice", kTrained, 1, 40.2).has_value());
-  EXPECT_TRUE(usage.refusal("alice", kTrained, 500, 40.2).has_value()) << "not while it is low";
-  EXPECT_FALSE(usage.refusal("bob", kTrained, 1, 0.0).has_value()) << "* is each by itself";
+  EXPECT_FALSE(usage.refuse_over_limit("alice", kTrained, 500, 0.0).has_value());
+  usage.charge("alice", "k", kTrained, 500, 0.0);
+  EXPECT_EQ(header(*usage.refuse_over_limit("alice", kTrained, 1, 0.0), "retry-after"), "41");
+  EXPECT_TRUE(usage.refuse_over_limit("alice", kTrained, 1, 40.0).has_value());
+  EXPECT_FALSE(usage.refuse_over_limit("alice", kTrained, 1, 40.2).has_value());
+  EXPECT_TRUE(usage.refuse_over_limit("alice", kTrained, 500, 40.2).has_value())
+      << "not while it is low";
+  EXPECT_FALSE(usage.refuse_over_limit("bob", kTrained, 1, 0.0).has_value())
+      << "* is each by itself";
 }
 
 // Many at once cannot yield more than the bucket holds; what they do not yield comes back.
@@ -93,46 +95,48 @@ TEST(Usage, ARateHoldsForWhatIsUnderWay) {
   Usage usage(rates({"*:sampled-tokens=50/s"}), {}, {});
   std::vector<std::shared_ptr<void>> held;
   for (int i = 0; i < 100; ++i) {
-    if (!usage.refusal("alice", kSampled, 200, 0.0))
+    if (!usage.refuse_over_limit("alice", kSampled, 200, 0.0))
       held.push_back(usage.reserve("alice", kSampled, 200));
   }
   EXPECT_EQ(held.size(), 2U);
-  EXPECT_THAT(usage.refusal("alice", kSampled, 200, 0.0)->body, HasSubstr("may yield 400"));
+  EXPECT_THAT(usage.refuse_over_limit("alice", kSampled, 200, 0.0)->body,
+              HasSubstr("may yield 400"));
   held.pop_back();
-  usage.add("alice", "k", kSampled, 20, 0.0);
-  EXPECT_FALSE(usage.refusal("alice", kSampled, 200, 0.0).has_value());
+  usage.charge("alice", "k", kSampled, 20, 0.0);
+  EXPECT_FALSE(usage.refuse_over_limit("alice", kSampled, 200, 0.0).has_value());
   held.clear();
-  usage.add("alice", "k", kSampled, 25000, 0.0);
-  EXPECT_EQ(header(*usage.refusal("alice", kSampled, 10, 0.0), "retry-after"), "491");
+  usage.charge("alice", "k", kSampled, 25000, 0.0);
+  EXPECT_EQ(header(*usage.refuse_over_limit("alice", kSampled, 10, 0.0), "retry-after"), "491");
 }
 
 TEST(Usage, AQuotaIsNeverExceededAlsoByWhatIsUnderWay) {
   Usage usage({}, quotas({"*:sampled-tokens=100", "bob:sampled-tokens=10"}),
               {{"alice", "old", {0, 0, 30}}});
-  EXPECT_TRUE(usage.refusal("bob", kSampled, 11, 0.0).has_value()) << "its own line, not the star";
-  EXPECT_FALSE(usage.refusal("alice", kSampled, 70, 0.0).has_value());
+  EXPECT_TRUE(usage.refuse_over_limit("bob", kSampled, 11, 0.0).has_value())
+      << "its own line, not the star";
+  EXPECT_FALSE(usage.refuse_over_limit("alice", kSampled, 70, 0.0).has_value());
   std::shared_ptr<void> held = usage.reserve("alice", kSampled, 60);
-  const auto refused = usage.refusal("alice", kSampled, 11, 0.0);
+  const auto refused = usage.refuse_over_limit("alice", kSampled, 11, 0.0);
   ASSERT_TRUE(refused.has_value());
   EXPECT_THAT(refused->body, HasSubstr("--quota *:sampled-tokens=100"));
   EXPECT_THAT(refused->body, HasSubstr("30 are used, 60 more are held"));
   EXPECT_EQ(header(*refused, "retry-after"), "60");
   held.reset();
-  usage.add("alice", "new", kSampled, 5, 0.0);
-  EXPECT_FALSE(usage.refusal("alice", kSampled, 65, 0.0).has_value());
-  EXPECT_TRUE(usage.refusal("alice", kSampled, 66, 0.0).has_value());
+  usage.charge("alice", "new", kSampled, 5, 0.0);
+  EXPECT_FALSE(usage.refuse_over_limit("alice", kSampled, 65, 0.0).has_value());
+  EXPECT_TRUE(usage.refuse_over_limit("alice", kSampled, 66, 0.0).has_value());
   EXPECT_EQ(usage.total(kSampled), 35);
 }
 
 TEST(Usage, RowsChangeUntilTheyAreWritten) {
   Usage usage({}, {}, {{"alice", "a", {1, 2, 3}}});
   EXPECT_TRUE(usage.changed_rows().empty());
-  usage.add("alice", "a", kRequests, 1, 0.0);
-  usage.add("bob", "b", kTrained, 7, 0.0);
+  usage.charge("alice", "a", kRequests, 1, 0.0);
+  usage.charge("bob", "b", kTrained, 7, 0.0);
   const std::vector<UsageRow> changed = usage.changed_rows();
   EXPECT_THAT(changed,
               ElementsAre(UsageRow{"alice", "a", {2, 2, 3}}, UsageRow{"bob", "b", {0, 7, 0}}));
-  usage.add("bob", "b", kTrained, 1, 0.0);  // while they are being written
+  usage.charge("bob", "b", kTrained, 1, 0.0);  // while they are being written
   usage.note_written(changed);
   EXPECT_THAT(usage.changed_rows(), ElementsAre(UsageRow{"bob", "b", {0, 8, 0}}));
   EXPECT_THAT(usage.rows("alice"), ElementsAre(UsageRow{"alice", "a", {2, 2, 3}}));

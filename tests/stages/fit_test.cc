@@ -66,7 +66,7 @@ TEST(StageFitter, FitsAndNeverWorksMoreWithMore) {
   for (const auto kind :
        {schedule::Kind::kGpipe, schedule::Kind::kCircular, schedule::Kind::k1f1b}) {
     Fitting fitting(case_of(kind), {});
-    const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
+    const int64_t most = fitting->plan_stages({}, model::Recompute::kNone).bytes();
     EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1, kNoFiles));
     const int64_t least = fitting->least();
     ASSERT_LT(least, most);
@@ -92,8 +92,8 @@ TEST(StageFitter, FitsAndNeverWorksMoreWithMore) {
 // What a busy rank does not make again, others may: it is that one which the rest waits for.
 TEST(StageFitter, SparesTheBusiestRank) {
   Fitting fitting(case_of(schedule::Kind::kGpipe), {{.flops = 1e12}, {}});
-  const int64_t full = fitting->count({}, model::Recompute::kFull).bytes();
-  const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
+  const int64_t full = fitting->plan_stages({}, model::Recompute::kFull).bytes();
+  const int64_t most = fitting->plan_stages({}, model::Recompute::kNone).bytes();
   const auto choice =
       fitting->fit(kAllowed, fitting.work(), (full + most) / 2 + (most - full) / 8, kNoFiles);
   ASSERT_TRUE(choice);
@@ -111,7 +111,7 @@ TEST(StageFitter, TakesWhatItChose) {
   for (const auto kind : {schedule::Kind::kGpipe, schedule::Kind::k1f1b}) {
     const StagedCase c = case_of(kind);
     Fitting fitting(c, {});
-    const int64_t most = fitting->count({}, model::Recompute::kNone).bytes();
+    const int64_t most = fitting->plan_stages({}, model::Recompute::kNone).bytes();
     EXPECT_FALSE(fitting->fit(kAllowed, fitting.work(), 1, kNoFiles));
     const int64_t least = fitting->least();
     std::vector<float> logprobs;

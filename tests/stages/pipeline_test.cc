@@ -322,7 +322,7 @@ TEST(Pipeline, ALongSequenceHasItsLayersInputsInFiles) {
       pipeline.run(
           {.sequences = {{.datum = &datum, .slot = slot}}, .gradients = api::Gradients::kAdapters});
       EXPECT_EQ(stage.offloaded_bytes() > 0, limited) << comm.rank();
-      const model::LoraAdapter* adapter = pipeline.whole_adapter(slot);
+      const model::LoraAdapter* adapter = pipeline.gather_adapter(slot);
       if (adapter == nullptr) return;
       const HostAccess access(engine.backend().allocator());
       const TensorView gradients = adapter->gradients();

@@ -131,9 +131,9 @@ TEST(StagedSampling, ARowThatCannotBeReadEndsOnAllRanks) {
       const size_t sick = loop.add({.prompt = {1, 2, 3}, .slot = slot, .max_tokens = 4});
       const size_t well = loop.add({.prompt = {1, 2, 3}, .max_tokens = 4});
       while (!loop.done()) loop.step();
-      EXPECT_EQ(loop.take(well).tokens.size(), 4u);
+      EXPECT_EQ(loop.take_result(well).tokens.size(), 4u);
       try {
-        loop.take(sick);
+        loop.take_result(sick);
       } catch (const Error& error) {
         faults[static_cast<size_t>(comm.rank())] = error.what();
       }

@@ -105,7 +105,7 @@ class StagedRun {
   void enable_base_steps(const train::BaseStep& how) { pipeline_->enable_base_steps(how); }
   double step(api::AdapterSlot slot) { return pipeline_->step(slot, kAdamW).grad_norm; }
   const model::LoraAdapter* adapter(api::AdapterSlot slot) {
-    return pipeline_->whole_adapter(slot);
+    return pipeline_->gather_adapter(slot);
   }
   void finish() { pipeline_->finish_base_gradients(); }
   void finish_adapter(api::AdapterSlot slot) { pipeline_->finish_adapter_gradients(slot); }
@@ -120,7 +120,7 @@ class StagedRun {
   std::vector<float> read(size_t index, Runner::BaseValues which) {
     const Shape& shape = engine().model().weights->table()[index].shape;
     std::vector<float> values(static_cast<size_t>(shape.num_elements()));
-    pipeline_->read_base(index, which, values);
+    pipeline_->gather_base_values(index, which, values);
     return values;
   }
 

@@ -14,6 +14,7 @@
 #include "apps/bench/inputs.h"
 #include "apps/bench/shapes.h"
 #include "apps/bench/stages.h"
+#include "apps/bench/works.h"
 #include "apps/options.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/engine_setup.h"
@@ -33,41 +34,6 @@
 namespace strata::apps {
 namespace {
 
-enum class Kind { kTrain, kPrefill, kDecode };
-
-struct Work {
-  std::string_view name;
-  Kind kind;
-  int64_t batch;   // sequences
-  int64_t length;  // tokens of each; the prompt of a decode
-  bool recompute = false;
-  bool adapters = false;  // decode: each sequence with its own
-  BenchShape shape = BenchShape::kQwen3Dense;
-};
-
-constexpr Work kWorks[] = {
-    {"train_s512", Kind::kTrain, 4, 512},
-    {"train_s512_remat", Kind::kTrain, 4, 512, true},
-    {"train_s2048_remat", Kind::kTrain, 1, 2048, true},
-    {"train_s8192_remat", Kind::kTrain, 1, 8192, true},
-    {"prefill512", Kind::kPrefill, 1, 512},
-    {"prefill2048", Kind::kPrefill, 1, 2048},
-    {"decode1", Kind::kDecode, 1, 128},
-    {"decode8", Kind::kDecode, 8, 128},
-    {"decode32", Kind::kDecode, 32, 128},
-    {"lora8", Kind::kDecode, 8, 128, false, true},
-    {"moe_train_s512", Kind::kTrain, 4, 512, false, false, BenchShape::kQwen3Moe},
-    {"moe_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kQwen3Moe},
-    {"gdn_train_s2048", Kind::kTrain, 1, 2048, false, false, BenchShape::kDeltaNet},
-    {"gdn_prefill4096", Kind::kPrefill, 1, 4096, false, false, BenchShape::kDeltaNet},
-    {"gdn_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kDeltaNet},
-    {"gdn_decode8", Kind::kDecode, 8, 128, false, false, BenchShape::kDeltaNet},
-    {"dsv4_train_s2048", Kind::kTrain, 1, 2048, false, false, BenchShape::kDeepseekV4},
-    {"dsv4_prefill4096", Kind::kPrefill, 1, 4096, false, false, BenchShape::kDeepseekV4},
-    {"dsv4_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kDeepseekV4},
-    {"mla_prefill512", Kind::kPrefill, 1, 512, false, false, BenchShape::kLatent},
-    {"mla_decode1", Kind::kDecode, 1, 128, false, false, BenchShape::kLatent},
-};
 constexpr int64_t kTimedTokens = 32;
 constexpr int64_t kNearContext = 1024;
 
@@ -75,7 +41,7 @@ double gib(int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0
 
 class Bench {
  public:
-  Bench(const Work& work, const BenchOptions& options) : work_(work), options_(options) {}
+  Bench(const BenchWork& work, const BenchOptions& options) : work_(work), options_(options) {}
 
   int run() {
     load();
@@ -86,7 +52,7 @@ class Bench {
     for (int i = 0; i < options_.repeat; ++i) measure(probe);
     if (work_.adapters) measure_share_of_base(probe);
     if (options_.context > 0) measure_context_cost();
-    if (work_.kind == Kind::kTrain && has_block(model::kMoe)) {
+    if (work_.kind == WorkKind::kTrain && has_block(model::kMoe)) {
       for (const int64_t tokens : {64, 128}) {
         groups_.push_back(measure_groups(*engine_, probe, tokens, std::max(3, options_.repeat)));
       }
@@ -110,11 +76,11 @@ class Bench {
         {"offload", options_.offload},
         {"method full", options_.trains_base() ? options_.method : ""}};
     for (const auto& [name, value] : of_training) {
-      if (value.empty() || work_.kind == Kind::kTrain) continue;
+      if (value.empty() || work_.kind == WorkKind::kTrain) continue;
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--{}: {} does not train", name, work_.name));
     }
-    if (options_.context > 0 && work_.kind != Kind::kDecode) {
+    if (options_.context > 0 && work_.kind != WorkKind::kDecode) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--context: {} does not decode", work_.name));
     }
@@ -131,7 +97,7 @@ class Bench {
   // Of training passes may be shorter than the work, and not than a sequence.
   [[nodiscard]] engine::RunPlan plan_of_work() const {
     const int64_t most = engine_->options().pass_tokens, tokens = work_.batch * work_.length;
-    if (work_.kind != Kind::kTrain) {
+    if (work_.kind != WorkKind::kTrain) {
       engine::PlanShape shape = {.pass_tokens = std::min(tokens, most),
                                  .kv_positions = work_.batch * (work_.length + kTimedTokens + 2),
                                  .num_sampled = work_.batch};
@@ -154,41 +120,57 @@ class Bench {
   }
 
   void load() {
-    engine::EngineOptions engine_options;
     check_options();
-    engine_options.recompute = parse_recompute(recompute()).policy;
-    engine_options.offload = options_.offload;
-    engine_options.threads = options_.threads;
-    engine_options.pass_tokens = std::max<int64_t>(2048, work_.length);
-    if (!options_.model.empty()) {
-      LoadSpec spec = read_spec({.model = options_.model,
-                                 .dtype = options_.dtype,
-                                 .weights = options_.weights,
-                                 .recompute = recompute(),
-                                 .offload = options_.offload,
-                                 .threads = options_.threads});
-      check_context(spec.parsed.config.max_position_embeddings);
-      spec.weights = usable_weights(spec.weights, options_.method);
-      engine_ = make_engine(spec, engine_options);
-    } else {
-      const model::ModelConfig config = bench_config(work_.shape);
-      check_context(config.max_position_embeddings);
-      engine_ = make_random_engine(
-          make_backend(options_.threads), config, parse_dtype(options_.dtype, config),
-          random_weights(options_.weights, options_.method), engine_options);
-    }
+    engine_ = options_.model.empty() ? make_engine_of_shape() : load_engine_of_model();
     if (!options_.memory.empty()) {
       plan_ = plan_of_work();
       if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
       engine_->set_pass(plan_->micro_tokens, plan_->recompute.recompute);
     }
     runner_ = std::make_unique<engine::Runner>(*engine_);
+    create_slots();
+  }
+
+  [[nodiscard]] engine::EngineOptions engine_options() const {
+    engine::EngineOptions options;
+    options.recompute = parse_recompute(recompute()).policy;
+    options.offload = options_.offload;
+    options.threads = options_.threads;
+    options.pass_tokens = std::max<int64_t>(2048, work_.length);
+    return options;
+  }
+
+  [[nodiscard]] std::unique_ptr<engine::Engine> load_engine_of_model() const {
+    const engine::EngineOptions options = engine_options();
+    LoadSpec spec = read_spec({.model = options_.model,
+                               .dtype = options_.dtype,
+                               .weights = options_.weights,
+                               .recompute = recompute(),
+                               .offload = options_.offload,
+                               .threads = options_.threads});
+    check_context(spec.parsed.config.max_position_embeddings);
+    spec.weights = usable_weights(spec.weights, options_.method);
+    return make_engine(spec, options);
+  }
+
+  [[nodiscard]] std::unique_ptr<engine::Engine> make_engine_of_shape() const {
+    const engine::EngineOptions options = engine_options();
+    const model::ModelConfig config = bench_config(work_.shape);
+    check_context(config.max_position_embeddings);
+    return make_random_engine(make_backend(options_.threads), config,
+                              parse_dtype(options_.dtype, config),
+                              random_weights(options_.weights, options_.method), options);
+  }
+
+  // What trains, or is sampled with.
+  void create_slots() {
     if (options_.trains_base()) {
       runner_->enable_base_steps({});
       slots_ = {api::AdapterSlot::kBase};
       return;
     }
-    const int64_t adapters = work_.kind == Kind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
+    const int64_t adapters =
+        work_.kind == WorkKind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
     for (int64_t i = 0; i < adapters; ++i) {
       slots_.push_back(engine_->create_adapter(modules(), static_cast<uint64_t>(i)));
     }
@@ -196,11 +178,11 @@ class Bench {
 
   void measure(ops::LimitProbe& probe) {
     switch (work_.kind) {
-      case Kind::kTrain:
+      case WorkKind::kTrain:
         return measure_train(probe);
-      case Kind::kPrefill:
+      case WorkKind::kPrefill:
         return measure_prefill(probe);
-      case Kind::kDecode:
+      case WorkKind::kDecode:
         return runs_.push_back(measure_decode(probe, work_.adapters));
     }
   }
@@ -231,7 +213,7 @@ class Bench {
 
   // Of a step or a prompt.
   double predicted_seconds(const engine::MachineLimits& limits) {
-    if (work_.kind == Kind::kPrefill) return engine::seconds_of(prefill_work(), limits);
+    if (work_.kind == WorkKind::kPrefill) return engine::seconds_of(prefill_work(), limits);
     return engine::step_seconds(plan(), limits);
   }
 
@@ -277,15 +259,18 @@ class Bench {
     add_compute_bound_run(probe, before, prefill_work().flops, seconds);
   }
 
-  // kTimedTokens steps in four stretches with probes between them.
-  Figures measure_decode(ops::LimitProbe& probe, bool adapters) {
-    engine::SamplingLoop loop(*engine_);
-    for (int64_t i = 0; i < work_.batch; ++i) loop.add(request(i, kTimedTokens + 2, adapters));
+  // Steps until every sequence decodes.
+  static void run_prompts(engine::SamplingLoop& loop, int64_t sequences) {
     size_t running = 0;
-    while (running < static_cast<size_t>(work_.batch)) running = loop.step().size();
+    while (running < static_cast<size_t>(sequences)) running = loop.step().size();
+  }
+
+  // Seconds of kTimedTokens steps, in four stretches with probes around them, which `seen` gets.
+  double time_steps(engine::SamplingLoop& loop, ops::LimitProbe& probe,
+                    std::vector<engine::MachineLimits>& seen) const {
     constexpr int64_t kStretch = 8;
     double seconds = 0.0;
-    std::vector<engine::MachineLimits> seen = {planner::probe_limits(probe, dtype())};
+    seen.push_back(planner::probe_limits(probe, dtype()));
     for (int64_t token = 0; token < kTimedTokens; token += kStretch) {
       const TraceSpan span("measure");
       const double start = now_seconds();
@@ -293,16 +278,29 @@ class Bench {
       seconds += now_seconds() - start;
       seen.push_back(planner::probe_limits(probe, dtype()));
     }
+    return seconds;
+  }
+
+  // Of the mean step. `narrow`: bytes of a weight in few bits, or 0.
+  [[nodiscard]] engine::Work decode_work(bool adapters, double narrow) const {
     const std::vector<model::LoraModuleSpec> of_adapter =
         adapters ? modules() : std::vector<model::LoraModuleSpec>();
+    return engine::decode_work(engine_->config(), {.batch = work_.batch,
+                                                   .context = work_.length + kTimedTokens / 2,
+                                                   .dtype = dtype(),
+                                                   .num_adapters = adapters ? work_.batch : 0,
+                                                   .modules = of_adapter,
+                                                   .weight_bytes = narrow});
+  }
+
+  Figures measure_decode(ops::LimitProbe& probe, bool adapters) {
+    engine::SamplingLoop loop(*engine_);
+    for (int64_t i = 0; i < work_.batch; ++i) loop.add(request(i, kTimedTokens + 2, adapters));
+    run_prompts(loop, work_.batch);
+    std::vector<engine::MachineLimits> seen;
+    const double seconds = time_steps(loop, probe, seen);
     const double narrow = narrow_bytes(*engine_->model().weights);
-    const engine::Work count =
-        engine::decode_work(engine_->config(), {.batch = work_.batch,
-                                                .context = work_.length + kTimedTokens / 2,
-                                                .dtype = dtype(),
-                                                .num_adapters = adapters ? work_.batch : 0,
-                                                .modules = of_adapter,
-                                                .weight_bytes = narrow});
+    const engine::Work count = decode_work(adapters, narrow);
     const engine::MachineLimits limits = median(seen);
     const double limit = std::max(count.bytes / limits.bytes, count.flops / limits.flops);
     Figures out = {.tokens_per_s = static_cast<double>(work_.batch * kTimedTokens) / seconds,
@@ -338,12 +336,12 @@ class Bench {
   void measure_context_cost() {
     NoisyContext near(*engine_, kNearContext, kTimedTokens);
     NoisyContext far(*engine_, options_.context, kTimedTokens);
-    near.decode(1);
-    far.decode(1);
+    near.time_decoding(1);
+    far.time_decoding(1);
     std::vector<double> ratios, seconds;
     for (int i = 0; i < options_.repeat; ++i) {
-      const double base = near.decode(kTimedTokens);
-      const double time = far.decode(kTimedTokens);
+      const double base = near.time_decoding(kTimedTokens);
+      const double time = far.time_decoding(kTimedTokens);
       seconds.push_back(time / static_cast<double>(kTimedTokens));
       ratios.push_back(time / base);
     }
@@ -369,7 +367,7 @@ class Bench {
     const Figures figures = median(runs_);
     boost::json::object line;
     line["work"] = std::string(work_.name);
-    if (work_.kind == Kind::kTrain) line["method"] = options_.method;
+    if (work_.kind == WorkKind::kTrain) line["method"] = options_.method;
     put_speed(line, figures);
     put_runs(line, runs_);
     line["read_gb_per_s"] = figures.bandwidth / 1e9;
@@ -436,7 +434,7 @@ class Bench {
     }
   }
 
-  const Work& work_;
+  const BenchWork& work_;
   const BenchOptions& options_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<engine::Runner> runner_;
@@ -451,9 +449,9 @@ class Bench {
   std::vector<GroupShares> groups_;
 };
 
-int bench_in_stages(const Work& work, const BenchOptions& options) {
+int bench_in_stages(const BenchWork& work, const BenchOptions& options) {
   const std::string by = options.stages.ranks.empty() ? "--stages" : "--ranks";
-  if (work.kind != Kind::kTrain) {
+  if (work.kind != WorkKind::kTrain) {
     throw Error(
         ErrorCode::kUnsupported,
         fmt::format("{}: {} does not train; prefill and decoding run on one stage", by, work.name));
@@ -476,25 +474,14 @@ int bench_in_stages(const Work& work, const BenchOptions& options) {
 
 }  // namespace
 
-std::string bench_works() {
-  std::string names;
-  for (const Work& work : kWorks) names += (names.empty() ? "" : ", ") + std::string(work.name);
-  return names;
-}
-
 int run_bench(const BenchOptions& options) {
   check_options(options);
-  for (const Work& work : kWorks) {
-    if (work.name != options.work) continue;
-    name_thread("main");
-    report::TraceFile trace(options.stages.ranks.empty() ? options.trace : "");
-    const int code =
-        options.divides() ? bench_in_stages(work, options) : Bench(work, options).run();
-    trace.finish();
-    return code;
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("bench: got '{}', want one of {}", options.work, bench_works()));
+  const BenchWork& work = find_bench_work(options.work);
+  name_thread("main");
+  report::TraceFile trace(options.stages.ranks.empty() ? options.trace : "");
+  const int code = options.divides() ? bench_in_stages(work, options) : Bench(work, options).run();
+  trace.finish();
+  return code;
 }
 
 }  // namespace strata::apps

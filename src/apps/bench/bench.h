@@ -32,7 +32,4 @@ struct BenchOptions {
 // Prints one line: a JSON object with --json, else words.
 int run_bench(const BenchOptions& options);
 
-// The works, for --help.
-std::string bench_works();
-
 }  // namespace strata::apps

@@ -13,6 +13,17 @@ namespace {
 
 constexpr int64_t kNoise = 1 << 18;  // values that are drawn once
 
+// Uniform in [-1, 1), by a linear congruential generator.
+std::vector<float> noise_values() {
+  std::vector<float> values(static_cast<size_t>(kNoise));
+  uint64_t x = 1;
+  for (float& value : values) {
+    x = x * 6364136223846793005ull + 1442695040888963407ull;
+    value = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
+  }
+  return values;
+}
+
 }  // namespace
 
 NoisyContext::NoisyContext(engine::Engine& engine, int64_t positions, int64_t most_tokens)
@@ -38,13 +49,7 @@ void NoisyContext::fill_with_noise(void* memory, int64_t bytes) {
   Backend& backend = engine_.backend();
   const Scratch::Mark mark(backend.scratch());
   const TensorView noise = backend.scratch().take(DType::kBF16, {kNoise});
-  std::vector<float> values(static_cast<size_t>(kNoise));
-  uint64_t x = 1;
-  for (float& value : values) {
-    x = x * 6364136223846793005ull + 1442695040888963407ull;
-    value = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
-  }
-  ops::from_host(backend, values, noise);
+  ops::from_host(backend, noise_values(), noise);
   const int64_t step = kNoise * dtype_bytes(DType::kBF16);
   for (int64_t begin = 0; begin < bytes; begin += step) {
     ops::copy_bytes(backend, noise.data, static_cast<char*>(memory) + begin,
@@ -63,7 +68,7 @@ void NoisyContext::run_pass(Backend& backend) {
   model::head_forward(pass, pass.rows, hidden, {}, logits);
 }
 
-double NoisyContext::decode(int64_t tokens) {
+double NoisyContext::time_decoding(int64_t tokens) {
   CHECK(tokens <= most_tokens_, tokens, most_tokens_);
   const int32_t token = 1;
   double seconds = 0.0;

@@ -20,7 +20,7 @@ class NoisyContext {
   NoisyContext& operator=(const NoisyContext&) = delete;
 
   // Seconds of so many passes of one token each, logits included, from the context's end on.
-  double decode(int64_t tokens);
+  double time_decoding(int64_t tokens);
 
  private:
   void fill_with_noise(void* memory, int64_t bytes);

@@ -12,6 +12,8 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace strata::apps {
@@ -59,17 +61,26 @@ double peak_rss_gib() {
   return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
 }
 
-double process_age() {
+namespace {
+
+// When this process started, in seconds since the machine did.
+std::optional<double> process_start() {
   std::ifstream in("/proc/self/stat");
   const std::string stat{std::istreambuf_iterator<char>(in), {}};
   size_t at = stat.rfind(')');
   for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
-  if (at == std::string::npos) return 0.0;
-  const double started =
-      std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  if (at == std::string::npos) return std::nullopt;
+  return std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+}  // namespace
+
+double process_age() {
+  const std::optional<double> started = process_start();
+  if (!started) return 0.0;
   timespec now = {};
   ::clock_gettime(CLOCK_BOOTTIME, &now);  // what the start counts from, in every container
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - started;
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - *started;
 }
 
 double training_step_flops(const model::ModelConfig& config, int64_t sequences, int64_t length,

@@ -36,6 +36,12 @@ const model::BlockContext& experts(engine::Engine& engine, int64_t layer) {
       ->inner;
 }
 
+// Of all experts, by the first one's panel.
+ops::PanelStack panel_stack(const PanelView& first) {
+  const PanelView second = model::expert_panel(first, 1);
+  return {first, static_cast<char*>(second.data) - static_cast<char*>(first.data)};
+}
+
 class Groups {
  public:
   Groups(engine::Engine& engine, int64_t tokens_per_expert) : backend_(engine.backend()) {
@@ -43,12 +49,8 @@ class Groups {
     int64_t layer = 0;
     while (moe_of(c, layer) == nullptr) ++layer;
     const model::MoeConfig& moe = *moe_of(c, layer);
-    for (const model::MoeKey key : {model::kMoeGate, model::kMoeUp, model::kMoeDown}) {
-      const PanelView first = experts(engine, layer).param(key).panel;
-      const PanelView second = model::expert_panel(first, 1);
-      weights_[key - model::kMoeGate] = {
-          first, static_cast<char*>(second.data) - static_cast<char*>(first.data)};
-    }
+    for (const model::MoeKey key : {model::kMoeGate, model::kMoeUp, model::kMoeDown})
+      weights_[key - model::kMoeGate] = panel_stack(experts(engine, layer).param(key).panel);
     const int64_t rows = moe.num_experts * tokens_per_expert;
     const DType dtype = engine.model().weights->compute_dtype();
     Allocator& allocator = backend_.allocator();
@@ -77,38 +79,48 @@ class Groups {
   }
 
  private:
-  // Each token goes to one expert, each expert has as many.
-  void route_evenly(int64_t num_experts, int64_t tokens_per_expert) {
-    const int64_t rows = num_experts * tokens_per_expert;
-    std::vector<float> table;
-    std::vector<int32_t> tokens;
-    for (int64_t e = 0; e < num_experts; ++e) {
-      table.push_back(static_cast<float>(e));
-      tokens.insert(tokens.end(), static_cast<size_t>(tokens_per_expert), static_cast<int32_t>(e));
-    }
+  struct RouteLists {
+    IndexView<int32_t> expert_ids, token_of_row, row_of_slot;
+  };
+
+  // And those of rows_, all in numbers_.
+  RouteLists take_lists(int64_t num_experts, int64_t rows) {
     numbers_ = Memory(backend_.allocator(), (4 * rows + num_experts) * 8);
     auto* next = static_cast<char*>(numbers_.data());
     const auto take = [&]<typename T>(IndexView<T>& view, int64_t count) {
       view = {next, count};
       next += count * 8;
     };
-    IndexView<int32_t> expert_ids, token_of_row, row_of_slot;
+    RouteLists lists;
     take(rows_.group_ends, num_experts);
     take(rows_.part_ends, num_experts);
     take(rows_.part_sequences, num_experts);
-    take(expert_ids, rows);
-    take(token_of_row, rows);
-    take(row_of_slot, rows);
+    take(lists.expert_ids, rows);
+    take(lists.token_of_row, rows);
+    take(lists.row_of_slot, rows);
+    return lists;
+  }
+
+  // Each token goes to one expert, each expert has as many.
+  void route_evenly(int64_t num_experts, int64_t tokens_per_expert) {
+    const int64_t rows = num_experts * tokens_per_expert;
+    const RouteLists lists = take_lists(num_experts, rows);
+    std::vector<float> table;
+    std::vector<int32_t> tokens;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      table.push_back(static_cast<float>(e));
+      tokens.insert(tokens.end(), static_cast<size_t>(tokens_per_expert), static_cast<int32_t>(e));
+    }
     const Tensor weights(backend_.allocator(), DType::kF32, {rows});
     const Tensor row_weights(backend_.allocator(), DType::kF32, {rows});
     const Tensor choices(backend_.allocator(), DType::kF32, {num_experts, 1});
     ops::from_host(backend_, table, choices);
-    ops::look_up_experts(backend_, choices, tokens, expert_ids);
-    ops::sort_routes(backend_, /*top_k=*/1, expert_ids, weights,
-                     {token_of_row, row_of_slot, row_weights, rows_.group_ends});
+    ops::look_up_experts(backend_, choices, tokens, lists.expert_ids);
+    ops::sort_routes(backend_, /*top_k=*/1, lists.expert_ids, weights,
+                     {lists.token_of_row, lists.row_of_slot, row_weights, rows_.group_ends});
     rows_.num_rows = rows;
     rows_.sequence_ends = {&rows_.num_rows, 1};
-    ops::divide_rows(backend_, token_of_row, rows_);
+    ops::divide_rows(backend_, lists.token_of_row, rows_);
   }
 
   Backend& backend_;
@@ -124,11 +136,11 @@ double share_of_peak(ops::LimitProbe& probe, DType dtype, int repeat, double flo
   std::vector<double> shares;
   body();  // touches memory
   for (int i = 0; i < repeat; ++i) {
-    const double before = probe.matrix_flops(dtype);
+    const double before = probe.measure_matrix_flops(dtype);
     const double start = now_seconds();
     body();
     const double seconds = now_seconds() - start;
-    shares.push_back(flops / seconds / ((before + probe.matrix_flops(dtype)) / 2.0));
+    shares.push_back(flops / seconds / ((before + probe.measure_matrix_flops(dtype)) / 2.0));
   }
   return median(std::move(shares));
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "apps/setup/load_spec.h"
 #include "base/error.h"
@@ -22,39 +23,50 @@ uint64_t mixed(uint64_t index) {
   return (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
 }
 
-// Rows of a form, whose scales make 0.035 of its largest code: random codes, and of each kind of
-// field one value.
-void fill_narrow_rows(const NarrowLayout& layout, int64_t rows, int64_t cols, uint64_t key,
-                      std::byte* out) {
-  constexpr float kLargest = 0.035f;
-  constexpr uint8_t kField = 32;
+constexpr float kLargest = 0.035f;   // of what is random
+constexpr uint8_t kField = 32;       // of a form's scales in whole numbers
+constexpr int64_t kSlice = 8 << 20;  // values that are written at once
+
+// Of a group, so that the largest code stands for kLargest.
+float scale_of(const NarrowLayout& layout) {
+  const bool four = layout.bits == 4;
+  float largest = four ? 0.0f : layout.codes == NarrowCodes::kE4m3 ? 448.0f / 256 : 127.0f;
+  for (int i = 0; four && i < 16; ++i) largest = std::max(largest, std::abs(layout.values[i]));
+  const bool is_float = layout.scale == NarrowScale::kFloat;
+  return kLargest / largest / (layout.super_fields > 0 && !is_float ? kField : 1);
+}
+
+void fill_codes(const NarrowLayout& layout, uint64_t key, std::span<uint8_t> codes) {
   const bool four = layout.bits == 4;
   const bool e4m3 = layout.codes == NarrowCodes::kE4m3;
-  const bool floats = layout.scale == NarrowScale::kFloat;
-  float largest = four ? 0.0f : e4m3 ? 448.0f / 256 : 127.0f;
-  for (int i = 0; four && i < 16; ++i) largest = std::max(largest, std::abs(layout.values[i]));
-  const float scale = kLargest / largest / (layout.super_fields > 0 && !floats ? kField : 1);
-  const uint16_t half = float_to_f16(scale);
-  const int64_t row_bytes = layout.row_bytes(cols);
-  const int64_t fields = cols / kNarrowGroup * layout.fields * layout.field_bytes;
-  for (int64_t r = 0; r < rows; ++r) {
-    auto* const row = reinterpret_cast<uint8_t*>(out) + r * row_bytes;
-    for (int64_t c = 0; c < cols; ++c) {
-      const auto random =
-          static_cast<uint8_t>(mixed(key + static_cast<uint64_t>(r * cols + c)) >> 56);
-      row[c] = four ? random & 15 : e4m3 && (random & 0x7f) == 0x7f ? 0 : random;
-    }
-    if (floats) {
-      for (int64_t i = cols; i < row_bytes; i += 4) std::memcpy(row + i, &scale, sizeof(scale));
-      continue;
-    }
-    for (int64_t i = cols; i < row_bytes; ++i) {
-      const bool is_half = layout.field_bytes == 2 || i >= cols + fields;
-      const bool exponent = layout.scale == NarrowScale::kExponent;
-      row[i] = is_half ? static_cast<uint8_t>((i - cols) % 2 == 0 ? half & 0xff : half >> 8)
-                       : (exponent ? 120 : kField);
-    }
+  for (size_t c = 0; c < codes.size(); ++c) {
+    const auto random = static_cast<uint8_t>(mixed(key + c) >> 56);
+    codes[c] = four ? random & 15 : e4m3 && (random & 0x7f) == 0x7f ? 0 : random;
   }
+}
+
+// Of each kind of field one value. `num_fields`: bytes of those that are no super-block's.
+void fill_scales(const NarrowLayout& layout, int64_t num_fields, std::span<uint8_t> bytes) {
+  const float scale = scale_of(layout);
+  const auto size = std::ssize(bytes);
+  if (layout.scale == NarrowScale::kFloat) {
+    for (int64_t i = 0; i < size; i += 4) std::memcpy(&bytes[i], &scale, sizeof(scale));
+    return;
+  }
+  const uint16_t half = float_to_f16(scale);
+  const uint8_t field = layout.scale == NarrowScale::kExponent ? 120 : kField;
+  for (int64_t i = 0; i < size; ++i) {
+    const bool is_half = layout.field_bytes == 2 || i >= num_fields;
+    bytes[i] = is_half ? static_cast<uint8_t>(i % 2 == 0 ? half & 0xff : half >> 8) : field;
+  }
+}
+
+// A row of a form: random codes, and behind them its scales.
+void fill_narrow_row(const NarrowLayout& layout, int64_t cols, uint64_t key, std::byte* out) {
+  const std::span row(reinterpret_cast<uint8_t*>(out), static_cast<size_t>(layout.row_bytes(cols)));
+  fill_codes(layout, key, row.first(static_cast<size_t>(cols)));
+  fill_scales(layout, cols / kNarrowGroup * layout.fields * layout.field_bytes,
+              row.subspan(static_cast<size_t>(cols)));
 }
 
 void fill_narrow(Backend& backend, model::ModelWeights& weights, size_t index) {
@@ -63,14 +75,14 @@ void fill_narrow(Backend& backend, model::ModelWeights& weights, size_t index) {
   const NarrowLayout& layout = narrow_layout(form);
   const int64_t cols = parameter.num_cols();
   const int64_t row_bytes = layout.row_bytes(cols);
-  const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
+  const int64_t step = std::max<int64_t>(1, kSlice / cols);
   for (int64_t begin = 0; begin < parameter.num_rows(); begin += step) {
     const int64_t rows = std::min(parameter.num_rows() - begin, step);
     const Scratch::Mark mark(backend.scratch());
     auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
     backend.run_on_host(rows, [&](int64_t row) {
-      fill_narrow_rows(layout, 1, cols, (index << 40) + static_cast<uint64_t>((begin + row) * cols),
-                       data + row * row_bytes);
+      fill_narrow_row(layout, cols, (index << 40) + static_cast<uint64_t>((begin + row) * cols),
+                      data + row * row_bytes);
     });
     weights.write_narrow(backend, index, begin,
                          {.form = form, .data = data, .rows = rows, .cols = cols});
@@ -86,28 +98,34 @@ std::string form_names() {
   return names;
 }
 
+// Throws Error where none has the name.
+NarrowForm form_named(const std::string& name) {
+  for (int i = 1; i < kNumNarrowForms; ++i) {
+    const auto form = static_cast<NarrowForm>(i);
+    if (narrow_layout(form).name == name) return form;
+  }
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--weights: got '{}' for random weights, want bf16, {}", name, form_names()));
+}
+
+// Columns that have their scales together.
+int64_t block_columns(const NarrowLayout& layout) {
+  const bool supers = layout.super_fields > 0 && layout.scale != NarrowScale::kFloat;
+  return supers ? kNarrowSuper : kNarrowGroup;
+}
+
 // Of few bits where `name` is a form of them.
 model::WeightForms weight_forms_named(const Backend& backend, const model::ModelConfig& config,
                                       DType dtype, const std::string& name) {
   model::WeightForms forms;
   if (name == "bf16" || name == "auto") return forms;
-  NarrowForm form = NarrowForm::kNone;
-  for (int i = 1; i < kNumNarrowForms; ++i) {
-    const auto one = static_cast<NarrowForm>(i);
-    if (narrow_layout(one).name == name) form = one;
-  }
-  if (form == NarrowForm::kNone) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--weights: got '{}' for random weights, want bf16, {}", name, form_names()));
-  }
+  const NarrowForm form = form_named(name);
   if (dtype != DType::kBF16) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--weights {}: of --dtype bf16 alone", name));
   }
-  const NarrowLayout& layout = narrow_layout(form);
-  const bool supers = layout.super_fields > 0 && layout.scale != NarrowScale::kFloat;
-  const int64_t block = supers ? kNarrowSuper : kNarrowGroup;
+  const int64_t block = block_columns(narrow_layout(form));
   const model::ModelWeights names(backend, config, dtype, nullptr, model::kNoLayers);
   for (const model::Parameter& parameter : names.table()) {
     if (!parameter.is_matrix() || parameter.buffer || parameter.expert > 0) continue;
@@ -116,35 +134,50 @@ model::WeightForms weight_forms_named(const Backend& backend, const model::Model
   return forms;
 }
 
+// Uniform in +-kLargest, by the number of the element.
+void draw_values(Backend& backend, uint64_t key, std::span<float> values) {
+  constexpr int64_t kEach = 1 << 16;
+  const auto count = std::ssize(values);
+  backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
+    for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
+      const uint64_t x = mixed(key + static_cast<uint64_t>(i));
+      const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
+      values[static_cast<size_t>(i)] = kLargest * unit;
+    }
+  });
+}
+
+// Matrices are random, vectors are ones. `values` is reused.
+void fill_wide(Backend& backend, model::ModelWeights& weights, size_t index,
+               std::vector<float>& values) {
+  const model::Parameter& parameter = weights.table()[index];
+  const int64_t rows = parameter.num_rows();
+  const int64_t cols = parameter.num_cols();
+  const int64_t step = std::max<int64_t>(1, kSlice / cols);
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t end = std::min(rows, begin + step);
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
+    values.resize(static_cast<size_t>((end - begin) * cols));
+    if (parameter.is_matrix()) {
+      draw_values(backend, (index << 40) + static_cast<uint64_t>(begin * cols), values);
+    } else {
+      std::fill(values.begin(), values.end(), 1.0f);
+    }
+    ops::from_host(backend, values, slice);
+    weights.write(backend, index, begin, slice);
+  }
+}
+
 void fill_random(Backend& backend, model::ModelWeights& weights) {
-  std::vector<float> values;  // of a slice
+  std::vector<float> values;
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const model::Parameter& parameter = weights.table()[index];
     if (!parameter.held) continue;
     if (parameter.panel.is_narrow()) {
       fill_narrow(backend, weights, index);
-      continue;
-    }
-    const int64_t rows = parameter.num_rows();
-    const int64_t cols = parameter.num_cols();
-    const int64_t step = std::max<int64_t>(1, (8 << 20) / cols);
-    for (int64_t begin = 0; begin < rows; begin += step) {
-      const int64_t end = std::min(rows, begin + step);
-      const Scratch::Mark mark(backend.scratch());
-      const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
-      values.resize(static_cast<size_t>((end - begin) * cols));
-      const uint64_t key = (index << 40) + static_cast<uint64_t>(begin * cols);
-      constexpr int64_t kEach = 1 << 16;
-      const int64_t count = (end - begin) * cols;
-      backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
-        for (int64_t i = item * kEach; i < std::min(count, (item + 1) * kEach); ++i) {
-          const uint64_t x = mixed(key + static_cast<uint64_t>(i));
-          const float unit = static_cast<float>(static_cast<int32_t>(x >> 32)) * 0x1.0p-31f;
-          values[static_cast<size_t>(i)] = parameter.is_matrix() ? 0.035f * unit : 1.0f;
-        }
-      });
-      ops::from_host(backend, values, slice);
-      weights.write(backend, index, begin, slice);
+    } else {
+      fill_wide(backend, weights, index, values);
     }
   }
 }

@@ -91,6 +91,12 @@ class StagesBench {
         .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
         .regions = plan_.regions};
     if (!options_.model.empty()) return make_runner(comm, plan_, spec_, engine_options);
+    return std::make_unique<engine::Runner>(comm, plan_, make_random_stages(comm, engine_options));
+  }
+
+  // Of this rank.
+  std::vector<std::unique_ptr<engine::Engine>> make_random_stages(
+      const Comm& comm, const engine::EngineOptions& engine_options) const {
     std::vector<std::unique_ptr<engine::Engine>> engines;
     const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     for (const int stage : plan_.stages_of(comm.rank() / plan_.data)) {
@@ -100,7 +106,7 @@ class StagesBench {
                                            engine_options, plan_.layers[static_cast<size_t>(stage)],
                                            plan_.weight_share(comm.rank() % plan_.data)));
     }
-    return std::make_unique<engine::Runner>(comm, plan_, std::move(engines));
+    return engines;
   }
 
   // Returns when all ranks have come.
@@ -125,19 +131,22 @@ class StagesBench {
     for (const auto& stage : pipeline->stages()) peak_live_ += stage->peak_live();
   }
 
+  // Seconds until the last rank is done.
+  static double time_step(Comm& comm, engine::Runner& pipeline, const api::Batch& batch,
+                          api::AdapterSlot slot) {
+    barrier(comm);
+    const TraceSpan span("measure");
+    const double start = now_seconds();
+    pipeline.run(batch);
+    pipeline.step(slot, {.lr = 1e-4});
+    barrier(comm);
+    return now_seconds() - start;
+  }
+
   void measure(Comm& comm, engine::Runner& pipeline, const api::Batch& batch, api::AdapterSlot slot,
                bool counts) {
     const double before = matrix_flops(comm);
-    barrier(comm);
-    double seconds = 0.0;
-    {
-      const TraceSpan span("measure");
-      const double start = now_seconds();
-      pipeline.run(batch);
-      pipeline.step(slot, {.lr = 1e-4});
-      barrier(comm);
-      seconds = now_seconds() - start;
-    }
+    const double seconds = time_step(comm, pipeline, batch, slot);
     const double peak = (before + matrix_flops(comm)) / 2.0;
     barrier(comm);
     if (!counts || comm.rank() != 0) return;
@@ -160,7 +169,7 @@ class StagesBench {
     const int own = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     const bool is_bound = usable_cores() < shared_cores();
     if (!whole_) whole_ = make_backend(is_bound ? own : num_threads_);
-    const double flops = ops::LimitProbe(*whole_).matrix_flops(spec_.dtype) * machines_;
+    const double flops = ops::LimitProbe(*whole_).measure_matrix_flops(spec_.dtype) * machines_;
     return is_bound ? flops * num_threads_ / own : flops;
   }
 
@@ -188,39 +197,45 @@ class StagesBench {
             *std::max_element(of_rank.begin(), of_rank.end()));
   }
 
-  void print() const {
+  void print() const { options_.json ? print_json() : print_text(); }
+
+  [[nodiscard]] std::vector<int64_t> layers_of_stages() const {
     std::vector<int64_t> layers;
     for (const model::LayerRange& range : plan_.layers) layers.push_back(range.size());
-    const int num_chunks = plan_.num_stages() / plan_.num_ranks();
-    const Figures figures = median(runs_);
-    if (options_.json) {
-      boost::json::object line = {{"work", work_.name},
-                                  {"stages", plan_.num_ranks()},
-                                  {"data_ranks", plan_.data},
-                                  {"chunks", num_chunks},
-                                  {"schedule", options_.stages.schedule},
-                                  {"microbatches", plan_.table.num_microbatches},
-                                  {"layers", boost::json::value_from(layers)},
-                                  {"sequences", work_.sequences},
-                                  {"method", options_.method}};
-      put_speed(line, figures);
-      line["bubble_share"] = bubble_share();
-      line["balance"] = balance();
-      line["peak_live_microbatches"] = peak_live_;
-      put_machine(line, arithmetic_in_use(), num_threads_);
-      line["repeat"] = options_.repeat;
-      fmt::print("{}\n", boost::json::serialize(line));
-      return;
-    }
+    return layers;
+  }
+  [[nodiscard]] int num_chunks() const { return plan_.num_stages() / plan_.num_ranks(); }
+
+  void print_json() const {
+    boost::json::object line = {{"work", work_.name},
+                                {"stages", plan_.num_ranks()},
+                                {"data_ranks", plan_.data},
+                                {"chunks", num_chunks()},
+                                {"schedule", options_.stages.schedule},
+                                {"microbatches", plan_.table.num_microbatches},
+                                {"layers", boost::json::value_from(layers_of_stages())},
+                                {"sequences", work_.sequences},
+                                {"method", options_.method}};
+    put_speed(line, median(runs_));
+    line["bubble_share"] = bubble_share();
+    line["balance"] = balance();
+    line["peak_live_microbatches"] = peak_live_;
+    put_machine(line, arithmetic_in_use(), num_threads_);
+    line["repeat"] = options_.repeat;
+    fmt::print("{}\n", boost::json::serialize(line));
+  }
+
+  void print_text() const {
     fmt::print(
         "{}: {}; {} ranks of {} stages{}, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
         "balance {:.1f} %, {} micro-batches alive on rank 0; peak {:.2f} GiB\n",
         work_.name,
-        figures_text(figures, fmt::format(" of {} sequences", work_.sequences), arithmetic_in_use(),
-                     num_threads_),
-        plan_.num_ranks(), num_chunks, plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data),
-        options_.stages.schedule, plan_.table.num_microbatches, fmt::join(layers, " "),
-        100 * bubble_share(), 100 * balance(), peak_live_, peak_rss_gib());
+        figures_text(median(runs_), fmt::format(" of {} sequences", work_.sequences),
+                     arithmetic_in_use(), num_threads_),
+        plan_.num_ranks(), num_chunks(),
+        plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data), options_.stages.schedule,
+        plan_.table.num_microbatches, fmt::join(layers_of_stages(), " "), 100 * bubble_share(),
+        100 * balance(), peak_live_, peak_rss_gib());
   }
 
   const StagedWork& work_;
@@ -246,7 +261,7 @@ int bench_stages(const StagedWork& work, const BenchOptions& options) {
     check_layout(layout, spec.parsed.config);
     check_alike(comm, facts_to_bench(spec, options));
     // Random weights are each rank's own.
-    if (!options.model.empty() && !options.trains_base()) share_weights(comm, stages);
+    if (!options.model.empty() && !options.trains_base()) choose_weight_sharers(comm, stages);
     StagedWork shared = work;
     shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
     report::TraceFile trace(comm.rank() == 0 ? options.trace : "");

@@ -30,10 +30,31 @@ constexpr size_t kMostFiles = 1000;
 
 bool is_wanted(std::string_view name) { return name == kWanted[0] || name == kWanted[1]; }
 
-std::string make_folder() {
+std::string make_temporary_folder() {
   std::string name = fs::temp_directory_path().string() + "/strata-adapter-XXXXXX";
   if (::mkdtemp(name.data()) != nullptr) return name;
   throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", name, std::strerror(errno)));
+}
+
+void note_name(const std::string& path, const std::string& name, std::set<std::string>& names) {
+  if (name.empty() || name.find('/') != std::string::npos || names.size() >= kMostFiles) {
+    refuse(path, fmt::format("holds '{}': the archive of a checkpoint has files alone, and few",
+                             name.substr(0, 200)));
+  }
+  if (!names.insert(name).second) refuse(path, fmt::format("holds '{}' twice", name));
+}
+
+void check_is_adapter(const std::string& path, const std::set<std::string>& names) {
+  if (names.contains("config.json")) {
+    refuse(path, "is an archive of a merged model: it has its adapter already; unpack it");
+  }
+  for (const std::string_view name : kWanted) {
+    if (names.contains(std::string(name))) continue;
+    refuse(path,
+           fmt::format("has no {}; want the archive of a checkpoint of strata serve, or a PEFT "
+                       "directory",
+                       name));
+  }
 }
 
 // Removes the folder where what follows throws.
@@ -48,7 +69,7 @@ struct Folder {
 }  // namespace
 
 AdapterArchive::AdapterArchive(const std::string& path) {
-  Folder folder{make_folder()};
+  Folder folder{make_temporary_folder()};
   dir_ = folder.path;
   unpack(path);
   folder.path.clear();
@@ -63,27 +84,13 @@ void AdapterArchive::unpack(const std::string& path) const {
   server::TarReader tar(path);
   std::set<std::string> names;
   while (const auto entry = tar.next()) {
-    const std::string& name = entry->name;
-    if (name.empty() || name.find('/') != std::string::npos || names.size() >= kMostFiles) {
-      refuse(path, fmt::format("holds '{}': the archive of a checkpoint has files alone, and few",
-                               name.substr(0, 200)));
-    }
-    if (!names.insert(name).second) refuse(path, fmt::format("holds '{}' twice", name));
-    if (!is_wanted(name)) continue;
-    AtomicFile file(fmt::format("{}/{}", dir_, name));
+    note_name(path, entry->name, names);
+    if (!is_wanted(entry->name)) continue;
+    AtomicFile file(fmt::format("{}/{}", dir_, entry->name));
     tar.read(*entry, [&](std::string_view piece) { file.append(piece); });
     file.commit();
   }
-  if (names.contains("config.json")) {
-    refuse(path, "is an archive of a merged model: it has its adapter already; unpack it");
-  }
-  for (const std::string_view name : kWanted) {
-    if (names.contains(std::string(name))) continue;
-    refuse(path,
-           fmt::format("has no {}; want the archive of a checkpoint of strata serve, or a PEFT "
-                       "directory",
-                       name));
-  }
+  check_is_adapter(path, names);
 }
 
 bool is_archive(const std::string& path) {

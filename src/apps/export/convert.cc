@@ -89,7 +89,7 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
                                          {{"quantization_config", model::nf4_config()}}));
   dir.commit();
   fmt::print("{}: {} tensors in 4 bits\n", o.out, errors->size());
-  print_rounding(*errors, o.report);
+  report_rounding(*errors, o.report);
   return 0;
 }
 
@@ -106,7 +106,7 @@ int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
   model.write_small_files(dir.file("."), type == nullptr ? "" : type->of_config);
   dir.commit();
   fmt::print("{}: {} tensors\n", o.out, errors->size());
-  print_rounding(*errors, o.report);
+  report_rounding(*errors, o.report);
   return 0;
 }
 
@@ -121,7 +121,7 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   if (!errors) return StopSignals::exit_code();
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
   fmt::print("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes));
-  print_rounding(*errors, o.report);
+  report_rounding(*errors, o.report);
   return 0;
 }
 
@@ -160,7 +160,14 @@ void print_perplexity_change(const ConvertOptions& o, const ModelTexts& texts,
              data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0));
 }
 
-int convert(const ConvertOptions& o, const ModelTexts& texts) {
+void make_output_folders(const ConvertOptions& o) {
+  check_new("out", o.out);
+  if (o.to == "gguf") make_folder_for("out", o.out);
+  if (!o.report.empty()) make_folder_for("report", o.report);
+}
+
+int convert_model(const ConvertOptions& o, const ModelTexts& texts) {
+  const StopSignals signals("strata: stopping; nothing is written");
   ExportModel model(texts, o.parts, o.threads);
   return o.to == "gguf" ? convert_to_gguf(o, model) : convert_to_safetensors(o, model);
 }
@@ -170,9 +177,7 @@ int convert(const ConvertOptions& o, const ModelTexts& texts) {
 int run_convert(const ConvertOptions& options) {
   if (options.to == "gguf-lora") return convert_adapter(options);
   options.to == "gguf" ? check_gguf_options(options) : check_safetensors_options(options);
-  check_new("out", options.out);
-  if (options.to == "gguf") make_folder_for("out", options.out);
-  if (!options.report.empty()) make_folder_for("report", options.report);
+  make_output_folders(options);
   const ModelTexts texts = open_texts(options.model);
   std::optional<data::Dataset> data;
   std::string adapter;
@@ -181,11 +186,8 @@ int run_convert(const ConvertOptions& options) {
     data = read_examples("data", data::find_sources("data", {options.data}, data::Weights::kNone),
                          TextStack(texts), {.max_length = kMaxLength});
   }
-  {
-    const StopSignals signals("strata: stopping; nothing is written");
-    const int code = convert(options, texts);
-    if (code != 0) return code;
-  }
+  const int code = convert_model(options, texts);
+  if (code != 0) return code;
   if (data) print_perplexity_change(options, texts, adapter, *data);
   return 0;
 }

@@ -12,7 +12,7 @@ namespace strata::apps {
 struct ConvertOptions {
   std::string model;
   std::vector<std::string> adapters;           // as typed: DIR|ARCHIVE[:WEIGHT]
-  std::vector<model::AdapterPart> parts = {};  // what they name (apps/find_models.h)
+  std::vector<model::AdapterPart> parts = {};  // what they name (apps/resolve_paths.h)
   Archives archives = {};                      // that they lie in
   std::string to = "safetensors";              // gguf or gguf-lora
   std::string type = "keep";                   // bf16, f16, f32, q8_0, q4_0, mxfp4, nf4

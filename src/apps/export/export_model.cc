@@ -28,21 +28,54 @@ constexpr std::string_view kConfig = "config.json";
 constexpr std::string_view kOtherFiles[] = {"tokenizer.model", "preprocessor_config.json",
                                             "processor_config.json", "chat_template.json"};
 
+std::string tensor_error_json(const model::TensorError& e) {
+  return fmt::format(
+      "{{\"name\": {}, \"from\": {}, \"to\": {}, \"values\": {}, \"largest\": {}, \"rms\": {}, "
+      "\"largest_error\": {}, \"rms_error\": {}, \"relative_error\": {}}}",
+      text::json_quote(e.name), text::json_quote(e.from), text::json_quote(e.to), e.count,
+      text::json_number_or_null(e.largest), text::json_number_or_null(e.rms()),
+      text::json_number_or_null(e.largest_error), text::json_number_or_null(e.rms_error()),
+      text::json_number_or_null(e.relative()));
+}
+
 void write_rounding_report(const std::vector<model::TensorError>& errors, const std::string& path) {
   std::string out = "{\"tensors\": [";
-  for (const model::TensorError& e : errors) {
-    out += fmt::format(
-        "{}\n {{\"name\": {}, \"from\": {}, \"to\": {}, \"values\": {}, \"largest\": {}, "
-        "\"rms\": {}, \"largest_error\": {}, \"rms_error\": {}, \"relative_error\": {}}}",
-        out.back() == '[' ? "" : ",", text::json_quote(e.name), text::json_quote(e.from),
-        text::json_quote(e.to), e.count, text::json_number_or_null(e.largest),
-        text::json_number_or_null(e.rms()), text::json_number_or_null(e.largest_error),
-        text::json_number_or_null(e.rms_error()), text::json_number_or_null(e.relative()));
+  for (const model::TensorError& error : errors) {
+    out += (out.back() == '[' ? "\n " : ",\n ") + tensor_error_json(error);
   }
   write_file_atomic(path, out + "\n]}\n");
 }
 
-std::string find_adapter_dir(const std::string& typed, Archives& archives) {
+std::string rounding_table(std::span<const model::TensorError* const> errors) {
+  using report::Align;
+  report::Table table({{"rounding of"},
+                       {"to"},
+                       {"largest value", Align::kRight},
+                       {"largest error", Align::kRight},
+                       {"rms error", Align::kRight},
+                       {"of rms", Align::kRight}});
+  for (const model::TensorError* e : errors) {
+    table.add_row({e->name, e->to, fmt::format("{:.4g}", e->largest),
+                   fmt::format("{:.3g}", e->largest_error), fmt::format("{:.3g}", e->rms_error()),
+                   fmt::format("{:.3g} %", 100.0 * e->relative())});
+  }
+  return table.text();
+}
+
+double parse_part_weight(const std::string& typed, const std::string& number) {
+  double weight = 1.0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), weight);
+  if (error != std::errc() || end != number.data() + number.size() || !std::isfinite(weight)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--adapter: {}: there is no such directory, and '{}' is no weight; want "
+                    "DIR or DIR:WEIGHT, as in adapter:0.5",
+                    typed, number));
+  }
+  return weight;
+}
+
+std::string find_or_unpack_adapter(const std::string& typed, Archives& archives) {
   if (!is_archive(typed)) return find_adapter(typed);
   archives.push_back(std::make_shared<const AdapterArchive>(typed));
   return archives.back()->dir();
@@ -50,24 +83,13 @@ std::string find_adapter_dir(const std::string& typed, Archives& archives) {
 
 }  // namespace
 
-model::AdapterPart find_adapter_part(const std::string& typed, Archives& archives) {
+model::AdapterPart find_or_unpack_adapter_part(const std::string& typed, Archives& archives) {
   const size_t colon = typed.rfind(':');
   if (colon == std::string::npos || colon == 0 || file_exists(typed)) {
-    return {.dir = find_adapter_dir(typed, archives)};
+    return {.dir = find_or_unpack_adapter(typed, archives)};
   }
-  const std::string number = typed.substr(colon + 1);
-  model::AdapterPart part;
-  const auto [end, error] =
-      std::from_chars(number.data(), number.data() + number.size(), part.weight);
-  if (error != std::errc() || end != number.data() + number.size() || !std::isfinite(part.weight)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--adapter: {}: there is no such directory, and '{}' is no weight; want "
-                    "DIR or DIR:WEIGHT, as in adapter:0.5",
-                    typed, number));
-  }
-  part.dir = find_adapter_dir(typed.substr(0, colon), archives);
-  return part;
+  const double weight = parse_part_weight(typed, typed.substr(colon + 1));
+  return {.dir = find_or_unpack_adapter(typed.substr(0, colon), archives), .weight = weight};
 }
 
 ExportModel::ExportModel(const ModelTexts& texts, const std::vector<model::AdapterPart>& adapters,
@@ -162,7 +184,7 @@ std::string with_members(const std::string& text, const std::string& where,
   return out + "\n}\n";
 }
 
-void print_rounding(const std::vector<model::TensorError>& errors, const std::string& report) {
+void report_rounding(const std::vector<model::TensorError>& errors, const std::string& report) {
   constexpr size_t kShown = 10;
   std::vector<const model::TensorError*> changed;
   for (const model::TensorError& error : errors) {
@@ -175,20 +197,7 @@ void print_rounding(const std::vector<model::TensorError>& errors, const std::st
   }
   std::stable_sort(changed.begin(), changed.end(),
                    [](const auto* a, const auto* b) { return a->relative() > b->relative(); });
-  using report::Align;
-  report::Table table({{"rounding of"},
-                       {"to"},
-                       {"largest value", Align::kRight},
-                       {"largest error", Align::kRight},
-                       {"rms error", Align::kRight},
-                       {"of rms", Align::kRight}});
-  for (size_t i = 0; i < std::min(kShown, changed.size()); ++i) {
-    const model::TensorError& e = *changed[i];
-    table.add_row({e.name, e.to, fmt::format("{:.4g}", e.largest),
-                   fmt::format("{:.3g}", e.largest_error), fmt::format("{:.3g}", e.rms_error()),
-                   fmt::format("{:.3g} %", 100.0 * e.relative())});
-  }
-  fmt::print("{}", table.text());
+  fmt::print("{}", rounding_table(std::span(changed).first(std::min(kShown, changed.size()))));
   if (changed.size() > kShown) {
     fmt::print("and {} tensors more with smaller errors{}\n", changed.size() - kShown,
                report.empty() ? " (--report FILE has them all)" : "");

@@ -23,7 +23,7 @@ using Archives = std::vector<std::shared_ptr<const AdapterArchive>>;
 // DIR or DIR:WEIGHT; a name that exists as it was typed is no weight's. A server's archive in the
 // place of DIR is unpacked and kept in `archives`. Error for a weight that is no number, and as
 // find_adapter() has them.
-model::AdapterPart find_adapter_part(const std::string& typed, Archives& archives);
+model::AdapterPart find_or_unpack_adapter_part(const std::string& typed, Archives& archives);
 
 class ExportModel {
  public:
@@ -63,6 +63,6 @@ std::string with_members(const std::string& text, const std::string& where,
 
 // The tensors that rounding changed, the largest change first, at most ten; all of them as JSON to
 // `report`, where it is not empty.
-void print_rounding(const std::vector<model::TensorError>& errors, const std::string& report);
+void report_rounding(const std::vector<model::TensorError>& errors, const std::string& report);
 
 }  // namespace strata::apps

@@ -28,7 +28,7 @@ int run_merge(const MergeOptions& options) {
   fmt::print("{}: {} of {} tensors changed by {} adapter(s){}\n", options.out, changed,
              errors->size(), options.parts.size(),
              model.merged()->unties() ? "; embedding and head are apart now" : "");
-  print_rounding(*errors, options.report);
+  report_rounding(*errors, options.report);
   return 0;
 }
 

@@ -11,7 +11,7 @@ namespace strata::apps {
 struct MergeOptions {
   std::string model;
   std::vector<std::string> adapters;           // as typed: DIR|ARCHIVE[:WEIGHT]
-  std::vector<model::AdapterPart> parts = {};  // what they name (apps/find_models.h)
+  std::vector<model::AdapterPart> parts = {};  // what they name (apps/resolve_paths.h)
   Archives archives = {};                      // that they lie in
   std::string out;
   std::string report;

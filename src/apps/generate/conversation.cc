@@ -44,15 +44,10 @@ json::object checked_message(const json::value& value, const std::string& where,
   return *message;
 }
 
-json::array read_conversation(const std::string& path) {
-  json::error_code error;
-  const json::value file = json::parse(read_file(path, kMostFileBytes), error);
-  const json::object* object = file.if_object();
-  const json::value* list = object != nullptr ? object->if_contains("messages") : nullptr;
-  if (error || list == nullptr || !list->is_array() || object->size() != 1)
-    fail(path + R"(: want one conversation, {"messages": [...]}, as /save writes it)");
+// Questions and answers in turn, behind a system turn where there is one.
+json::array checked_messages(const json::array& list, const std::string& path) {
   json::array messages;
-  for (const json::value& value : list->get_array()) {
+  for (const json::value& value : list) {
     const std::string where = fmt::format("{}: messages[{}]", path, messages.size());
     const size_t turn = messages.size() - (begins_with_system(messages) ? 1 : 0);
     if (messages.empty()) {
@@ -65,6 +60,16 @@ json::array read_conversation(const std::string& path) {
   if ((messages.size() - (begins_with_system(messages) ? 1 : 0)) % 2 != 0)
     fail(path + ": messages: the last one is a question without its answer");
   return messages;
+}
+
+json::array read_conversation(const std::string& path) {
+  json::error_code error;
+  const json::value file = json::parse(read_file(path, kMostFileBytes), error);
+  const json::object* object = file.if_object();
+  const json::value* list = object != nullptr ? object->if_contains("messages") : nullptr;
+  if (error || list == nullptr || !list->is_array() || object->size() != 1)
+    fail(path + R"(: want one conversation, {"messages": [...]}, as /save writes it)");
+  return checked_messages(list->get_array(), path);
 }
 
 // The turns are what they were, unless they are kept.

@@ -61,6 +61,18 @@ std::string read_prompt(const GenerateOptions& options) {
   return read_stdin();
 }
 
+void print_figures(const GenerateOptions& options, const Generated& answer,
+                   std::optional<uint64_t> seed) {
+  const std::string drafts =
+      options.generation.speculate == "none"
+          ? ""
+          : fmt::format(", {} of {} drafts accepted", answer.drafts.accepted, answer.drafts.read);
+  const std::string of_seed = seed ? fmt::format(", seed {}", *seed) : "";
+  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}{}{}]\n", answer.tokens.size(),
+             report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
+             answer.stop_reason, of_seed, drafts);
+}
+
 // All ranks generate; the first one prints, and gets signals and the exit code.
 void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code) {
   Generator generator(options.generation, comm);
@@ -79,14 +91,7 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
   const Generated answer = generator.run(prompt, write, stop);
   if (!prints) return;
   print_piece(options.json ? answer_json(options, answer, generator.seed()) + "\n" : "\n");
-  const std::string drafts =
-      options.generation.speculate == "none"
-          ? ""
-          : fmt::format(", {} of {} drafts accepted", answer.drafts.accepted, answer.drafts.read);
-  const std::string seed = generator.seed() ? fmt::format(", seed {}", *generator.seed()) : "";
-  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}{}{}]\n", answer.tokens.size(),
-             report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
-             answer.stop_reason, seed, drafts);
+  print_figures(options, answer, generator.seed());
   exit_code = StopSignals::exit_code();
 }
 

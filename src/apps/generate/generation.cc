@@ -66,9 +66,7 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
     fmt::print(stderr, "[from generation_config.json: {}]\n", sampling_.taken);
 }
 
-Generated Generator::run(const std::vector<int32_t>& prompt,
-                         FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
-  const double begin = now_seconds();
+api::SampleRequest Generator::next_request(const std::vector<int32_t>& prompt) {
   api::SampleRequest request = sampling_.request;
   request.prompt = prompt;
   request.slot = slot_;
@@ -82,7 +80,13 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
         fmt::format("prompt: {} tokens, the model's context is {}", prompt.size(), context()));
   }
   request.max_tokens = std::min(options_.max_tokens, budget);
+  return request;
+}
 
+Generated Generator::run(const std::vector<int32_t>& prompt,
+                         FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
+  const double begin = now_seconds();
+  const api::SampleRequest request = next_request(prompt);
   Generated out;
   text::IncrementalDetokenizer detokenizer(text_.tokenizer(), /*skip_special=*/true);
   text::StopFinder stops(options_.stop);
@@ -100,7 +104,7 @@ Generated Generator::run(const std::vector<int32_t>& prompt,
   if (!stops.found() && !is_stopped) emit(stops.push(detokenizer.flush()));
   emit(stops.flush());
   if (!loop.done()) loop.finish(id);
-  api::SampleResult result = loop.take(id);
+  api::SampleResult result = loop.take_result(id);
   out.stop_reason = stops.found()    ? "stop"
                     : is_stopped     ? kInterrupted
                     : result.stopped ? "eos"

@@ -70,6 +70,8 @@ class Generator {
 
  private:
   Generator(const GenerationOptions& options, Comm* comm);
+  // Of the next answer, which draws from a seed of its own.
+  api::SampleRequest next_request(const std::vector<int32_t>& prompt);
 
   GenerationOptions options_;
   LoadSpec spec_;

@@ -87,14 +87,7 @@ class LineSignals {
         ::el_resize(editor);
         continue;
       }
-      if (kSignals[i] != SIGCONT) {
-        el_set(editor, EL_PREP_TERM, 0);
-        to_terminal(kLeavePastes);
-        restore(i);
-        ::raise(kSignals[i]);  // goes on here after a stop (SIGTSTP) alone
-        install_handler(i);
-        noted_.fetch_and(~(uint64_t{1} << SIGCONT));
-      }
+      if (kSignals[i] != SIGCONT) give_way_to(i, editor);
       to_terminal(kMarkPastes);
       el_set(editor, EL_PREP_TERM, 1);
       el_set(editor, EL_REFRESH);
@@ -120,6 +113,16 @@ class LineSignals {
     sigemptyset(&action.sa_mask);
     CHECK(::sigaction(kSignals[i], nullptr, &before_[i]) == 0, kSignals[i]);
     if (before_[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);
+  }
+  // The terminal as it was found, and the signal as it would be without us: returns after a stop
+  // (SIGTSTP) alone.
+  void give_way_to(size_t i, EditLine* editor) {
+    el_set(editor, EL_PREP_TERM, 0);
+    to_terminal(kLeavePastes);
+    restore(i);
+    ::raise(kSignals[i]);
+    install_handler(i);
+    noted_.fetch_and(~(uint64_t{1} << SIGCONT));
   }
   void restore(size_t i) const { ::sigaction(kSignals[i], &before_[i], nullptr); }
 
@@ -164,6 +167,8 @@ struct LineEditor::State {
   static int key_of(EditLine* editor, wchar_t* key) { return of(editor).next_key(key); }
   int next_key(wchar_t* key);
   int next_byte(char* byte);
+  void load_history();
+  void configure_editor();
   void save_history() const;
 };
 
@@ -211,6 +216,26 @@ void LineEditor::State::save_history() const {
   std::fclose(file);
 }
 
+void LineEditor::State::load_history() {
+  HistEvent event;
+  ::history(history, &event, H_SETSIZE, kMostEntries);
+  ::history(history, &event, H_SETUNIQUE, 1);
+  if (!history_file.empty()) ::history(history, &event, H_LOAD, history_file.c_str());
+}
+
+// With what we bind to keys, and what ~/.editrc does.
+void LineEditor::State::configure_editor() {
+  el_set(editor, EL_CLIENTDATA, this);
+  el_set(editor, EL_PROMPT, &State::prompt_of);
+  el_set(editor, EL_EDITOR, "emacs");
+  el_wset(editor, EL_GETCFN, &State::key_of);
+  el_set(editor, EL_HIST, ::history, history);
+  el_wset(editor, EL_ADDFN, L"strata-paste", L"Take a paste as it is", &insert_paste);
+  el_set(editor, EL_BIND, "\\e[200~", "strata-paste", nullptr);
+  el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  el_source(editor, nullptr);
+}
+
 LineEditor::LineEditor(std::string history_file) : state_(std::make_unique<State>()) {
   use_utf8();
   State& s = *state_;
@@ -218,19 +243,8 @@ LineEditor::LineEditor(std::string history_file) : state_(std::make_unique<State
   s.history = ::history_init();
   s.editor = ::el_init("strata", stdin, stderr, stderr);
   CHECK(s.history != nullptr && s.editor != nullptr);
-  HistEvent event;
-  ::history(s.history, &event, H_SETSIZE, kMostEntries);
-  ::history(s.history, &event, H_SETUNIQUE, 1);
-  if (!s.history_file.empty()) ::history(s.history, &event, H_LOAD, s.history_file.c_str());
-  el_set(s.editor, EL_CLIENTDATA, &s);
-  el_set(s.editor, EL_PROMPT, &State::prompt_of);
-  el_set(s.editor, EL_EDITOR, "emacs");
-  el_wset(s.editor, EL_GETCFN, &State::key_of);
-  el_set(s.editor, EL_HIST, ::history, s.history);
-  el_wset(s.editor, EL_ADDFN, L"strata-paste", L"Take a paste as it is", &insert_paste);
-  el_set(s.editor, EL_BIND, "\\e[200~", "strata-paste", nullptr);
-  el_set(s.editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-  el_source(s.editor, nullptr);
+  s.load_history();
+  s.configure_editor();
 }
 
 LineEditor::~LineEditor() {

@@ -97,6 +97,23 @@ std::optional<double> file_number(const data::SamplingDefaults& file, std::strin
   return std::nullopt;
 }
 
+// What of the file counts, for people.
+std::string taken_text(const data::SamplingDefaults& file, bool greedy) {
+  std::string text;
+  if (file.greedy)
+    text = file.temperature == 0.0 ? "temperature 0 (greedy)" : "do_sample false (greedy)";
+  const auto add = [&](std::string_view name, const auto& value) {
+    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
+  };
+  for (const api::SamplingOption& option : api::kSamplingOptions) {
+    const bool is_temperature = option.name == "temperature";
+    if (greedy && (is_temperature || option.is_cut)) continue;
+    add(option.name, file_number(file, option.name));
+    if (is_temperature) add("top_k", file.top_k);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<double>& SamplingChoices::number(std::string_view name) {
@@ -127,29 +144,15 @@ void sampling_rows(OptionTable& table, SamplingChoices& choices) {
 SamplingSettings sampling_settings(const std::string& model, const SamplingChoices& choices) {
   const data::SamplingDefaults file = load_file_defaults(model, choices);
   SamplingSettings out;
-  const auto take = [&](std::string_view name, const auto& value) {
-    if (value) out.taken += fmt::format("{}{} {}", out.taken.empty() ? "" : ", ", name, *value);
-  };
-  if (file.greedy)
-    out.taken = file.temperature == 0.0 ? "temperature 0 (greedy)" : "do_sample false (greedy)";
-  bool greedy = file.greedy;
   for (size_t i = 0; i < choices.numbers.size(); ++i) {
     const api::SamplingOption& option = api::kSamplingOptions[i];
-    const std::optional<double> from_file = file_number(file, option.name);
-    const double otherwise = from_file.value_or(option.neutral);
+    const double otherwise = file_number(file, option.name).value_or(option.neutral);
     out.request.*option.field = static_cast<float>(choices.numbers[i].value_or(otherwise));
-    if (option.name == "temperature") {
-      if (file.greedy) out.request.temperature = 0.0f;
-      greedy = out.greedy();
-      if (greedy) continue;  // the file's is told above
-      take(option.name, from_file);
-      take("top_k", file.top_k);
-    } else if (!(greedy && option.is_cut)) {
-      take(option.name, from_file);
-    }
   }
+  if (file.greedy) out.request.temperature = 0.0f;
   out.request.top_k = choices.top_k.value_or(file.top_k.value_or(0));
   out.request.logit_bias = choices.logit_bias;
+  out.taken = taken_text(file, out.greedy());
   return out;
 }
 

@@ -55,6 +55,19 @@ std::optional<TurnReader::Line> TurnReader::read_line(const std::string& prompt)
   return read;
 }
 
+// What a terminal has into `unread_`; false at its end. Behind a text Ctrl-D ends the line alone.
+bool TurnReader::read_input() {
+  char bytes[4096];
+  const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof(bytes));
+  if (count > 0) {
+    unread_.append(bytes, static_cast<size_t>(count));
+    return true;
+  }
+  if (unread_.empty()) return false;
+  unread_ += '\n';
+  return true;
+}
+
 // Of a terminal that edits nothing.
 std::optional<TurnReader::Line> TurnReader::read_plain_line(const std::string& prompt) {
   fmt::print(stderr, "{}", prompt);
@@ -66,16 +79,7 @@ std::optional<TurnReader::Line> TurnReader::read_plain_line(const std::string& p
       fmt::print(stderr, "\n");
       return Line{.is_broken_off = true, .text = ""};
     }
-    if (!Interrupts::wait_for_input()) continue;
-    char bytes[4096];
-    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof(bytes));
-    if (count > 0) {
-      unread_.append(bytes, static_cast<size_t>(count));
-    } else if (unread_.empty()) {
-      return std::nullopt;
-    } else {
-      unread_ += '\n';  // Ctrl-D behind a text
-    }
+    if (Interrupts::wait_for_input() && !read_input()) return std::nullopt;
   }
   const Line read{.text = unread_.substr(0, end)};
   unread_.erase(0, end + 1);

@@ -27,6 +27,7 @@ class TurnReader {
   };
   std::optional<Line> read_line(const std::string& prompt);
   std::optional<Line> read_plain_line(const std::string& prompt);
+  bool read_input();
   std::optional<Line> read_quoted(std::string text);
   Line read_pasted(std::string text);
 

@@ -12,13 +12,14 @@
 
 #include "apps/options.h"
 #include "apps/plan/plan_front.h"
+#include "apps/plan/plan_json.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
 #include "apps/setup/engine_setup.h"
 #include "apps/setup/machine_file.h"
-#include "apps/setup/model_files.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
+#include "apps/setup/weights_text.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/process_memory.h"
@@ -103,55 +104,6 @@ train::BaseStep step_of(const PlanOptions& options) {
   return {.muon = options.optimizer == "muon"};
 }
 
-// One word for a tag that is treated alike everywhere, else one for each layer of the model; null
-// where a layer has no such activation.
-boost::json::value decisions_json(const engine::RunPlan& plan, ScratchTag tag, int64_t num_layers) {
-  const model::Recompute& recompute = plan.recompute.recompute;
-  boost::json::array by_layer(static_cast<size_t>(num_layers), nullptr);
-  boost::json::value word;
-  bool alike = true;
-  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
-    if (row.tag != tag) continue;
-    for (const int64_t layer : row.layers) {
-      boost::json::value& own = by_layer[static_cast<size_t>(layer)];
-      own = recompute.offloads(layer, tag) ? "offload"
-            : recompute.keeps(layer, tag)  ? "keep"
-                                           : "recompute";
-      if (word.is_null()) word = own;
-      alike = alike && word == own;
-    }
-  }
-  return alike ? word : boost::json::value(by_layer);
-}
-
-boost::json::object items_of(const engine::RunPlan& plan) {
-  boost::json::object items;
-  for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
-  return items;
-}
-
-boost::json::object json_of_passes(const engine::RunPlan& plan, const engine::Engine& engine,
-                                   const engine::MachineLimits& limits) {
-  const int64_t num_layers = engine.model().weights->layers().num_layers();
-  boost::json::object decisions;
-  for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
-    decisions[row.tag] = decisions_json(plan, row.tag, num_layers);
-  }
-  return {{"planned_bytes", plan.memory.total()},
-          {"microbatch_tokens", plan.pass.pass_tokens},
-          {"decisions", decisions},
-          {"seconds_per_step", step_seconds(plan, limits)},
-          {"bytes", items_of(plan)},
-          {"file_bytes", plan.memory.all_file_bytes()},
-          {"passes_per_step", plan.num_passes},
-          {"flops_per_step", plan.work.front().flops},
-          {"moved_bytes_per_step", plan.work.front().bytes},
-          {"probed_flops", limits.flops},
-          {"probed_f32_flops", limits.f32_flops},
-          {"probed_read_bytes_per_s", limits.bytes},
-          {"limits", limits.source}};
-}
-
 // Of training.
 LoadSpec checked_spec(const PlanOptions& options) {
   if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
@@ -165,29 +117,6 @@ LoadSpec checked_spec(const PlanOptions& options) {
   return spec;
 }
 
-boost::json::object json_of_stages(const engine::RunPlan& plan,
-                                   const engine::MachineLimits& limits) {
-  boost::json::array stages;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const engine::StagePlan& stage = plan.stages[i];
-    stages.push_back({{"rank", plan.pipeline.ranks[i]},
-                      {"layers", plan.pipeline.layers[i].size()},
-                      {"bytes", stage.total()},
-                      {"in_flight", stage.peak_live}});
-  }
-  return {{"planned_bytes", plan.memory.total()},
-          {"microbatches", plan.pipeline.table.num_microbatches},
-          {"microbatch_tokens", plan.pass.pass_tokens},
-          {"recompute_iterations", plan.pipeline.regions.iterations},
-          {"recompute_layers", plan.pipeline.regions.layers},
-          {"keeps_layer_inputs", plan.pipeline.regions.keeps_layer_inputs},
-          {"seconds_per_step", step_seconds(plan, limits)},
-          {"bytes", items_of(plan)},
-          {"file_bytes", plan.memory.all_file_bytes()},
-          {"limits", limits.source},
-          {"stages", stages}};
-}
-
 // Some numbers are options of schedules too.
 StageOptions stages_of(const PlanOptions& options) {
   StageOptions stages = options.stages;
@@ -197,15 +126,15 @@ StageOptions stages_of(const PlanOptions& options) {
   return stages;
 }
 
-engine::MachineLimits machine_of(const PlanOptions& options, engine::Engine& engine) {
+engine::MachineLimits read_or_probe_machine(const PlanOptions& options, engine::Engine& engine) {
   return read_or_probe_limits(engine.backend(), engine.model().weights->compute_dtype(),
                               kProbeBytes, options.machine, options.save_machine);
 }
 
-// What each rank sends for a step, of an engine whose plan is made.
-std::vector<engine::SentBytes> sent_of_step(const planner::RunShape& shape,
-                                            const engine::RunPlan& plan, engine::Engine& engine) {
-  engine.set_pass(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
+// What each rank sends for a step, of an engine that the plan was set in.
+std::vector<engine::SentBytes> plan_sent_of_step(const planner::RunShape& shape,
+                                                 const engine::RunPlan& plan,
+                                                 engine::Engine& engine) {
   api::AdapterSlot slot = api::AdapterSlot::kBase;
   if (!shape.pass.train_base) slot = engine.plan_adapter(shape.pass.modules);
   std::vector<api::Datum> data;
@@ -229,17 +158,13 @@ StageOptions checked_stages_of_ranks(const PlanOptions& options, const model::Mo
   return stages;
 }
 
-// Of each rank, of which so many have the same stages.
-boost::json::array json_of_ranks(const engine::RunPlan& plan,
-                                 const std::vector<engine::SentBytes>& sent, int num_data_ranks) {
-  boost::json::array ranks;
-  const std::vector<int64_t> memory = plan.bytes_of_ranks();
-  for (size_t rank = 0; rank < sent.size(); ++rank) {
-    ranks.push_back({{"rank", rank},
-                     {"planned_bytes", memory[rank / static_cast<size_t>(num_data_ranks)]},
-                     {"planned_sent_bytes", boost::json::parse(sent_json({&sent[rank], 1}))}});
-  }
-  return ranks;
+void print_rank_tables(const PlanOptions& options, const engine::RunPlan& plan,
+                       const std::vector<engine::SentBytes>& sent, int num_data_ranks,
+                       const engine::MachineLimits& limits) {
+  report::Table table({{""}, {""}});
+  if (num_data_ranks > 1) table.add_row({"data", data_ranks_text(plan.pipeline)});
+  planner::add_plan_rows(plan, limits, offload_folder(options.offload), table);
+  fmt::print("{}{}{}", table.text(), planner::parts_text(plan), sent_table("a step sends", sent));
 }
 
 // Of processes: what each of them takes and sends.
@@ -255,7 +180,7 @@ int plan_over_ranks(const PlanOptions& options) {
       division_of(engine->config(), stages, spec, !options.memory.empty());
   if (options.method == "full") check_deferred_weight_grads(division.told, stages);
   planner::RunShape shape = shape_of(options, *engine, division);
-  const engine::MachineLimits limits = machine_of(options, *engine);
+  const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
   const engine::RunPlan plan = plan_run(spec,
                                         {.whole = *engine,
@@ -264,19 +189,17 @@ int plan_over_ranks(const PlanOptions& options) {
                                          .recompute = spec.recompute.policy,
                                          .memory = budget_of(options.memory)},
                                         step_of(options));
-  const std::vector<engine::SentBytes> sent = sent_of_step(shape, plan, *engine);
+  engine->set_pass(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
+  const std::vector<engine::SentBytes> sent = plan_sent_of_step(shape, plan, *engine);
   if (options.json) {
     boost::json::object line =
-        division.is_whole() ? json_of_passes(plan, *engine, limits) : json_of_stages(plan, limits);
+        division.is_whole() ? passes_json(plan, *engine, limits) : stages_json(plan, limits);
     line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
-    line["ranks"] = json_of_ranks(plan, sent, stages.data);
+    line["ranks"] = ranks_json(plan, sent, stages.data);
     fmt::print("{}\n", boost::json::serialize(line));
-    return 0;
+  } else {
+    print_rank_tables(options, plan, sent, stages.data, limits);
   }
-  report::Table table({{""}, {""}});
-  if (stages.data > 1) table.add_row({"data", data_ranks_text(plan.pipeline)});
-  planner::add_rows(plan, limits, offload_folder(options.offload), table);
-  fmt::print("{}{}{}", table.text(), planner::parts_text(plan), sent_table("a step sends", sent));
   return 0;
 }
 
@@ -292,6 +215,21 @@ report::Table table_of_passes(const engine::RunPlan& plan, const engine::Engine&
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   return table;
+}
+
+void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan, bool in_stages,
+                         const engine::Engine& engine, const LoadSpec& spec,
+                         const engine::MachineLimits& limits) {
+  if (options.json) {
+    const boost::json::object line =
+        in_stages ? stages_json(plan, limits) : passes_json(plan, engine, limits);
+    fmt::print("{}\n", boost::json::serialize(line));
+    return;
+  }
+  report::Table table =
+      in_stages ? report::Table({{""}, {""}}) : table_of_passes(plan, engine, spec);
+  planner::add_plan_rows(plan, limits, offload_folder(options.offload), table);
+  fmt::print("{}{}", table.text(), planner::parts_text(plan));
 }
 
 int plan_training(const PlanOptions& options, bool in_stages) {
@@ -310,7 +248,7 @@ int plan_training(const PlanOptions& options, bool in_stages) {
       division_of(engine->config(), stages, spec, !options.memory.empty());
   if (in_stages && division.is_whole())
     refuse("--stages 1: give more, or --microbatches, or leave it out");
-  const engine::MachineLimits limits = machine_of(options, *engine);
+  const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
   planner::RunShape shape = shape_of(options, *engine, division);
   // What is probed now would make another plan a minute later.
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
@@ -321,16 +259,7 @@ int plan_training(const PlanOptions& options, bool in_stages) {
                                  .memory = budget_of(options.memory)};
   const engine::RunPlan plan = plan_run(spec, run, step_of(options));
   if (!options.svg.empty()) write_front_chart(options.svg, run, limits, plan);
-  if (options.json) {
-    const boost::json::object line =
-        in_stages ? json_of_stages(plan, limits) : json_of_passes(plan, *engine, limits);
-    fmt::print("{}\n", boost::json::serialize(line));
-    return 0;
-  }
-  report::Table table =
-      in_stages ? report::Table({{""}, {""}}) : table_of_passes(plan, *engine, spec);
-  planner::add_rows(plan, limits, offload_folder(options.offload), table);
-  fmt::print("{}{}", table.text(), planner::parts_text(plan));
+  print_training_plan(options, plan, in_stages, *engine, spec, limits);
   return 0;
 }
 
@@ -343,7 +272,7 @@ int plan_serving(const PlanOptions& options) {
   const int64_t memory = options.memory.empty() ? usable_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
   server::ServeOptions requests;
-  server::share_memory(requests, memory);
+  server::fill_unset_limits(requests, memory);
   const engine::RunPlan plan =
       planner::plan_run({.models = {{.stages = {engine.get()}}},
                          .memory = memory,
@@ -351,24 +280,11 @@ int plan_serving(const PlanOptions& options) {
                          .max_sample_rows = HostOptions().max_sample_rows,
                          .requests = request_rows(server::Budget(requests)),
                          .expert_rank = model::parse_expert_rank(options.expert_rank)});
-  if (!options.json) {
+  if (options.json) {
+    fmt::print("{}\n", boost::json::serialize(server_json(plan)));
+  } else {
     fmt::print("{}", planner::server_text(plan));
-    return 0;
   }
-  const engine::ServerShares& server = plan.server;
-  const int64_t adapters = plan.bytes_of("adapters");
-  const boost::json::object line = {
-      {"planned_bytes", server.budget},
-      {"bytes", items_of(plan)},
-      {"microbatch_tokens", plan.pass.pass_tokens},
-      {"longest_datum", server.longest_data[0]},
-      {"file_bytes", server.file_bytes[0]},
-      {"adapters_of_rank_8", adapters / server.slot_rank_8},
-      {"adapters_of_rank_32", adapters / server.slot_rank_32},
-      {"adapters_of_max_rank", adapters / server.slot_max_rank},
-      {"samples_of_2048",
-       (plan.bytes_of("kv_cache") + plan.bytes_of("states")) / server.sample_bytes}};
-  fmt::print("{}\n", boost::json::serialize(line));
   return 0;
 }
 

@@ -65,29 +65,40 @@ std::vector<std::pair<std::string, engine::RunPlan>> plans_of_presets(planner::T
   return plans;
 }
 
-// The best plans for budgets from the least that training takes to all that it can use, and for
-// those of the presets; none takes more than another and is slower.
+// From the least that training takes to all that it can use, and those of the presets.
+std::vector<int64_t> budgets_to_try(const engine::RecomputePlanner& planner, Presets presets) {
+  std::vector<int64_t> budgets = {planner.most()};
+  for (int i = 0; i < kBudgets; ++i)
+    budgets.push_back(planner.least() + (planner.most() - planner.least()) / kBudgets * i);
+  for (const auto& [name, preset] : presets) budgets.push_back(preset.recompute.bytes);
+  return budgets;
+}
+
+// Of the best plan for each budget, in passes of a length.
+void add_best_points(const planner::TrainRun& run, int64_t limit, bool offloads,
+                     const engine::MachineLimits& limits, Presets presets,
+                     std::vector<FrontPoint>& points) {
+  const engine::PlanShape pass = planner::pass_of(run.shape, limit);
+  engine::RecomputePlanner planner(run.whole, pass, offloads, engine::price_of(limits));
+  const auto allowed = [&](int64_t taken, int64_t file_bytes) {
+    const int64_t planned = engine::plan_memory(run.whole, pass, taken, file_bytes).total();
+    return run.shape.file_space.holds(file_bytes, planned);
+  };
+  for (const int64_t bytes : budgets_to_try(planner, presets)) {
+    std::optional<engine::RecomputePlan> plan = planner.plan(bytes, allowed);
+    if (!plan) continue;
+    points.push_back(point_of(planner::plan_run(run, limit, *std::move(plan)), limits));
+  }
+}
+
+// None takes more than another and is slower.
 std::vector<FrontPoint> pareto_front(const planner::TrainRun& run,
                                      const engine::MachineLimits& limits, Presets presets) {
   std::vector<FrontPoint> points;
   for (const int64_t limit : pass_limits(run.shape)) {
-    const engine::PlanShape pass = planner::pass_of(run.shape, limit);
     for (const bool offloads : {false, true}) {
       if (offloads && run.shape.file_space.most == 0) continue;
-      engine::RecomputePlanner planner(run.whole, pass, offloads, engine::price_of(limits));
-      std::vector<int64_t> budgets = {planner.most()};
-      for (int i = 0; i < kBudgets; ++i)
-        budgets.push_back(planner.least() + (planner.most() - planner.least()) / kBudgets * i);
-      for (const auto& [name, preset] : presets) budgets.push_back(preset.recompute.bytes);
-      for (const int64_t bytes : budgets) {
-        const auto allowed = [&](int64_t taken, int64_t file_bytes) {
-          const int64_t planned = engine::plan_memory(run.whole, pass, taken, file_bytes).total();
-          return run.shape.file_space.holds(file_bytes, planned);
-        };
-        std::optional<engine::RecomputePlan> plan = planner.plan(bytes, allowed);
-        if (!plan) continue;
-        points.push_back(point_of(planner::plan_run(run, limit, *std::move(plan)), limits));
-      }
+      add_best_points(run, limit, offloads, limits, presets, points);
     }
   }
   return fastest_of(std::move(points));

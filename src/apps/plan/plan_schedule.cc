@@ -100,6 +100,14 @@ void write_timeline(const std::string& path, const Table& table, const schedule:
   write_file_atomic(path, report::trace_json(rows));
 }
 
+Table with_transfers(const PlanScheduleOptions& options, const Table& table) {
+  Table out = schedule::has_transfers(table)
+                  ? table
+                  : schedule::lower(schedule::without_transfers(table), options.forwarding_delay);
+  check_schedule(options.schedule, out);
+  return out;
+}
+
 }  // namespace
 
 int plan_schedule(const PlanScheduleOptions& options, bool as_json) {
@@ -111,13 +119,8 @@ int plan_schedule(const PlanScheduleOptions& options, bool as_json) {
                                      .num_chunks = options.chunks,
                                      .forwarding_delay = options.forwarding_delay});
   const Table computation = schedule::without_transfers(table);
-  Table out = computation;
-  if (options.with_transfers) {
-    out = schedule::has_transfers(table) ? table
-                                         : schedule::lower(computation, options.forwarding_delay);
-    check_schedule(options.schedule, out);
-  }
-  if (!options.schedule_out.empty()) write_file_atomic(options.schedule_out, write_csv(out));
+  const Table out = options.with_transfers ? with_transfers(options, table) : computation;
+  if (!options.schedule_out.empty()) write_file_atomic(options.schedule_out, csv_text(out));
   const schedule::Walk walk =
       schedule::walk(computation, schedule::ideal_costs(options.forwarding_delay));
   if (!options.trace.empty()) write_timeline(options.trace, computation, walk);

@@ -27,6 +27,12 @@ namespace {
 
 constexpr int64_t kMaxRequestBytes = int64_t{1} << 30;
 
+std::vector<int64_t> dims_of(const Shape& shape) {
+  std::vector<int64_t> dims;
+  for (int axis = 0; axis < shape.rank(); ++axis) dims.push_back(shape[axis]);
+  return dims;
+}
+
 // On one rank. Each runs all of it; rank 0 has the results.
 class Probe {
  public:
@@ -39,11 +45,11 @@ class Probe {
     pipeline_ = make_runner(comm, plan, spec_);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_samples();
-    forward();
-    if (request_.adapter_grads) adapter_grads();
-    if (request_.param_grads) param_grads();
-    if (!request_.samples.empty()) sample();
-    if (request_.train) train();
+    probe_forward();
+    if (request_.adapter_grads) probe_adapter_gradients();
+    if (request_.param_grads) probe_parameter_gradients();
+    if (!request_.samples.empty()) probe_samples();
+    if (request_.train) probe_training();
     if (stats_ != nullptr) record_stats();
     if (pipeline_->is_first_rank()) results = std::move(sink_);
   }
@@ -65,35 +71,37 @@ class Probe {
     return out;
   }
 
-  std::vector<float>& add(const std::string& name, const std::vector<int64_t>& shape) {
+  std::vector<float>& add_result(const std::string& name, const std::vector<int64_t>& shape) {
     return sink_.add(name, shape).values;
   }
 
-  void forward() {
+  // One tensor of all sequences' tokens.
+  void put_token_values(const std::string& name, const api::BatchResult& result,
+                        std::vector<float> api::SequenceResult::* member) {
+    int64_t tokens = 0;
+    for (const api::Datum& datum : request_.data) tokens += std::ssize(datum.tokens);
+    std::vector<float>& out = add_result(name, {tokens});
+    size_t at = 0;
+    for (const api::SequenceResult& sequence : result.sequences) {
+      for (const float value : sequence.*member) out[at++] = value;
+    }
+  }
+
+  void probe_forward() {
     api::Batch wanted = make_batch(api::Gradients::kNone);
     wanted.want_hidden_states = request_.hidden_states;
     wanted.want_logits = request_.logits;
     wanted.want_loss = request_.logprobs || request_.loss;
     const api::BatchResult result = pipeline_->run(wanted, &sink_);
     sample_memory();
-    int64_t tokens = 0;
-    for (const api::Datum& datum : request_.data) tokens += std::ssize(datum.tokens);
-    const auto flatten = [&](const std::string& name,
-                             std::vector<float> api::SequenceResult::* member) {
-      std::vector<float>& out = add(name, {tokens});
-      size_t at = 0;
-      for (const api::SequenceResult& sequence : result.sequences) {
-        for (const float value : sequence.*member) out[at++] = value;
-      }
-    };
-    if (request_.logprobs) flatten("logprobs", &api::SequenceResult::logprobs);
+    if (request_.logprobs) put_token_values("logprobs", result, &api::SequenceResult::logprobs);
     if (request_.loss) {
-      flatten("loss", &api::SequenceResult::losses);
-      add("loss_sum", {1})[0] = static_cast<float>(result.loss_sum);
+      put_token_values("loss", result, &api::SequenceResult::losses);
+      add_result("loss_sum", {1})[0] = static_cast<float>(result.loss_sum);
     }
     if (request_.loss && request_.mtp_weight > 0.0f) {
-      flatten("mtp_loss", &api::SequenceResult::mtp_losses);
-      add("mtp_loss_sum", {1})[0] = static_cast<float>(result.mtp_loss_sum);
+      put_token_values("mtp_loss", result, &api::SequenceResult::mtp_losses);
+      add_result("mtp_loss_sum", {1})[0] = static_cast<float>(result.mtp_loss_sum);
     }
   }
 
@@ -103,30 +111,31 @@ class Probe {
     std::vector<float> losses;
     for (const api::SequenceResult& sequence : result.sequences)
       losses.insert(losses.end(), sequence.indexer_losses.begin(), sequence.indexer_losses.end());
-    add("indexer_loss", {std::ssize(losses)}) = losses;
-    add("indexer_loss_sum", {1})[0] = static_cast<float>(result.indexer_loss_sum);
+    add_result("indexer_loss", {std::ssize(losses)}) = losses;
+    add_result("indexer_loss_sum", {1})[0] = static_cast<float>(result.indexer_loss_sum);
   }
 
   // Every LoRA tensor of every adapter, under the names of its file.
   void put_adapter_tensors(const std::string& prefix, bool gradients) {
     for (size_t k = 0; k < slots_.size(); ++k) {
-      const model::LoraAdapter* whole = pipeline_->whole_adapter(slots_[k]);
+      const model::LoraAdapter* whole = pipeline_->gather_adapter(slots_[k]);
       if (whole == nullptr) continue;
       const HostAccess access(pipeline_->engine().backend().allocator());
-      const model::LoraAdapter& adapter = *whole;
-      for (const model::AdapterTensor& tensor : model::adapter_tensors(adapter)) {
-        const model::LoraModule& module = adapter.modules()[tensor.module];
-        const TensorView& values = gradients ? (tensor.is_b ? module.d_b : module.d_a)
-                                             : (tensor.is_b ? module.b : module.a);
-        std::vector<int64_t> shape;
-        for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
-        to_stored(module, tensor, values,
-                  add(fmt::format("{}.{}.{}", prefix, k + 1, tensor.name), shape).data());
+      for (const model::AdapterTensor& tensor : model::adapter_tensors(*whole)) {
+        put_adapter_tensor(fmt::format("{}.{}.{}", prefix, k + 1, tensor.name),
+                           whole->modules()[tensor.module], tensor, gradients);
       }
     }
   }
 
-  void adapter_grads() {
+  void put_adapter_tensor(const std::string& name, const model::LoraModule& module,
+                          const model::AdapterTensor& tensor, bool gradients) {
+    const TensorView& values =
+        gradients ? (tensor.is_b ? module.d_b : module.d_a) : (tensor.is_b ? module.b : module.a);
+    to_stored(module, tensor, values, add_result(name, dims_of(tensor.shape)).data());
+  }
+
+  void probe_adapter_gradients() {
     const auto for_each = [&](auto body) {
       for (const api::AdapterSlot slot : slots_) pipeline_->for_adapter(slot, body);
     };
@@ -140,7 +149,7 @@ class Probe {
     for_each([](model::LoraAdapter& adapter) { adapter.drop_gradients(); });
   }
 
-  void param_grads() {
+  void probe_parameter_gradients() {
     const api::Batch trained = make_batch(api::Gradients::kParameters);
     run_and_note_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained)); });
     sample_memory();
@@ -149,13 +158,13 @@ class Probe {
     pipeline_->zero_base_gradients();
   }
 
-  void train() {
+  void probe_training() {
     const ProbeTrain& plan = *request_.train;
     const auto num_adapters = static_cast<int64_t>(slots_.size());
-    std::vector<float>& losses = add("train.loss", {plan.steps});
+    std::vector<float>& losses = add_result("train.loss", {plan.steps});
     std::vector<float>& norms = plan.parameters
-                                    ? add("train.grad_norm", {plan.steps})
-                                    : add("train.grad_norm", {plan.steps, num_adapters});
+                                    ? add_result("train.grad_norm", {plan.steps})
+                                    : add_result("train.grad_norm", {plan.steps, num_adapters});
     const api::Batch trained =
         make_batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters);
     const std::vector<api::AdapterSlot> stepped =
@@ -185,18 +194,16 @@ class Probe {
       const model::Parameter& first = weights.table()[tensor.parameters.front()];
       const bool is_mtp = first.layer == weights.config().num_layers();
       if (first.buffer || (is_mtp && request_.mtp_weight == 0.0f)) continue;
-      std::vector<int64_t> shape;
-      for (int axis = 0; axis < tensor.shape.rank(); ++axis) shape.push_back(tensor.shape[axis]);
-      std::span<float> out = add(prefix + std::string(tensor.name), shape);
+      std::span<float> out = add_result(prefix + std::string(tensor.name), dims_of(tensor.shape));
       for (const size_t i : tensor.parameters) {
         const auto count = static_cast<size_t>(weights.table()[i].shape.num_elements());
-        pipeline_->read_base(i, which, out.first(count));
+        pipeline_->gather_base_values(i, which, out.first(count));
         out = out.subspan(count);
       }
     }
   }
 
-  void sample() {
+  void probe_samples() {
     if (pipeline_->stages().size() == 1) return put_samples(*pipeline_);
     // A sampled row has pages of one stage, so ranks of several leave it to one that has all.
     if (!pipeline_->is_first_rank()) return;
@@ -208,27 +215,31 @@ class Probe {
 
   void put_samples(engine::Runner& runner) {
     const std::vector<api::SampleResult> results = engine::sample(runner, request_.samples);
-    for (size_t i = 0; i < results.size(); ++i) {
-      const api::SampleResult& r = results[i];
-      const api::SampleRequest& asked = request_.samples[i];
-      const std::string start = fmt::format("sample.{}.", i);
-      const auto count = static_cast<int64_t>(r.tokens.size());
-      const auto prompt = static_cast<int64_t>(asked.prompt.size());
-      const auto fill = [&](const std::string& name, const std::vector<int64_t>& shape,
-                            const auto& values) {
-        std::vector<float>& out = add(start + name, shape);
-        for (size_t j = 0; j < values.size(); ++j) out[j] = static_cast<float>(values[j]);
-      };
-      fill("tokens", {count}, r.tokens);
-      fill("logprobs", {count}, r.logprobs);
-      add(start + "stop", {1})[0] = r.stopped ? 1.0f : 0.0f;
-      const int64_t k = asked.topk_prompt_logprobs;
-      if (asked.prompt_logprobs || k > 0) fill("prompt_logprobs", {prompt}, r.prompt_logprobs);
-      if (k > 0) {
-        fill("topk_ids", {prompt, k}, r.topk_ids);
-        fill("topk_logprobs", {prompt, k}, r.topk_logprobs);
-      }
+    for (size_t i = 0; i < results.size(); ++i)
+      put_sample(fmt::format("sample.{}.", i), request_.samples[i], results[i]);
+  }
+
+  void put_sample(const std::string& prefix, const api::SampleRequest& asked,
+                  const api::SampleResult& r) {
+    const auto count = static_cast<int64_t>(r.tokens.size());
+    const auto prompt = static_cast<int64_t>(asked.prompt.size());
+    put_numbers(prefix + "tokens", {count}, r.tokens);
+    put_numbers(prefix + "logprobs", {count}, r.logprobs);
+    add_result(prefix + "stop", {1})[0] = r.stopped ? 1.0f : 0.0f;
+    const int64_t k = asked.topk_prompt_logprobs;
+    if (asked.prompt_logprobs || k > 0)
+      put_numbers(prefix + "prompt_logprobs", {prompt}, r.prompt_logprobs);
+    if (k > 0) {
+      put_numbers(prefix + "topk_ids", {prompt, k}, r.topk_ids);
+      put_numbers(prefix + "topk_logprobs", {prompt, k}, r.topk_logprobs);
     }
+  }
+
+  template <typename T>
+  void put_numbers(const std::string& name, const std::vector<int64_t>& shape,
+                   const std::vector<T>& values) {
+    std::vector<float>& out = add_result(name, shape);
+    for (size_t i = 0; i < values.size(); ++i) out[i] = static_cast<float>(values[i]);
   }
 
   // Of each process one rank does.
@@ -283,16 +294,20 @@ class Probe {
   api::TensorSink sink_;
 };
 
-// Both files are complete before either appears.
-void write_results(const ProbeOptions& options, const api::TensorSink& results,
-                   const ProbeStats* stats) {
+std::vector<TensorDecl> declarations_of(const api::TensorSink& results) {
   std::vector<TensorDecl> tensors;
   for (const auto& [name, tensor] : results.tensors()) {
     Shape shape;
     for (const int64_t dim : tensor.shape) shape.push_back(dim);
     tensors.push_back({name, DType::kF32, shape});
   }
-  SafetensorsWriter writer(options.out, tensors);
+  return tensors;
+}
+
+// Both files are complete before either appears.
+void write_results(const ProbeOptions& options, const api::TensorSink& results,
+                   const ProbeStats* stats) {
+  SafetensorsWriter writer(options.out, declarations_of(results));
   for (const TensorDecl& tensor : writer.tensors()) {
     writer.append_f32(tensor.name, results.tensors().at(tensor.name).values);
   }
@@ -328,7 +343,7 @@ engine::PipelinePlan plan_request(const LoadSpec& asked, const StageOptions& sta
   return plan;
 }
 
-ProbeRequest parse(const std::string& json, const ProbeOptions& options) {
+ProbeRequest parse_request(const std::string& json, const ProbeOptions& options) {
   return parse_probe_request(json, options.request, static_cast<int64_t>(options.adapters.size()));
 }
 
@@ -363,8 +378,8 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptio
   std::string json;
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
   broadcast(comm, json);
-  const ProbeRequest request = parse(json, options);
-  if (!(request.train && request.train->parameters)) share_weights(comm, stages);
+  const ProbeRequest request = parse_request(json, options);
+  if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
   return run_request(options, stages, asked, request, &comm);
 }
 
@@ -377,7 +392,7 @@ int run_probe(const ProbeOptions& options) {
     });
   }
   check_started_alone();
-  const ProbeRequest request = parse(read_file(options.request, kMaxRequestBytes), options);
+  const ProbeRequest request = parse_request(read_file(options.request, kMaxRequestBytes), options);
   return run_request(options, options.stages, read_spec(options), request, nullptr);
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/json/value.hpp>
 #include <cmath>
 #include <limits>
@@ -105,21 +106,35 @@ void add_sequence(const Fields& fields, const api::Loss& loss, int64_t num_adapt
                                .loss = fields.has("loss") ? to_loss(fields.object("loss")) : loss});
 }
 
+using WantRow = std::pair<std::string_view, bool*>;
+
+[[noreturn]] void refuse_want(const Fields& fields, const std::string& got,
+                              std::span<const WantRow> known) {
+  std::vector<std::string_view> names;
+  for (const auto& [want, flag] : known) names.push_back(want);
+  fields.fail("want", fmt::format("got '{}', wanted some of {}", got, fmt::join(names, ", ")));
+}
+
 void read_wants(const Fields& fields, ProbeRequest& request) {
-  const std::pair<std::string_view, bool*> known[] = {
+  const WantRow known[] = {
       {"hidden_states", &request.hidden_states}, {"logits", &request.logits},
       {"logprobs", &request.logprobs},           {"loss", &request.loss},
       {"adapter_grads", &request.adapter_grads}, {"param_grads", &request.param_grads}};
   for (const std::string& name : fields.strings("want")) {
-    bool is_known = false;
-    for (const auto& [want, flag] : known) {
-      if (name == want) *flag = is_known = true;
-    }
-    if (is_known) continue;
-    std::vector<std::string_view> names;
-    for (const auto& [want, flag] : known) names.push_back(want);
-    fields.fail("want", fmt::format("got '{}', wanted some of {}", name, fmt::join(names, ", ")));
+    const auto* found = std::find_if(std::begin(known), std::end(known),
+                                     [&](const auto& row) { return row.first == name; });
+    if (found == std::end(known)) refuse_want(fields, name, known);
+    *found->second = true;
   }
+}
+
+void check_adamw(const Fields& fields, const api::AdamW& a) {
+  if (a.lr < 0) fields.fail("lr", "wanted 0 or more");
+  if (a.beta1 < 0 || a.beta1 >= 1) fields.fail("beta1", "wanted 0 or more, below 1");
+  if (a.beta2 < 0 || a.beta2 >= 1) fields.fail("beta2", "wanted 0 or more, below 1");
+  if (a.eps <= 0) fields.fail("eps", "wanted more than 0");
+  if (a.weight_decay < 0) fields.fail("weight_decay", "wanted 0 or more");
+  if (a.grad_clip_norm < 0) fields.fail("grad_clip_norm", "wanted 0 (off) or more");
 }
 
 ProbeTrain to_train(const Fields& fields) {
@@ -138,12 +153,7 @@ ProbeTrain to_train(const Fields& fields) {
        .eps = fields.number_or("eps", a.eps),
        .weight_decay = fields.number_or("weight_decay", a.weight_decay),
        .grad_clip_norm = fields.number_or("grad_clip_norm", a.grad_clip_norm)};
-  if (a.lr < 0) fields.fail("lr", "wanted 0 or more");
-  if (a.beta1 < 0 || a.beta1 >= 1) fields.fail("beta1", "wanted 0 or more, below 1");
-  if (a.beta2 < 0 || a.beta2 >= 1) fields.fail("beta2", "wanted 0 or more, below 1");
-  if (a.eps <= 0) fields.fail("eps", "wanted more than 0");
-  if (a.weight_decay < 0) fields.fail("weight_decay", "wanted 0 or more");
-  if (a.grad_clip_norm < 0) fields.fail("grad_clip_norm", "wanted 0 (off) or more");
+  check_adamw(fields, a);
   return train;
 }
 

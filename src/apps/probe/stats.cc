@@ -40,6 +40,18 @@ engine::PlanShape shape_of(const api::Batch& batch) {
           .indexer_loss = batch.indexer_weight > 0.0f};
 }
 
+// What passes took, of a stage that has run some.
+int64_t peak_pass_bytes(engine::StageRunner& runner) {
+  Backend& backend = runner.engine().backend();
+  return backend.scratch().high_water() + backend.worker_high_water() * backend.parallelism() +
+         runner.peak_live() * runner.held_bytes() + runner.border_bytes() +
+         runner.peak_deferred() * runner.deferred_bytes();
+}
+
+void add_by_tag(const std::map<std::string, int64_t>& from, std::map<std::string, int64_t>& to) {
+  for (const auto& [tag, value] : from) to[tag] += value;
+}
+
 }  // namespace
 
 struct ProbeStats::Heaviest {
@@ -77,6 +89,20 @@ void ProbeStats::sample_memory() {
   peak_bytes_ = std::max(peak_bytes_, process_memory().anonymous);
 }
 
+void ProbeStats::note_activations(const engine::Engine& engine, const engine::PassPlan& pass,
+                                  Stage& stage) {
+  for (const model::SavedCost& cost : pass.saved) {
+    const std::string tag(cost.tag);
+    if (is_recomputed(engine, cost)) {
+      ++stage.recomputed[tag];
+    } else if (engine.options().recompute.offloads(cost.layer, cost.tag)) {
+      stage.offloaded[tag] += cost.bytes;
+    } else {
+      stage.saved[tag] += cost.bytes;
+    }
+  }
+}
+
 void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::Batch& batch) {
   engine::Engine& engine = runner.engine();
   const int rank = plan_.ranks[static_cast<size_t>(runner.stage())] * plan_.data + data;
@@ -90,21 +116,8 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
   stage.weight_bytes = planned.weight_bytes;
   stage.shared_bytes = engine.model().weights->shared_bytes();
   stage.planned_bytes = planned.total();
-  stage.peak_bytes = planned.weight_bytes + planned.training_bytes +
-                     engine.backend().scratch().high_water() +
-                     engine.backend().worker_high_water() * engine.backend().parallelism() +
-                     runner.peak_live() * runner.held_bytes() + runner.border_bytes() +
-                     runner.peak_deferred() * runner.deferred_bytes();
-  for (const model::SavedCost& cost : pass.saved) {
-    const std::string tag(cost.tag);
-    if (is_recomputed(engine, cost)) {
-      ++stage.recomputed[tag];
-    } else if (engine.options().recompute.offloads(cost.layer, cost.tag)) {
-      stage.offloaded[tag] += cost.bytes;
-    } else {
-      stage.saved[tag] += cost.bytes;
-    }
-  }
+  stage.peak_bytes = planned.weight_bytes + planned.training_bytes + peak_pass_bytes(runner);
+  note_activations(engine, pass, stage);
   Stage& kept = stages_[static_cast<size_t>(runner.stage() * plan_.data + data)];
   if (stage.planned_bytes >= kept.planned_bytes) kept = std::move(stage);
 }
@@ -124,19 +137,23 @@ std::string ProbeStats::records_text() const {
   return json::serialize(json::object{{"peak", peak_bytes_}, {"stages", std::move(stages)}});
 }
 
+ProbeStats::Stage ProbeStats::stage_of(const json::object& record) {
+  Stage stage;
+  for (size_t i = 0; i < std::size(kNumbers); ++i)
+    stage.*kNumbers[i] = record.at("numbers").at(i).as_int64();
+  for (const auto& [name, tags] : kTags) {
+    for (const auto& [tag, bytes] : record.at(name).as_object())
+      (stage.*tags)[std::string(tag)] = bytes.as_int64();
+  }
+  return stage;
+}
+
 void ProbeStats::add_records(const std::string& text) {
   const json::object records = json::parse(text).as_object();
   peak_bytes_ += records.at("peak").as_int64();
   for (const json::value& value : records.at("stages").as_array()) {
     const json::object& record = value.as_object();
-    Stage& stage = stages_[static_cast<size_t>(record.at("at").as_int64())];
-    stage = {};
-    for (size_t i = 0; i < std::size(kNumbers); ++i)
-      stage.*kNumbers[i] = record.at("numbers").at(i).as_int64();
-    for (const auto& [name, tags] : kTags) {
-      for (const auto& [tag, bytes] : record.at(name).as_object())
-        (stage.*tags)[std::string(tag)] = bytes.as_int64();
-    }
+    stages_[static_cast<size_t>(record.at("at").as_int64())] = stage_of(record);
   }
 }
 
@@ -148,27 +165,29 @@ void ProbeStats::gather(Comm& processes) {
   planned_sent_.resize(sent_.size());
 }
 
+json::object ProbeStats::stage_json(const Stage& stage) {
+  return {{"rank", stage.rank},
+          {"layers", stage.layers},
+          {"weight_bytes", stage.weight_bytes},
+          {"peak_bytes", stage.peak_bytes},
+          {"peak_live_microbatches", stage.peak_live}};
+}
+
 std::string ProbeStats::json() const {
   int64_t planned = num_processes_ * engine::kProcessBytes, peak = peak_bytes_;
   if (num_processes_ > 1) planned += num_processes_ * engine::kMpiBytes;
   std::map<std::string, int64_t> saved, offloaded, recomputed;
-  const auto add = [](const auto& from, auto& to) {
-    for (const auto& [tag, value] : from) to[tag] += value;
-  };
+
   json::array stages;
   for (const Stage& stage : stages_) {
     planned += stage.planned_bytes;
     peak += stage.shared_bytes;
     if (stage.rank % plan_.data == 0) {  // data ranks are alike
-      add(stage.saved, saved);
-      add(stage.offloaded, offloaded);
-      add(stage.recomputed, recomputed);
+      add_by_tag(stage.saved, saved);
+      add_by_tag(stage.offloaded, offloaded);
+      add_by_tag(stage.recomputed, recomputed);
     }
-    stages.push_back({{"rank", stage.rank},
-                      {"layers", stage.layers},
-                      {"weight_bytes", stage.weight_bytes},
-                      {"peak_bytes", stage.peak_bytes},
-                      {"peak_live_microbatches", stage.peak_live}});
+    stages.push_back(stage_json(stage));
   }
   json::object all = {{"planned_bytes", planned},
                       {"peak_bytes", peak},

@@ -4,6 +4,7 @@
 // recomputed, by tag, and each stage's part. Bytes of a tag are those of one micro-batch, over all
 // layers; a count says in how many layers. Each rank records its own stages.
 #pragma once
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -63,6 +64,10 @@ class ProbeStats {
 
   [[nodiscard]] std::string records_text() const;
   void add_records(const std::string& text);
+  static void note_activations(const engine::Engine& engine, const engine::PassPlan& pass,
+                               Stage& stage);
+  static Stage stage_of(const boost::json::object& record);
+  static boost::json::object stage_json(const Stage& stage);
 
   const engine::PipelinePlan& plan_;
   const ProcessRanks ranks_;

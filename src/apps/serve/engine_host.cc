@@ -53,6 +53,46 @@ std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, int stages,
   return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
 }
 
+// All but its end tokens and the longest datum.
+api::BaseInfo info_of(api::BaseId id, const std::string& dir, const model::ModelConfig& config) {
+  api::BaseInfo info;
+  info.id = id;
+  info.dir = dir;
+  info.architecture = config.architecture;
+  info.vocab_size = config.vocab_size;
+  info.max_context = config.max_position_embeddings;
+  info.tied_head = config.tie_word_embeddings;
+  return info;
+}
+
+std::optional<text::Tokenizer> find_tokenizer(const ModelTexts& texts) {
+  constexpr std::string_view kName = "tokenizer.json";
+  const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
+  if (!json) return std::nullopt;
+  return text::Tokenizer::parse(*json, texts.where(kName));
+}
+
+std::vector<api::Result> results_of_failure(const api::Work& work, const std::string& message) {
+  const api::Failure failure{api::FaultCategory::kServer, message};
+  std::vector<api::Result> results;
+  for (const auto& command : work.control) results.push_back({command->request, failure});
+  for (const api::DataRange& rows : work.rows) results.push_back({rows.command->request, failure});
+  for (const api::SampleRows& rows : work.samples)
+    results.push_back({rows.command->request, failure});
+  return results;
+}
+
+// Of its forward and backward passes.
+int64_t num_data_tokens(const api::Work& work) {
+  int64_t tokens = 0;
+  for (const api::DataRange& rows : work.rows) {
+    const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
+    for (size_t i = rows.first; i < rows.last; ++i)
+      tokens += scheduler::Scheduler::datum_tokens(data[i]);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOptions& options) {
@@ -60,39 +100,62 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   check_weights_fit(directories, options.memory,
                     options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
   for (const std::string& dir : directories) load_base(dir, options);
+  check_drafts(options);
+  plan_ = plan_serving(options);
+  expert_rank_ = options.expert_rank;
+  engine::AdapterLimits limits = options.adapters;
+  limits.max_bytes = plan_.bytes_of("adapters");
+  book_ = std::make_unique<engine::AdapterBook>(limits);
+  set_limits();
+  make_runners(options);
+  for (const ServedAdapter& adapter : options.served) {
+    engines_[adapter.model].runner->keep_adapter(adapter.id, adapter.dir,
+                                                 options.adapters.max_rank);
+  }
+}
+
+void EngineHost::check_drafts(const HostOptions& options) const {
+  const bool has_drafts = std::any_of(engines_.begin(), engines_.end(), [](const Base& base) {
+    return base.stages->engine().options().draft_tokens > 0;
+  });
+  if (options.draft_tokens == 0 || has_drafts) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--speculate mtp: no served model has a layer of multi-token prediction: that of "
+              "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
+              "leave the option out");
+}
+
+engine::RunPlan EngineHost::plan_serving(const HostOptions& options) const {
   planner::ServeRun run = {.models = {},
                            .memory = options.memory,
                            .max_rank = options.adapters.max_rank,
                            .max_sample_rows = options.max_sample_rows,
                            .requests = options.requests,
                            .expert_rank = options.expert_rank};
-  bool has_drafts = false;
   for (const Base& base : engines_) {
     planner::ServedModel& model = run.models.emplace_back();
     engine::Stages& stages = *base.stages;
     for (size_t i = 0; i < stages.size(); ++i) model.stages.push_back(&stages.engine(i));
     if (stages.size() > 1) model.plan = &stages.plan();
-    has_drafts = has_drafts || stages.engine().options().draft_tokens > 0;
   }
-  if (options.draft_tokens > 0 && !has_drafts) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--speculate mtp: no served model has a layer of multi-token prediction: that of "
-                "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
-                "leave the option out");
-  }
-  plan_ = planner::plan_run(run);
-  expert_rank_ = options.expert_rank;
-  engine::AdapterLimits limits = options.adapters;
-  limits.max_bytes = plan_.bytes_of("adapters");
-  book_ = std::make_unique<engine::AdapterBook>(limits);
+  return planner::plan_run(run);
+}
+
+void EngineHost::set_limits() {
   auto planned = plan_.stages.begin();
   for (size_t i = 0; i < engines_.size(); ++i) {
-    Base& base = engines_[i];
     bases_[i].longest_datum = plan_.server.longest_data[i];
-    for (size_t stage = 0; stage < base.stages->size(); ++stage) {
-      base.stages->engine(stage).set_limits(plan_.pass.pass_tokens, plan_.server.max_pages[i],
-                                            plan_.server.max_states[i], planned++->pass_bytes);
+    engine::Stages& stages = *engines_[i].stages;
+    for (size_t stage = 0; stage < stages.size(); ++stage) {
+      stages.engine(stage).set_limits(plan_.pass.pass_tokens, plan_.server.max_pages[i],
+                                      plan_.server.max_states[i], planned++->pass_bytes);
     }
+  }
+}
+
+void EngineHost::make_runners(const HostOptions& options) {
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    Base& base = engines_[i];
     base.runner = std::make_unique<engine::WorkRunner>(
         *base.stages, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
         engine::RunnerOptions{.base = bases_[i].id,
@@ -101,10 +164,6 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
                                                 static_cast<int64_t>(engines_.size()),
                               .expert_rank = options.expert_rank,
                               .prefix_cache = options.prefix_cache});
-  }
-  for (const ServedAdapter& adapter : options.served) {
-    engines_[adapter.model].runner->keep_adapter(adapter.id, adapter.dir,
-                                                 options.adapters.max_rank);
   }
 }
 
@@ -122,23 +181,16 @@ void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
                 base.texts);
   base.stages = load_stages(spec, options.stages, options.draft_tokens);
   const engine::Engine& engine = base.stages->engine();
-  const model::ModelConfig& config = engine.config();
   if (options.draft_tokens > 0 && engine.options().draft_tokens == 0) {
     log(LogLevel::kWarning,
         fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
                     "drafted",
                     dir));
   }
-  api::BaseInfo info;
-  info.id = api::BaseId{static_cast<int32_t>(bases_.size())};
-  info.dir = dir;
-  info.architecture = config.architecture;
-  info.vocab_size = config.vocab_size;
-  info.max_context = config.max_position_embeddings;
-  info.tied_head = config.tie_word_embeddings;
-  constexpr std::string_view kTokenizer = "tokenizer.json";
-  if (const auto json = base.texts.find(kTokenizer, text::Tokenizer::kMaxFileBytes)) {
-    base.tokenizer = text::Tokenizer::parse(*json, base.texts.where(kTokenizer));
+  api::BaseInfo info =
+      info_of(api::BaseId{static_cast<int32_t>(bases_.size())}, dir, engine.config());
+  base.tokenizer = find_tokenizer(base.texts);
+  if (base.tokenizer) {
     info.end_tokens = data::load_all_end_tokens(base.texts, *base.tokenizer);
   } else {
     log(LogLevel::kWarning, fmt::format("{}: no tokenizer.json: samples end at max_tokens or at "
@@ -169,7 +221,7 @@ void EngineHost::start(scheduler::Scheduler& scheduler,
 
 int64_t EngineHost::write_saved(const api::RequestId& request) const {
   for (const Base& base : engines_) {
-    if (const auto bytes = base.runner->copies().write(request)) return *bytes;
+    if (const auto bytes = base.runner->copies().write_and_drop(request)) return *bytes;
   }
   return 0;
 }
@@ -282,19 +334,18 @@ std::vector<api::Result> EngineHost::run_or_fail(
     return body(*engines_[static_cast<size_t>(work.base)].runner);
   } catch (const std::exception& error) {
     log(LogLevel::kError, fmt::format("engine: a turn failed: {}", error.what()));
-    const api::Failure failure{api::FaultCategory::kServer,
-                               fmt::format("the engine failed: {}", error.what())};
-    std::vector<api::Result> results;
-    for (const auto& command : work.control) results.push_back({command->request, failure});
-    for (const api::DataRange& rows : work.rows)
-      results.push_back({rows.command->request, failure});
-    for (const api::SampleRows& rows : work.samples)
-      results.push_back({rows.command->request, failure});
-    return results;
+    return results_of_failure(work, fmt::format("the engine failed: {}", error.what()));
   }
 }
 
 void EngineHost::update_counts(const api::Work& work) {
+  update_token_counts();
+  if (!work.control.empty()) update_adapter_counts();
+  if (work.decode || !work.cancel.empty() || !work.release.empty()) update_cache_counts();
+  update_training_counts(work);
+}
+
+void EngineHost::update_token_counts() {
   Counts sum;
   for (const Base& base : engines_) {
     sum.trained_tokens += base.runner->trained_tokens();
@@ -314,18 +365,13 @@ void EngineHost::update_counts(const api::Work& work) {
   snapshot_bytes_ = sum.snapshot_bytes;
   prompt_tokens_ = sum.prompt_tokens;
   cached_tokens_ = sum.cached_tokens;
-  if (!work.control.empty()) update_adapter_counts();
-  if (work.decode || !work.cancel.empty() || !work.release.empty()) update_cache_counts();
-  int64_t batch = 0;
-  for (const api::DataRange& rows : work.rows) {
-    const auto& data = std::get<api::ForwardBackward>(rows.command->op).data;
-    for (size_t i = rows.first; i < rows.last; ++i)
-      batch += scheduler::Scheduler::datum_tokens(data[i]);
-  }
-  if (batch > 0) {
-    batch_tokens_ = batch;
-    ++train_passes_;
-  }
+}
+
+void EngineHost::update_training_counts(const api::Work& work) {
+  const int64_t batch = num_data_tokens(work);
+  if (batch == 0) return;
+  batch_tokens_ = batch;
+  ++train_passes_;
 }
 
 void EngineHost::update_adapter_counts() {
@@ -395,7 +441,8 @@ server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& 
           [&host](api::BaseId base, const api::LoraConfig& lora) {
             return host.parameter_bytes(base, lora);
           },
-      .tick = [&scheduler](double now, double excused) { scheduler.tick(now, excused); },
+      .tick = [&scheduler](double now,
+                           double excused) { scheduler.give_up_overdue_gaps(now, excused); },
   };
 }
 

@@ -108,6 +108,12 @@ class EngineHost {
     std::unique_ptr<engine::WorkRunner> runner = nullptr;
   };
   void load_base(const std::string& dir, const HostOptions& options);
+  // How the memory that is left is divided. Error where it is too little.
+  [[nodiscard]] engine::RunPlan plan_serving(const HostOptions& options) const;
+  void check_drafts(const HostOptions& options) const;
+  // As the plan says.
+  void set_limits();
+  void make_runners(const HostOptions& options);
   void loop();
   std::vector<api::Result> run(const api::Work& work);
   std::vector<api::Result> run_or_fail(
@@ -119,6 +125,8 @@ class EngineHost {
   void sample_in_break();
   // What the engines hold, as far as such work changes it, for counts().
   void update_counts(const api::Work& work);
+  void update_token_counts();
+  void update_training_counts(const api::Work& work);
   void update_adapter_counts();
   void update_cache_counts();
 

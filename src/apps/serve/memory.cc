@@ -1,30 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/serve/memory.h"
 
-#include "apps/setup/model_files.h"
+#include "apps/setup/weights_text.h"
 #include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
 
 namespace strata::apps {
 
+namespace {
+
+// As they are loaded; 0 where the folder has none.
+int64_t weight_bytes(const std::string& dir, bool keeps_narrow) {
+  const auto source = find_weights(dir);
+  if (source == nullptr) return 0;
+  const NarrowBytes narrow = narrow_bytes(*source);
+  if (has_gguf(dir)) return keeps_narrow ? narrow.stored : narrow.dequantised;
+  int64_t bytes = keeps_narrow ? 0 : narrow.dequantised - narrow.stored;
+  for (const std::string& shard : source->shards()) {
+    bytes += ReadOnlyFile(dir + "/" + shard).size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
 void check_weights_fit(std::span<const std::string> directories, int64_t budget,
                        model::KeepWeights keep) {
   int64_t bytes = 0;
-  for (const std::string& dir : directories) {
-    const auto source = find_weights(dir);
-    if (source == nullptr) continue;
-    const NarrowBytes narrow = narrow_bytes(*source);
-    const bool keeps = keep != model::KeepWeights::kBf16;
-    if (has_gguf(dir)) {
-      bytes += keeps ? narrow.stored : narrow.dequantised;
-      continue;
-    }
-    if (!keeps) bytes += narrow.dequantised - narrow.stored;
-    for (const std::string& shard : source->shards()) {
-      bytes += ReadOnlyFile(dir + "/" + shard).size();
-    }
-  }
+  for (const std::string& dir : directories)
+    bytes += weight_bytes(dir, keep != model::KeepWeights::kBf16);
   if (bytes > budget) planner::refuse_memory(bytes, budget);
 }
 

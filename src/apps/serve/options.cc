@@ -60,6 +60,12 @@ bool listens_locally(const std::vector<server::OptionSource>& sources) {
   return true;
 }
 
+// "./strata-Qwen-Qwen3-0.6B".
+std::string data_folder_for(std::string name) {
+  std::ranges::replace(name, '/', '-');
+  return "./strata-" + name;
+}
+
 // What a model's directory alone stands for, as the weakest source; its text for people.
 std::string add_short_form(const std::string& model, std::vector<server::OptionSource>& sources) {
   if (gives(sources, "model")) {
@@ -82,8 +88,7 @@ std::string add_short_form(const std::string& model, std::vector<server::OptionS
     sources.push_back(source);
     return "";
   }
-  std::string folder = "./strata-" + name;
-  std::ranges::replace(folder.begin() + 2, folder.end(), '/', '-');
+  const std::string folder = data_folder_for(name);
   source.values["no-keys"] = {"on"};
   source.values["data"] = {folder};
   const std::string data = gives(sources, "data") ? "" : " --data " + folder;

@@ -116,9 +116,9 @@ class LeaveWhileStarting {
   std::thread thread_;
 };
 
-// Until SIGTERM or SIGINT; says which. A manager's watchdog hears of us as long as the I/O thread
-// runs.
-int wait_for_end(const sigset_t& signals, server::TinkerServer& server) {
+// Until SIGTERM or SIGINT; says which. SIGHUP reloads, and a manager's watchdog hears of us as long
+// as the I/O thread runs.
+int handle_signals_until_end(const sigset_t& signals, server::TinkerServer& server) {
   const std::optional<double> watchdog = watchdog_seconds();
   const double step = watchdog ? *watchdog / 4 : kLongStep;
   const timespec wait = {.tv_sec = static_cast<time_t>(step),
@@ -216,6 +216,41 @@ void announce_end(int signal, double shutdown_timeout) {
   notify_manager("STOPPING=1");
 }
 
+// What serves.
+struct Serving {
+  EngineHost& host;
+  scheduler::Scheduler& scheduler;
+  server::TinkerServer& server;
+  report::TraceFile& trace;
+};
+
+// Does what was accepted, as far as `seconds` and a second signal allow; the exit code.
+int shut_down(int signal, const sigset_t& signals, double seconds, const Serving& serving) {
+  auto& [host, scheduler, server, trace] = serving;
+  announce_end(signal, seconds);
+  StopSignals::ask(signal);  // a merge ends where it is
+  server.begin_shutdown();
+  scheduler.begin_shutdown(now_seconds());
+  const double last_seconds = drain(signals, scheduler, seconds);
+  const bool drained = scheduler.idle();
+  const EndWatch watch(signals, last_seconds, kDropped);
+  if (drained) host.stop();
+  server.stop();  // whatever is pending fails here
+  trace.finish();
+  if (!drained) {
+    log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
+    std::fflush(nullptr);
+    std::_Exit(kDropped);  // the engine thread may be in the middle of a long pass
+  }
+  if (scheduler.num_dropped() > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
+    return kDropped;
+  }
+  say("stopped");
+  return 0;
+}
+
 }  // namespace
 
 int run_serve(const server::ServeOptions& given) {
@@ -224,12 +259,12 @@ int run_serve(const server::ServeOptions& given) {
   std::optional<LeaveWhileStarting> starting(std::in_place, signals);
   report::TraceFile trace(given.trace);
   tune_malloc_for_large_buffers();
-  server::raise_file_limit(given);
+  server::raise_and_check_file_limit(given);
   server::ServeOptions options = given;
   const server::BaseNames names(options.models, options.aliases, options.tokenizers,
                                 options.adapters);
   const int64_t memory = options.memory > 0 ? options.memory : usable_memory() / 5 * 4;
-  server::share_memory(options, memory);
+  server::fill_unset_limits(options, memory);
   server::Budget budget(options);
   HostOptions host_options = host_options_of(options, names, memory);
   host_options.requests = request_rows(budget);
@@ -253,29 +288,9 @@ int run_serve(const server::ServeOptions& given) {
   server.start();
   starting.reset();
   announce(options, server, host);
-  const int signal = wait_for_end(signals, server);
-  announce_end(signal, options.shutdown_timeout);
-  StopSignals::ask(signal);  // a merge ends where it is
-  server.begin_shutdown();
-  scheduler.begin_shutdown(now_seconds());
-  const double last_seconds = drain(signals, scheduler, options.shutdown_timeout);
-  const bool drained = scheduler.idle();
-  const EndWatch watch(signals, last_seconds, kDropped);
-  if (drained) host.stop();
-  server.stop();  // whatever is pending fails here
-  trace.finish();
-  if (!drained) {
-    log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
-    std::fflush(nullptr);
-    std::_Exit(kDropped);  // the engine thread may be in the middle of a long pass
-  }
-  if (scheduler.num_dropped() > 0) {
-    log(LogLevel::kWarning,
-        fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
-    return kDropped;
-  }
-  say("stopped");
-  return 0;
+  const int signal = handle_signals_until_end(signals, server);
+  return shut_down(signal, signals, options.shutdown_timeout,
+                   {.host = host, .scheduler = scheduler, .server = server, .trace = trace});
 }
 
 }  // namespace strata::apps

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "apps/setup/backend.h"
-#include "apps/setup/model_files.h"
+#include "apps/setup/weights_text.h"
 #include "backend/file_memory.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -40,6 +40,33 @@ void check_recompute_tags(engine::Engine& engine, const std::vector<std::string>
                 fmt::format("--recompute: this model has no activation '{}'; it has {}", tag,
                             fmt::join(known, ", ")));
   }
+}
+
+// Of the config alone, where it is demanded: an Error where it has none.
+void set_demanded_mtp(const LoadSpec& spec, model::ModelConfig& config) {
+  config.use_mtp = spec.mtp == model::UseMtp::kAlways;
+  if (!config.use_mtp || config.mtp_layer) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: no layer of multi-token prediction, or none that is known: that "
+                          "of DeepSeek-V4 with a num_nextn_predict_layers of 1 is",
+                          spec.where));
+}
+
+// How `weights` (null: there are none) would be held; with a warning of those that cannot be so.
+model::WeightForms planned_forms(const CheckpointSource* weights, const Backend& backend,
+                                 const LoadSpec& spec, std::optional<model::LayerRange> part,
+                                 model::LoadedModel& model) {
+  if (weights != nullptr) {
+    model::KeptForms kept = model::forms_to_keep(*weights, backend, model.config, spec.dtype,
+                                                 spec.weights, model::NarrowLook::kScales, part);
+    if (!kept.faults.empty()) model.warnings.push_back(kept.warning());
+    return std::move(kept.forms);
+  }
+  if (spec.weights != model::KeepWeights::kNarrow) return {};
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--weights narrow: {} has no weights next to it, which could be kept "
+                          "in 4 or 8 bits",
+                          spec.where));
 }
 
 }  // namespace
@@ -119,25 +146,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   model.dir = spec.dir;
   model.config = std::move(parsed.config);
   // What a config has, the checkpoint may lack: without one to look at, only what is demanded.
-  model.config.use_mtp = spec.mtp == model::UseMtp::kAlways;
-  if (model.config.use_mtp && !model.config.mtp_layer) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: no layer of multi-token prediction, or none that is known: that "
-                            "of DeepSeek-V4 with a num_nextn_predict_layers of 1 is",
-                            spec.where));
-  }
-  model::WeightForms forms;
-  if (weights) {
-    model::KeptForms kept = model::forms_to_keep(*weights, *backend, model.config, spec.dtype,
-                                                 spec.weights, model::NarrowLook::kScales, part);
-    if (!kept.faults.empty()) model.warnings.push_back(kept.warning());
-    forms = std::move(kept.forms);
-  } else if (spec.weights == model::KeepWeights::kNarrow) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--weights narrow: {} has no weights next to it, which could be kept "
-                            "in 4 or 8 bits",
-                            spec.where));
-  }
+  set_demanded_mtp(spec, model.config);
+  model::WeightForms forms = planned_forms(weights.get(), *backend, spec, part, model);
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
                                                         part, std::move(forms), spec.share);
   model.weights->set_sharers(spec.weight_sharers);

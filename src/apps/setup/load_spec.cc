@@ -31,6 +31,23 @@ struct CustomTags {
   std::vector<std::string> memory, files, recomputed;
 };
 
+// Where `tag` goes, which none of them has yet.
+void add_custom_tag(CustomTags& tags, std::string tag, const std::string& where) {
+  if (where != "keep" && where != "offload" && where != "recompute") {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--recompute: {}={}: want keep, offload or recompute", tag, where));
+  }
+  for (const auto* others : {&tags.memory, &tags.files, &tags.recomputed}) {
+    if (std::find(others->begin(), others->end(), tag) == others->end()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--recompute: the tag '{}' is named twice", tag));
+  }
+  (where == "keep"      ? tags.memory
+   : where == "offload" ? tags.files
+                        : tags.recomputed)
+      .push_back(std::move(tag));
+}
+
 CustomTags parse_custom_tags(const std::string& text) {
   CustomTags tags;
   for (size_t begin = kCustom.size(); begin <= text.size();) {
@@ -40,19 +57,7 @@ CustomTags parse_custom_tags(const std::string& text) {
       where = tag.substr(sign + 1);
       tag.resize(sign);
     }
-    if (where != "keep" && where != "offload" && where != "recompute") {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--recompute: {}={}: want keep, offload or recompute", tag, where));
-    }
-    for (const auto* others : {&tags.memory, &tags.files, &tags.recomputed}) {
-      if (std::find(others->begin(), others->end(), tag) == others->end()) continue;
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--recompute: the tag '{}' is named twice", tag));
-    }
-    (where == "keep"      ? tags.memory
-     : where == "offload" ? tags.files
-                          : tags.recomputed)
-        .push_back(std::move(tag));
+    add_custom_tag(tags, std::move(tag), where);
     begin = end + 1;
   }
   return tags;

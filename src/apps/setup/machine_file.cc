@@ -38,7 +38,7 @@ double field_of(const std::string& path, const json::object& object, std::string
   return number;
 }
 
-void write_machine_file(const std::string& path, Backend& backend, int64_t most_bytes) {
+void probe_and_write_machine_file(const std::string& path, Backend& backend, int64_t most_bytes) {
   const engine::MachineLimits bf16 = planner::probe_limits(backend, DType::kBF16, most_bytes);
   const engine::MachineLimits f32 = planner::probe_limits(backend, DType::kF32, most_bytes);
   const json::object object = {{kFields[0], bf16.flops},
@@ -73,7 +73,7 @@ engine::MachineLimits read_or_probe_limits(Backend& backend, DType dtype, int64_
       throw Error(ErrorCode::kInvalidArgument,
                   "--machine and --save-machine: give one; what is saved is probed");
     }
-    write_machine_file(save, backend, most_bytes);
+    probe_and_write_machine_file(save, backend, most_bytes);
     return read_machine_file(save, dtype);
   }
   return file.empty() ? planner::probe_limits(backend, dtype, most_bytes)

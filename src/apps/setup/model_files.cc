@@ -5,12 +5,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 
 #include "base/files.h"
-#include "checkpoint/gguf/gguf_model.h"
-#include "checkpoint/source.h"
-#include "report/format.h"
 #include "text/json_reader.h"
 
 namespace strata::apps {
@@ -39,51 +35,6 @@ std::string without_quantization(const std::string& config_text, const std::stri
     }
   }
   return found ? out + "\n}\n" : config_text;
-}
-
-std::unique_ptr<CheckpointSource> find_weights(const std::string& path) {
-  const bool there = !path.empty() && (has_gguf(path) || file_exists(path + "/model.safetensors") ||
-                                       file_exists(path + "/model.safetensors.index.json"));
-  return there ? open_checkpoint(path) : nullptr;
-}
-
-std::string dequantised_text(const CheckpointSource* source) {
-  const NarrowBytes bytes = source == nullptr ? NarrowBytes() : narrow_bytes(*source);
-  if (bytes.stored == 0) return {};
-  return fmt::format("{} of weights in the file, {} in bf16 (twice that in f32)",
-                     report::format_bytes(bytes.stored), report::format_bytes(bytes.dequantised));
-}
-
-std::string narrow_text(const model::ModelWeights& weights, const CheckpointSource* source) {
-  std::map<std::string_view, int64_t> kept;  // experts of a layer are one
-  int64_t bytes = 0, dequantised = 0;
-  for (const model::Parameter& parameter : weights.table()) {
-    if (!parameter.held || !parameter.is_matrix()) continue;
-    if (parameter.panel.is_narrow()) {
-      bytes += parameter.panel.num_bytes();
-      if (parameter.expert <= 0) ++kept[narrow_layout(parameter.panel.form).name];
-      continue;
-    }
-    const CheckpointTensor* tensor = source == nullptr ? nullptr : source->find(parameter.name);
-    const bool was = tensor != nullptr && tensor->info.dtype_name != dtype_name(tensor->info.dtype);
-    if (was && parameter.expert <= 0) ++dequantised;
-  }
-  if (kept.empty()) return {};
-  std::string text;
-  for (const auto& [name, count] : kept) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name);
-  }
-  text += fmt::format(": {} of {}", report::format_bytes(bytes),
-                      report::format_bytes(weights.num_bytes()));
-  return dequantised == 0 ? text : fmt::format("{}; {} dequantised to bf16", text, dequantised);
-}
-
-void add_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
-                     report::Table& table) {
-  const std::string kept = narrow_text(weights, source);
-  if (!kept.empty()) return table.add_row({"in 4 and 8 bits", kept});
-  const std::string dequantised = dequantised_text(source);
-  if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
 }
 
 std::span<const std::string_view> model_file_names() { return kNames; }

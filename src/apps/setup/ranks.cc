@@ -67,18 +67,21 @@ std::string receive_text(Comm& comm, int from) {
   return text;
 }
 
-// Neighbouring cores, as many as it has threads of all of them. Ranks that mpirun has bound to
-// cores of their own stay there, and so do more ranks than cores.
-void bind_to_own_cores(const Comm& comm) {
-  const std::vector<int> cores = cores_by_node();
-  const int ranks = comm.ranks_here(), rank = comm.rank_here();
+// Neighbouring cores, as many as the rank has threads of all of them.
+std::span<const int> cores_of_rank(std::span<const int> cores, int rank, int ranks) {
   const auto count = static_cast<int>(cores.size());
-  if (ranks == 1 || count < ranks) return;
   int first = 0;
   for (int before = 0; before < rank; ++before) first += threads_of(before, ranks, count);
-  const auto part = std::span(cores).subspan(static_cast<size_t>(first),
-                                             static_cast<size_t>(threads_of(rank, ranks, count)));
-  if (bind_to_cores(part)) return;
+  return cores.subspan(static_cast<size_t>(first),
+                       static_cast<size_t>(threads_of(rank, ranks, count)));
+}
+
+// Ranks that mpirun has bound to cores of their own stay there, and so do more ranks than cores.
+void bind_to_own_cores(const Comm& comm) {
+  const std::vector<int> cores = cores_by_node();
+  const int ranks = comm.ranks_here();
+  if (ranks == 1 || std::ssize(cores) < ranks) return;
+  if (bind_to_cores(cores_of_rank(cores, comm.rank_here(), ranks))) return;
   log(LogLevel::kWarning, "--bind auto: the system does not let a rank choose its cores");
 }
 

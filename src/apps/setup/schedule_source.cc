@@ -20,7 +20,23 @@ constexpr int64_t kMaxFileBytes = 64 << 20;
   throw Error(ErrorCode::kInvalidArgument, what);
 }
 
-// The file's table with the numbers that were asked for: what does not fit them is a fault of it.
+// Gives the table of a file the numbers that were asked for: what does not fit is a fault of it.
+void fit_to_numbers(const ScheduleSource& source, Table& table) {
+  const std::string& path = source.schedule;
+  if (table.num_ranks() != source.num_ranks) {
+    refuse(fmt::format("schedule: {}: {} rows, want {} {}", path, table.num_ranks(),
+                       source.ranks_option, source.num_ranks));
+  }
+  if (source.num_chunks > 0) {
+    table.num_stages = source.num_ranks * source.num_chunks;
+  } else if (table.num_stages % source.num_ranks != 0) {
+    refuse(fmt::format("schedule: {}: {} stages do not divide among {} ranks; is one missing?",
+                       path, table.num_stages, source.num_ranks));
+  }
+  table.num_microbatches = source.num_microbatches;
+}
+
+// Tells of the actions that are left out.
 Table read_schedule_file(const ScheduleSource& source) {
   const std::string& path = source.schedule;
   if (!file_exists(path)) {
@@ -35,17 +51,7 @@ Table read_schedule_file(const ScheduleSource& source) {
     fmt::print(stderr, "{}: {} {} left out: weights are not sharded and sends do not wait here\n",
                path, count, name);
   }
-  if (table.num_ranks() != source.num_ranks) {
-    refuse(fmt::format("schedule: {}: {} rows, want {} {}", path, table.num_ranks(),
-                       source.ranks_option, source.num_ranks));
-  }
-  if (source.num_chunks > 0) {
-    table.num_stages = source.num_ranks * source.num_chunks;
-  } else if (table.num_stages % source.num_ranks != 0) {
-    refuse(fmt::format("schedule: {}: {} stages do not divide among {} ranks; is one missing?",
-                       path, table.num_stages, source.num_ranks));
-  }
-  table.num_microbatches = source.num_microbatches;
+  fit_to_numbers(source, table);
   return table;
 }
 

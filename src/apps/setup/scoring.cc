@@ -34,6 +34,17 @@ PassData read_pass(const data::Dataset& dataset, const std::vector<int64_t>& pas
   return out;
 }
 
+// Of each slot all of the pass, one slot behind the other.
+api::Batch batch_of(const PassData& pass, std::span<const api::AdapterSlot> slots,
+                    WantTop want_top) {
+  api::Batch batch = {.want_top = want_top == WantTop::kYes};
+  for (const api::AdapterSlot slot : slots) {
+    for (const api::Datum& datum : pass.data)
+      batch.sequences.push_back({.datum = &datum, .slot = slot});
+  }
+  return batch;
+}
+
 void count_trained(const api::Datum& datum, const api::SequenceResult& result, Score& score) {
   const std::vector<float>& weights = datum.inputs[api::LossInput::kWeights];
   for (size_t t = 0; t < weights.size(); ++t) {
@@ -90,13 +101,7 @@ std::vector<SlotScore> score(engine::Runner& pipeline, std::span<const api::Adap
   for (SlotScore& score : scores) score.files.resize(dataset.files.size());
   for (const auto& indices : data::cut_by_tokens(all, lengths, pass_tokens)) {
     const PassData pass = read_pass(dataset, indices);
-    api::Batch batch = {.want_top = want_top == WantTop::kYes};
-    for (const api::AdapterSlot slot : slots) {
-      for (const api::Datum& datum : pass.data) {
-        batch.sequences.push_back({.datum = &datum, .slot = slot});
-      }
-    }
-    const api::BatchResult result = pipeline.run(batch);
+    const api::BatchResult result = pipeline.run(batch_of(pass, slots, want_top));
     for (size_t s = 0; s < slots.size(); ++s) {
       add_pass(pass, std::span(result.sequences).subspan(s * pass.data.size(), pass.data.size()),
                scores[s]);

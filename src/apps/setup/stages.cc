@@ -140,6 +140,24 @@ std::vector<model::RecomputeRegions> regions_allowed(const StageOptions& options
   return allowed;
 }
 
+ScheduleSource schedule_source_of(const StageOptions& options) {
+  return {.schedule = options.schedule,
+          .num_ranks = options.stages,
+          .ranks_option = "--stages",
+          .option = "--pipeline-schedule",
+          .num_microbatches = options.microbatches,
+          .num_chunks = options.chunks,
+          .forwarding_delay = options.forwarding_delay};
+}
+
+schedule::Spec generator_spec_of(const StageOptions& options, schedule::Kind kind) {
+  return {.kind = kind,
+          .num_ranks = options.stages,
+          .num_microbatches = options.microbatches,
+          .num_chunks = std::max(1, options.chunks),
+          .forwarding_delay = options.forwarding_delay};
+}
+
 }  // namespace
 
 std::optional<planner::Budget> budget_of(const std::string& memory) {
@@ -167,13 +185,7 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
         "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
         "it, or leave it out");
   }
-  const schedule::Table table = find_schedule({.schedule = options.schedule,
-                                               .num_ranks = options.stages,
-                                               .ranks_option = "--stages",
-                                               .option = "--pipeline-schedule",
-                                               .num_microbatches = options.microbatches,
-                                               .num_chunks = options.chunks,
-                                               .forwarding_delay = options.forwarding_delay});
+  const schedule::Table table = find_schedule(schedule_source_of(options));
   planner::Division division = {
       .told = engine::make_pipeline_plan(table, options.forwarding_delay,
                                          divide_layers(options, config, table.num_stages)),
@@ -184,13 +196,8 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
   division.told.weight_sharers = options.weight_sharers;
   division.told.regions = checked_regions(
       options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
-  if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind)) {
-    division.spec = {.kind = kind,
-                     .num_ranks = options.stages,
-                     .num_microbatches = options.microbatches,
-                     .num_chunks = std::max(1, options.chunks),
-                     .forwarding_delay = options.forwarding_delay};
-  }
+  if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind))
+    division.spec = generator_spec_of(options, kind);
   if (!options.ranks.empty())
     division.num_processes = division.told.num_ranks() / options.ranks_each;
   return division;
@@ -238,9 +245,39 @@ engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run, const trai
   return planner::plan_run(run);
 }
 
+namespace {
+
+// By `make`, into the memory that the group has together, or from it.
+template <typename Make>
+std::unique_ptr<engine::Engine> load_in_group(WeightGroup& group, Make make) {
+  std::unique_ptr<SharedMemory> shared = group.begin_loading();
+  SharedMemory* const memory = shared.get();
+  std::unique_ptr<engine::Engine> engine = make(std::move(shared));
+  group.end_loading(memory);
+  return engine;
+}
+
+// Of a model in stages, those of this rank, which share a team.
+std::vector<std::unique_ptr<engine::Engine>> load_stages_of_rank(
+    const Comm& comm, const engine::PipelinePlan& plan, const LoadSpec& spec,
+    const engine::EngineOptions& options, WeightGroup& group) {
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (const int stage : plan.stages_of(comm.rank() / plan.data)) {
+    auto backend =
+        engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
+    engines.push_back(load_in_group(group, [&](std::unique_ptr<SharedMemory> shared) {
+      return load_engine(std::move(backend), spec, options, plan.layers[static_cast<size_t>(stage)],
+                         comm.rank() == 0 && stage == 0 ? Warnings::kTold : Warnings::kNone,
+                         std::move(shared));
+    }));
+  }
+  return engines;
+}
+
+}  // namespace
+
 std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
                                             const LoadSpec& spec, engine::EngineOptions options) {
-  std::vector<std::unique_ptr<engine::Engine>> engines;
   options.regions = plan.regions;
   const engine::RecomputeChoice recompute =
       plan.regions.any() ? spec.recompute : engine::RecomputeChoice();
@@ -248,32 +285,17 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
   WeightGroup group(comm, plan.data, plan.weight_sharers > 0);
   LoadSpec own = with_weight_share(spec, plan, comm.rank());
   own.weight_sharers = group.size();
-  const auto load = [&](auto make) {
-    std::unique_ptr<SharedMemory> shared = group.begin_loading();
-    SharedMemory* const memory = shared.get();
-    engines.push_back(make(std::move(shared)));
-    group.end_loading(memory);
-  };
+  std::vector<std::unique_ptr<engine::Engine>> engines;
   if (plan.num_stages() == 1) {
     if (plan.data > 1) own.threads = threads;
-    load([&](std::unique_ptr<SharedMemory> shared) {
+    engines.push_back(load_in_group(group, [&](std::unique_ptr<SharedMemory> shared) {
       return make_engine(own, options, recompute, std::move(shared));
-    });
-    return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
-  }
-  options.recompute = recompute.policy;
-  options.offload = spec.offload;
-  options.threads = threads;
-  const int rank = comm.rank() / plan.data;
-  for (const int stage : plan.stages_of(rank)) {
-    // A rank's stages share a team.
-    auto backend =
-        engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
-    load([&](std::unique_ptr<SharedMemory> shared) {
-      return load_engine(std::move(backend), own, options, plan.layers[static_cast<size_t>(stage)],
-                         comm.rank() == 0 && stage == 0 ? Warnings::kTold : Warnings::kNone,
-                         std::move(shared));
-    });
+    }));
+  } else {
+    options.recompute = recompute.policy;
+    options.offload = spec.offload;
+    options.threads = threads;
+    engines = load_stages_of_rank(comm, plan, own, options, group);
   }
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }

@@ -56,54 +56,88 @@ bool try_to_share(const Comm& ranks, int first, Warnings tell, Body body) {
   return false;
 }
 
+// Which ranks can have weights together: those that have the same stages, on one machine.
+class Neighbours {
+ public:
+  // Collective. So many ranks, one behind the other, have the same stages.
+  Neighbours(Comm& ranks, int data) : data_(data) {
+    ranks.all_gather({{machine_hash()}}, machines_);
+  }
+
+  // Ascending, `rank` itself among them.
+  [[nodiscard]] std::vector<int> of(int rank) const {
+    std::vector<int> group;
+    for (int other = rank / data_ * data_; other < (rank / data_ + 1) * data_; ++other) {
+      if (machines_[static_cast<size_t>(other)] == machines_[static_cast<size_t>(rank)])
+        group.push_back(other);
+    }
+    return group;
+  }
+  // The same without those that cannot share; `rank` alone where it or the first one cannot.
+  [[nodiscard]] std::vector<int> that_share_with(int rank, const std::vector<double>& able) const {
+    const auto is_able = [&](int other) { return able[static_cast<size_t>(other)] != 0.0; };
+    std::vector<int> members = of(rank);
+    if (!is_able(rank) || !is_able(members.front())) return {rank};
+    std::erase_if(members, [&](int other) { return !is_able(other); });
+    return members;
+  }
+
+ private:
+  int data_;
+  std::vector<double> machines_;
+};
+
+// Publishes `probe`, which stays mapped until all have tried it.
+bool try_to_publish(Comm& ranks, const std::vector<int>& near, Warnings tell, SharedMemory& memory,
+                    Memory& probe) {
+  SharedPlace place;
+  const int first = ranks.rank();
+  const bool can = try_to_share(ranks, first, tell, [&] {
+    probe = Memory(memory, kProbeBytes);
+    place = memory.publish();
+  });
+  for (const int other : near) {
+    if (other != first) send_place(ranks, other, place);
+  }
+  return can;
+}
+
+bool try_to_map(Comm& ranks, int first, Warnings tell) {
+  const SharedPlace place = receive_place(ranks, first);
+  return try_to_share(ranks, first, tell, [&] {
+    SharedMemory theirs(place);
+    const Memory mapped(theirs, kProbeBytes);
+  });
+}
+
+// Of each rank 1 where it can share memory with the first of its neighbours. Collective.
+std::vector<double> probe_sharing(Comm& ranks, const std::vector<int>& near, Warnings tell) {
+  SharedMemory memory;
+  Memory probe;  // until all have answered
+  bool can = true;
+  if (near.front() != ranks.rank()) {
+    can = try_to_map(ranks, near.front(), tell);
+  } else if (near.size() > 1) {
+    can = try_to_publish(ranks, near, tell, memory, probe);
+  }
+  std::vector<double> able;
+  ranks.all_gather({{can ? 1.0 : 0.0}}, able);
+  return able;
+}
+
 }  // namespace
 
 WeightGroup::WeightGroup(Comm& ranks, int data, bool shares, Warnings tell)
     : ranks_(ranks), members_({ranks.rank()}) {
   if (!shares) return;
-  std::vector<double> machines, able;
-  ranks.all_gather({{machine_hash()}}, machines);
-  const auto group_of = [&](int rank) {
-    std::vector<int> group;
-    for (int other = rank / data * data; other < (rank / data + 1) * data; ++other) {
-      if (machines[static_cast<size_t>(other)] == machines[static_cast<size_t>(rank)])
-        group.push_back(other);
-    }
-    return group;
-  };
-  const std::vector<int> near = group_of(ranks.rank());
-  const int first = near.front();
-  SharedMemory memory;
-  Memory probe;  // until all have answered
-  bool can = true;
-  if (first != ranks.rank()) {
-    const SharedPlace place = receive_place(ranks, first);
-    can = try_to_share(ranks, first, tell, [&] {
-      SharedMemory theirs(place);
-      const Memory mapped(theirs, kProbeBytes);
-    });
-  } else if (near.size() > 1) {
-    SharedPlace place;
-    can = try_to_share(ranks, first, tell, [&] {
-      probe = Memory(memory, kProbeBytes);
-      place = memory.publish();
-    });
-    for (const int other : near) {
-      if (other != first) send_place(ranks, other, place);
-    }
-  }
-  ranks.all_gather({{can ? 1.0 : 0.0}}, able);
-  const auto is_able = [&](int rank) { return able[static_cast<size_t>(rank)] != 0.0; };
-  const auto members_of = [&](int rank) {
-    std::vector<int> members = group_of(rank);
-    if (!is_able(rank) || !is_able(members.front())) return std::vector<int>{rank};
-    std::erase_if(members, [&](int other) { return !is_able(other); });
-    return members;
-  };
-  members_ = members_of(ranks.rank());
+  const Neighbours neighbours(ranks, data);
+  const std::vector<double> able = probe_sharing(ranks, neighbours.of(ranks.rank()), tell);
+  members_ = neighbours.that_share_with(ranks.rank(), able);
   least_size_ = size();
-  for (int rank = 0; rank < ranks.size(); ++rank)
-    least_size_ = std::min(least_size_, static_cast<int>(members_of(rank).size()));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const auto members = neighbours.that_share_with(rank, able);
+    least_size_ = std::min(least_size_, static_cast<int>(members.size()));
+  }
 }
 
 std::unique_ptr<SharedMemory> WeightGroup::begin_loading() {
@@ -120,7 +154,7 @@ void WeightGroup::end_loading(SharedMemory* memory) {
   }
 }
 
-void share_weights(Comm& ranks, StageOptions& stages) {
+void choose_weight_sharers(Comm& ranks, StageOptions& stages) {
   if (stages.data == 1 || stages.shard_weights) return;
   stages.weight_sharers =
       WeightGroup(ranks, stages.data, /*shares=*/true, Warnings::kNone).least_size();

@@ -36,8 +36,8 @@ class WeightGroup {
   int least_size_ = 1;
 };
 
-// Has data ranks share weights that do not train, where --shard-weights does not divide them, and
-// notes how many do. Collective.
-void share_weights(Comm& ranks, StageOptions& stages);
+// Notes in `stages` how many data ranks will share weights that do not train, where --shard-weights
+// does not divide them. Collective.
+void choose_weight_sharers(Comm& ranks, StageOptions& stages);
 
 }  // namespace strata::apps

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "apps/setup/hub_cache.h"
@@ -30,6 +31,10 @@ int64_t num_mtp_trained(const data::Example& example) {
   if (example.weights.empty()) return 0;
   return std::count_if(example.weights.begin() + 1, example.weights.end(),
                        [](float weight) { return weight != 0.0f; });
+}
+
+void add_all(const std::vector<float>& values, double& sum) {
+  for (const float value : values) sum += static_cast<double>(value);
 }
 
 }  // namespace
@@ -138,62 +143,69 @@ std::vector<engine::SentBytes> TrainJob::plan_next_sent() {
 
 TrainJob::Losses TrainJob::run_passes(const std::vector<Pass>& passes, const Weights& weights) {
   const auto gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters;
+  if (is_divided()) return run_as_one_batch(passes, weights, gradients);
   Losses losses;
-  if (!is_divided()) {
-    for (const Pass& pass : passes) {
-      const api::BatchResult result = run_examples(data_.train.examples, pass, weights, gradients);
-      losses.decoder += result.loss_sum;
-      losses.mtp += result.mtp_loss_sum;
-      losses.indexer += result.indexer_loss_sum;
-    }
-    return losses;
-  }
-  Pass all;
-  for (const Pass& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
-  const api::BatchResult result = run_examples(data_.train.examples, all, weights, gradients);
-  auto sequence = result.sequences.begin();
   for (const Pass& pass : passes) {
-    Losses of_pass;
-    for (size_t i = 0; i < pass.size(); ++i, ++sequence) {
-      for (const float value : sequence->losses) of_pass.decoder += static_cast<double>(value);
-      for (const float value : sequence->mtp_losses) of_pass.mtp += static_cast<double>(value);
-      for (const float value : sequence->indexer_losses)
-        of_pass.indexer += static_cast<double>(value);
-    }
-    losses.decoder += of_pass.decoder;
-    losses.mtp += of_pass.mtp;
-    losses.indexer += of_pass.indexer;
+    const api::BatchResult result = run_examples(data_.train.examples, pass, weights, gradients);
+    losses += {result.loss_sum, result.mtp_loss_sum, result.indexer_loss_sum};
   }
   return losses;
 }
 
-TrainStep TrainJob::step() {
-  const data::StepPlan plan = plan_.step(steps_done_);
+TrainJob::Losses TrainJob::run_as_one_batch(const std::vector<Pass>& passes, const Weights& weights,
+                                            api::Gradients gradients) {
+  Pass all;
+  for (const Pass& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
+  const api::BatchResult result = run_examples(data_.train.examples, all, weights, gradients);
+  Losses losses;
+  std::span<const api::SequenceResult> left = result.sequences;
+  for (const Pass& pass : passes) {
+    Losses of_pass;
+    for (const api::SequenceResult& sequence : left.first(pass.size())) {
+      add_all(sequence.losses, of_pass.decoder);
+      add_all(sequence.mtp_losses, of_pass.mtp);
+      add_all(sequence.indexer_losses, of_pass.indexer);
+    }
+    losses += of_pass;
+    left = left.subspan(pass.size());
+  }
+  return losses;
+}
+
+TrainStep TrainJob::step_before_run(const data::StepPlan& plan) const {
   TrainStep done{.step = steps_done_ + 1, .epoch = plan.epoch};
-  int64_t mtp_tokens = 0;
-  for (const auto& pass : plan.passes) {
+  for (const Pass& pass : plan.passes) {
     for (const int64_t i : pass) {
       const data::Example example = data_.train.examples[static_cast<size_t>(i)];
       done.trained_tokens += example.num_trained;
       done.tokens += static_cast<int64_t>(example.tokens.size());
-      mtp_tokens += num_mtp_trained(example);
+      done.mtp_tokens += num_mtp_trained(example);
     }
   }
-  const Weights weights = {
-      .trained = 1.0f / static_cast<float>(done.trained_tokens),
-      .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(done.tokens))};
-  sent_ -= pipeline_->sent();
-  const Losses losses = run_passes(plan.passes, weights);
+  done.lr = data::learning_rate(schedule_, done.step);
+  return done;
+}
+
+void TrainJob::set_losses(const Losses& losses, TrainStep& done) {
   done.loss = losses.decoder;
-  if (mtp_weight() > 0 && mtp_tokens > 0) {
-    done.mtp_loss =
-        losses.mtp * static_cast<double>(done.trained_tokens) / static_cast<double>(mtp_tokens);
+  if (mtp_weight() > 0 && done.mtp_tokens > 0) {
+    done.mtp_loss = losses.mtp * static_cast<double>(done.trained_tokens) /
+                    static_cast<double>(done.mtp_tokens);
   }
   if (options().indexer_loss > 0) {
     const int64_t layers = engine().model().weights->layers().num_indexers();
     done.indexer_loss = losses.indexer / static_cast<double>(done.tokens * layers);
   }
-  done.lr = data::learning_rate(schedule_, done.step);
+}
+
+TrainStep TrainJob::step() {
+  const data::StepPlan plan = plan_.step(steps_done_);
+  TrainStep done = step_before_run(plan);
+  const Weights weights = {
+      .trained = 1.0f / static_cast<float>(done.trained_tokens),
+      .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(done.tokens))};
+  sent_ -= pipeline_->sent();
+  set_losses(run_passes(plan.passes, weights), done);
   const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
                                                          .beta1 = options().beta1,
                                                          .beta2 = options().beta2,
@@ -225,6 +237,56 @@ int64_t num_values(const model::LoraModule& module) {
   return module.a.shape.num_elements() + module.b.shape.num_elements();
 }
 
+// The i-th block, of which these values begin at `first`.
+StatePart flat_part(size_t i, const std::vector<int64_t>& sizes, int64_t first, TensorView values) {
+  return {kBlocks[i], sizes[i], first, values};
+}
+
+// What a stage holds of the adapter. `sizes`: of the flat blocks.
+void add_adapter_parts(const model::LoraAdapter& adapter, const std::vector<int64_t>& sizes,
+                       std::vector<StatePart>& parts) {
+  const TensorView blocks[] = {adapter.parameters(), adapter.first_moments(),
+                               adapter.second_moments()};
+  int64_t first = 0;
+  for (const model::LoraModule& module : adapter.modules()) {
+    const Shape shape = {num_values(module)};
+    for (size_t i = 0; module.held() && i < std::size(blocks); ++i)
+      parts.push_back(flat_part(i, sizes, first, blocks[i].part(module.a_offset, shape)));
+    first += shape.num_elements();
+  }
+}
+
+// What it holds of all parameters.
+void add_base_parts(engine::Engine& stage, const std::vector<int64_t>& sizes,
+                    std::vector<StatePart>& parts) {
+  const train::BaseTrainer& trainer = stage.base_trainer();
+  const std::vector<model::Parameter>& table = stage.model().weights->table();
+  int64_t first = 0, second = 0;
+  for (size_t index = 0; index < table.size(); ++index) {
+    if (table[index].buffer) continue;
+    const bool has_second = trainer.has_second_moment(index);
+    const train::OwnedRows& own = trainer.own_rows(index);
+    const int64_t before = own.first * table[index].num_cols();
+    if (!own.empty()) {
+      parts.push_back(flat_part(0, sizes, first + before, trainer.master(index)));
+      parts.push_back(flat_part(1, sizes, first + before, trainer.first_moment(index)));
+      if (has_second)
+        parts.push_back(flat_part(2, sizes, second + before, trainer.second_moment(index)));
+    }
+    const int64_t count = table[index].shape.num_elements();
+    first += count;
+    if (has_second) second += count;
+  }
+}
+
+void add_bias_parts(const train::BaseTrainer& trainer, const std::vector<size_t>& biases,
+                    std::vector<StatePart>& parts) {
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const TensorView bias = trainer.router_bias(biases[i]);
+    if (!bias.empty()) parts.push_back({bias_block(i), bias.shape.num_elements(), 0, bias});
+  }
+}
+
 }  // namespace
 
 std::vector<int64_t> TrainJob::sizes_of_flat_blocks() {
@@ -249,44 +311,12 @@ std::vector<int64_t> TrainJob::sizes_of_flat_blocks() {
 std::vector<StatePart> TrainJob::parts_of_state() {
   std::vector<StatePart> parts;
   const std::vector<int64_t> sizes = sizes_of_flat_blocks();
-  const auto add = [&](size_t block, int64_t first, TensorView values) {
-    parts.push_back({kBlocks[block], sizes[block], first, values});
-  };
-  const std::vector<size_t> biases = router_biases();
   for (const auto& runner : pipeline_->stages()) {
-    engine::Engine& stage = runner->engine();
-    int64_t first = 0, second = 0;
     if (is_lora()) {
-      const model::LoraAdapter& adapter = stage.adapter(slot_);
-      for (const model::LoraModule& module : adapter.modules()) {
-        const Shape shape = {num_values(module)};
-        if (module.held()) {
-          add(0, first, adapter.parameters().part(module.a_offset, shape));
-          add(1, first, adapter.first_moments().part(module.a_offset, shape));
-          add(2, first, adapter.second_moments().part(module.a_offset, shape));
-        }
-        first += shape.num_elements();
-      }
-      continue;
-    }
-    const train::BaseTrainer& trainer = stage.base_trainer();
-    const std::vector<model::Parameter>& table = stage.model().weights->table();
-    for (size_t index = 0; index < table.size(); ++index) {
-      if (table[index].buffer) continue;
-      const int64_t count = table[index].shape.num_elements();
-      const train::OwnedRows& own = trainer.own_rows(index);
-      const int64_t before = own.first * table[index].num_cols();
-      if (!own.empty()) {
-        add(0, first + before, trainer.master(index));
-        add(1, first + before, trainer.first_moment(index));
-        if (trainer.has_second_moment(index)) add(2, second + before, trainer.second_moment(index));
-      }
-      first += count;
-      if (trainer.has_second_moment(index)) second += count;
-    }
-    for (size_t i = 0; i < biases.size(); ++i) {
-      const TensorView bias = trainer.router_bias(biases[i]);
-      if (!bias.empty()) parts.push_back({bias_block(i), bias.shape.num_elements(), 0, bias});
+      add_adapter_parts(runner->engine().adapter(slot_), sizes, parts);
+    } else {
+      add_base_parts(runner->engine(), sizes, parts);
+      add_bias_parts(runner->engine().base_trainer(), router_biases(), parts);
     }
   }
   return parts;
@@ -300,7 +330,7 @@ TensorView TrainJob::gather_router_bias(size_t index) {
   const Shape& shape = engine().model().weights->table()[index].shape;
   std::vector<float>& values = gathered_biases_[index];
   if (is_first_rank()) values.resize(static_cast<size_t>(shape.num_elements()));
-  pipeline_->read_base(index, engine::Runner::BaseValues::kRouterBias, values);
+  pipeline_->gather_base_values(index, engine::Runner::BaseValues::kRouterBias, values);
   return {values.data(), DType::kF32, shape};
 }
 
@@ -318,7 +348,7 @@ std::vector<StateBlock> TrainJob::blocks_of_state() {
 
 void TrainJob::read_state(FunctionRef<void(const std::string& block, TensorView values)> take) {
   if (is_lora()) {
-    const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
+    const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
     if (adapter == nullptr) return;
     take(kBlocks[0], adapter->parameters());
     take(kBlocks[1], adapter->first_moments());
@@ -330,7 +360,7 @@ void TrainJob::read_state(FunctionRef<void(const std::string& block, TensorView 
   const TensorView whole[] = {trainer.masters(), trainer.first_moments(), trainer.second_moments()};
   for (size_t i = 0; i < std::size(kBlocks); ++i) {
     if (is_divided()) {
-      pipeline_->read_base(kValues[i], [&](TensorView piece) { take(kBlocks[i], piece); });
+      pipeline_->gather_base_values(kValues[i], [&](TensorView piece) { take(kBlocks[i], piece); });
     } else {
       take(kBlocks[i], whole[i]);
     }
@@ -365,17 +395,26 @@ void TrainJob::resume_after(int64_t steps_done, const Evaluations& evaluations) 
 }
 
 void TrainJob::export_to(const std::string& dir) {
-  if (is_lora()) {
-    const model::LoraAdapter* adapter = pipeline_->whole_adapter(slot_);
-    if (adapter != nullptr) {
-      const model::LoadedModel& base = engine().model();
-      // A folder of the hub's cache is this machine's: others know the model by its name.
-      const std::string name = hub_name_of(base.dir);
-      model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name,
-                                   model::numbers_metadata(base));
-    }
-    return;
-  }
+  if (!is_lora()) return export_model(dir);
+  const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
+  if (adapter == nullptr) return;
+  const model::LoadedModel& base = engine().model();
+  // A folder of the hub's cache is this machine's: others know the model by its name.
+  const std::string name = hub_name_of(base.dir);
+  model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name,
+                               model::numbers_metadata(base));
+}
+
+// A buffer that nothing moves is as it was read.
+void TrainJob::read_buffer(size_t index, const std::map<size_t, TensorView>& moved,
+                           TensorView rows) {
+  const auto bias = moved.find(index);
+  if (bias == moved.end())
+    return model::read_stored(engine().backend(), engine().model(), index, rows);
+  ops::copy(engine().backend(), bias->second.part(0, rows.shape), rows);
+}
+
+void TrainJob::export_model(const std::string& dir) {
   // Biases that another stage moved.
   std::map<size_t, TensorView> moved;
   if (stages().num_stages() > 1) {
@@ -383,12 +422,8 @@ void TrainJob::export_to(const std::string& dir) {
   }
   pipeline_->with_masters([&](engine::Runner::ReadRows read) {
     const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
-      if (!engine().model().weights->table()[index].buffer) return read(index, first_row, rows);
-      const auto bias = moved.find(index);
-      // A buffer that nothing moves is as it was read.
-      if (bias == moved.end())
-        return model::read_stored(engine().backend(), engine().model(), index, rows);
-      ops::copy(engine().backend(), bias->second.part(0, rows.shape), rows);
+      if (engine().model().weights->table()[index].buffer) return read_buffer(index, moved, rows);
+      return read(index, first_row, rows);
     };
     const model::RowSource source(masters);
     model::save_model(engine().backend(), engine().model(), dir, &source);

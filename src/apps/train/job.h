@@ -32,6 +32,7 @@ struct TrainStep {
   double grad_norm = 0;
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
+  int64_t mtp_tokens = 0;  // trained by multi-token prediction
 };
 
 // How the data are cut into steps and passes.
@@ -129,6 +130,12 @@ class TrainJob {
     double decoder = 0;
     double mtp = 0;
     double indexer = 0;
+    Losses& operator+=(const Losses& other) {
+      decoder += other.decoder;
+      mtp += other.mtp;
+      indexer += other.indexer;
+      return *this;
+    }
   };
   // Of a step's losses in its gradients: per trained token, and per token.
   struct Weights {
@@ -143,6 +150,14 @@ class TrainJob {
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_passes(const std::vector<Pass>& passes, const Weights& weights);
+  Losses run_as_one_batch(const std::vector<Pass>& passes, const Weights& weights,
+                          api::Gradients gradients);
+  // All but what running it says.
+  [[nodiscard]] TrainStep step_before_run(const data::StepPlan& plan) const;
+  // As the sums of its losses say.
+  void set_losses(const Losses& losses, TrainStep& done);
+  void export_model(const std::string& dir);
+  void read_buffer(size_t index, const std::map<size_t, TensorView>& moved, TensorView rows);
   // Of a router, that follows loads; gathered on the first rank.
   TensorView gather_router_bias(size_t index);
   [[nodiscard]] std::vector<size_t> router_biases();

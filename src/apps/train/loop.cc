@@ -38,17 +38,23 @@ int64_t peak_rss_bytes() {
 // The adapters or models of --keep: step-100 in --out.
 constexpr const char* kKept = "step-";
 
+// The step of a folder of --keep; nothing for any other name.
+std::optional<int64_t> kept_step(const std::string& name) {
+  if (!name.starts_with(kKept)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [rest, fault] =
+      std::from_chars(name.data() + std::string_view(kKept).size(), end, step);
+  return fault == std::errc() && rest == end ? std::optional(step) : std::nullopt;
+}
+
 // Those of the newest `keep` saves stay.
 void remove_older_saves(const std::string& out, int64_t keep) {
   std::vector<std::pair<int64_t, fs::path>> kept;
   for (const auto& entry : fs::directory_iterator(out)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_directory() || !name.starts_with(kKept)) continue;
-    int64_t step = 0;
-    const char* end = name.data() + name.size();
-    const auto [rest, fault] =
-        std::from_chars(name.data() + std::string_view(kKept).size(), end, step);
-    if (fault == std::errc() && rest == end) kept.emplace_back(step, entry.path());
+    if (!entry.is_directory()) continue;
+    const std::optional<int64_t> step = kept_step(entry.path().filename().string());
+    if (step) kept.emplace_back(*step, entry.path());
   }
   std::sort(kept.begin(), kept.end());
   for (size_t i = 0; i + static_cast<size_t>(keep) < kept.size(); ++i) {
@@ -58,6 +64,12 @@ void remove_older_saves(const std::string& out, int64_t keep) {
 
 // A loss as people compare models by it.
 std::string perplexity_text(double loss) { return fmt::format("{:.4g}", std::exp(loss)); }
+
+int64_t total_of(const std::vector<engine::SentBytes>& of_ranks) {
+  int64_t total = 0;
+  for (const engine::SentBytes& sent : of_ranks) total += sent.total();
+  return total;
+}
 
 void write_curves(const std::string& out) {
   write_file_atomic(out + "/loss.svg", training_curves(report::read_metrics(metrics_path(out))));
@@ -103,7 +115,7 @@ bool TrainLoop::run() {
 
 void TrainLoop::start() {
   if (job_.steps_done() > 0) return;
-  evaluate(0);
+  sample_and_evaluate(0);
   stops_ = decide_next_action() == NextAction::kStop;
 }
 
@@ -114,7 +126,7 @@ bool TrainLoop::is_done() const {
 void TrainLoop::advance() {
   train_step();
   const int64_t step = job_.steps_done();
-  if (is_evaluated(step, job_.num_steps(), job_.options().eval_every)) evaluate(step);
+  if (is_evaluated(step, job_.num_steps(), job_.options().eval_every)) sample_and_evaluate(step);
   if (is_done()) return;
   const NextAction now = decide_next_action();
   stops_ = now == NextAction::kStop;
@@ -189,7 +201,7 @@ void TrainLoop::log_step(const TrainStep& done, double seconds) {
   if (progress_) progress_->update(done.step, progress_text());
 }
 
-void TrainLoop::evaluate(int64_t step) {
+void TrainLoop::sample_and_evaluate(int64_t step) {
   const TraceSpan span("evaluate", "step", step);
   sample(step);
   const double loss = job_.evaluate();
@@ -201,10 +213,13 @@ void TrainLoop::evaluate(int64_t step) {
   // Before the first step there is nothing that was trained.
   if (step == 0 || !job_.evaluations().add(step, loss)) return;
   if (!job_.options().keep_best) return;
-  const std::string dir = job_.settings().out + "/best";
+  export_with_card(job_.settings().out + "/best");
+  job_.evaluations().kept_step = step;
+}
+
+void TrainLoop::export_with_card(const std::string& dir) {
   job_.export_to(dir);
   write_card(dir);
-  job_.evaluations().kept_step = step;
 }
 
 void TrainLoop::sample(int64_t step) {
@@ -228,12 +243,8 @@ void TrainLoop::save(bool keeps) {
   // Before the state: a run that is killed in between goes on from an older one, and writes it
   // again.
   const bool to_folder = keeps && kept > 0;
-  if (to_folder) {
-    const std::string dir = fmt::format("{}/{}{}", out, kKept, job_.steps_done());
-    job_.export_to(dir);
-    write_card(dir);
-  }
-  save_train_state(job_, fingerprint_);
+  if (to_folder) export_with_card(fmt::format("{}/{}{}", out, kKept, job_.steps_done()));
+  save_state_and_export(job_, fingerprint_);
   write_card(out);
   last_save_ = now_seconds();
   if (!job_.is_first_rank()) return;
@@ -270,28 +281,39 @@ void TrainLoop::note_memory() {
 
 void TrainLoop::gather_costs_of_ranks() {
   if (job_.options().stages.ranks.empty()) return;
+  add_peaks(gather_peaks());
+  sent_ = gather_sent(job_.pipeline().comm(), job_.sent());
+}
+
+std::vector<ProcessMemory> TrainLoop::gather_peaks() {
   Comm& comm = job_.pipeline().comm();
   // Of a process, and the weights of its other ranks that it shares.
   std::array own = {static_cast<double>(peak_.anonymous), static_cast<double>(peak_.files)};
-  const ProcessRanks ranks = process_ranks(job_.settings().stages);
-  if (ranks.thread_of(comm.rank()) > 0)
+  if (process_ranks(job_.settings().stages).thread_of(comm.rank()) > 0)
     own = {static_cast<double>(job_.pipeline().shared_weight_bytes()), 0.0};
   std::vector<double> all;
   comm.all_gather(own, all);
-  peak_ = {};
-  memory_.resize(static_cast<size_t>(comm.size()));
-  for (int rank = 0; rank < comm.size(); ++rank) {
-    const auto at = static_cast<size_t>(rank);
-    const auto peak = static_cast<int64_t>(all[own.size() * at]);
-    std::optional<RankMemory>& process =
-        memory_[static_cast<size_t>(ranks.rank_of(ranks.process_of(rank), 0))];
-    if (!process) process.emplace();
-    process->peak += peak;
-    if (predicted_) process->planned += predicted_->memory[at];
-    peak_.anonymous += peak;
-    peak_.files += static_cast<int64_t>(all[own.size() * at + 1]);
+  std::vector<ProcessMemory> peaks(static_cast<size_t>(comm.size()));
+  for (size_t rank = 0; rank < peaks.size(); ++rank) {
+    peaks[rank].anonymous = static_cast<int64_t>(all[own.size() * rank]);
+    peaks[rank].files = static_cast<int64_t>(all[own.size() * rank + 1]);
   }
-  sent_ = gather_sent(comm, job_.sent());
+  return peaks;
+}
+
+void TrainLoop::add_peaks(const std::vector<ProcessMemory>& of_ranks) {
+  const ProcessRanks ranks = process_ranks(job_.settings().stages);
+  peak_ = {};
+  memory_.resize(of_ranks.size());
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const int first = ranks.rank_of(ranks.process_of(static_cast<int>(rank)), 0);
+    std::optional<RankMemory>& process = memory_[static_cast<size_t>(first)];
+    if (!process) process.emplace();
+    process->peak += of_ranks[rank].anonymous;
+    if (predicted_) process->planned += predicted_->memory[rank];
+    peak_.anonymous += of_ranks[rank].anonymous;
+    peak_.files += of_ranks[rank].files;
+  }
 }
 
 void TrainLoop::read_logged_losses() {
@@ -342,6 +364,10 @@ void TrainLoop::add_loss_rows(report::Table& table) const {
                                       *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
   table.add_row({"perplexity", fmt::format("{} -> {} (evaluation)", perplexity_text(*first_eval_),
                                            perplexity_text(*last_eval_))});
+  add_best_row(table);
+}
+
+void TrainLoop::add_best_row(report::Table& table) const {
   const Evaluations& evaluations = job_.evaluations();
   const bool is_last = evaluations.lowest_step == job_.steps_done();
   const bool is_kept = job_.options().keep_best && evaluations.kept_step == evaluations.lowest_step;
@@ -368,9 +394,7 @@ void TrainLoop::add_cost_rows(report::Table& table) const {
   table.add_row({"memory", fmt::format("{}; plus {} mapped from files", memory,
                                        report::format_bytes(peak_.files))});
   if (sent_.empty()) return;
-  int64_t sent = 0, planned = 0;
-  for (const engine::SentBytes& of_rank : sent_) sent += of_rank.total();
-  for (const engine::SentBytes& of_rank : job_.planned_sent()) planned += of_rank.total();
+  const int64_t sent = total_of(sent_), planned = total_of(job_.planned_sent());
   table.add_row({"sent", fmt::format("{} a step by all ranks, {} planned",
                                      report::format_bytes(sent / num_steps_),
                                      report::format_bytes(planned / num_steps_))});

@@ -59,8 +59,10 @@ class TrainLoop {
 
   void train_step();
   void log_step(const TrainStep& done, double seconds);
-  void evaluate(int64_t step);
+  // And keeps what is the best by then, with --keep-best.
+  void sample_and_evaluate(int64_t step);
   void sample(int64_t step);
+  void export_with_card(const std::string& dir);
   [[nodiscard]] bool ends_early() const;  // by --early-stop
   // The same on every rank.
   NextAction decide_next_action();
@@ -72,12 +74,16 @@ class TrainLoop {
   void note_memory();
   // Where ranks are processes, the peak of all together, and what each has sent. Collective.
   void gather_costs_of_ranks();
+  std::vector<ProcessMemory> gather_peaks();
+  void add_peaks(const std::vector<ProcessMemory>& of_ranks);
   // What a resumed run's summary needs of the part before it.
   void read_logged_losses();
   [[nodiscard]] double step_seconds() const;
   [[nodiscard]] double tokens_per_second() const;
   [[nodiscard]] std::string progress_text() const;
   void add_loss_rows(report::Table& table) const;
+  // Where it is not the last evaluation's, or in best/.
+  void add_best_row(report::Table& table) const;
   void add_cost_rows(report::Table& table) const;
   void print_json() const;
 

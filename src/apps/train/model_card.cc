@@ -174,6 +174,37 @@ bool is_listed(std::string_view name, const std::string& value, const TrainOptio
   return is_fresh || !is_one_of({"rank", "alpha", "expert-rank", "targets"});
 }
 
+bool has_experts(const model::LayerTable& layers) {
+  for (int64_t layer = 0; layer < layers.num_layers(); ++layer) {
+    for (const model::LoraTarget& target : layers.targets(layer)) {
+      if (target.num_experts > 0) return true;
+    }
+  }
+  return false;
+}
+
+std::string recorded_text(const boost::json::object& values, std::string_view name) {
+  const boost::json::value* value = values.if_contains(name);
+  if (value == nullptr) return {};
+  return value->is_string() ? std::string(value->as_string()) : boost::json::serialize(*value);
+}
+
+void add_file_rows(const char* name, const data::Dataset& dataset, CardFacts& facts) {
+  for (const data::DataFile& file : dataset.files) {
+    facts.rows.emplace_back(name, file_row(file, dataset));
+  }
+}
+
+void add_data_rows(const TrainJob& job, CardFacts& facts) {
+  add_file_rows("training data", job.train_data(), facts);
+  if (!job.options().eval.empty()) return add_file_rows("evaluation data", job.eval_data(), facts);
+  if (job.eval_data().examples.empty()) return;
+  facts.rows.emplace_back(
+      "evaluation data",
+      fmt::format("{} other examples of the same file{}", job.eval_data().examples.size(),
+                  job.train_data().files.size() > 1 ? "s" : ""));
+}
+
 }  // namespace
 
 std::string base_name(const std::string& model_dir) {
@@ -194,42 +225,21 @@ CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
   const model::LayerTable& layers = job.engine().model().weights->layers();
   CardFacts facts{.base = base_name(options.model),
                   .is_lora = job.is_lora(),
+                  .has_experts = has_experts(layers),
                   .has_chat_template = text::ChatTemplate::load(job.spec().texts).has_value(),
                   .is_text_part = layers.module_prefix() != "model."};
-  for (int64_t layer = 0; layer < layers.num_layers(); ++layer) {
-    for (const model::LoraTarget& target : layers.targets(layer)) {
-      facts.has_experts = facts.has_experts || target.num_experts > 0;
-    }
-  }
   const boost::json::object values = boost::json::parse(fingerprint).as_object();
-  const auto text_of = [&](std::string_view name) {
-    const boost::json::value* value = values.if_contains(name);
-    if (value == nullptr) return std::string();
-    return value->is_string() ? std::string(value->as_string()) : boost::json::serialize(*value);
-  };
-  facts.rows = {{"base model", fmt::format("`{}`, hash `{}`", facts.base, text_of("model"))}};
+  facts.rows = {
+      {"base model", fmt::format("`{}`, hash `{}`", facts.base, recorded_text(values, "model"))}};
   const CheckpointSource* source = job.engine().model().checkpoint.get();
   if (source != nullptr) {
     facts.rows.emplace_back("base weights", "matrices in " + model::base_numbers(*source).types);
   }
-  const auto add_files = [&](const char* name, const data::Dataset& dataset) {
-    for (const data::DataFile& file : dataset.files) {
-      facts.rows.emplace_back(name, file_row(file, dataset));
-    }
-  };
-  add_files("training data", job.train_data());
-  if (!options.eval.empty()) {
-    add_files("evaluation data", job.eval_data());
-  } else if (!job.eval_data().examples.empty()) {
-    facts.rows.emplace_back(
-        "evaluation data",
-        fmt::format("{} other examples of the same file{}", job.eval_data().examples.size(),
-                    job.train_data().files.size() > 1 ? "s" : ""));
-  }
+  add_data_rows(job, facts);
   facts.rows.emplace_back("trained parameters", std::to_string(job.num_trained_parameters()));
   for (const auto& option : values) {
     const std::string name(option.key());
-    const std::string value = text_of(name);
+    const std::string value = recorded_text(values, name);
     if (is_listed(name, value, options)) facts.settings.emplace_back(name, value);
   }
   return facts;

@@ -41,22 +41,26 @@ int64_t TrainSampler::num_positions() const {
   return positions;
 }
 
+api::SampleRequest TrainSampler::request_of(const std::vector<int32_t>& tokens, int64_t context,
+                                            api::AdapterSlot slot) const {
+  const int64_t budget = context - std::ssize(tokens);
+  if (budget < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
+                            tokens.size(), context));
+  }
+  return {.prompt = tokens,
+          .slot = slot,
+          .max_tokens = std::min(kMaxTokens, budget),
+          .temperature = 0,
+          .stop = stop_};
+}
+
 std::vector<Sample> TrainSampler::run(engine::Runner& runner, api::AdapterSlot slot) const {
   const int64_t context = runner.engine().config().max_position_embeddings;
   std::vector<api::SampleRequest> requests;
-  for (const std::vector<int32_t>& tokens : tokens_) {
-    const int64_t budget = context - std::ssize(tokens);
-    if (budget < 1) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
-                              tokens.size(), context));
-    }
-    requests.push_back({.prompt = tokens,
-                        .slot = slot,
-                        .max_tokens = std::min(kMaxTokens, budget),
-                        .temperature = 0,
-                        .stop = stop_});
-  }
+  for (const std::vector<int32_t>& tokens : tokens_)
+    requests.push_back(request_of(tokens, context, slot));
   const std::vector<api::SampleResult> results = engine::sample(runner, requests);
   std::vector<Sample> samples;
   for (size_t i = 0; i < results.size(); ++i) {

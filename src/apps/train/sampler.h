@@ -29,6 +29,9 @@ class TrainSampler {
   [[nodiscard]] int64_t num_positions() const;
 
  private:
+  [[nodiscard]] api::SampleRequest request_of(const std::vector<int32_t>& tokens, int64_t context,
+                                              api::AdapterSlot slot) const;
+
   TextStack text_;
   std::vector<std::string> prompts_;
   std::vector<std::vector<int32_t>> tokens_;

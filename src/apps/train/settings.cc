@@ -55,6 +55,16 @@ void fill_all_from_record(const std::string& recorded, Said& o) {
   if (!o.warmup_ratio) fill_from_record(was, "warmup-steps", o.warmup_steps);
 }
 
+int64_t warmup_steps(double ratio, int64_t num_steps) {
+  return static_cast<int64_t>(std::ceil(ratio * static_cast<double>(num_steps)));
+}
+
+// Of the adapter that training goes on from.
+std::vector<model::LoraModuleSpec> read_adapter_modules(LoadSpec base, const std::string& adapter) {
+  base.mtp = model::UseMtp::kNever;
+  return model::specs_of_adapter(make_planning_engine(base)->model(), adapter);
+}
+
 void check_warmup_and_accumulation(const TrainOptions& o) {
   if (o.warmup_steps && o.warmup_ratio) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -99,17 +109,10 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
       .steps = said.steps.value_or(0)};
   if (!options.samples.empty())
     s.sample_positions = TrainSampler(spec.texts, options.samples).num_positions();
-  if (!options.adapter.empty()) {
-    LoadSpec base = spec;
-    base.mtp = model::UseMtp::kNever;
-    s.adapter_modules =
-        model::specs_of_adapter(make_planning_engine(base)->model(), options.adapter);
-  }
-  const double share = said.warmup_ratio.value_or(kWarmupRatio);
-  const auto warmup = [&] {
-    return static_cast<int64_t>(std::ceil(share * static_cast<double>(num_steps(s, data.train))));
-  };
-  s.warmup_steps = said.warmup_steps ? *said.warmup_steps : warmup();
+  if (!options.adapter.empty()) s.adapter_modules = read_adapter_modules(spec, options.adapter);
+  s.warmup_steps = said.warmup_steps ? *said.warmup_steps
+                                     : warmup_steps(said.warmup_ratio.value_or(kWarmupRatio),
+                                                    num_steps(s, data.train));
   return s;
 }
 

@@ -119,20 +119,27 @@ int64_t longest_of(const std::vector<int64_t>& lengths) {
   return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
 
+// Of the examples of each pass.
+std::vector<std::vector<int64_t>> pass_lengths(const data::StepPlan& step,
+                                               const std::vector<int64_t>& lengths) {
+  std::vector<std::vector<int64_t>> passes;
+  for (const std::vector<int64_t>& pass : step.passes) {
+    std::vector<int64_t>& of_pass = passes.emplace_back();
+    for (const int64_t i : pass) of_pass.push_back(lengths[static_cast<size_t>(i)]);
+  }
+  return passes;
+}
+
 // Every pass that the run will make.
 void add_passes_of_run(planner::RunShape& shape, const TrainSettings& settings,
                        const planner::Division& division, const std::vector<int64_t>& eval) {
   data::BatchPlan batches(shape.lengths, batch_plan_options(settings));
-  std::vector<std::vector<int64_t>> passes;
   double total = 0.0;
   for (int64_t step = 0; step < batches.num_steps(); ++step) {
-    passes.clear();
+    const auto passes = pass_lengths(batches.step(step), shape.lengths);
     int64_t tokens = 0;
-    for (const std::vector<int64_t>& pass : batches.step(step).passes) {
-      std::vector<int64_t>& lengths = passes.emplace_back();
-      for (const int64_t i : pass) lengths.push_back(shape.lengths[static_cast<size_t>(i)]);
-      tokens = std::accumulate(lengths.begin(), lengths.end(), tokens);
-    }
+    for (const std::vector<int64_t>& pass : passes)
+      tokens = std::accumulate(pass.begin(), pass.end(), tokens);
     planner::add_step(shape, division, passes);
     shape.largest_step = std::max(shape.largest_step, tokens);
     total += static_cast<double>(tokens);

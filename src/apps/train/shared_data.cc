@@ -39,6 +39,20 @@ data::Example unpack_example(std::span<const uint32_t> values) {
   return example;
 }
 
+// Examples from `next` on, which moves on, until there are enough values.
+void pack_piece(const ExampleStore& store, int64_t& next, std::vector<uint32_t>& values) {
+  for (; next < store.size() && values.size() < kPieceValues; ++next)
+    pack_example(store.at(next), values);
+}
+
+void unpack_piece(std::span<const uint32_t> values, ExampleStore& store) {
+  while (!values.empty()) {
+    const size_t count = values.front() + size_t{1};
+    store.add(unpack_example(values.subspan(1, count)));
+    values = values.subspan(1 + count);
+  }
+}
+
 std::shared_ptr<const ExampleStore> broadcast_store(Comm& comm,
                                                     std::shared_ptr<const ExampleStore> store) {
   auto received = std::make_shared<ExampleStore>();
@@ -46,15 +60,9 @@ std::shared_ptr<const ExampleStore> broadcast_store(Comm& comm,
   int64_t next = 0;
   do {
     piece.clear();
-    for (; comm.rank() == 0 && next < store->size() && piece.size() < kPieceValues; ++next)
-      pack_example(store->at(next), piece);
+    if (comm.rank() == 0) pack_piece(*store, next, piece);
     broadcast(comm, piece);
-    if (comm.rank() == 0) continue;
-    for (std::span<const uint32_t> left = piece; !left.empty();) {
-      const size_t count = left.front() + size_t{1};
-      received->add(unpack_example(left.subspan(1, count)));
-      left = left.subspan(1 + count);
-    }
+    if (comm.rank() != 0) unpack_piece(piece, *received);
   } while (!piece.empty());
   received->seal();
   return comm.rank() == 0 ? store : received;

@@ -140,6 +140,22 @@ std::string adapter_or_model_hash(const std::string& path) {
   return all;
 }
 
+namespace {
+
+// Of an option that names files of data or a model: a hash of their content, or nothing.
+std::string content_text(const OptionRow& row, const TrainOptions& options, const ModelTexts& model,
+                         const FilesOfRun& files) {
+  if (row.results_by == ResultsBy::kModel) {
+    if (row.name == "model") return model_identity(model);
+    return row.text().empty() ? "" : adapter_or_model_hash(row.text());
+  }
+  CHECK(row.name == "data" || row.name == "eval", row.name);
+  if (row.name == "data") return file_hashes_text(files.train);
+  return options.eval.empty() ? "" : file_hashes_text(files.eval);
+}
+
+}  // namespace
+
 std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
                               const FilesOfRun& files, const std::string& cpu_path) {
   TrainOptions o = effective_options(settings);
@@ -153,15 +169,8 @@ std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& m
         values[row.name] = row.text();
         break;
       case ResultsBy::kFile:
-        CHECK(row.name == "data" || row.name == "eval", row.name);
-        values[row.name] = row.name == "data" ? file_hashes_text(files.train)
-                           : o.eval.empty()   ? ""
-                                              : file_hashes_text(files.eval);
-        break;
       case ResultsBy::kModel:
-        values[row.name] = row.name == "model"  ? model_identity(model)
-                           : row.text().empty() ? ""
-                                                : adapter_or_model_hash(row.text());
+        values[row.name] = content_text(row, o, model, files);
         break;
     }
   }
@@ -174,7 +183,7 @@ std::string recorded_options(const std::string& out) {
   return boost::json::serialize(parse_record(out, TrainerState(state_dir(out)).json()).options);
 }
 
-void save_train_state(TrainJob& job, const std::string& fingerprint) {
+void save_state_and_export(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.settings().out;
   std::optional<TrainerStateWriter> writer;
   if (job.is_first_rank()) {
@@ -213,8 +222,8 @@ struct WantedPart {
 constexpr int64_t kTag = 0;
 constexpr int64_t kPieceValues = (1 << 20) / dtype_bytes(DType::kF32);
 
-SavedAt checked_position(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
-  const std::string& out = job.settings().out;
+// A line for each option that was another; empty: none was.
+std::string differing_options(const RunRecord& record, const std::string& fingerprint) {
   const boost::json::object wanted = boost::json::parse(fingerprint).as_object();
   std::string faults;
   for (const auto& option : wanted) {
@@ -224,11 +233,26 @@ SavedAt checked_position(TrainJob& job, const RunRecord& record, const std::stri
     if (before != now)
       faults += fmt::format("\n  {}: was {}, now {}", std::string(option.key()), before, now);
   }
+  return faults;
+}
+
+SavedAt checked_position(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
+  const std::string& out = job.settings().out;
+  const std::string faults = differing_options(record, fingerprint);
   if (!faults.empty()) fail(out, "the run was started with other options:" + faults);
   if (record.step > job.num_steps()) {
     fail(out, fmt::format("step {} of {}", record.step, job.num_steps()));
   }
   return {record.step, record.evaluations};
+}
+
+// What the first rank's stages have.
+void read_own_parts(TrainJob& job, const TrainerState& saved) {
+  const HostAccess access(job.engine().backend().allocator());
+  for (const StatePart& part : job.parts_of_state()) {
+    saved.read(part.block, {part.size}, part.first, part.values.shape.num_elements(),
+               part.values.f32());
+  }
 }
 
 // Gives a rank the parts that it asks for.
@@ -272,13 +296,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
     const TrainerState saved(state_dir(out));
     at = checked_position(job, parse_record(out, saved.json()), fingerprint);
     broadcast(comm, at);
-    {
-      const HostAccess access(job.engine().backend().allocator());
-      for (const StatePart& part : job.parts_of_state()) {
-        saved.read(part.block, {part.size}, part.first, part.values.shape.num_elements(),
-                   part.values.f32());
-      }
-    }
+    read_own_parts(job, saved);
     for (int other = 1; other < comm.size(); ++other) send_wanted_parts(comm, other, saved);
   } else {
     broadcast(comm, at);

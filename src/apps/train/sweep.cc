@@ -52,7 +52,7 @@ std::vector<Member> members_of(const TrainOptions& options, const LoadSpec& spec
   std::vector<Member> members;
   for (const std::string& rate : options.sweep) {
     const std::string out = fmt::format("{}/lr-{}", options.out, rate);
-    const bool found = has_state_to_resume(out, options.resume);
+    const bool found = decide_to_resume(out, options.resume);
     TrainSettings own = resolve_settings(options, spec, data, found ? recorded_options(out) : "");
     std::from_chars(rate.data(), rate.data() + rate.size(), own.lr);
     own.out = out;
@@ -62,25 +62,31 @@ std::vector<Member> members_of(const TrainOptions& options, const LoadSpec& spec
   return members;
 }
 
+int64_t steps_done_of(const std::vector<Member>& members) {
+  int64_t steps = 0;
+  for (const Member& member : members) steps += member.job->steps_done();
+  return steps;
+}
+
+// A step of each that is not done; false where all are.
+bool advance_each(std::vector<Member>& members, report::Progress& progress) {
+  bool advances = false;
+  for (Member& member : members) {
+    if (member.loop->is_done()) continue;
+    member.loop->advance();
+    advances = true;
+    progress.update(steps_done_of(members),
+                    fmt::format("lr {}  loss {:.4f}", member.rate, member.loop->loss()));
+  }
+  return advances;
+}
+
 void train_in_turn(std::vector<Member>& members, const std::string& label) {
-  const auto count = [&] {
-    int64_t steps = 0;
-    for (const Member& member : members) steps += member.job->steps_done();
-    return steps;
-  };
   int64_t total = 0;
   for (const Member& member : members) total += member.job->num_steps();
-  report::Progress progress({.label = label, .total = total, .start = count()});
+  report::Progress progress({.label = label, .total = total, .start = steps_done_of(members)});
   for (Member& member : members) member.loop->start();
-  bool is_over = false;
-  while (!is_over && !StopSignals::asked()) {
-    is_over = true;
-    for (Member& member : members) {
-      if (member.loop->is_done()) continue;
-      member.loop->advance();
-      is_over = false;
-      progress.update(count(), fmt::format("lr {}  loss {:.4f}", member.rate, member.loop->loss()));
-    }
+  while (!StopSignals::asked() && advance_each(members, progress)) {
   }
   for (Member& member : members) {
     if (StopSignals::asked() && !member.loop->is_done()) member.loop->request_stop();
@@ -189,7 +195,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
     fingerprints.push_back(fingerprint_of(*member.job));
     begin_or_resume(*member.job, fingerprints.back(), member.resumes);
   }
-  const std::optional<Predicted> predicted = print_plan(*members.front().job, run.plan);
+  const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.samples);

@@ -11,10 +11,10 @@
 
 #include "apps/options.h"
 #include "apps/recipe.h"
-#include "apps/setup/model_files.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
 #include "apps/setup/weight_group.h"
+#include "apps/setup/weights_text.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
 #include "apps/train/sampler.h"
@@ -86,45 +86,59 @@ std::string sent_text(TrainJob& job) {
                     job.plan_next_sent());
 }
 
-}  // namespace
+std::string dataset_text(const data::Dataset& d) {
+  return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
+                     report::format_count(static_cast<double>(d.num_tokens)),
+                     report::format_count(static_cast<double>(d.num_trained)));
+}
 
-std::optional<Predicted> print_plan(TrainJob& job, const engine::RunPlan& plan) {
-  if (!job.is_first_rank()) return {};
+std::string model_text(const engine::Engine& engine) {
+  const model::ModelWeights& weights = *engine.model().weights;
+  return fmt::format("{}, {} parameters, {}", engine.config().family,
+                     report::format_count(static_cast<double>(num_parameters(weights))),
+                     weights.compute_dtype() == DType::kBF16 ? "bf16" : "f32");
+}
+
+// What runs: the model, what trains, the data and the steps.
+void add_run_rows(TrainJob& job, report::Table& table) {
   engine::Engine& engine = job.engine();
-  const auto dataset = [](const data::Dataset& d) {
-    return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
-                       report::format_count(static_cast<double>(d.num_tokens)),
-                       report::format_count(static_cast<double>(d.num_trained)));
-  };
-  report::Table table({{""}, {""}});
-  table.add_row(
-      {"model",
-       fmt::format(
-           "{}, {} parameters, {}", engine.config().family,
-           report::format_count(static_cast<double>(num_parameters(*engine.model().weights))),
-           engine.model().weights->compute_dtype() == DType::kBF16 ? "bf16" : "f32")});
+  table.add_row({"model", model_text(engine)});
   add_weights_row(*engine.model().weights, engine.model().checkpoint.get(), table);
   table.add_row({"trains", fmt::format("{}, {} parameters", job.options().method,
                                        report::format_count(
                                            static_cast<double>(job.num_trained_parameters())))});
-  table.add_row({"data", dataset(job.train_data())});
-  if (!job.eval_data().examples.empty()) table.add_row({"evaluation", dataset(job.eval_data())});
+  table.add_row({"data", dataset_text(job.train_data())});
+  if (!job.eval_data().examples.empty())
+    table.add_row({"evaluation", dataset_text(job.eval_data())});
   table.add_row({"steps", steps_text(job)});
   table.add_row(
       {"learning rate", fmt::format("{}, {}, warmup steps {}", rates_text(job.settings()),
                                     job.options().lr_schedule, job.settings().warmup_steps)});
+}
+
+Predicted predicted_of(const engine::RunPlan& plan, const engine::MachineLimits& limits,
+                       int data_ranks) {
+  Predicted predicted = {.step_seconds = step_seconds(plan, limits)};
+  for (const int64_t bytes : plan.bytes_of_ranks())
+    predicted.memory.insert(predicted.memory.end(), static_cast<size_t>(data_ranks), bytes);
+  return predicted;
+}
+
+}  // namespace
+
+std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::RunPlan& plan) {
+  if (!job.is_first_rank()) return {};
+  report::Table table({{""}, {""}});
+  add_run_rows(job, table);
   const std::string cores =
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   // Before the pass takes its memory: the probe borrows that much.
   const engine::MachineLimits limits = given_or_probed_limits(job, plan.stages.front().pass_bytes);
   if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages())});
-  planner::add_rows(plan, limits, offload_folder(job.options().offload), table);
-  table.add_row({"machine", planner::machine_text(plan, engine.backend()) + cores});
+  planner::add_plan_rows(plan, limits, offload_folder(job.options().offload), table);
+  table.add_row({"machine", planner::machine_text(plan, job.engine().backend()) + cores});
   fmt::print(stderr, "{}{}{}", table.text(), planner::parts_text(plan), sent_text(job));
-  Predicted predicted = {.step_seconds = step_seconds(plan, limits)};
-  for (const int64_t bytes : plan.bytes_of_ranks())
-    predicted.memory.insert(predicted.memory.end(), static_cast<size_t>(job.stages().data), bytes);
-  return predicted;
+  return predicted_of(plan, limits, job.stages().data);
 }
 
 std::string fingerprint_of(TrainJob& job) {
@@ -144,7 +158,7 @@ void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes
   remove_file(out + "/samples.jsonl");
 }
 
-bool has_state_to_resume(const std::string& out, bool resume) {
+bool decide_to_resume(const std::string& out, bool resume) {
   const bool found = has_train_state(out);
   if (found && !resume) {
     throw Error(
@@ -186,7 +200,7 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
     if (!few.empty()) log(LogLevel::kWarning, few);
   }
   begin_or_resume(job, fingerprint, resumes);
-  const std::optional<Predicted> predicted = print_plan(job, plan);
+  const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.samples);
@@ -234,6 +248,29 @@ RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
   return facts;
 }
 
+// What the first rank reads.
+struct InputsOfRun {
+  TrainData data;
+  bool resumes = false;
+  std::string recorded;  // options, of the run that goes on
+};
+
+// Saves the recipe too, where it was asked for. Collective.
+InputsOfRun read_and_broadcast_inputs(Comm& comm, const TrainOptions& options,
+                                      const LoadSpec& spec) {
+  InputsOfRun inputs;
+  if (comm.rank() == 0) {
+    if (!options.save_config.empty()) save_recipe(options);
+    inputs.resumes = decide_to_resume(options.out, options.resume);
+    inputs.data = read_train_data(options, spec);
+    if (inputs.resumes) inputs.recorded = recorded_options(options.out);
+  }
+  broadcast(comm, inputs.resumes);
+  broadcast(comm, inputs.recorded);
+  broadcast_data(comm, inputs.data);
+  return inputs;
+}
+
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
   StageOptions stages = stages_of(given.stages, layout);
@@ -248,26 +285,16 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   // Refused before any data are read.
   static_cast<void>(division_of(spec.parsed.config, stages, spec));
   report::TraceFile trace(is_first ? options.trace : "");
-  TrainData data;
-  bool found = false;
-  std::string recorded;
-  if (is_first) {
-    if (!options.save_config.empty()) save_recipe(options);
-    found = has_state_to_resume(options.out, options.resume);
-    data = read_train_data(options, spec);
-    if (found) recorded = recorded_options(options.out);
-  }
-  broadcast(comm, found);
-  broadcast(comm, recorded);
-  broadcast_data(comm, data);
-  TrainSettings settings = resolve_settings(options, spec, data, recorded);
-  if (settings.options.method != "full") share_weights(comm, stages);
+  const InputsOfRun inputs = read_and_broadcast_inputs(comm, options, spec);
+  const TrainData& data = inputs.data;
+  TrainSettings settings = resolve_settings(options, spec, data, inputs.recorded);
+  if (settings.options.method != "full") choose_weight_sharers(comm, stages);
   settings.stages = stages;
   const TrainRun run = plan_run(spec, settings, data, comm.ranks_here() * stages.ranks_each);
   std::atomic<bool> stopped = false;
   run_ranks(comm, process_ranks(stages), [&](Comm& rank) {
     const std::unique_ptr<TrainJob> job = make_train_job(rank, run, settings, data);
-    if (!train_on_rank(*job, run.plan, found)) stopped = true;
+    if (!train_on_rank(*job, run.plan, inputs.resumes)) stopped = true;
   });
   trace.finish();
   return stopped ? StopSignals::exit_code() : 0;
@@ -290,7 +317,7 @@ int run_train(const TrainOptions& options) {
     trace.finish();
     return code;
   }
-  const bool found = has_state_to_resume(options.out, options.resume);
+  const bool found = decide_to_resume(options.out, options.resume);
   const LoadSpec spec = read_train_spec(options);
   const TrainData data = read_train_data(options, spec);
   const TrainSettings settings =

@@ -17,34 +17,6 @@
 namespace strata {
 namespace {
 
-constexpr GgufArchitecture kArchitectures[] = {
-    {.name = "llama",
-     .model_class = "LlamaForCausalLM",
-     .model_type = "llama",
-     .paired_heads = true},
-    {.name = "qwen2", .model_class = "Qwen2ForCausalLM", .model_type = "qwen2"},
-    {.name = "qwen3", .model_class = "Qwen3ForCausalLM", .model_type = "qwen3"},
-    {.name = "qwen3moe", .model_class = "Qwen3MoeForCausalLM", .model_type = "qwen3_moe"},
-    {.name = "qwen35",
-     .model_class = "Qwen3_5ForCausalLM",
-     .model_type = "qwen3_5_text",
-     .norms_plus_one = true,
-     .is_hybrid = true},
-    {.name = "qwen35moe",
-     .model_class = "Qwen3_5MoeForCausalLM",
-     .model_type = "qwen3_5_moe_text",
-     .norms_plus_one = true,
-     .is_hybrid = true},
-    {.name = "gemma3",
-     .model_class = "Gemma3ForCausalLM",
-     .model_type = "gemma3_text",
-     .norms_plus_one = true},
-    {.name = "deepseek2",
-     .model_class = "DeepseekV3ForCausalLM",
-     .model_type = "deepseek_v3",
-     .has_mla = true},
-};
-
 std::string json_bool(bool value) { return value ? "true" : "false"; }
 
 class ConfigWriter {
@@ -63,12 +35,7 @@ class ConfigWriter {
     refuse_unless_neutral();
     add_special_token_ids();
     add_unused_keys();
-    std::string out = "{";
-    for (const auto& [name, value] : members_) {
-      out +=
-          fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", text::json_quote(name), value);
-    }
-    return out + "\n}\n";
+    return members_json();
   }
 
  private:
@@ -98,6 +65,11 @@ class ConfigWriter {
   }
   void set_integer(std::string_view name, int64_t value) { set(name, fmt::format("{}", value)); }
   void set_number(std::string_view name, double value) { set(name, number_text(value)); }
+  [[nodiscard]] std::string members_json() const {
+    std::string out = "{";
+    for (const auto& [name, value] : members_) text::append_json_member(out, "  ", name, value);
+    return out + "\n}\n";
+  }
   [[nodiscard]] std::string number_text(double value) const {
     if (std::isfinite(value)) return text::json_number(value);
     throw Error(ErrorCode::kInvalidArgument,
@@ -121,20 +93,32 @@ class ConfigWriter {
   void add_common_members() {
     set("architectures", fmt::format("[{}]", text::json_quote(row_.model_class)));
     set("model_type", text::json_quote(row_.model_type));
-    const GgufTensor* embedding = model_.find("token_embd.weight");
-    if (embedding == nullptr) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("{}: tensor 'token_embd.weight' is missing: no model, or a part of one",
-                      model_.keys().where()));
-    }
-    set_integer("vocab_size", integer("vocab_size", embedding->rows()));
+    set_integer("vocab_size", integer("vocab_size", embedding().rows()));
     set_integer("hidden_size", integer("embedding_length"));
     const int64_t expert_width = integer("expert_feed_forward_length", 1);
     const int64_t width =
         row_.name == "qwen35moe" ? expert_width : feed_forward_width(expert_width);
     set_integer("intermediate_size", width);
     set_integer("num_hidden_layers", num_layers_);
+    add_heads();
+    set_integer("max_position_embeddings", integer("context_length"));
+    set_number("rms_norm_eps", number("attention.layer_norm_rms_epsilon"));
+    set("tie_word_embeddings", json_bool(!has_tensor("output.weight")));
+    const bool is_gemma = row_.name == "gemma3";
+    set(is_gemma ? "hidden_activation" : "hidden_act",
+        is_gemma ? "\"gelu_pytorch_tanh\"" : "\"silu\"");
+    if (row_.name != "qwen2") set("attention_bias", json_bool(layer_has(0, "attn_q.bias")));
+    set("torch_dtype", all_f32() ? "\"float32\"" : "\"bfloat16\"");
+  }
+
+  [[nodiscard]] const GgufTensor& embedding() const {
+    if (const GgufTensor* tensor = model_.find("token_embd.weight")) return *tensor;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: tensor 'token_embd.weight' is missing: no model, or a part of one",
+                            model_.keys().where()));
+  }
+
+  void add_heads() {
     set_integer("num_attention_heads", heads());
     const int64_t kv = integer("attention.head_count_kv", heads());
     set_integer("num_key_value_heads", row_.has_mla ? heads() : kv);
@@ -144,14 +128,6 @@ class ConfigWriter {
       refuse("attention.value_length",
              fmt::format("got {}, only that of keys, {}, is supported", value_dim, head_dim()));
     }
-    set_integer("max_position_embeddings", integer("context_length"));
-    set_number("rms_norm_eps", number("attention.layer_norm_rms_epsilon"));
-    set("tie_word_embeddings", json_bool(!has_tensor("output.weight")));
-    const bool is_gemma = row_.name == "gemma3";
-    set(is_gemma ? "hidden_activation" : "hidden_act",
-        is_gemma ? "\"gelu_pytorch_tanh\"" : "\"silu\"");
-    if (row_.name != "qwen2") set("attention_bias", json_bool(layer_has(0, "attn_q.bias")));
-    set("torch_dtype", all_f32() ? "\"float32\"" : "\"bfloat16\"");
   }
 
   // One width, or one by layer of which layers of experts may have none.
@@ -182,11 +158,15 @@ class ConfigWriter {
     static_cast<void>(integer("expert_used_count", 0));
   }
 
-  // The layers that have experts are those whose tensors are there.
-  void add_experts() {
+  void add_expert_sizes() {
     set_integer("num_experts", integer("expert_count"));
     set_integer("num_experts_per_tok", integer("expert_used_count"));
     set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
+  }
+
+  // The layers that have experts are those whose tensors are there.
+  void add_experts() {
+    add_expert_sizes();
     set("norm_topk_prob", "true");
     std::vector<int64_t> dense;
     for (int64_t layer = 0; layer < num_layers_; ++layer) {
@@ -196,6 +176,17 @@ class ConfigWriter {
   }
 
   void add_hybrid() {
+    add_delta_net();
+    static_cast<void>(integer("full_attention_interval", 4));  // the tensors say it
+    set("layer_types", hybrid_layer_types());
+    if (row_.name == "qwen35moe") {
+      add_expert_sizes();
+      set_integer("shared_expert_intermediate_size", integer("expert_shared_feed_forward_length"));
+    }
+    add_partial_rope();
+  }
+
+  void add_delta_net() {
     const int64_t values = integer("ssm.time_step_rank");
     if (values < 1) model_.keys().fail(key("ssm.time_step_rank"), "want at least 1");
     set_integer("linear_conv_kernel_dim", integer("ssm.conv_kernel"));
@@ -203,19 +194,18 @@ class ConfigWriter {
     set_integer("linear_num_key_heads", integer("ssm.group_count"));
     set_integer("linear_num_value_heads", values);
     set_integer("linear_value_head_dim", integer("ssm.inner_size") / values);
+  }
+
+  [[nodiscard]] std::string hybrid_layer_types() const {
     std::vector<std::string> types;
     for (int64_t layer = 0; layer < num_layers_; ++layer) {
       const bool is_delta = layer_has(layer, "ssm_out.weight");
       types.emplace_back(is_delta ? "\"linear_attention\"" : "\"full_attention\"");
     }
-    static_cast<void>(integer("full_attention_interval", 4));  // the tensors say it
-    set("layer_types", fmt::format("[{}]", fmt::join(types, ", ")));
-    if (row_.name == "qwen35moe") {
-      set_integer("num_experts", integer("expert_count"));
-      set_integer("num_experts_per_tok", integer("expert_used_count"));
-      set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
-      set_integer("shared_expert_intermediate_size", integer("expert_shared_feed_forward_length"));
-    }
+    return fmt::format("[{}]", fmt::join(types, ", "));
+  }
+
+  void add_partial_rope() {
     const auto dim = static_cast<double>(head_dim());
     const double part = static_cast<double>(integer("rope.dimension_count")) / dim;
     const std::string scaling = rope_scaling_members();
@@ -235,6 +225,11 @@ class ConfigWriter {
     set("layer_types", sliding_layer_types());
     set_number("rope_theta", number("rope.freq_base", 1e6));
     set_number("rope_local_base_freq", number("rope.freq_base_swa", 1e4));
+    add_linear_rope_scaling();
+    check_whole_head_rotates();
+  }
+
+  void add_linear_rope_scaling() {
     const double factor = number("rope.scaling.factor", 1.0);
     const std::string type = model_.keys().text(key("rope.scaling.type"), "linear");
     if (type == "linear" && factor != 1.0) {
@@ -243,10 +238,20 @@ class ConfigWriter {
     } else if (type != "linear" && type != "none") {
       refuse("rope.scaling.type", fmt::format("got '{}', supported are linear and none", type));
     }
-    check_whole_head_rotates();
   }
 
   std::string sliding_layer_types() {
+    const std::vector<bool> sliding = sliding_layers();
+    std::vector<std::string> types;
+    for (int64_t i = 0; i < num_layers_; ++i) {
+      types.emplace_back(sliding[static_cast<size_t>(i)] ? "\"sliding_attention\""
+                                                         : "\"full_attention\"");
+    }
+    return fmt::format("[{}]", fmt::join(types, ", "));
+  }
+
+  // A key says it of each layer, or of how many the last one attends to all.
+  std::vector<bool> sliding_layers() {
     const std::string name = key("attention.sliding_window_pattern");
     const GgufKeys& keys = model_.keys();
     std::vector<bool> sliding;
@@ -260,15 +265,17 @@ class ConfigWriter {
       if (pattern < 1) keys.fail(name, fmt::format("got {}, want at least 1", pattern));
       for (int64_t i = 0; i < num_layers_; ++i) sliding.push_back(i % pattern < pattern - 1);
     }
-    std::vector<std::string> types;
-    for (int64_t i = 0; i < num_layers_; ++i) {
-      types.emplace_back(sliding[static_cast<size_t>(i)] ? "\"sliding_attention\""
-                                                         : "\"full_attention\"");
-    }
-    return fmt::format("[{}]", fmt::join(types, ", "));
+    return sliding;
   }
 
   void add_mla_and_experts() {
+    add_mla();
+    set_integer("num_nextn_predict_layers", 0);
+    set_integer("first_k_dense_replace", integer("leading_dense_block_count", 0));
+    if (has("expert_count")) add_routed_experts();
+  }
+
+  void add_mla() {
     const int64_t rope = integer("rope.dimension_count");
     const int64_t key_dim = integer("attention.key_length_mla", integer("attention.key_length"));
     const bool has_q_rank = has("attention.q_lora_rank");
@@ -279,27 +286,26 @@ class ConfigWriter {
     set_integer("v_head_dim",
                 integer("attention.value_length_mla", integer("attention.value_length")));
     set("rope_interleave", "true");
-    set_integer("num_nextn_predict_layers", 0);
-    set_integer("first_k_dense_replace", integer("leading_dense_block_count", 0));
-    if (has("expert_count")) {
-      set_integer("n_routed_experts", integer("expert_count"));
-      set_integer("num_experts_per_tok", integer("expert_used_count"));
-      set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
-      set_integer("n_shared_experts", integer("expert_shared_count", 0));
-      set_integer("n_group", integer("expert_group_count", 1));
-      set_integer("topk_group", integer("expert_group_used_count", 1));
-      set_number("routed_scaling_factor", number("expert_weights_scale", 1.0));
-      set("norm_topk_prob", json_bool(model_.keys().boolean(key("expert_weights_norm"), false)));
-      constexpr int64_t kSigmoid = 2;
-      const int64_t gating = integer("expert_gating_func", 1);
-      if (gating != kSigmoid) {
-        refuse("expert_gating_func",
-               fmt::format("got {}, only 2 (sigmoid: DeepSeek-V3 and what shares its router) is "
-                           "supported",
-                           gating));
-      }
-      set("scoring_func", "\"sigmoid\"");
+  }
+
+  void add_routed_experts() {
+    set_integer("n_routed_experts", integer("expert_count"));
+    set_integer("num_experts_per_tok", integer("expert_used_count"));
+    set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
+    set_integer("n_shared_experts", integer("expert_shared_count", 0));
+    set_integer("n_group", integer("expert_group_count", 1));
+    set_integer("topk_group", integer("expert_group_used_count", 1));
+    set_number("routed_scaling_factor", number("expert_weights_scale", 1.0));
+    set("norm_topk_prob", json_bool(model_.keys().boolean(key("expert_weights_norm"), false)));
+    constexpr int64_t kSigmoid = 2;
+    const int64_t gating = integer("expert_gating_func", 1);
+    if (gating != kSigmoid) {
+      refuse("expert_gating_func",
+             fmt::format("got {}, only 2 (sigmoid: DeepSeek-V3 and what shares its router) is "
+                         "supported",
+                         gating));
     }
+    set("scoring_func", "\"sigmoid\"");
   }
 
   // What is rotated must be the whole head.
@@ -364,6 +370,15 @@ class ConfigWriter {
     return json;
   }
 
+  [[nodiscard]] std::vector<float> read_f32_tensor(const GgufTensor& tensor, int64_t count) const {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (const GgufModel::Tensor& one : model_.tensors()) {
+      if (one.info != &tensor) continue;
+      model_.files()[one.file].read_bytes(tensor, 0, std::as_writable_bytes(std::span(values)));
+    }
+    return values;
+  }
+
   // Llama 3.x: not keys but a table of divisors.
   std::string llama3_members() {
     const GgufTensor& tensor = *model_.find("rope_freqs.weight");
@@ -372,11 +387,7 @@ class ConfigWriter {
     if (tensor.type->name != "F32" || tensor.columns() != dim / 2 || tensor.rows() != 1) {
       refuse("rope.dimension_count", fmt::format("rope_freqs.weight is no F32 [{}]", dim / 2));
     }
-    std::vector<float> divisors(static_cast<size_t>(dim / 2));
-    for (const GgufModel::Tensor& one : model_.tensors()) {
-      if (one.info != &tensor) continue;
-      model_.files()[one.file].read_bytes(tensor, 0, std::as_writable_bytes(std::span(divisors)));
-    }
+    const std::vector<float> divisors = read_f32_tensor(tensor, dim / 2);
     if (std::all_of(divisors.begin(), divisors.end(), [](float d) { return d == 1.0f; })) return {};
     const auto found = find_llama3_scaling(divisors, number("rope.freq_base", 10000.0));
     if (!found) {
@@ -442,39 +453,6 @@ class ConfigWriter {
 };
 
 }  // namespace
-
-const GgufArchitecture* find_gguf_architecture(std::string_view name) {
-  for (const GgufArchitecture& row : kArchitectures) {
-    if (row.name == name) return &row;
-  }
-  return nullptr;
-}
-
-const GgufArchitecture& gguf_architecture(const GgufModel& model) {
-  if (const GgufArchitecture* row = find_gguf_architecture(model.architecture())) return *row;
-  std::vector<std::string_view> known;
-  for (const GgufArchitecture& row : kArchitectures) known.push_back(row.name);
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: general.architecture: got '{}', known are {}", model.keys().where(),
-                          model.architecture(), fmt::join(known, ", ")));
-}
-
-std::string gguf_key(const GgufModel& model, std::string_view key) {
-  return fmt::format("{}.{}", model.architecture(), key);
-}
-
-int64_t gguf_num_layers(const GgufModel& model) {
-  const std::string key = gguf_key(model, "block_count");
-  const int64_t blocks = model.keys().integer(key);
-  const int64_t extra = model.keys().integer(gguf_key(model, "nextn_predict_layers"), 0);
-  constexpr int64_t kMostLayers = 10000;
-  if (blocks < 0 || blocks > kMostLayers || extra < 0 || extra > blocks) {
-    model.keys().fail(
-        key, fmt::format("got {} with {} of them of multi-token prediction, want 0 to {}", blocks,
-                         extra, kMostLayers));
-  }
-  return blocks - extra;
-}
 
 std::string gguf_config(const GgufModel& model) { return ConfigWriter(model).config_json(); }
 

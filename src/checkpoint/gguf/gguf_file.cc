@@ -107,6 +107,20 @@ class HeaderReader {
   size_t at_ = 0;
 };
 
+int read_magic_and_version(HeaderReader& in) {
+  const auto magic = in.read<std::array<char, 4>>("the magic");
+  if (std::string_view(magic.data(), magic.size()) != kMagic) in.fail("not a GGUF file");
+  const auto version = in.read<uint32_t>("the version");
+  if ((version & 0xffff) == 0 && version != 0) {
+    in.fail("a file of a big-endian machine, which is not supported");
+  }
+  if (version != 2 && version != 3) {
+    in.fail(fmt::format("version {}, supported are 2 and 3{}", version,
+                        version == 1 ? "; convert the model again" : ""));
+  }
+  return static_cast<int>(version);
+}
+
 int64_t read_integer(HeaderReader& in, uint32_t type, std::string_view key) {
   switch (type) {
     case kU8:
@@ -195,13 +209,8 @@ const GgufType& require_type(HeaderReader& in, const std::string& name, uint32_t
                       removed ? "was removed from ggml" : "is not known", readable_gguf_types()));
 }
 
-// The info; begin is the offset in the data, and end begin plus the size.
-GgufTensor read_tensor_info(HeaderReader& in) {
-  GgufTensor tensor;
-  tensor.name = in.read_text("a tensor's name");
-  if (tensor.name.empty() || tensor.name.size() > kMaxName) {
-    in.fail("a tensor without a name, or with too long a one");
-  }
+// How many elements the tensor has.
+int64_t read_dims(HeaderReader& in, GgufTensor& tensor) {
   const auto num_dims = in.read<uint32_t>(tensor.name);
   if (num_dims < 1 || num_dims > 4) {
     in.fail(fmt::format("tensor '{}' has {} dimensions, want 1 to 4", tensor.name, num_dims));
@@ -216,13 +225,11 @@ GgufTensor read_tensor_info(HeaderReader& in) {
     }
     tensor.dims.insert(tensor.dims.begin(), static_cast<int64_t>(dim));
   }
-  tensor.type = &require_type(in, tensor.name, in.read<uint32_t>(tensor.name));
-  const auto offset = in.read<uint64_t>(tensor.name);
-  if (tensor.columns() % tensor.type->block_elements != 0) {
-    in.fail(fmt::format("tensor '{}': rows of {} elements are no whole blocks of {} ({})",
-                        tensor.name, tensor.columns(), tensor.type->block_elements,
-                        tensor.type->name));
-  }
+  return elements;
+}
+
+// `offset` in the data; the end is as far as the elements go from there.
+void set_offsets(HeaderReader& in, GgufTensor& tensor, uint64_t offset, int64_t elements) {
   int64_t bytes = 0;
   if (__builtin_mul_overflow(elements / tensor.type->block_elements, tensor.type->block_bytes,
                              &bytes) ||
@@ -231,7 +238,37 @@ GgufTensor read_tensor_info(HeaderReader& in) {
     in.fail(fmt::format("tensor '{}': more bytes than 63 bits can count", tensor.name));
   }
   tensor.begin = static_cast<int64_t>(offset);
+}
+
+// The info; begin is the offset in the data, and end begin plus the size.
+GgufTensor read_tensor_info(HeaderReader& in) {
+  GgufTensor tensor;
+  tensor.name = in.read_text("a tensor's name");
+  if (tensor.name.empty() || tensor.name.size() > kMaxName) {
+    in.fail("a tensor without a name, or with too long a one");
+  }
+  const int64_t elements = read_dims(in, tensor);
+  tensor.type = &require_type(in, tensor.name, in.read<uint32_t>(tensor.name));
+  const auto offset = in.read<uint64_t>(tensor.name);
+  if (tensor.columns() % tensor.type->block_elements != 0) {
+    in.fail(fmt::format("tensor '{}': rows of {} elements are no whole blocks of {} ({})",
+                        tensor.name, tensor.columns(), tensor.type->block_elements,
+                        tensor.type->name));
+  }
+  set_offsets(in, tensor, offset, elements);
   return tensor;
+}
+
+std::vector<GgufTensor> read_tensor_infos(HeaderReader& in, uint64_t count) {
+  std::vector<GgufTensor> tensors;
+  std::unordered_set<std::string> names;
+  for (uint64_t i = 0; i < count; ++i) {
+    tensors.push_back(read_tensor_info(in));
+    if (!names.insert(tensors.back().name).second) {
+      in.fail(fmt::format("tensor '{}' is there twice", tensors.back().name));
+    }
+  }
+  return tensors;
 }
 
 int64_t alignment_of(const GgufKeys& keys) {
@@ -389,17 +426,7 @@ int64_t GgufTensor::rows() const {
 
 GgufFile::GgufFile(const std::string& path) : file_(path), keys_(path) {
   HeaderReader in(file_);
-  const auto magic = in.read<std::array<char, 4>>("the magic");
-  if (std::string_view(magic.data(), magic.size()) != kMagic) in.fail("not a GGUF file");
-  const auto version = in.read<uint32_t>("the version");
-  if ((version & 0xffff) == 0 && version != 0) {
-    in.fail("a file of a big-endian machine, which is not supported");
-  }
-  if (version != 2 && version != 3) {
-    in.fail(fmt::format("version {}, supported are 2 and 3{}", version,
-                        version == 1 ? "; convert the model again" : ""));
-  }
-  version_ = static_cast<int>(version);
+  version_ = read_magic_and_version(in);
   const auto num_tensors = in.read<uint64_t>("the number of tensors");
   const auto num_keys = in.read<uint64_t>("the number of keys");
   if (num_tensors > kMaxTensors || num_keys > kMaxKeys) {
@@ -407,13 +434,7 @@ GgufFile::GgufFile(const std::string& path) : file_(path), keys_(path) {
                         num_keys, kMaxTensors, kMaxKeys));
   }
   read_keys(in, num_keys, keys_);
-  std::unordered_set<std::string> names;
-  for (uint64_t i = 0; i < num_tensors; ++i) {
-    tensors_.push_back(read_tensor_info(in));
-    if (!names.insert(tensors_.back().name).second) {
-      in.fail(fmt::format("tensor '{}' is there twice", tensors_.back().name));
-    }
-  }
+  tensors_ = read_tensor_infos(in, num_tensors);
   place_tensors(file_, in.position(), alignment_of(keys_), tensors_);
 }
 

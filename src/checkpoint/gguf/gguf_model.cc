@@ -28,6 +28,16 @@ std::string part_suffix(int64_t part, int64_t count) {
   return fmt::format("-{:05}-of-{:05}{}", part, count, kSuffix);
 }
 
+// "model-00002-of-00003.gguf", but not the first part.
+bool is_later_part(std::string_view name) {
+  constexpr size_t kDigits = 5;
+  const size_t of = name.rfind("-of-");
+  const bool is_part = of != std::string_view::npos && of > kDigits &&
+                       name.size() == of + std::string_view("-of-00001.gguf").size() &&
+                       name[of - kDigits - 1] == '-';
+  return is_part && name.substr(of - kDigits, kDigits) != "00001";
+}
+
 // Models' files of a folder; of a split one the first part. Those of projectors for images are no
 // models of their own.
 std::vector<std::string> model_files_in(const std::string& folder) {
@@ -36,13 +46,7 @@ std::vector<std::string> model_files_in(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.ends_with(kSuffix) || name.starts_with("mmproj")) continue;
-    const size_t of = name.rfind("-of-");
-    constexpr size_t kDigits = 5;
-    const bool is_part = of != std::string::npos && of > kDigits &&
-                         name.size() == of + std::string_view("-of-00001.gguf").size() &&
-                         name[of - kDigits - 1] == '-';
-    if (is_part && name.substr(of - kDigits, kDigits) != "00001") continue;
-    found.push_back(entry.path().string());
+    if (!is_later_part(name)) found.push_back(entry.path().string());
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -57,6 +61,17 @@ std::string find_model_file(const std::string& path) {
   const auto end = found.begin() + std::min(kMostShown, std::ssize(found));
   fail(path, fmt::format("holds {} models in GGUF; give one of {}{}", found.size(),
                          fmt::join(found.begin(), end, ", "), end == found.end() ? "" : ", ..."));
+}
+
+// What comes before the suffix of every part; Error where `path` is not named as one.
+std::string stem_of_part(const std::string& path, int64_t count) {
+  const size_t size = part_suffix(1, count).size();
+  std::string stem = path.size() > size ? path.substr(0, path.size() - size) : "";
+  for (int64_t part = 1; part <= count; ++part) {
+    if (path == stem + part_suffix(part, count)) return stem;
+  }
+  fail(path, fmt::format("one of {} parts, whose names end like '{}'; was it renamed?", count,
+                         part_suffix(1, count)));
 }
 
 void check_is_model(const GgufKeys& keys) {
@@ -81,6 +96,15 @@ GgufModel::GgufModel(const std::string& path) {
   }
   check_is_model(keys());
   architecture_ = keys().text("general.architecture");
+  list_tensors();
+  const int64_t total = keys().integer(kSplitTensors, std::ssize(tensors_));
+  if (files_.size() > 1 && total != std::ssize(tensors_)) {
+    fail(file, fmt::format("the {} parts have {} tensors, {} says {}", files_.size(),
+                           tensors_.size(), kSplitTensors, total));
+  }
+}
+
+void GgufModel::list_tensors() {
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const GgufTensor& tensor : files_[i].tensors()) {
       if (!by_name_.emplace(tensor.name, tensors_.size()).second) {
@@ -91,26 +115,13 @@ GgufModel::GgufModel(const std::string& path) {
       tensors_.push_back({&tensor, i});
     }
   }
-  const int64_t total = keys().integer(kSplitTensors, std::ssize(tensors_));
-  if (files_.size() > 1 && total != std::ssize(tensors_)) {
-    fail(file, fmt::format("the {} parts have {} tensors, {} says {}", files_.size(),
-                           tensors_.size(), kSplitTensors, total));
-  }
 }
 
 void GgufModel::open_split(const std::string& path, int64_t count) {
   if (count < 0 || count > kMaxParts) {
     fail(path, fmt::format("{}: got {}, want 1 to {}", kSplitCount, count, kMaxParts));
   }
-  const size_t size = part_suffix(1, count).size();
-  const std::string stem = path.size() > size ? path.substr(0, path.size() - size) : "";
-  const auto is_name = [&](int64_t part) { return path == stem + part_suffix(part, count); };
-  bool known = false;
-  for (int64_t part = 1; part <= count && !known; ++part) known = is_name(part);
-  if (!known) {
-    fail(path, fmt::format("one of {} parts, whose names end like '{}'; was it renamed?", count,
-                           part_suffix(1, count)));
-  }
+  const std::string stem = stem_of_part(path, count);
   for (int64_t part = 1; part <= count; ++part) {
     const std::string name = stem + part_suffix(part, count);
     if (!file_exists(name)) {

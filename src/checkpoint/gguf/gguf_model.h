@@ -32,6 +32,7 @@ class GgufModel {
 
  private:
   void open_split(const std::string& path, int64_t count);
+  void list_tensors();
 
   std::vector<GgufFile> files_;
   std::vector<Tensor> tensors_;

@@ -21,20 +21,25 @@ bool is_raw(const GgufWeight& weight) {
          weight.values.info == nullptr;
 }
 
+// Of the rows of the stored tensor that the weight is; of one that is made of two, the whole.
+void set_byte_range(const GgufWeight& weight, TensorInfo& info) {
+  const GgufTensor& stored = *weight.from.info;
+  info.begin = stored.begin;
+  info.end = stored.end;
+  if (weight.values.info != nullptr) return;
+  int64_t elements = 1;
+  for (const int64_t dim : weight.dims) elements *= dim;
+  info.begin += weight.first_row * stored.row_bytes();
+  info.end = info.begin + elements / stored.columns() * stored.row_bytes();
+}
+
 TensorInfo info_of(const GgufWeight& weight) {
   const GgufTensor& stored = *weight.from.info;
   TensorInfo info;
   info.name = weight.name;
   info.dtype_name = stored.type->name;
   info.dims = weight.dims;
-  info.begin = stored.begin;
-  info.end = stored.end;
-  int64_t elements = 1;
-  for (const int64_t dim : weight.dims) elements *= dim;
-  if (weight.values.info == nullptr) {
-    info.begin += weight.first_row * stored.row_bytes();
-    info.end = info.begin + elements / stored.columns() * stored.row_bytes();
-  }
+  set_byte_range(weight, info);
   const GgufType* other = weight.values.info == nullptr ? stored.type : weight.values.info->type;
   if (other->dequantise == nullptr) info.dtype_name = other->name;
   if (stored.type->dequantise == nullptr || other->dequantise == nullptr ||
@@ -133,6 +138,19 @@ void for_each_run_of_rows(const GgufWeight& weight, int64_t first_row, int64_t c
   }
 }
 
+void pick_columns(std::span<const int32_t> columns, std::span<const float> row, float* out) {
+  for (size_t c = 0; c < columns.size(); ++c) out[c] = row[static_cast<size_t>(columns[c])];
+}
+
+// The same of a row of elements of `size` bytes.
+void pick_columns(std::span<const int32_t> columns, std::span<const std::byte> row, size_t size,
+                  std::byte* out) {
+  for (const int32_t column : columns) {
+    std::memcpy(out, &row[static_cast<size_t>(column) * size], size);
+    out += size;
+  }
+}
+
 void GgufSource::read_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
                            float* out) const {
   if (weight.values.info != nullptr) return read_kv_b_rows(weight, first_row, count, out);
@@ -144,9 +162,7 @@ void GgufSource::read_rows(const GgufWeight& weight, int64_t first_row, int64_t 
     if (weight.columns.empty()) return dequantise_rows(weight.from, stored, run, to);
     for (int64_t i = 0; i < run; ++i) {
       dequantise_rows(weight.from, stored + i, 1, row.data());
-      for (int64_t c = 0; c < columns; ++c) {
-        to[i * columns + c] = row[static_cast<size_t>(weight.columns[static_cast<size_t>(c)])];
-      }
+      pick_columns(weight.columns, row, to + i * columns);
     }
   });
   if (weight.change == GgufWeight::Change::kNone) return;
@@ -158,20 +174,17 @@ void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int6
   const GgufTensor& info = *weight.from.info;
   const auto size = static_cast<size_t>(info.type->block_bytes);
   const int64_t columns = weight.dims.back();
-  const auto file = [&](int64_t row, int64_t rows, std::byte* to) {
+  const auto read_stored = [&](int64_t row, int64_t rows, std::byte* to) {
     model_.files()[weight.from.file].read_bytes(info, row * info.row_bytes(),
                                                 {to, static_cast<size_t>(rows * info.row_bytes())});
   };
   std::vector<std::byte> row(weight.columns.empty() ? 0 : static_cast<size_t>(info.row_bytes()));
   for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
     std::byte* to = out + static_cast<size_t>((begin - first_row) * columns) * size;
-    if (weight.columns.empty()) return file(stored, run, to);
-    for (int64_t i = 0; i < run; ++i) {
-      file(stored + i, 1, row.data());
-      for (int64_t c = 0; c < columns; ++c, to += size) {
-        std::memcpy(to, &row[static_cast<size_t>(weight.columns[static_cast<size_t>(c)]) * size],
-                    size);
-      }
+    if (weight.columns.empty()) return read_stored(stored, run, to);
+    for (int64_t i = 0; i < run; ++i, to += static_cast<size_t>(columns) * size) {
+      read_stored(stored + i, 1, row.data());
+      pick_columns(weight.columns, row, size, to);
     }
   });
 }

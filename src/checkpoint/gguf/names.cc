@@ -123,6 +123,28 @@ std::string gguf_layer_name(const GgufArchitecture& architecture, std::string_vi
   return {};
 }
 
+namespace {
+
+// Of a tensor of a layer, both without the layer's name; empty where there is none.
+std::string stored_name_in_layer(const GgufArchitecture& architecture, std::string_view name) {
+  for (const Rows& rows : {Rows(kWhole), Rows(kExperts)}) {
+    const std::string_view stored = find_stored(rows, name);
+    if (!stored.empty()) return std::string(stored);
+  }
+  const auto [base, ending] = split_ending(name);
+  if (base.empty()) return {};
+  for (const Rows& rows : tables_of(architecture)) {
+    const std::string_view found = find_stored(rows, base);
+    if (found.empty()) continue;
+    // The names of other tables may be another tensor's here.
+    const std::string stored = fmt::format("{}{}", found, ending);
+    if (gguf_layer_name(architecture, stored) == name) return stored;
+  }
+  return {};
+}
+
+}  // namespace
+
 std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_view name) {
   if (const std::string_view outside = find_stored(kOutside, name); !outside.empty()) {
     return std::string(outside);
@@ -134,22 +156,8 @@ std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_v
   if (dot == std::string_view::npos) return {};
   const std::string layer = fmt::format("blk.{}.", name.substr(0, dot));
   const std::string rest = without_expert(name.substr(dot + 1));
-  for (const Rows& rows : {Rows(kWhole), Rows(kExperts)}) {
-    const std::string_view stored = find_stored(rows, rest);
-    if (!stored.empty()) return layer + std::string(stored);
-  }
-  const auto [base, ending] = split_ending(rest);
-  if (base.empty()) return {};
-  for (const Rows& rows : tables_of(architecture)) {
-    const std::string_view stored = find_stored(rows, base);
-    // The names of other tables may be another tensor's here.
-    if (stored.empty() ||
-        gguf_layer_name(architecture, fmt::format("{}{}", stored, ending)) != rest) {
-      continue;
-    }
-    return fmt::format("{}{}{}", layer, stored, ending);
-  }
-  return {};
+  const std::string stored = stored_name_in_layer(architecture, rest);
+  return stored.empty() ? stored : layer + stored;
 }
 
 }  // namespace strata

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -115,24 +116,28 @@ class TokenizerWriter {
     return id;
   }
 
+  // The id of "bos" or "eos", where texts get it: by its key, without one by the fallback.
+  [[nodiscard]] std::optional<int64_t> added_id(std::string_view name, bool fallback) const {
+    const int64_t id = id_of(name);
+    if (!keys_.boolean(fmt::format("tokenizer.ggml.add_{}_token", name), fallback) || id < 0) {
+      return std::nullopt;
+    }
+    return id;
+  }
+
   // What is put around a text.
   [[nodiscard]] std::string post_processor(bool bos_default) const {
-    struct End {
-      std::string_view name, key;
-      bool fallback;
-    };
-    std::string special;
-    const auto item = [&](const End& end) {
-      const int64_t id = id_of(end.name);
-      if (!keys_.boolean(end.key, end.fallback) || id < 0) return std::string();
-      const std::string token = text::json_quote(tokens_[static_cast<size_t>(id)]);
+    std::string special;  // entries of the tokens, each once
+    const auto item = [&](const std::optional<int64_t>& id) {
+      if (!id) return std::string();
+      const std::string token = text::json_quote(tokens_[static_cast<size_t>(*id)]);
       const std::string entry =
-          fmt::format(R"({}: {{"id": {}, "ids": [{}], "tokens": [{}]}})", token, token, id, token);
+          fmt::format(R"({}: {{"id": {}, "ids": [{}], "tokens": [{}]}})", token, token, *id, token);
       if (special != entry) special += (special.empty() ? "" : ", ") + entry;
       return fmt::format(R"({{"SpecialToken": {{"id": {}, "type_id": 0}}}})", token);
     };
-    const std::string before = item({"bos", "tokenizer.ggml.add_bos_token", bos_default});
-    const std::string after = item({"eos", "tokenizer.ggml.add_eos_token", false});
+    const std::string before = item(added_id("bos", bos_default));
+    const std::string after = item(added_id("eos", false));
     if (special.empty()) return "null";
     std::string single =
         before + (before.empty() ? "" : ", ") + R"({"Sequence": {"id": "A", "type_id": 0}})";
@@ -219,8 +224,7 @@ class TokenizerWriter {
     uint32_t left, right;  // characters
   };
 
-  // Every way to join two tokens to a third, the best score first.
-  [[nodiscard]] std::string llama_merges() const {
+  [[nodiscard]] std::span<const double> checked_scores() const {
     const std::span<const double> scores = keys_.numbers("tokenizer.ggml.scores");
     if (scores.size() != tokens_.size()) {
       keys_.fail("tokenizer.ggml.scores",
@@ -229,6 +233,11 @@ class TokenizerWriter {
     if (std::any_of(scores.begin(), scores.end(), [](double s) { return std::isnan(s); })) {
       keys_.fail("tokenizer.ggml.scores", "a score is no number; damaged?");
     }
+    return scores;
+  }
+
+  // Every way to join two tokens to a third, the best score first.
+  [[nodiscard]] std::vector<Pair> pairs_by_score(std::span<const double> scores) const {
     std::vector<Pair> pairs;
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (joins(id) && owns(id)) add_merges_into(id, pairs);
@@ -237,6 +246,11 @@ class TokenizerWriter {
       if (scores[a.token] != scores[b.token]) return scores[a.token] > scores[b.token];
       return std::pair(a.left, a.right) > std::pair(b.left, b.right);
     });
+    return pairs;
+  }
+
+  [[nodiscard]] std::string llama_merges() const {
+    const std::vector<Pair> pairs = pairs_by_score(checked_scores());
     bool has_bytes = false;
     for (size_t id = 0; id < tokens_.size(); ++id) has_bytes = has_bytes || type_of(id) == kByte;
     const int64_t unknown = id_of("unknown");
@@ -297,6 +311,20 @@ std::string quoted(const GgufKeys& keys, std::string_view key, const std::string
 // Its name is behind this in a key.
 constexpr std::string_view kTemplate = "tokenizer.chat_template";
 
+// The items of a list of named templates.
+std::string chat_templates(const GgufKeys& keys) {
+  std::string templates;
+  for (const auto& [key, value] : keys.all()) {
+    const bool is_default = key == kTemplate;
+    const std::string prefix = std::string(kTemplate) + ".";
+    if (!is_default && !key.starts_with(prefix)) continue;
+    templates += fmt::format("{}{{\"name\": {}, \"template\": {}}}", templates.empty() ? "" : ", ",
+                             quoted(keys, key, is_default ? "default" : key.substr(prefix.size())),
+                             quoted(keys, key, keys.text(key)));
+  }
+  return templates;
+}
+
 std::string tokenizer_config(const GgufKeys& keys) {
   std::string out = R"({"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {})";
   const std::span<const std::string> tokens = keys.texts("tokenizer.ggml.tokens");
@@ -314,15 +342,7 @@ std::string tokenizer_config(const GgufKeys& keys) {
     out +=
         fmt::format(",\n \"{}\": {}", member, quoted(keys, key, tokens[static_cast<size_t>(id)]));
   }
-  std::string templates;
-  for (const auto& [key, value] : keys.all()) {
-    const bool is_default = key == kTemplate;
-    const std::string prefix = std::string(kTemplate) + ".";
-    if (!is_default && !key.starts_with(prefix)) continue;
-    templates += fmt::format("{}{{\"name\": {}, \"template\": {}}}", templates.empty() ? "" : ", ",
-                             quoted(keys, key, is_default ? "default" : key.substr(prefix.size())),
-                             quoted(keys, key, keys.text(key)));
-  }
+  const std::string templates = chat_templates(keys);
   if (!templates.empty()) out += fmt::format(",\n \"chat_template\": [{}]", templates);
   return out + "}\n";
 }

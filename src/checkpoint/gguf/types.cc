@@ -34,11 +34,13 @@ class Block {
   const std::byte* bytes_;
 };
 
-// Runs `body(block, values)`, which says whether the scales are finite, over all blocks.
-template <int kElements, int kBytes, typename Body>
-int64_t for_each_block(const std::byte* blocks, int64_t count, float* out, Body body) {
+// Has `dequantise(block, values)`, which says whether the scales are finite, do one block after the
+// other up to the first whose are not, whose place it returns, or -1.
+template <int kElements, int kBytes, typename Dequantise>
+int64_t dequantise_until_fault(const std::byte* blocks, int64_t count, float* out,
+                               Dequantise dequantise) {
   for (int64_t i = 0; i < count; ++i) {
-    if (!body(Block(blocks + i * kBytes), out + i * kElements)) return i;
+    if (!dequantise(Block(blocks + i * kBytes), out + i * kElements)) return i;
   }
   return -1;
 }
@@ -59,7 +61,7 @@ int64_t dequantise_bf16(const std::byte* blocks, int64_t count, float* out) {
 }
 
 int64_t dequantise_q8_0(const std::byte* blocks, int64_t count, float* out) {
-  return for_each_block<32, 34>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<32, 34>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(b.i8(2 + i));
     return std::isfinite(d);
@@ -71,7 +73,7 @@ template <bool kFive, bool kMin>
 int64_t dequantise_q4_or_5(const std::byte* blocks, int64_t count, float* out) {
   constexpr int kHigh = kMin ? 4 : 2;
   constexpr int kCodes = kHigh + (kFive ? 4 : 0);
-  return for_each_block<32, kCodes + 16>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<32, kCodes + 16>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     const float m = kMin ? b.f16(2) : 0.0f;
     const uint32_t high = kFive ? b.u32(kHigh) : 0;
@@ -85,7 +87,7 @@ int64_t dequantise_q4_or_5(const std::byte* blocks, int64_t count, float* out) {
 }
 
 int64_t dequantise_iq4_nl(const std::byte* blocks, int64_t count, float* out) {
-  return for_each_block<32, 18>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<32, 18>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     for (int i = 0; i < 32; ++i) y[i] = d * kIq4[b.nibble(2, i)];
     return std::isfinite(d);
@@ -96,7 +98,7 @@ int64_t dequantise_iq4_nl(const std::byte* blocks, int64_t count, float* out) {
 constexpr float kTwiceE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 int64_t dequantise_mxfp4(const std::byte* blocks, int64_t count, float* out) {
-  return for_each_block<32, 17>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<32, 17>(blocks, count, out, [](Block b, float* y) {
     const int exponent = b.u8(0);
     const float d = std::ldexp(1.0f, exponent - 128);
     bool finite = exponent != 255;
@@ -122,7 +124,7 @@ ScaleMin scale_min(Block b, int64_t at, int g) {
 template <bool kFive>
 int64_t dequantise_q4_or_5_k(const std::byte* blocks, int64_t count, float* out) {
   constexpr int kCodes = kFive ? 48 : 16;
-  return for_each_block<256, kCodes + 128>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<256, kCodes + 128>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     const float dmin = b.f16(2);
     for (int i = 0; i < 256; ++i) {
@@ -139,7 +141,7 @@ int64_t dequantise_q4_or_5_k(const std::byte* blocks, int64_t count, float* out)
 }
 
 int64_t dequantise_q6_k(const std::byte* blocks, int64_t count, float* out) {
-  return for_each_block<256, 210>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<256, 210>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(208);
     for (int i = 0; i < 256; ++i) {
       const int half = i / 128;
@@ -155,7 +157,7 @@ int64_t dequantise_q6_k(const std::byte* blocks, int64_t count, float* out) {
 }
 
 int64_t dequantise_q2_k(const std::byte* blocks, int64_t count, float* out) {
-  return for_each_block<256, 84>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<256, 84>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(80);
     const float dmin = b.f16(82);
     for (int i = 0; i < 256; ++i) {
@@ -169,7 +171,7 @@ int64_t dequantise_q2_k(const std::byte* blocks, int64_t count, float* out) {
 }
 
 int64_t dequantise_q3_k(const std::byte* blocks, int64_t count, float* out) {
-  return for_each_block<256, 110>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<256, 110>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(108);
     for (int i = 0; i < 256; ++i) {
       const int g = i / 16;
@@ -185,7 +187,7 @@ int64_t dequantise_q3_k(const std::byte* blocks, int64_t count, float* out) {
 }
 
 int64_t dequantise_iq4_xs(const std::byte* blocks, int64_t count, float* out) {
-  return for_each_block<256, 136>(blocks, count, out, [](Block b, float* y) {
+  return dequantise_until_fault<256, 136>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
     const int high = b.u16(2);
     for (int g = 0; g < 8; ++g) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -96,11 +97,34 @@ bool isolates(const json::object& split, std::string_view pattern) {
                                     pattern.ends_with(R"(|\s+)"));
 }
 
+// "a b", as files have them, or ["a", "b"]; an empty part: it is neither.
+std::pair<std::string, std::string> parse_merge(const json::value& merge) {
+  std::string left, right;
+  if (const json::array* pair = merge.if_array(); pair != nullptr && pair->size() == 2) {
+    if (const json::string* text = pair->at(0).if_string()) left = *text;
+    if (const json::string* text = pair->at(1).if_string()) right = *text;
+  } else if (merge.is_string()) {
+    const std::string text(merge.as_string());
+    const size_t space = text.find(' ', 1);
+    left = text.substr(0, space);
+    if (space != std::string::npos) right = text.substr(space + 1);
+  }
+  return {std::move(left), std::move(right)};
+}
+
 // What tokenizer.json says of how text is cut.
 struct Cuts {
   std::vector<std::string> splits;
   bool byte_level = false, byte_level_splits = false, prefix = false, nfc = false;
 };
+
+std::vector<std::string> splits_of(const GgufPre& row) {
+  std::vector<std::string> splits;
+  for (const std::string_view split : row.splits) {
+    if (!split.empty()) splits.emplace_back(split);
+  }
+  return splits;
+}
 
 class VocabularyWriter {
  public:
@@ -158,6 +182,10 @@ class VocabularyWriter {
       if (!id.is_int64()) refuse(texts_, "an id that is no whole number");
       put_token(id.as_int64(), text, type_of(text));
     }
+    read_added_tokens();
+  }
+
+  void read_added_tokens() {
     const json::value* added = tokenizer_.if_contains("added_tokens");
     if (added == nullptr || !added->is_array()) return;
     const std::string unknown = member_text(*model_, "unk_token");
@@ -180,21 +208,11 @@ class VocabularyWriter {
     return is_byte ? kByte : kNormal;
   }
 
-  // "a b", as files have them; tokenizer.json may have ["a", "b"].
   void read_merges() {
     const json::value* merges = model_->if_contains("merges");
     if (merges == nullptr || !merges->is_array()) refuse(texts_, "no merges");
     for (const json::value& merge : merges->as_array()) {
-      std::string left, right;
-      if (const json::array* pair = merge.if_array(); pair != nullptr && pair->size() == 2) {
-        if (const json::string* text = pair->at(0).if_string()) left = *text;
-        if (const json::string* text = pair->at(1).if_string()) right = *text;
-      } else if (merge.is_string()) {
-        const std::string text(merge.as_string());
-        const size_t space = text.find(' ', 1);
-        left = text.substr(0, space);
-        if (space != std::string::npos) right = text.substr(space + 1);
-      }
+      const auto [left, right] = parse_merge(merge);
       if (left.empty() || right.empty()) refuse(texts_, "a merge of another form");
       merges_.push_back(fmt::format("{} {}", left, right));
       joined_.push_back(left + right);
@@ -236,56 +254,70 @@ class VocabularyWriter {
       out.nfc = true;
     }
     for (const json::object* part : steps_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
-      const std::string type = member_text(*part, "type");
-      const json::object* pattern = member_object(*part, "pattern");
-      const std::string regex = pattern == nullptr ? "" : member_text(*pattern, "Regex");
-      if (out.byte_level) {
-        refuse(texts_, fmt::format("a pre-tokenizer of type '{}' behind ByteLevel", type));
-      } else if (type == "ByteLevel") {
-        out.byte_level = true;
-        out.byte_level_splits = member_is(*part, "use_regex", true);
-        out.prefix = member_is(*part, "add_prefix_space", true);
-      } else if (type == "Digits" && member_is(*part, "individual_digits", false)) {
-        out.splits.emplace_back(R"(\p{N})");
-      } else if (type == "Split" && !regex.empty() && isolates(*part, regex)) {
-        out.splits.push_back(with_escapes(regex));
-      } else if (type == "Split") {
-        refuse(texts_, fmt::format("a pre-tokenizer of type 'Split' ({})",
-                                   regex.empty() ? "String" : member_text(*part, "behavior")));
-      } else {
-        refuse(texts_, fmt::format("a pre-tokenizer of type '{}'", type));
-      }
+      add_cut(*part, out);
     }
     if (!out.byte_level) refuse(texts_, "a vocabulary of neither bytes nor SentencePiece");
     return out;
   }
 
+  // Of one pre-tokenizer.
+  void add_cut(const json::object& part, Cuts& out) const {
+    const std::string type = member_text(part, "type");
+    const json::object* pattern = member_object(part, "pattern");
+    const std::string regex = pattern == nullptr ? "" : member_text(*pattern, "Regex");
+    if (out.byte_level) {
+      refuse(texts_, fmt::format("a pre-tokenizer of type '{}' behind ByteLevel", type));
+    } else if (type == "ByteLevel") {
+      out.byte_level = true;
+      out.byte_level_splits = member_is(part, "use_regex", true);
+      out.prefix = member_is(part, "add_prefix_space", true);
+    } else if (type == "Digits" && member_is(part, "individual_digits", false)) {
+      out.splits.emplace_back(R"(\p{N})");
+    } else if (type == "Split" && !regex.empty() && isolates(part, regex)) {
+      out.splits.push_back(with_escapes(regex));
+    } else if (type == "Split") {
+      refuse(texts_, fmt::format("a pre-tokenizer of type 'Split' ({})",
+                                 regex.empty() ? "String" : member_text(part, "behavior")));
+    } else {
+      refuse(texts_, fmt::format("a pre-tokenizer of type '{}'", type));
+    }
+  }
+
   void write_pre_tokenizer() {
     const Cuts wanted = pre_tokenizer_cuts();
-    const bool whole_tokens = member_is(*model_, "ignore_merges", false);
-    const GgufPre* best = nullptr;  // the first that fits whole, else the first that cuts alike
-    int best_fit = 0;
-    std::vector<std::string_view> known;
-    for (const GgufPre& row : gguf_pres()) {
-      std::vector<std::string> splits;
-      for (const std::string_view split : row.splits) {
-        if (!split.empty()) splits.emplace_back(split);
-      }
-      known.push_back(row.name);
-      if (splits != wanted.splits || row.byte_level_splits != wanted.byte_level_splits) continue;
-      if (row.whole_tokens != whole_tokens && !are_all_merged()) continue;
-      const int fit = 1 + int{row.nfc == wanted.nfc} + int{row.whole_tokens == whole_tokens};
-      if (fit <= best_fit) continue;
-      best = &row;
-      best_fit = fit;
-    }
+    const GgufPre* best = find_best_pre(wanted);
     if (best == nullptr) {
+      std::vector<std::string_view> known;
+      for (const GgufPre& row : gguf_pres()) known.push_back(row.name);
       refuse(texts_, fmt::format("rules of cutting text that llama.cpp has no name for (known are "
                                  "{})",
                                  fmt::join(known, ", ")));
     }
     header_.text("tokenizer.ggml.pre", best->name);
     if (wanted.prefix) header_.boolean("tokenizer.ggml.add_space_prefix", true);
+  }
+
+  // The first that fits whole, else the first that cuts alike; or null.
+  [[nodiscard]] const GgufPre* find_best_pre(const Cuts& wanted) const {
+    const GgufPre* best = nullptr;
+    int best_fit = 0;
+    for (const GgufPre& row : gguf_pres()) {
+      const int fit = fit_of(row, wanted);
+      if (fit <= best_fit) continue;
+      best = &row;
+      best_fit = fit;
+    }
+    return best;
+  }
+
+  // 0: it cuts otherwise.
+  [[nodiscard]] int fit_of(const GgufPre& row, const Cuts& wanted) const {
+    if (splits_of(row) != wanted.splits || row.byte_level_splits != wanted.byte_level_splits) {
+      return 0;
+    }
+    const bool whole_tokens = member_is(*model_, "ignore_merges", false);
+    if (row.whole_tokens != whole_tokens && !are_all_merged()) return 0;
+    return 1 + int{row.nfc == wanted.nfc} + int{row.whole_tokens == whole_tokens};
   }
 
   // Whether merges make every token of more than one byte: then it is the same whether a piece that
@@ -336,9 +368,8 @@ class VocabularyWriter {
     if (id >= 0) header_.integer(fmt::format("tokenizer.ggml.{}_token_id", name), id);
   }
 
-  void write_special_ids() {
-    const int64_t bos = one_id("bos_token", "bos_token_id");
-    write_id("bos", bos);
+  // Of tokens that end a text: that of tokenizer_config.json first, each once.
+  [[nodiscard]] std::vector<int64_t> end_ids() const {
     std::vector<int64_t> ends = {one_id("eos_token", "eos_token_id")};
     for (const std::string_view file : {"generation_config.json", "config.json"}) {
       for (const int64_t id : ids_in(file, "eos_token_id")) {
@@ -346,6 +377,13 @@ class VocabularyWriter {
       }
     }
     std::erase(ends, -1);
+    return ends;
+  }
+
+  void write_special_ids() {
+    const int64_t bos = one_id("bos_token", "bos_token_id");
+    write_id("bos", bos);
+    const std::vector<int64_t> ends = end_ids();
     constexpr std::string_view kEnds[] = {"eos", "eot", "eom"};
     for (size_t i = 0; i < std::min(ends.size(), std::size(kEnds)); ++i)
       write_id(kEnds[i], ends[i]);
@@ -375,10 +413,13 @@ class VocabularyWriter {
     if (file) return header_.text("tokenizer.chat_template", *file);
     if (value == nullptr) return;
     if (value->is_string()) return header_.text("tokenizer.chat_template", value->as_string());
-    const json::array* list = value->if_array();
+    if (const json::array* list = value->if_array()) write_named_templates(*list);
+  }
+
+  void write_named_templates(const json::array& list) {
     std::vector<std::string> names;
     std::unordered_set<std::string> seen;
-    for (const json::value& item : list == nullptr ? json::array() : *list) {
+    for (const json::value& item : list) {
       const json::object* one = item.if_object();
       const std::string name = one == nullptr ? "" : member_text(*one, "name");
       if (name.empty() || name.size() > kMaxName || !seen.insert(name).second) {

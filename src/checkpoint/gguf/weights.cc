@@ -68,19 +68,26 @@ struct ValueHeads {
   }
 };
 
+// What a stacked tensor has of each expert.
+struct ExpertPart {
+  std::string_view stored, name;
+  int64_t parts, part;  // of an expert's rows
+};
+
 class WeightList {
  public:
   explicit WeightList(const GgufModel& model)
       : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
 
-  std::vector<GgufWeight> take() {
+  std::vector<GgufWeight> build_list() {
     for (const GgufModel::Tensor& tensor : model_.tensors()) add(tensor);
     return std::move(weights_);
   }
 
  private:
   // A size, small enough that products of two can be counted.
-  [[nodiscard]] int64_t key(std::string_view name, std::optional<int64_t> fallback = {}) const {
+  [[nodiscard]] int64_t size_of_key(std::string_view name,
+                                    std::optional<int64_t> fallback = {}) const {
     constexpr int64_t kLargest = 1 << 24;
     const std::string whole = gguf_key(model_, name);
     const int64_t value = model_.keys().integer(whole, fallback);
@@ -89,8 +96,8 @@ class WeightList {
     }
     return value;
   }
-  [[nodiscard]] int64_t heads() const { return key("attention.head_count"); }
-  [[nodiscard]] int64_t kv_heads() const { return key("attention.head_count_kv", heads()); }
+  [[nodiscard]] int64_t heads() const { return size_of_key("attention.head_count"); }
+  [[nodiscard]] int64_t kv_heads() const { return size_of_key("attention.head_count_kv", heads()); }
 
   [[noreturn]] void fail(const GgufModel::Tensor& from, const std::string& what) const {
     throw Error(ErrorCode::kInvalidArgument,
@@ -153,19 +160,26 @@ class WeightList {
     }
     if (!name.starts_with(kPrefix)) return;
     name.remove_prefix(kPrefix.size());
-    const ValueHeads heads = {.keys = key("ssm.group_count"), .values = key("ssm.time_step_rank")};
-    const int64_t inner = key("ssm.inner_size");
+    const ValueHeads heads = {.keys = size_of_key("ssm.group_count"),
+                              .values = size_of_key("ssm.time_step_rank")};
+    const int64_t inner = size_of_key("ssm.inner_size");
     if (heads.values % heads.keys != 0 || inner % heads.values != 0) {
       fail(weight.from,
            "the keys ssm.group_count, ssm.time_step_rank and ssm.inner_size do not fit");
     }
-    const int64_t width = inner / heads.values;
     if (name == "A_log") weight.change = GgufWeight::Change::kLogOfNegative;
     if (name == "conv1d.weight" && weight.dims.size() == 2) {
       weight.dims = {weight.dims[0], 1, weight.dims[1]};
     }
+    order_delta_net(weight, name, heads, inner);
+  }
+
+  // Value heads of a weight of which `name` is the last part.
+  void order_delta_net(GgufWeight& weight, std::string_view name, const ValueHeads& heads,
+                       int64_t inner) const {
+    const int64_t width = inner / heads.values;
     if (name == "in_proj_qkv.weight" || name == "conv1d.weight") {
-      reorder_value_heads(weight, heads, 2 * heads.keys * key("ssm.state_size"), width);
+      reorder_value_heads(weight, heads, 2 * heads.keys * size_of_key("ssm.state_size"), width);
     } else if (name == "in_proj_z.weight") {
       reorder_value_heads(weight, heads, 0, width);
     } else if (name == "out_proj.weight") {
@@ -193,10 +207,10 @@ class WeightList {
   void add_fused_qkv(const GgufModel::Tensor& from, const std::string& prefix,
                      std::string_view rest) {
     const std::string_view ending = rest.substr(rest.rfind('.'));
-    const int64_t dim = key("attention.key_length", key("embedding_length") / heads());
+    const int64_t dim =
+        size_of_key("attention.key_length", size_of_key("embedding_length") / heads());
     const std::pair<std::string_view, int64_t> parts[] = {
         {"q", heads()}, {"k", kv_heads()}, {"v", kv_heads()}};
-    const bool is_vector = from.info->dims.size() == 1;
     const int64_t total = (heads() + 2 * kv_heads()) * dim;
     if (from.info->dims.front() != total || from.info->dims.size() > 2) {
       fail(from, fmt::format("the keys say {} rows", total));
@@ -207,55 +221,57 @@ class WeightList {
                            .dims = from.info->dims,
                            .from = from};
       weight.dims.front() = count * dim;
-      const bool paired = row_.paired_heads && name != "v";
-      std::vector<int32_t> order(static_cast<size_t>(count * dim));
-      if (paired) {
-        order = unpaired_order(count * dim, count);
-      } else {
-        std::iota(order.begin(), order.end(), 0);
-      }
-      if (is_vector) {
-        for (int32_t& item : order) item += static_cast<int32_t>(first);
-        weight.columns = std::move(order);
-      } else {
-        weight.first_row = first;
-        if (paired) weight.rows = std::move(order);
-      }
+      select_rows(weight, first, count, row_.paired_heads && name != "v");
       push(std::move(weight));
       first += count * dim;
     }
   }
 
+  // The weight's rows (values, of one row) are those of the tensor from `first` on.
+  static void select_rows(GgufWeight& weight, int64_t first, int64_t heads, bool paired) {
+    const int64_t rows = weight.dims.front();
+    if (weight.from.info->dims.size() > 1) {
+      weight.first_row = first;
+      if (paired) weight.rows = unpaired_order(rows, heads);
+      return;
+    }
+    weight.columns.resize(static_cast<size_t>(rows));
+    std::iota(weight.columns.begin(), weight.columns.end(), 0);
+    if (paired) weight.columns = unpaired_order(rows, heads);
+    for (int32_t& column : weight.columns) column += static_cast<int32_t>(first);
+  }
+
   // A stack becomes its experts.
   void add_experts(const GgufModel::Tensor& from, const std::string& prefix,
                    std::string_view rest) {
-    struct Part {
-      std::string_view stored, name;
-      int64_t parts, part;  // of an expert's rows
-    };
-    constexpr Part kParts[] = {{"ffn_gate_exps.weight", "gate_proj", 1, 0},
-                               {"ffn_up_exps.weight", "up_proj", 1, 0},
-                               {"ffn_down_exps.weight", "down_proj", 1, 0},
-                               {"ffn_gate_up_exps.weight", "gate_proj", 2, 0},
-                               {"ffn_gate_up_exps.weight", "up_proj", 2, 1}};
-    const std::vector<int64_t>& dims = from.info->dims;
+    constexpr ExpertPart kParts[] = {{"ffn_gate_exps.weight", "gate_proj", 1, 0},
+                                     {"ffn_up_exps.weight", "up_proj", 1, 0},
+                                     {"ffn_down_exps.weight", "down_proj", 1, 0},
+                                     {"ffn_gate_up_exps.weight", "gate_proj", 2, 0},
+                                     {"ffn_gate_up_exps.weight", "up_proj", 2, 1}};
     bool known = false;
-    for (const Part& part : kParts) {
+    for (const ExpertPart& part : kParts) {
       if (part.stored != rest) continue;
       known = true;
-      constexpr int64_t kMostWeights = 1 << 18;  // no model comes near; a name takes memory
-      if (dims.front() > kMostWeights - std::ssize(weights_))
-        fail(from, fmt::format("with its experts there are more than {} tensors", kMostWeights));
-      if (dims.size() != 3 || dims[1] % part.parts != 0) fail(from, "no stack of experts");
-      const int64_t rows = dims[1] / part.parts;
-      for (int64_t expert = 0; expert < dims[0]; ++expert) {
-        push({.name = fmt::format("{}mlp.experts.{}.{}.weight", prefix, expert, part.name),
-              .dims = {rows, dims[2]},
-              .from = from,
-              .first_row = expert * dims[1] + part.part * rows});
-      }
+      add_part_of_experts(from, prefix, part);
     }
-    if (!known) push({.name = from.info->name, .dims = dims, .from = from});
+    if (!known) push({.name = from.info->name, .dims = from.info->dims, .from = from});
+  }
+
+  void add_part_of_experts(const GgufModel::Tensor& from, const std::string& prefix,
+                           const ExpertPart& part) {
+    const std::vector<int64_t>& dims = from.info->dims;
+    constexpr int64_t kMostWeights = 1 << 18;  // no model comes near; a name takes memory
+    if (dims.front() > kMostWeights - std::ssize(weights_))
+      fail(from, fmt::format("with its experts there are more than {} tensors", kMostWeights));
+    if (dims.size() != 3 || dims[1] % part.parts != 0) fail(from, "no stack of experts");
+    const int64_t rows = dims[1] / part.parts;
+    for (int64_t expert = 0; expert < dims[0]; ++expert) {
+      push({.name = fmt::format("{}mlp.experts.{}.{}.weight", prefix, expert, part.name),
+            .dims = {rows, dims[2]},
+            .from = from,
+            .first_row = expert * dims[1] + part.part * rows});
+    }
   }
 
   void add_kv_b(const GgufModel::Tensor& from, int64_t layer, const std::string& prefix) {
@@ -282,6 +298,8 @@ class WeightList {
 
 }  // namespace
 
-std::vector<GgufWeight> gguf_weights(const GgufModel& model) { return WeightList(model).take(); }
+std::vector<GgufWeight> gguf_weights(const GgufModel& model) {
+  return WeightList(model).build_list();
+}
 
 }  // namespace strata

@@ -22,7 +22,7 @@ void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks)
   has_parameters_ = batch.gradients == api::Gradients::kParameters;
   if (ranks_.empty()) return;
   if (has_parameters_) add_parameters();
-  list_adapters(batch);
+  add_training_adapters(batch);
   if (batch.mtp_weight == 0.0f) views_of(model::kMtpPart).clear();  // it does not run
   list_order();
   has_before_ = has_parameters_ && engine_.base_trainer().has_gradient;
@@ -31,7 +31,7 @@ void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks)
     send_own(ranks_.front(), part - model::kPartsOutside);
 }
 
-void GradientChain::list_adapters(const api::Batch& batch) {
+void GradientChain::add_training_adapters(const api::Batch& batch) {
   if (has_parameters_) return;
   for (const api::Sequence& sequence : batch.sequences) {
     model::LoraAdapter* adapter = engine_.adapter_or_base(sequence.slot);

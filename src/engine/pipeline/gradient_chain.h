@@ -68,7 +68,7 @@ class GradientChain {
   // Rows of an accumulator that are in the part; none: it is of others.
   [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
   void add_parameters();
-  void list_adapters(const api::Batch& batch);
+  void add_training_adapters(const api::Batch& batch);
   void add_adapter(model::LoraAdapter& adapter);
   // Whether backwards of this stage have turns with the part.
   [[nodiscard]] bool is_here(int64_t part) const;

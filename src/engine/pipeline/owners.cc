@@ -94,6 +94,36 @@ void barrier(Comm& data) {
   data.all_gather({}, all);
 }
 
+// A piece of this rank's own, to all that keep some of it; it may be one of them.
+void send_piece(Comm& data, Engine& engine, const train::RowPiece& piece) {
+  model::ModelWeights& weights = *engine.model().weights;
+  Backend& backend = engine.backend();
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows = backend.scratch().take(piece.dtype, piece.shape);
+  read_piece(engine, piece, rows);
+  for (int to = 0; to < data.size(); ++to) {
+    if (to == data.rank()) continue;
+    if (is_sent(weights, piece, {to, data.size()})) {
+      data.send(to, kParameterTag, rows);
+    } else {
+      data.send_bytes(to, kParameterTag, nullptr, 0);
+    }
+  }
+  if (weights.shards() != nullptr && is_sent(weights, piece, {data.rank(), data.size()}))
+    weights.write(backend, piece.index, piece.rows.first, rows);
+}
+
+void receive_piece(Comm& data, Engine& engine, int from, const train::RowPiece& piece) {
+  model::ModelWeights& weights = *engine.model().weights;
+  if (!is_sent(weights, piece, {data.rank(), data.size()}))
+    return data.receive_bytes(from, kParameterTag, nullptr, 0);
+  Backend& backend = engine.backend();
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows = backend.scratch().take(piece.dtype, piece.shape);
+  data.receive(from, kParameterTag, rows);
+  weights.write(backend, piece.index, piece.rows.first, rows);
+}
+
 }  // namespace
 
 void begin_to_rewrite(Comm& data, model::ModelWeights& weights) {
@@ -120,35 +150,12 @@ void exchange_parameters(Comm& data, Engine& engine) {
     pieces.push_back(pieces_of(weights, engine.base_trainer().ownership(), owner));
     most = std::max(most, pieces.back().size());
   }
-  Backend& backend = engine.backend();
   for (size_t i = 0; i < most; ++i) {
     const auto& own = pieces[static_cast<size_t>(data.rank())];
-    if (i < own.size()) {
-      const Scratch::Mark mark(backend.scratch());
-      const TensorView rows = backend.scratch().take(own[i].dtype, own[i].shape);
-      read_piece(engine, own[i], rows);
-      for (int to = 0; to < data.size(); ++to) {
-        if (to == data.rank()) continue;
-        if (is_sent(weights, own[i], {to, data.size()})) {
-          data.send(to, kParameterTag, rows);
-        } else {
-          data.send_bytes(to, kParameterTag, nullptr, 0);
-        }
-      }
-      if (weights.shards() != nullptr && is_sent(weights, own[i], {data.rank(), data.size()}))
-        weights.write(backend, own[i].index, own[i].rows.first, rows);
-    }
+    if (i < own.size()) send_piece(data, engine, own[i]);
     for (int from = 0; from < data.size(); ++from) {
       const std::vector<train::RowPiece>& theirs = pieces[static_cast<size_t>(from)];
-      if (from == data.rank() || i >= theirs.size()) continue;
-      if (!is_sent(weights, theirs[i], {data.rank(), data.size()})) {
-        data.receive_bytes(from, kParameterTag, nullptr, 0);
-        continue;
-      }
-      const Scratch::Mark mark(backend.scratch());
-      const TensorView rows = backend.scratch().take(theirs[i].dtype, theirs[i].shape);
-      data.receive(from, kParameterTag, rows);
-      weights.write(backend, theirs[i].index, theirs[i].rows.first, rows);
+      if (from != data.rank() && i < theirs.size()) receive_piece(data, engine, from, theirs[i]);
     }
   }
   end_to_rewrite(data, weights);

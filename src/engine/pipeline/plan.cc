@@ -42,6 +42,19 @@ void check_backwards_ascend(const schedule::Table& table) {
   }
 }
 
+// Of runs that end with the last layer: begins[s][l] is where the last of s runs of the first l
+// layers begins.
+std::vector<model::LayerRange> trace_back(const std::vector<std::vector<size_t>>& begins) {
+  std::vector<model::LayerRange> ranges(begins.size() - 1);
+  size_t last = begins.back().size() - 1;
+  for (size_t s = ranges.size(); s > 0; --s) {
+    const size_t first = begins[s][last];
+    ranges[s - 1] = {static_cast<int64_t>(first), static_cast<int64_t>(last)};
+    last = first;
+  }
+  return ranges;
+}
+
 }  // namespace
 
 std::vector<int> PipelinePlan::stages_of(int rank) const {
@@ -114,14 +127,7 @@ std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, do
       }
     }
   }
-  std::vector<model::LayerRange> ranges(static_cast<size_t>(num_stages));
-  auto last = static_cast<size_t>(num_layers);
-  for (size_t s = ranges.size(); s > 0; --s) {
-    const size_t first = begins[s][last];
-    ranges[s - 1] = {static_cast<int64_t>(first), static_cast<int64_t>(last)};
-    last = first;
-  }
-  return ranges;
+  return trace_back(begins);
 }
 
 }  // namespace strata::engine

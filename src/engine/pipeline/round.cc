@@ -67,6 +67,34 @@ bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_toke
   return fits(lengths, pass_tokens, firsts, first);
 }
 
+// Into the round: those of sequences [first, end), as the plan has them.
+void cut_microbatches(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
+                      size_t first, size_t end, Round& round) {
+  const int count = plan.table.num_microbatches;
+  if (round.num_dealt > 1 && plan.is_whole()) {
+    round.firsts = cut_round(lengths_of(batch, first, end), round.num_dealt, pass_tokens);
+    for (size_t& begin : round.firsts) begin += first;
+  } else if (plan.cuts_by_tokens()) {
+    if (count == 1 || !cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
+      cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
+  } else {
+    cut_by_number(lengths_of(batch, first, end), count * round.num_dealt, first, round.firsts);
+  }
+}
+
+// Fewer passes hold them in no case: what is longer than one is alone.
+int64_t least_passes(std::span<const int64_t> lengths, int64_t pass_tokens) {
+  int64_t least = 0, rest = 0;
+  for (const int64_t length : lengths) {
+    if (length > pass_tokens) {
+      ++least;
+    } else {
+      rest += length;
+    }
+  }
+  return least + rest / pass_tokens + (rest % pass_tokens == 0 ? 0 : 1);
+}
+
 }  // namespace
 
 std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches) {
@@ -92,16 +120,7 @@ std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microb
 
 std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks,
                               int64_t pass_tokens) {
-  // Fewer passes hold them in no case: what is longer than one is alone.
-  int64_t least = 0, rest = 0;
-  for (const int64_t length : lengths) {
-    if (length > pass_tokens) {
-      ++least;
-    } else {
-      rest += length;
-    }
-  }
-  least += rest / pass_tokens + (rest % pass_tokens == 0 ? 0 : 1);
+  const int64_t least = least_passes(lengths, pass_tokens);
   std::vector<size_t> firsts;
   const int64_t rounds = std::max<int64_t>(1, (least + num_ranks - 1) / num_ranks);
   for (int64_t count = rounds * num_ranks;; count += num_ranks) {
@@ -123,16 +142,7 @@ bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch&
   while (end < all.size() && all[end].gradients == takes) ++end;
   round.clear();
   round.backward = takes && batch.gradients != api::Gradients::kNone;
-  const int count = plan.table.num_microbatches;
-  if (round.num_dealt > 1 && plan.is_whole()) {
-    round.firsts = cut_round(lengths_of(batch, first, end), round.num_dealt, pass_tokens);
-    for (size_t& begin : round.firsts) begin += first;
-  } else if (plan.cuts_by_tokens()) {
-    if (count == 1 || !cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
-      cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
-  } else {
-    cut_by_number(lengths_of(batch, first, end), count * round.num_dealt, first, round.firsts);
-  }
+  cut_microbatches(plan, pass_tokens, batch, first, end, round);
   for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
     for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);
     round.first_rows.push_back(rows);

@@ -149,25 +149,36 @@ class SentPlanner {
   // From each micro-batch's rank to the next one's, and what the last one has made to all, or to
   // its owners.
   void add_gradient_chains(const std::vector<int>& backwards) {
-    for (int stage = 0; stage <= last_stage() && !backwards.empty(); ++stage) {
-      std::vector<int64_t> owned(static_cast<size_t>(plan_.data), adapter_values(stage));
-      for (int owner = 0; owner < plan_.data && trains_parameters(); ++owner)
-        owned[static_cast<size_t>(owner)] = base_values(stage, owner);
-      const int64_t all = trains_parameters()
-                              ? std::accumulate(owned.begin(), owned.end(), int64_t{0})
-                              : owned.front();
-      for (size_t place = 0; place + 1 < backwards.size(); ++place) {
-        if (backwards[place] == backwards[place + 1]) continue;
-        of(rank_of(stage), backwards[place])[Sent::kGradients] += all * kF32Bytes;
-      }
-      for (int owner = 0; owner < plan_.data; ++owner) {
-        if (owner == backwards.back()) continue;
-        of(rank_of(stage), backwards.back())[Sent::kGradients] +=
-            owned[static_cast<size_t>(owner)] * kF32Bytes;
-      }
+    for (int stage = 0; stage <= last_stage() && !backwards.empty(); ++stage)
+      add_gradient_chain(stage, backwards);
+  }
+  void add_gradient_chain(int stage, const std::vector<int>& backwards) {
+    std::vector<int64_t> owned(static_cast<size_t>(plan_.data), adapter_values(stage));
+    for (int owner = 0; owner < plan_.data && trains_parameters(); ++owner)
+      owned[static_cast<size_t>(owner)] = base_values(stage, owner);
+    const int64_t all = trains_parameters()
+                            ? std::accumulate(owned.begin(), owned.end(), int64_t{0})
+                            : owned.front();
+    for (size_t place = 0; place + 1 < backwards.size(); ++place) {
+      if (backwards[place] == backwards[place + 1]) continue;
+      of(rank_of(stage), backwards[place])[Sent::kGradients] += all * kF32Bytes;
+    }
+    for (int owner = 0; owner < plan_.data; ++owner) {
+      if (owner == backwards.back()) continue;
+      of(rank_of(stage), backwards.back())[Sent::kGradients] +=
+          owned[static_cast<size_t>(owner)] * kF32Bytes;
     }
   }
 
+  // Calls body with the actions of a stage on a rank's own micro-batches of a round.
+  template <typename Body>
+  void for_each_action(int stage, const Round& round, Body body) const {
+    for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(rank_of(stage))]) {
+      for (const schedule::Action& action : slot.actions()) {
+        if (action.stage == stage && round.has(action.microbatch)) body(action);
+      }
+    }
+  }
   // How often a rank's passes have a unit of its stage come.
   [[nodiscard]] std::vector<int64_t> count_fetches(const model::ShardUnits& units, int stage,
                                                    int data) const {
@@ -182,16 +193,13 @@ class SentPlanner {
     round.dealt = data;
     round.num_dealt = plan_.data;
     while (next_round(plan_, options.pass_tokens, batch_, round)) {
-      for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(rank_of(stage))]) {
-        for (const schedule::Action& action : slot.actions()) {
-          if (action.stage != stage || !round.has(action.microbatch)) continue;
-          if (action.op == schedule::Op::kForward) {
-            for_each_forward_turn(units, runs_mtp(round, action.microbatch), take);
-          } else if (schedule::is_backward(action.op) && batch_.want_loss && round.backward) {
-            for_each_backward_turn(units, again, take);
-          }
+      for_each_action(stage, round, [&](const schedule::Action& action) {
+        if (action.op == schedule::Op::kForward) {
+          for_each_forward_turn(units, runs_mtp(round, action.microbatch), take);
+        } else if (schedule::is_backward(action.op) && batch_.want_loss && round.backward) {
+          for_each_backward_turn(units, again, take);
         }
-      }
+      });
     }
     return fetches;
   }

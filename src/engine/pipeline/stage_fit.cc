@@ -134,8 +134,13 @@ class StageFront {
     std::vector<double> off;
     for (const size_t i : at)
       off.push_back(static_cast<double>(counted(points_[i].choice).total() - points_[i].bytes));
+    add_interpolated(at, off);
     // What was off may fall from one counted choice to the next, and with it the sum: behind this
     // bytes need not rise any more, so what is then worse in both goes.
+    keep_pareto_front(points_);
+  }
+  // To the bytes of points: `off` of those `at` these places, and what is between two of them.
+  void add_interpolated(std::span<const size_t> at, std::span<const double> off) {
     for (size_t k = 0; k < at.size(); ++k) {
       const size_t end = k + 1 < at.size() ? at[k + 1] : at[k] + 1;
       for (size_t i = at[k]; i < end; ++i) {
@@ -144,7 +149,6 @@ class StageFront {
         points_[i].bytes += static_cast<int64_t>(own);
       }
     }
-    keep_pareto_front(points_);
   }
 
   const PipelinePlan& plan_;
@@ -315,8 +319,8 @@ PlanShape StageFitter::shape_of(int stage, const RecomputeRegions& regions) cons
   return shape;
 }
 
-StagesChoice StageFitter::count(const RecomputeRegions& regions,
-                                const model::Recompute& recompute) {
+StagesChoice StageFitter::plan_stages(const RecomputeRegions& regions,
+                                      const model::Recompute& recompute) {
   StagesChoice choice = {.regions = regions,
                          .recompute = regions.any() ? recompute : model::Recompute::kNone};
   for (int stage = 0; stage < plan_.num_stages(); ++stage) {
@@ -409,7 +413,7 @@ std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegion
                                                  HasFiles has_files) {
   std::optional<StagesChoice> best;
   const auto take = [&](const Preset& preset) {
-    StagesChoice choice = count(preset.regions, preset.recompute);
+    StagesChoice choice = plan_stages(preset.regions, preset.recompute);
     if (preset.recompute.offloads_any() && !has_files(choice)) return false;
     const int64_t taken = bytes_of(choice.stages);
     least_ = std::min(least_, taken);
@@ -454,9 +458,13 @@ std::optional<StagesChoice> StageFitter::fit(std::span<const RecomputeRegions> r
   const int64_t least = std::exchange(least_, INT64_MAX);
   std::optional<StagesChoice> choice = fit_all(regions, work, bytes + in_files, has_files);
   least_ = std::min(least, least_ - in_files);
-  if (!choice || in_files == 0) return choice;
-  for (size_t i = 0; i < choice->stages.size(); ++i) {
-    StagePlan& stage = choice->stages[i];
+  if (choice && in_files > 0) move_to_files(choice->stages);
+  return choice;
+}
+
+void StageFitter::move_to_files(std::span<StagePlan> stages) const {
+  for (size_t i = 0; i < stages.size(); ++i) {
+    StagePlan& stage = stages[i];
     if (shape_.train_base) {
       stage.state_file_bytes = base_bytes(*engines_[i]);
       stage.training_bytes -= stage.state_file_bytes;
@@ -464,7 +472,6 @@ std::optional<StagesChoice> StageFitter::fit(std::span<const RecomputeRegions> r
       stage.file_bytes = std::exchange(stage.weight_bytes, 0);
     }
   }
-  return choice;
 }
 
 }  // namespace strata::engine

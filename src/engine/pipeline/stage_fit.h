@@ -41,8 +41,8 @@ class StageFitter {
   StageFitter(const StageFitter&) = delete;
   StageFitter& operator=(const StageFitter&) = delete;
 
-  [[nodiscard]] StagesChoice count(const model::RecomputeRegions& regions,
-                                   const model::Recompute& recompute);
+  [[nodiscard]] StagesChoice plan_stages(const model::RecomputeRegions& regions,
+                                         const model::Recompute& recompute);
   // What stages have to do for a micro-batch besides recomputing, and whether their frozen weights
   // are in files, or where all parameters train masters and moments.
   struct Work {
@@ -89,6 +89,7 @@ class StageFitter {
   [[nodiscard]] int64_t bytes_of(std::span<const StagePlan> stages) const;
   // That may be in files in place of memory.
   [[nodiscard]] int64_t base_bytes(Engine& engine) const;
+  void move_to_files(std::span<StagePlan> stages) const;
   [[nodiscard]] PlanShape shape_of(int stage, const model::RecomputeRegions& regions) const;
   [[nodiscard]] double cost(const model::RecomputeRegions& regions,
                             const model::Recompute& recompute, const Work& work) const;

@@ -59,7 +59,7 @@ void StageRunner::check_memory() {
   }
 }
 
-const PassPlan& StageRunner::count(Flight& flight, const PassWork& work) {
+const PassPlan& StageRunner::count_memory(Flight& flight, const PassWork& work) {
   PassState& state = flight.micro_batch.state();
   if (!has_flights_) {
     return engine_.workspace().count(
@@ -76,7 +76,7 @@ void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first)
   const EngineOptions& options = engine_.options();
   std::optional<std::string> fault;
   const auto fits = [&] {
-    const PassPlan& counted = count(flight, work);
+    const PassPlan& counted = count_memory(flight, work);
     fault = api::memory_fault(flight.micro_batch.builder().num_tokens(),
                               counted.total() + counted.kept(), work.backward(),
                               options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
@@ -239,12 +239,11 @@ void StageRunner::end() {
   }
 }
 
-void StageRunner::forward(int microbatch) {
-  const TraceSpan span("F", "micro-batch", microbatch);
-  Flight& flight = take_flight(microbatch);
+// The pass of a micro-batch, with the memory that it takes chosen and its turns in the chain.
+PassWork StageRunner::lay_out(Flight& flight, int microbatch) {
   const size_t m = round_->place_of(microbatch);
-  MicroBatch& laid_out = flight.micro_batch;
-  PassWork work = laid_out.lay_out(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
+  PassWork work =
+      flight.micro_batch.lay_out(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
   choose_recompute(flight, work, round_->firsts[m]);
@@ -254,6 +253,11 @@ void StageRunner::forward(int microbatch) {
     flight.link = chain_->link(num_before_ + m);
     work.turns = &flight.link;
   }
+  return work;
+}
+
+// Memory and files for the pass that was counted last, from where its flight takes.
+void StageRunner::book_counted(Flight& flight) {
   Backend& backend = engine_.backend();
   const PassPlan& counted = engine_.last_plan();
   engine_.workspace().book(counted);
@@ -266,10 +270,18 @@ void StageRunner::forward(int microbatch) {
   } else if (!has_flights_ && backend.has_files()) {
     flight.files_mark.emplace(backend.file_scratch());
   }
+}
+
+void StageRunner::forward(int microbatch) {
+  const TraceSpan span("F", "micro-batch", microbatch);
+  Flight& flight = take_flight(microbatch);
+  const PassWork work = lay_out(flight, microbatch);
+  book_counted(flight);
   {
+    Backend& backend = engine_.backend();
     std::optional<Holds> holds;
     if (has_flights_) holds.emplace(backend, flight);
-    StagePass& pass = flight.pass.emplace(backend, engine_, work, laid_out.state());
+    StagePass& pass = flight.pass.emplace(backend, engine_, work, flight.micro_batch.state());
     if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
     pass.forward(is_last() ? TensorView()
                            : take_crossing(Border::kForward, microbatch, pass.border_shape()));

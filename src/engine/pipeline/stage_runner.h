@@ -110,7 +110,7 @@ class StageRunner {
   Flight& take_flight(int microbatch);
   Flight& find_flight(int microbatch);
   void check_memory();
-  const PassPlan& count(Flight& flight, const PassWork& work);
+  const PassPlan& count_memory(Flight& flight, const PassWork& work);
   void choose_recompute(Flight& flight, PassWork& work, size_t first);
   void book_files(Flight& flight);
   // While one lives, what a pass keeps stays with its flight.
@@ -122,6 +122,8 @@ class StageRunner {
   void note_held(const Flight& flight);
   void finish(Flight& flight);
   void free_flight(Flight& flight);
+  PassWork lay_out(Flight& flight, int microbatch);
+  void book_counted(Flight& flight);
   void forward(int microbatch);
   void backward(const schedule::Action& action);
   void weight_gradients(int microbatch);

@@ -49,6 +49,32 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
   return plan_pass(engine, work, state, shape.in_stages, shape.defers);
 }
 
+// Those that the engine has or, where it has none, as many of the shape's modules.
+int64_t planned_adapter_bytes(const Engine& engine, const PlanShape& shape) {
+  int64_t bytes = 0;
+  for (const auto& [slot, adapter] : engine.adapters()) {
+    const int64_t flat = adapter->num_parameters() * dtype_bytes(DType::kF32);  // of a moment
+    bytes += adapter->num_bytes() + (shape.backward && !adapter->trains() ? 3 * flat : 0);
+  }
+  if (!engine.adapters().empty() || shape.modules.empty()) return bytes;
+  bytes = shape.num_adapters * adapter_bytes(engine, shape.modules, shape.backward);
+  if (!shape.backward) return bytes;
+  const model::ModelWeights& weights = *engine.model().weights;
+  return bytes - (shape.num_adapters - 1) * model::gradient_bytes(weights, shape.modules);
+}
+
+// One for each sequence that runs at once; none without modules. Their memory is never touched.
+Adapters make_adapters(Engine& engine, const PlanShape& shape) {
+  Adapters adapters;
+  const int64_t at_once = engine.backend().parallelism();
+  for (int64_t i = 0; i < at_once && !shape.modules.empty(); ++i) {
+    adapters.push_back(std::make_unique<model::LoraAdapter>(
+        engine.backend(), *engine.model().weights, shape.modules));
+    if (shape.backward) adapters.back()->enable_training();
+  }
+  return adapters;
+}
+
 }  // namespace
 
 PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
@@ -64,14 +90,8 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
 }
 
 PassPlan plan_pass(Engine& engine, const PlanShape& shape, int64_t enough) {
-  const model::ModelWeights& weights = *engine.model().weights;
+  const Adapters adapters = make_adapters(engine, shape);
   const int64_t at_once = engine.backend().parallelism();
-  Adapters adapters;  // their memory is never touched
-  for (int64_t i = 0; i < at_once && !shape.modules.empty(); ++i) {
-    adapters.push_back(
-        std::make_unique<model::LoraAdapter>(engine.backend(), weights, shape.modules));
-    if (shape.backward) adapters.back()->enable_training();
-  }
   // One sequence; as many as run at once, each of another adapter; and one for each token.
   PassPlan most;
   for (const int64_t count : {int64_t{1}, at_once, shape.pass_tokens}) {
@@ -89,15 +109,19 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape, int64_t enough) {
   return most;
 }
 
-int64_t chain_bytes(Engine& engine, const PlanShape& shape) {
-  const int64_t others = engine.base_trainer().share().num_owners - 1;
-  if (others == 0 || !(shape.backward || shape.train_base)) return 0;
-  const model::ModelWeights& weights = *engine.model().weights;
-  std::map<int64_t, int64_t> of_layers;
+namespace {
+
+struct GradientBytes {
   int64_t all = 0;
+  std::map<int64_t, int64_t> of_layers = {};
+};
+
+GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape) {
+  const model::ModelWeights& weights = *engine.model().weights;
+  GradientBytes bytes;
   const auto add = [&](int64_t layer, int64_t values) {
-    all += values * dtype_bytes(DType::kF32);
-    if (layer >= 0) of_layers[layer] += values * dtype_bytes(DType::kF32);
+    bytes.all += values * dtype_bytes(DType::kF32);
+    if (layer >= 0) bytes.of_layers[layer] += values * dtype_bytes(DType::kF32);
   };
   if (shape.train_base) {
     for (const train::Accumulator& sum : engine.base_trainer().accumulators())
@@ -107,7 +131,17 @@ int64_t chain_bytes(Engine& engine, const PlanShape& shape) {
     for (const model::LoraModule& module : adapter->modules())
       add(module.spec.layer, module.a.shape.num_elements() + module.b.shape.num_elements());
   }
-  if (engine.adapters().empty()) all += model::gradient_bytes(weights, shape.modules);
+  if (engine.adapters().empty()) bytes.all += model::gradient_bytes(weights, shape.modules);
+  return bytes;
+}
+
+}  // namespace
+
+int64_t chain_bytes(Engine& engine, const PlanShape& shape) {
+  const int64_t others = engine.base_trainer().share().num_owners - 1;
+  if (others == 0 || !(shape.backward || shape.train_base)) return 0;
+  const model::ModelWeights& weights = *engine.model().weights;
+  const auto [all, of_layers] = gradient_bytes(engine, shape);
   // To each of the others, what all get alike.
   const int64_t copies = shape.train_base ? 1 : others;
   const bool is_bounded = weights.begins() && weights.ends() && !shape.several_rounds;
@@ -160,17 +194,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   const bool in_files = shape.weights_in_files || weights.in_files();
   plan.items.push_back({"weights", in_files ? 0 : weights.memory_bytes()});
   if (in_files) plan.file_bytes = weights.num_bytes();
-  int64_t adapters = 0;
-  for (const auto& [slot, adapter] : engine.adapters()) {
-    const int64_t flat = adapter->num_parameters() * dtype_bytes(DType::kF32);  // of a moment
-    adapters += adapter->num_bytes() + (shape.backward && !adapter->trains() ? 3 * flat : 0);
-  }
-  if (engine.adapters().empty() && !shape.modules.empty()) {
-    adapters = shape.num_adapters * adapter_bytes(engine, shape.modules, shape.backward);
-    if (shape.backward)
-      adapters -= (shape.num_adapters - 1) * model::gradient_bytes(weights, shape.modules);
-  }
-  plan.items.push_back({"adapters", adapters});
+  plan.items.push_back({"adapters", planned_adapter_bytes(engine, shape)});
   if (shape.train_base) {
     plan.state_file_bytes = state_file_bytes(engine, shape);
     plan.items.push_back(

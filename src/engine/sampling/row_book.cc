@@ -9,9 +9,31 @@
 namespace strata::engine {
 namespace {
 
+std::vector<int32_t> distinct_tokens(std::vector<int32_t> tokens) {
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
+}
+
+// As many as are asked of the prompt.
+api::SampleResult zeroed_prompt_values(const api::SampleRequest& request) {
+  api::SampleResult values;
+  const size_t prompt = request.prompt.size();
+  if (request.wants_prompt_logprobs()) values.prompt_logprobs.assign(prompt, 0.0f);
+  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
+  values.topk_ids.assign(prompt * k, 0);
+  values.topk_logprobs.assign(prompt * k, 0.0f);
+  values.prompt_target_logprobs.assign(request.prompt_targets.ids.size(), 0.0f);
+  const size_t draws = (prompt - 1) * static_cast<size_t>(request.prompt_draws);
+  values.prompt_draw_ids.assign(draws, 0);
+  values.prompt_draw_logprobs.assign(draws, 0.0f);
+  return values;
+}
+
 // Calls body(those of all positions, where this one's begin, its own) for each list of values.
 template <typename All, typename One, typename Body>
-void for_lists(const api::SampleRequest& request, int64_t position, All& all, One& one, Body body) {
+void for_each_value_list(const api::SampleRequest& request, int64_t position, All& all, One& one,
+                         Body body) {
   const auto at = static_cast<size_t>(position);
   const size_t of_top = at * static_cast<size_t>(request.topk_prompt_logprobs);
   const size_t of_draws = (at - 1) * static_cast<size_t>(request.prompt_draws);
@@ -38,9 +60,9 @@ void RowBook::release(std::vector<void*>& pages, void*& state) {
   pages.clear();
 }
 
-size_t RowBook::open(std::shared_ptr<const api::SampleRequest> of,
-                     std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner,
-                     std::shared_ptr<SampleAnswer> answer) {
+size_t RowBook::open_group(std::shared_ptr<const api::SampleRequest> of,
+                           std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner,
+                           std::shared_ptr<SampleAnswer> answer) {
   const api::SampleRequest& request = *of;
   engine_.check(request, next_id_);
   SampleGroup group;
@@ -52,23 +74,10 @@ size_t RowBook::open(std::shared_ptr<const api::SampleRequest> of,
   group.penalties = {.repetition = request.repetition_penalty,
                      .frequency = request.frequency_penalty,
                      .presence = request.presence_penalty};
-  if (request.repetition_penalty != 1.0f) {
-    group.penalised = request.prompt;
-    std::sort(group.penalised.begin(), group.penalised.end());
-    group.penalised.erase(std::unique(group.penalised.begin(), group.penalised.end()),
-                          group.penalised.end());
-  }
+  if (request.repetition_penalty != 1.0f) group.penalised = distinct_tokens(request.prompt);
   group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
   group.keep = std::move(adapter);
-  const size_t prompt = request.prompt.size();
-  if (request.wants_prompt_logprobs()) group.prompt.prompt_logprobs.assign(prompt, 0.0f);
-  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
-  group.prompt.topk_ids.assign(prompt * k, 0);
-  group.prompt.topk_logprobs.assign(prompt * k, 0.0f);
-  group.prompt.prompt_target_logprobs.assign(request.prompt_targets.ids.size(), 0.0f);
-  const size_t draws = (prompt - 1) * static_cast<size_t>(request.prompt_draws);
-  group.prompt.prompt_draw_ids.assign(draws, 0);
-  group.prompt.prompt_draw_logprobs.assign(draws, 0.0f);
+  group.prompt = zeroed_prompt_values(request);
   groups_[next_group_] = std::move(group);
   return next_group_++;
 }
@@ -97,7 +106,7 @@ void RowBook::set_sample(size_t id, int64_t index, std::unique_ptr<StopText> sto
   row.stop = std::move(stop);
 }
 
-void RowBook::close(size_t group) {
+void RowBook::close_group(size_t group) {
   groups_.at(group).closed = true;
   drop_if_unused(group);
 }
@@ -124,17 +133,20 @@ void RowBook::vacate(size_t id) {
   row.drafts.clear();
   row.ahead.clear();  // its tokens are read again, and it is sampled again
   row.joined = false;
-  // Others of the group wait for the prompt that it was to read: the first of them that runs reads
-  // it in its place, from its begin. Where none runs now, the next that resumes or joins does,
-  // since nobody has begun.
-  if (std::exchange(row.leads, false) && !group.ready) {
-    group.begun = false;
-    for (const size_t other : active_) {
-      if (rows_.at(other).group != row.group || group.begun) continue;
-      rows_.at(other).leads = group.begun = true;
-    }
-  }
+  if (std::exchange(row.leads, false) && !group.ready) pass_on_prompt(row);
   drop_if_unused(row.group);
+}
+
+// Others of the group wait for the prompt that the row was to read: the first of them that runs
+// reads it in its place, from its begin. Where none runs now, the next that resumes or joins does,
+// since nobody has begun.
+void RowBook::pass_on_prompt(SampleRow& row) {
+  SampleGroup& group = group_of(row);
+  group.begun = false;
+  for (const size_t other : active_) {
+    if (rows_.at(other).group != row.group || group.begun) continue;
+    rows_.at(other).leads = group.begun = true;
+  }
 }
 
 void RowBook::finish(size_t id) {
@@ -204,9 +216,10 @@ PromptValues RowBook::prompt_values(size_t row, int64_t position) const {
   values.draw_ids.resize(draws);
   values.draw_logprobs.resize(draws);
   values.target_logprobs.resize(last - first);
-  for_lists(request, position, group.prompt, values, [](const auto& all, size_t begin, auto& own) {
-    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(begin), own.size(), own.begin());
-  });
+  for_each_value_list(
+      request, position, group.prompt, values, [](const auto& all, size_t begin, auto& own) {
+        std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(begin), own.size(), own.begin());
+      });
   if (request.wants_prompt_logprobs())
     values.logprob = group.prompt.prompt_logprobs[static_cast<size_t>(position)];
   return values;
@@ -215,14 +228,15 @@ PromptValues RowBook::prompt_values(size_t row, int64_t position) const {
 void RowBook::set_prompt_values(size_t row, int64_t position, const PromptValues& values) {
   SampleGroup& group = group_of(rows_.at(row));
   const api::SampleRequest& request = *group.request;
-  for_lists(request, position, group.prompt, values, [](auto& all, size_t begin, const auto& own) {
-    std::ranges::copy(own, all.begin() + static_cast<std::ptrdiff_t>(begin));
-  });
+  for_each_value_list(request, position, group.prompt, values,
+                      [](auto& all, size_t begin, const auto& own) {
+                        std::ranges::copy(own, all.begin() + static_cast<std::ptrdiff_t>(begin));
+                      });
   if (request.wants_prompt_logprobs())
     group.prompt.prompt_logprobs[static_cast<size_t>(position)] = values.logprob;
 }
 
-api::SampleResult RowBook::take(size_t id) {
+api::SampleResult RowBook::take_result(size_t id) {
   SampleRow& row = rows_.at(id);
   CHECK(row.finished, id);
   SampleGroup& group = group_of(row);
@@ -279,7 +293,7 @@ void RowBook::join_prompt(SampleRow& row) {
   SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   row.position = shared_positions(group);
-  if (group.state != nullptr) row.state = take_copy(engine_.state_pool(), group.state);
+  if (group.state != nullptr) row.state = take_slab_copy(engine_.state_pool(), group.state);
   const int64_t shared = row.position / pool.page_size();
   for (int64_t p = 0; p < shared; ++p) {
     void* page = group.pages[static_cast<size_t>(p)];
@@ -287,7 +301,7 @@ void RowBook::join_prompt(SampleRow& row) {
     row.pages.push_back(page);
   }
   if (row.position % pool.page_size() != 0)
-    row.pages.push_back(take_copy(pool, group.pages[static_cast<size_t>(shared)]));
+    row.pages.push_back(take_slab_copy(pool, group.pages[static_cast<size_t>(shared)]));
   row.num_read = row.position;
   row.joined = true;
 }
@@ -306,7 +320,7 @@ int64_t RowBook::begin_prompt_piece(size_t id) {
   // the prompt again finds the group's copy.
   if (row.position < border) return border;
   if (row.position == border && shares(group) && group.state == nullptr)
-    group.state = take_copy(engine_.state_pool(), row.state);
+    group.state = take_slab_copy(engine_.state_pool(), row.state);
   return prompt;
 }
 
@@ -315,9 +329,9 @@ void RowBook::allocate_pages(size_t id, int64_t end) {
   KvPool& pool = engine_.kv_pool();
   give_back_before_window(row);
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
-    row.pages.push_back(take(pool));
+    row.pages.push_back(take_slab(pool));
   if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
-    row.state = take(engine_.state_pool());
+    row.state = take_slab(engine_.state_pool());
 }
 
 // Pages before every layer's window will not be read again.
@@ -378,12 +392,12 @@ void RowBook::make_space(const SlabPool& pool) {
   }
 }
 
-void* RowBook::take(SlabPool& pool) {
+void* RowBook::take_slab(SlabPool& pool) {
   make_space(pool);
   return pool.take();
 }
 
-void* RowBook::take_copy(SlabPool& pool, const void* slab) {
+void* RowBook::take_slab_copy(SlabPool& pool, const void* slab) {
   make_space(pool);
   return pool.take_copy(slab);
 }
@@ -396,7 +410,7 @@ void RowBook::reuse_prefix(SampleRow& row) {
   int64_t most = shared_positions(group);
   if (group.wants_prompt() && !group.has_values)
     most = std::min(most, api::CachePages::max_reusable_positions(*group.request));
-  PrefixCache::Found found = prefixes_->find(owner_of(group), group.request->prompt, most);
+  PrefixCache::Found found = prefixes_->acquire(owner_of(group), group.request->prompt, most);
   row.pages = std::move(found.pages);
   row.state = found.state;
   row.position = row.num_read = found.positions;

@@ -145,18 +145,18 @@ class RowBook {
   RowBook& operator=(const RowBook&) = delete;
 
   // As SamplingLoop has them.
-  size_t open(std::shared_ptr<const api::SampleRequest> request,
-              std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner,
-              std::shared_ptr<SampleAnswer> answer = nullptr);
+  size_t open_group(std::shared_ptr<const api::SampleRequest> request,
+                    std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner,
+                    std::shared_ptr<SampleAnswer> answer = nullptr);
   size_t add_row(size_t group, uint64_t seed);
   // Which sample of its command the row is, and where its text ends (or null).
   void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop);
-  void close(size_t group);
+  void close_group(size_t group);
   bool set_aside(size_t row, bool keep);
   void give_up_pages(size_t row);
   void resume(size_t row, int64_t runs_until = 0);
   void finish(size_t id);
-  api::SampleResult take(size_t id);
+  api::SampleResult take_result(size_t id);
 
   [[nodiscard]] const std::map<size_t, SampleRow>& rows() const { return rows_; }
   [[nodiscard]] const std::map<size_t, SampleGroup>& groups() const { return groups_; }
@@ -204,7 +204,7 @@ class RowBook {
   [[nodiscard]] PromptValues prompt_values(size_t row, int64_t position) const;
   void set_prompt_values(size_t row, int64_t position, const PromptValues& values);
   void complete_values(size_t row) { group_of(rows_.at(row)).has_values = true; }
-  // What take() throws in place of a result; "": nothing.
+  // What take_result() throws in place of a result; "": nothing.
   void set_error(size_t row, const std::string& what) { rows_.at(row).error = what; }
   // Whether it is the row's last.
   bool add_token(size_t row, const ChosenToken& token);
@@ -237,9 +237,9 @@ class RowBook {
   void keep_state(SampleRow& row);
   [[nodiscard]] std::span<const int32_t> first_tokens(const SampleRow& row, int64_t count);
   void make_space(const SlabPool& pool);
-  [[nodiscard]] void* take(SlabPool& pool);
+  [[nodiscard]] void* take_slab(SlabPool& pool);
   void give_back_before_window(SampleRow& row);
-  [[nodiscard]] void* take_copy(SlabPool& pool, const void* slab);
+  [[nodiscard]] void* take_slab_copy(SlabPool& pool, const void* slab);
   [[nodiscard]] bool shares(const SampleGroup& group) const {
     return !group.closed || group.num_rows > 1;
   }
@@ -247,6 +247,7 @@ class RowBook {
   void join_prompt(SampleRow& row);
   void release(std::vector<void*>& pages, void*& state);
   void vacate(size_t row);
+  void pass_on_prompt(SampleRow& row);
   void drop_if_unused(size_t group);
 
   Engine& engine_;

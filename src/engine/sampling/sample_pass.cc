@@ -81,7 +81,7 @@ void SamplePass::run_pass(Backend& backend) {
   const TensorView hidden = run_layers(pass);
   {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
-    read_logits(pass, hidden);
+    run_head_and_choose(pass, hidden);
   }
   if (!drafts_) return;
   drafts_->roll_back_rejected(backend);
@@ -123,14 +123,17 @@ void SamplePass::select_rows() {
       std::fill(selected_.begin() + (slice.end - 1 - slice.num_drafts),
                 selected_.begin() + slice.end, 1);
     }
-    const SampleRow& row = book_.row(slice.id);
-    const SampleGroup& group = book_.group_of(row);
-    if (!records_prompt(row)) continue;
-    for (int64_t i = slice.begin; i < slice.end; ++i) {
-      const int64_t next = row.position - (slice.end - i) + 1;
-      if (next < group.prompt_size() && wants_values(*group.request, next))
-        selected_[static_cast<size_t>(i)] = 1;
-    }
+    if (records_prompt(book_.row(slice.id))) select_prompt_rows(slice);
+  }
+}
+
+void SamplePass::select_prompt_rows(const StepSlice& slice) {
+  const SampleRow& row = book_.row(slice.id);
+  const SampleGroup& group = book_.group_of(row);
+  for (int64_t i = slice.begin; i < slice.end; ++i) {
+    const int64_t next = row.position - (slice.end - i) + 1;
+    if (next < group.prompt_size() && wants_values(*group.request, next))
+      selected_[static_cast<size_t>(i)] = 1;
   }
 }
 
@@ -149,16 +152,19 @@ SamplePass::LogitsRow SamplePass::run_head(model::Pass& pass, std::span<const in
   return {logits, lse, 0};
 }
 
-void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
+// Whoever has no logits has all that they gave before it begins.
+void SamplePass::begin_news() {
+  if (!shares()) return;
+  if (has_logits()) return news_.write();
+  runner_.broadcast(news_.bytes());
+  news_.read();
+}
+
+void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
   Backend& backend = pass.backend;
   size_t slice = 0;
   chunks_.start(pass, selected_);
-  backend.on_host([&] {
-    if (!shares()) return;
-    if (has_logits()) return news_.write();
-    runner_.broadcast(news_.bytes());
-    news_.read();
-  });
+  backend.on_host([&] { begin_news(); });
   for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
     const Scratch::Mark mark(backend.scratch());
     const LogitsRow chunk = run_head(pass, rows, hidden);
@@ -172,7 +178,7 @@ void SamplePass::read_logits(model::Pass& pass, TensorView hidden) {
       if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
         add_choice(part, rows[i], logits_row);
     }
-    finish_chunk(backend, chunk.logits, chunk.lse);
+    choose_and_hand_out(backend, chunk.logits, chunk.lse);
   }
   backend.on_host([&] {
     if (has_logits() && shares()) runner_.broadcast(news_.bytes());
@@ -190,7 +196,7 @@ void SamplePass::record_prompt(model::Pass& pass, const StepSlice& slice, int32_
   if (!reads_prompt || next >= group.prompt_size() || !wants_values(*group.request, next)) return;
   recorded_.push_back({slice.id, next, book_.prompt_values(slice.id, next)});
   try {
-    if (has_logits()) compute_values(pass.backend, recorded_.back(), of);
+    if (has_logits()) compute_prompt_values(pass.backend, recorded_.back(), of);
   } catch (const Error& error) {
     book_.set_error(slice.id, error.what());
   }
@@ -216,7 +222,8 @@ void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_r
   choice.topk_logprobs.resize(k);
 }
 
-void SamplePass::compute_values(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of) {
+void SamplePass::compute_prompt_values(Backend& backend, RecordedPrompt& recorded,
+                                       const LogitsRow& of) {
   const auto at = static_cast<size_t>(recorded.position);
   const api::SampleRequest& request = *book_.group_of(book_.row(recorded.row)).request;
   PromptValues& values = recorded.values;
@@ -240,7 +247,7 @@ void SamplePass::compute_values(Backend& backend, RecordedPrompt& recorded, cons
 }
 
 // One token for each choice. A row that cannot be read ends alone.
-void SamplePass::finish_chunk(Backend& backend, TensorView logits, TensorView lse) {
+void SamplePass::choose_and_hand_out(Backend& backend, TensorView logits, TensorView lse) {
   choosing_.clear();
   for (SampleChoice& choice : choices_) {
     if (choice.error.empty()) choosing_.push_back(&choice);

@@ -45,8 +45,10 @@ class SamplePass {
   [[nodiscard]] bool has_logits() const { return engine_.model().weights->ends(); }
   [[nodiscard]] bool shares() const { return runner_.comm().size() > 1; }
   [[nodiscard]] TensorView run_layers(model::Pass& pass);
-  void read_logits(model::Pass& pass, TensorView hidden);
+  void run_head_and_choose(model::Pass& pass, TensorView hidden);
+  void begin_news();
   void select_rows();
+  void select_prompt_rows(const StepSlice& slice);
   struct LogitsRow {  // logits [C, V] f32, lse [C, 2] f32
     TensorView logits, lse;
     int32_t row;
@@ -60,9 +62,9 @@ class SamplePass {
   };
   void record_prompt(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
   void add_choice(const StepSlice& slice, int32_t at, int32_t logits_row);
-  void compute_values(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
+  void compute_prompt_values(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
   void serialize_news();
-  void finish_chunk(Backend& backend, TensorView logits, TensorView lse);
+  void choose_and_hand_out(Backend& backend, TensorView logits, TensorView lse);
   void hand_out_token(size_t id, const ChosenToken& choice);
 
   Runner& runner_;

@@ -2,6 +2,7 @@
 #include "engine/sampling/sampling_drafts.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/sampling/undo_log.h"
 #include "model/mtp.h"
@@ -9,6 +10,20 @@
 #include "ops/elementwise.h"
 
 namespace strata::engine {
+namespace {
+
+// The row's token at a position, of its prompt, sampled or in advance; none where it is not known.
+std::optional<int32_t> known_token(const SampleGroup& group, const SampleRow& row,
+                                   int64_t position) {
+  const int64_t own = position - group.prompt_size(), num_sampled = row.num_sampled();
+  if (own < 0) return group.request->prompt[static_cast<size_t>(position)];
+  if (own < num_sampled) return row.result.tokens[static_cast<size_t>(own)];
+  if (own < num_sampled + std::ssize(row.ahead))
+    return row.ahead[static_cast<size_t>(own - num_sampled)].token;
+  return std::nullopt;
+}
+
+}  // namespace
 
 void SamplingDrafts::save_draft_rows(Backend& backend) {
   for (const StepSlice& slice : step_.slices()) {
@@ -95,22 +110,11 @@ void SamplingDrafts::list_known_rows(const model::Pass& pass) {
     const bool is_run = pass.on_host([&] { book_.clear_drafts(slice.id); });
     const model::PassSequence& sequence = pass.sequences[s];
     const SampleGroup& group = book_.group_of(row);
-    const int64_t prompt = group.prompt_size();
-    const auto num_sampled = std::ssize(row.result.tokens);
     next_tokens_.clear();
     for (int64_t i = 0; i < slice.end - slice.begin; ++i) {
-      const int64_t next = sequence.first_position + i + 1;  // its position
-      int32_t token = 0;                                     // a plan's
-      if (next < prompt) {
-        token = group.request->prompt[static_cast<size_t>(next)];
-      } else if (next - prompt < num_sampled) {
-        token = row.result.tokens[static_cast<size_t>(next - prompt)];
-      } else if (next - prompt < num_sampled + std::ssize(row.ahead)) {
-        token = row.ahead[static_cast<size_t>(next - prompt - num_sampled)].token;
-      } else if (is_run) {
-        break;
-      }
-      next_tokens_.push_back(token);
+      const std::optional<int32_t> next = known_token(group, row, sequence.first_position + i + 1);
+      if (!next && is_run) break;
+      next_tokens_.push_back(next.value_or(0));  // a plan's
       rows_.push_back(static_cast<int32_t>(slice.begin + i));
     }
     slices_.push_back(s);
@@ -162,6 +166,22 @@ void SamplingDrafts::run_mtp_layer(model::Pass& pass, TensorView from, TensorVie
   ops::gather(own.backend, tape_.last, rows_, states);
 }
 
+// Of the token behind the row's last draft.
+void SamplingDrafts::add_choice(size_t id, int64_t logits_row) {
+  const SampleRow& row = book_.row(id);
+  SampleChoice& choice = choices_.emplace_back();
+  choice.id = id;
+  static_cast<ops::TokenChoice&>(choice) = book_.choice_of(row);
+  choice.scaled_logprobs = false;
+  if (!choice.penalties.none()) {
+    for (const ChosenToken& ahead : row.ahead) choice.drafts.push_back(ahead.token);
+    choice.drafts.insert(choice.drafts.end(), row.drafts.begin(), row.drafts.end());
+    choice.before.drafts = choice.drafts;
+  }
+  choice.row = logits_row;
+  choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
+}
+
 // By the row's own settings and the random numbers of the position, so that a draft is what is
 // sampled wherever both distributions agree.
 void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
@@ -184,18 +204,7 @@ void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
     choices_.clear();
     for (int64_t i = 0; i < count; ++i) {
       while (own.sequences[next].end <= rows[static_cast<size_t>(i)]) ++next;
-      SampleChoice& choice = choices_.emplace_back();
-      choice.id = step_.slices()[slices_[next]].id;
-      const SampleRow& row = book_.row(choice.id);
-      static_cast<ops::TokenChoice&>(choice) = book_.choice_of(row);
-      choice.scaled_logprobs = false;
-      if (!choice.penalties.none()) {
-        for (const ChosenToken& ahead : row.ahead) choice.drafts.push_back(ahead.token);
-        choice.drafts.insert(choice.drafts.end(), row.drafts.begin(), row.drafts.end());
-        choice.before.drafts = choice.drafts;
-      }
-      choice.row = i;
-      choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
+      add_choice(step_.slices()[slices_[next]].id, i);
     }
     choosing_.clear();
     for (SampleChoice& choice : choices_) choosing_.push_back(&choice);

@@ -35,6 +35,7 @@ class SamplingDrafts {
   void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
   void run_mtp_layer(model::Pass& pass, TensorView from, TensorView states);
   void choose_drafts(model::Pass& own, TensorView hidden);
+  void add_choice(size_t id, int64_t logits_row);
 
   Engine& engine_;
   RowBook& book_;

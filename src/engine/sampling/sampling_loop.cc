@@ -36,24 +36,25 @@ SamplingLoop::SamplingLoop(Stages& stages,
 }
 
 size_t SamplingLoop::add(const api::SampleRequest& request) {
-  const size_t group = open(request, nullptr);
+  const size_t group = open_group(request, nullptr);
   const size_t row = add_row(group, request.seed);
-  close(group);
+  close_group(group);
   return row;
 }
 
-size_t SamplingLoop::open(const api::SampleRequest& request,
-                          std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner) {
-  return open(std::make_shared<const api::SampleRequest>(request),
-              StagedAdapter{std::move(adapter)}, owner);
+size_t SamplingLoop::open_group(const api::SampleRequest& request,
+                                std::shared_ptr<model::LoraAdapter> adapter, uint64_t owner) {
+  return open_group(std::make_shared<const api::SampleRequest>(request),
+                    StagedAdapter{std::move(adapter)}, owner);
 }
 
-size_t SamplingLoop::open(const std::shared_ptr<const api::SampleRequest>& request,
-                          const StagedAdapter& adapter, uint64_t owner,
-                          const std::shared_ptr<SampleAnswer>& answer) {
+size_t SamplingLoop::open_group(const std::shared_ptr<const api::SampleRequest>& request,
+                                const StagedAdapter& adapter, uint64_t owner,
+                                const std::shared_ptr<SampleAnswer>& answer) {
   size_t group = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {  // the first one checks
-    group = parts_[i]->book.open(request, adapter.empty() ? nullptr : adapter[i], owner, answer);
+    group =
+        parts_[i]->book.open_group(request, adapter.empty() ? nullptr : adapter[i], owner, answer);
   }
   return group;
 }
@@ -63,12 +64,12 @@ void SamplingLoop::give_weights(size_t group, const StagedAdapter& adapter) {
 }
 
 // What a row ended with is told once.
-api::SampleResult SamplingLoop::take(size_t id) {
+api::SampleResult SamplingLoop::take_result(size_t id) {
   for (size_t i = 1; i < parts_.size(); ++i) {
     parts_[i]->book.set_error(id, "");
-    static_cast<void>(parts_[i]->book.take(id));
+    static_cast<void>(parts_[i]->book.take_result(id));
   }
-  return book().take(id);
+  return book().take_result(id);
 }
 
 std::span<const SampledToken> SamplingLoop::step() {
@@ -93,7 +94,7 @@ std::vector<api::SampleResult> sample(Runner& runner,
   for (const api::SampleRequest& request : requests) ids.push_back(loop.add(request));
   while (!loop.done()) loop.step();
   std::vector<api::SampleResult> results;
-  for (const size_t id : ids) results.push_back(loop.take(id));
+  for (const size_t id : ids) results.push_back(loop.take_result(id));
   return results;
 }
 
@@ -246,6 +247,22 @@ void Preemption::resume(const api::ResumeRow& which) {
   loop_.resume(id, row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled));
 }
 
+// What it holds, and what it would free.
+void Preemption::add_to_share(const SampleRow& row, api::SampleShare& share) const {
+  const int64_t pages = reserved_pages(row);
+  share.pages += pages;
+  if (row.aside) {
+    ++share.rows_aside;
+  } else {
+    ++share.rows;
+    if (!may_be_set_aside(row)) return;
+    ++share.rows_to_take;
+    const SampleGroup& group = group_of(row);
+    if (group.answer->sample().num_samples == 1) share.pages_to_take += prompt_pages(group);
+  }
+  share.pages_to_take += pages;
+}
+
 std::vector<api::SampleShare> Preemption::shares() const {
   struct Held {
     api::SampleShare share;
@@ -257,20 +274,9 @@ std::vector<api::SampleShare> Preemption::shares() const {
     tenants[group.answer->command->tenant].share.pages += prompt_pages(group);
   }
   for (const auto& [id, row] : loop_.rows()) {
-    const SampleGroup& group = group_of(row);
     auto& [share, next] = tenants[tenant_of(row)];
-    const int64_t pages = reserved_pages(row);
-    share.pages += pages;
-    if (row.aside) {
-      ++share.rows_aside;
-      if (next == nullptr || row.aside_order < next->aside_order) next = &row;
-    } else {
-      ++share.rows;
-      if (!may_be_set_aside(row)) continue;
-      ++share.rows_to_take;
-      if (group.answer->sample().num_samples == 1) share.pages_to_take += prompt_pages(group);
-    }
-    share.pages_to_take += pages;
+    add_to_share(row, share);
+    if (row.aside && (next == nullptr || row.aside_order < next->aside_order)) next = &row;
   }
   std::vector<api::SampleShare> out;
   for (auto& [tenant, held] : tenants) {

@@ -8,7 +8,7 @@
 // and its own tokens again; nor on the stages of the model. Its parts, of each stage that is asked
 // here: the book of rows, what is read in a step, the pass. Engine thread only.
 //   SamplingLoop loop(engine); const size_t id = loop.add(request);
-//   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take(id)
+//   while (!loop.done()) for (const SampledToken& token : loop.step()) ...;  loop.take_result(id)
 #pragma once
 #include <cstdint>
 #include <map>
@@ -47,13 +47,13 @@ class SamplingLoop {
   size_t add(const api::SampleRequest& request);
 
   // Several rows of one prompt, each with a seed of its own, joining when the caller likes. The
-  // prompt's pages are kept until close(). `adapter`, if not none, is used in place of the
+  // prompt's pages are kept until close_group(). `adapter`, if not none, is used in place of the
   // request's slot and kept alive by the rows. Steps are shared by `owner`.
-  size_t open(const api::SampleRequest& request, std::shared_ptr<model::LoraAdapter> adapter,
-              uint64_t owner = 0);
-  size_t open(const std::shared_ptr<const api::SampleRequest>& request,
-              const StagedAdapter& adapter, uint64_t owner,
-              const std::shared_ptr<SampleAnswer>& answer = nullptr);
+  size_t open_group(const api::SampleRequest& request, std::shared_ptr<model::LoraAdapter> adapter,
+                    uint64_t owner = 0);
+  size_t open_group(const std::shared_ptr<const api::SampleRequest>& request,
+                    const StagedAdapter& adapter, uint64_t owner,
+                    const std::shared_ptr<SampleAnswer>& answer = nullptr);
   size_t add_row(size_t group, uint64_t seed) {
     size_t row = 0;
     all([&](RowBook& book) { row = book.add_row(group, seed); });
@@ -69,8 +69,8 @@ class SamplingLoop {
     all([&](RowBook& book) { book.await_weights(group); });
   }
   void give_weights(size_t group, const StagedAdapter& adapter);
-  void close(size_t group) {
-    all([&](RowBook& book) { book.close(group); });
+  void close_group(size_t group) {
+    all([&](RowBook& book) { book.close_group(group); });
   }
 
   // The row takes no part in steps until resume(). It keeps its pages and its state if `keep`, and
@@ -108,8 +108,8 @@ class SamplingLoop {
   [[nodiscard]] int64_t num_running() const { return std::ssize(book().active()); }
   // Runs one pass; the tokens it sampled, at most one a row, in order of id: a row that drafts have
   // given tokens in advance yields the next of these, and has no part in the pass. A row whose
-  // logits are not finite ends, and take() throws its Error. Where this throws, the rows of stages
-  // may differ: all have to be finished, and the caches of prefixes cleared.
+  // logits are not finite ends, and take_result() throws its Error. Where this throws, the rows of
+  // stages may differ: all have to be finished, and the caches of prefixes cleared.
   std::span<const SampledToken> step();
   using Drafts = DraftCounts;
   [[nodiscard]] const Drafts& drafts() const { return parts_[0]->pass.drafts(); }
@@ -121,7 +121,7 @@ class SamplingLoop {
     all([&](RowBook& book) { book.finish(id); });
   }
   // The result of a finished row, which is then forgotten; prompt values are the first row's.
-  api::SampleResult take(size_t id);
+  api::SampleResult take_result(size_t id);
 
  private:
   // Of a stage: all have the same rows.
@@ -195,6 +195,7 @@ class Preemption {
                                   bool shares_prompt) const;
   [[nodiscard]] int64_t kept_tokens(const SampleRow& row) const;
   [[nodiscard]] int64_t reserved_pages(const SampleRow& row) const;
+  void add_to_share(const SampleRow& row, api::SampleShare& share) const;
   [[nodiscard]] api::PageNeed need_to_resume(const SampleRow& row) const;
   [[nodiscard]] bool has_budget(const api::PageNeed& need) const;
   bool preempt_one(const api::TenantId& tenant, const api::PageNeed& need);

@@ -58,17 +58,21 @@ void SnapshotCache::make_space() {
     if (found == entries_.end()) return;
     Entry& entry = found->second;
     if (entry.unwritten) {
-      entry.written = stages_.whole_adapter(entry.adapter);
+      request_write(found->first, entry);
       leaving += entry.bytes;
-      files_.ask({.what = FileJob::What::kWriteWeights,
-                  .name = found->first.text,
-                  .dir = entry.dir,
-                  .weights = entry.written});
       continue;
     }
     num_bytes_ -= entry.bytes;
     entries_.erase(found);
   }
+}
+
+void SnapshotCache::request_write(const api::SnapshotId& id, Entry& entry) {
+  entry.written = stages_.whole_adapter(entry.adapter);
+  files_.ask({.what = FileJob::What::kWriteWeights,
+              .name = id.text,
+              .dir = entry.dir,
+              .weights = entry.written});
 }
 
 bool SnapshotCache::awaits_writes() const {

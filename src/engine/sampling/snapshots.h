@@ -57,6 +57,7 @@ class SnapshotCache {
   };
   void insert(const api::SnapshotId& id, Entry entry);
   void make_space();
+  void request_write(const api::SnapshotId& id, Entry& entry);
   [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator oldest_evictable();
 
   Stages& stages_;

@@ -82,8 +82,6 @@ void StepPlanner::classify_rows() {
   }
 }
 
-// What each owner is granted goes to those of its rows that have waited longest for a token, and to
-// its prompts in order of id.
 void StepPlanner::plan(int64_t step_tokens) {
   builder_.clear();
   slices_.clear();
@@ -92,15 +90,26 @@ void StepPlanner::plan(int64_t step_tokens) {
   int64_t budget = engine_.options().prefill_tokens;
   if (step_tokens > 0) budget = std::min(budget, step_tokens);
   share_step(claims_, budget, static_cast<uint64_t>(num_steps_));
-  const auto claim_of = [this](size_t id) -> StepClaim& {
-    const uint64_t owner = book_.group_of(book_.row(id)).owner;
-    return *std::find_if(claims_.begin(), claims_.end(),
-                         [&](const StepClaim& c) { return c.owner == owner; });
-  };
+  keep_granted_decoding();
+  add_decoding_slices(budget);
+  add_reading_slices();
+}
+
+StepClaim& StepPlanner::claim_of(size_t id) {
+  const uint64_t owner = book_.group_of(book_.row(id)).owner;
+  return *std::find_if(claims_.begin(), claims_.end(),
+                       [&](const StepClaim& c) { return c.owner == owner; });
+}
+
+// What each owner is granted goes to those of its rows that have waited longest for a token.
+void StepPlanner::keep_granted_decoding() {
   std::stable_sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
     return book_.row(a).last_step < book_.row(b).last_step;
   });
   std::erase_if(decoding_, [&](size_t id) { return claim_of(id).granted_decoding-- <= 0; });
+}
+
+void StepPlanner::add_decoding_slices(int64_t budget) {
   // Neighbours of one adapter share a run, and a run is one product. All ranks have made their
   // parts of adapters in one order, which their ids tell and their addresses do not.
   std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
@@ -116,6 +125,10 @@ void StepPlanner::plan(int64_t step_tokens) {
     const int64_t drafts = std::min(budget_for_drafts, drafts_to_read(book_.row(id)));
     add_slice(id, 1 + std::max<int64_t>(0, drafts));
   }
+}
+
+// What each owner is granted goes to its prompts in order of id.
+void StepPlanner::add_reading_slices() {
   for (const size_t id : reading_) {
     int64_t& left = claim_of(id).granted_prompt;
     if (left <= 0) continue;
@@ -142,6 +155,23 @@ int64_t StepPlanner::drafts_to_read(const SampleRow& row) const {
   return std::min(std::ssize(row.drafts), most_drafts(row));
 }
 
+// The next ones that the row reads, of its prompt, or of its own and the first of its drafts.
+void StepPlanner::add_tokens(const SampleRow& row, int64_t count, int64_t num_drafts) {
+  const SampleGroup& group = book_.group_of(row);
+  const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
+  if (row.position < group.prompt_size()) {
+    const auto prompt = std::span(group.request->prompt);
+    builder_.add(prompt.subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
+                 row.position, group.adapter, kept);
+    return;
+  }
+  next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
+                      row.result.tokens.end());
+  next_tokens_.insert(next_tokens_.end(), row.drafts.begin(), row.drafts.begin() + num_drafts);
+  builder_.add(std::span(next_tokens_).first(static_cast<size_t>(count)), row.position,
+               group.adapter, kept);
+}
+
 // A slice of more tokens than the row has reads its drafts behind them.
 void StepPlanner::add_slice(size_t id, int64_t count) {
   const SampleRow& row = book_.row(id);
@@ -152,21 +182,10 @@ void StepPlanner::add_slice(size_t id, int64_t count) {
   book_.allocate_pages(id, reach);
   builder_.reach(reach);
   const int64_t begin_row = builder_.num_tokens();
-  const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
   const int64_t num_drafts = std::max<int64_t>(0, count - book_.unread(row));
   const bool ends_prompt = end == group.prompt_size() && row.leads;
-  if (row.position < group.prompt_size()) {
-    builder_.add(std::span(group.request->prompt)
-                     .subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
-                 row.position, group.adapter, kept);
-    if (ends_prompt) book_.set_prompt_ready(id);
-  } else {
-    next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
-                        row.result.tokens.end());
-    next_tokens_.insert(next_tokens_.end(), row.drafts.begin(), row.drafts.begin() + num_drafts);
-    builder_.add(std::span(next_tokens_).first(static_cast<size_t>(count)), row.position,
-                 group.adapter, kept);
-  }
+  add_tokens(row, count, num_drafts);
+  if (ends_prompt && row.position < end) book_.set_prompt_ready(id);
   slices_.push_back({.id = id,
                      .begin = begin_row,
                      .end = begin_row + count,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -23,6 +24,23 @@ std::optional<std::string> find_metadata(const PeftAdapter& peft, const std::str
   return found->second;
 }
 
+// "29 Q4_0, 1 Q8_0"
+std::string types_text(const std::map<std::string, int64_t>& counts) {
+  std::string text;
+  for (const auto& [type, count] : counts) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, type);
+  }
+  return text;
+}
+
+// The same however the tensors are divided into files.
+std::string hash_text(std::vector<std::string> tensors) {
+  std::sort(tensors.begin(), tensors.end());
+  std::string all;
+  for (const std::string& tensor : tensors) all += tensor;
+  return fmt::format("{:016x}", hash_name(all.data(), all.size()));
+}
+
 }  // namespace
 
 BaseNumbers base_numbers(const CheckpointSource& source) {
@@ -35,15 +53,7 @@ BaseNumbers base_numbers(const CheckpointSource& source) {
     if (info.dtype_name == dtype_name(info.dtype)) continue;
     narrow.push_back(fmt::format("{} {} {};", info.name, info.dtype_name, info.shape_text()));
   }
-  std::sort(narrow.begin(), narrow.end());  // however they are divided into files
-  std::string all;
-  for (const std::string& info : narrow) all += info;
-  BaseNumbers numbers;
-  for (const auto& [type, count] : counts) {
-    numbers.types += fmt::format("{}{} {}", numbers.types.empty() ? "" : ", ", count, type);
-  }
-  numbers.hash = fmt::format("{:016x}", hash_name(all.data(), all.size()));
-  return numbers;
+  return {.types = types_text(counts), .hash = hash_text(std::move(narrow))};
 }
 
 std::optional<BaseNumbers> remembered_base(const PeftAdapter& peft) {

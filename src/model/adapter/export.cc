@@ -34,49 +34,67 @@ std::vector<float> scaled_half(const LoraModule& module, int64_t half, float fac
   return values;
 }
 
+bool is_of_experts(const LoraModule& module) { return module.num_experts > 0; }
+
+// The scale of the modules that are not of experts, or of others where those have none: nothing
+// divides by 0.
+double common_scale(const std::vector<LoraModule>& modules, const LoraModuleSpec& first) {
+  double common = first.scale;
+  for (const LoraModule& module : modules) common = common == 0.0 ? module.spec.scale : common;
+  return common;
+}
+
+PeftWriteModule plain_module(const LoraModule& module) {
+  return {.module_path = module.path,
+          .embedding = module.is_embedding(),
+          .alpha = module.spec.scale * static_cast<double>(module.spec.rank),
+          .a = module.a,
+          .b = module.b,
+          .rank = module.spec.rank};
+}
+
+// A module of experts as stacked tensors, each of its halves by itself; `scaled` owns their B.
+void add_stacked_modules(const LoraModule& module, double common,
+                         std::deque<std::vector<float>>& scaled,
+                         std::vector<PeftWriteModule>& modules) {
+  const LoraModuleSpec& spec = module.spec;
+  const std::string experts = module.path.substr(0, module.path.rfind('.') + 1);
+  const std::vector<std::string> names = stacked_names(module);
+  const int64_t out = module.b.shape[1] / module.num_halves;
+  // Also where all are 0.
+  const auto factor = spec.scale == common ? 1.0f : static_cast<float>(spec.scale / common);
+  for (size_t half = 0; half < names.size(); ++half) {
+    std::vector<float>& b =
+        scaled.emplace_back(scaled_half(module, static_cast<int64_t>(half), factor));
+    modules.push_back({.module_path = experts + names[half],
+                       .alpha = common * static_cast<double>(spec.rank),
+                       .a = module.a,
+                       .b = TensorView(b.data(), DType::kF32, {module.num_experts, out, spec.rank}),
+                       .rank = spec.rank});
+  }
+}
+
 }  // namespace
 
 void export_adapter(const LoraAdapter& adapter, const std::string& dir,
                     const std::string& base_model_name,
                     std::map<std::string, std::string> metadata) {
   const HostAccess access(adapter.backend().allocator());
-  const auto of_experts = [](const LoraModule& module) { return module.num_experts > 0; };
   const std::vector<LoraModule>& all = adapter.modules();
-  if (std::none_of(all.begin(), all.end(), of_experts)) {
+  if (std::none_of(all.begin(), all.end(), is_of_experts)) {
     save_adapter(adapter, dir, base_model_name, std::move(metadata));
     return;
   }
-  const auto plain = std::find_if_not(all.begin(), all.end(), of_experts);
+  const auto plain = std::find_if_not(all.begin(), all.end(), is_of_experts);
   const LoraModuleSpec& first = plain == all.end() ? all.front().spec : plain->spec;
-  double common = first.scale;  // that of the others, where those have none: nothing divides by 0
-  for (const LoraModule& module : all) common = common == 0.0 ? module.spec.scale : common;
+  const double common = common_scale(all, first);
   std::deque<std::vector<float>> scaled;
   std::vector<PeftWriteModule> modules;
   for (const LoraModule& module : all) {
-    const LoraModuleSpec& spec = module.spec;
-    if (!of_experts(module)) {
-      modules.push_back({.module_path = module.path,
-                         .embedding = module.is_embedding(),
-                         .alpha = spec.scale * static_cast<double>(spec.rank),
-                         .a = module.a,
-                         .b = module.b,
-                         .rank = spec.rank});
-      continue;
-    }
-    const std::string experts = module.path.substr(0, module.path.rfind('.') + 1);
-    const std::vector<std::string> names = stacked_names(module);
-    const int64_t out = module.b.shape[1] / module.num_halves;
-    for (size_t half = 0; half < names.size(); ++half) {
-      // Also where all are 0.
-      const auto factor = spec.scale == common ? 1.0f : static_cast<float>(spec.scale / common);
-      std::vector<float>& b =
-          scaled.emplace_back(scaled_half(module, static_cast<int64_t>(half), factor));
-      modules.push_back(
-          {.module_path = experts + names[half],
-           .alpha = common * static_cast<double>(spec.rank),
-           .a = module.a,
-           .b = TensorView(b.data(), DType::kF32, {module.num_experts, out, spec.rank}),
-           .rank = spec.rank});
+    if (is_of_experts(module)) {
+      add_stacked_modules(module, common, scaled, modules);
+    } else {
+      modules.push_back(plain_module(module));
     }
   }
   write_peft(dir,

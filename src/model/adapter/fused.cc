@@ -86,6 +86,28 @@ void fill_b(const LoraModule& half, const FusedPart& part, int64_t file_rank, fl
   }
 }
 
+// The way back of fill_a: the part's rows of each expert.
+void take_a(std::span<const float> a, const FusedPart& part, int64_t file_rank,
+            LoraModule& module) {
+  const int64_t rank = module.spec.rank, in = module.a.shape[2];
+  for (int64_t e = 0; e < module.num_experts; ++e) {
+    std::copy_n(a.data() + (e * file_rank + part.first_rank) * in, rank * in, module.a.at(e).f32());
+  }
+}
+
+// The way back of fill_b.
+void take_b(std::span<const float> b, const FusedPart& part, int64_t file_rank,
+            LoraModule& module) {
+  const int64_t experts = module.num_experts, rank = module.spec.rank, outs = module.b.shape[1];
+  for (int64_t e = 0; e < experts; ++e) {
+    float* to = module.b.at(e).f32();
+    for (int64_t o = 0; o < outs; ++o) {
+      const float* row = b.data() + (part.first_out + o) * experts * file_rank + e;
+      for (int64_t j = 0; j < rank; ++j) *to++ = row[(part.first_rank + j) * experts];
+    }
+  }
+}
+
 PeftWriteModule fused_module(const std::string& path, bool is_inner,
                              const std::vector<const LoraModule*>& parts,
                              std::vector<FusedPart> places, int64_t num_outs) {
@@ -208,19 +230,10 @@ bool halves_are_apart(const PeftAdapter& peft, const PeftModule& gate_up, int64_
 
 void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,
                      LoraModule& module) {
-  const int64_t experts = module.num_experts, rank = module.spec.rank;
-  const int64_t in = module.a.shape[2], outs = module.b.shape[1];
   const std::vector<float> a = values_of(peft, source.a);
   const std::vector<float> b = values_of(peft, source.b);
-  for (int64_t e = 0; e < experts; ++e) {
-    std::copy_n(a.data() + (e * source.rank + part.first_rank) * in, rank * in,
-                module.a.at(e).f32());
-    float* to = module.b.at(e).f32();
-    for (int64_t o = 0; o < outs; ++o) {
-      const float* row = b.data() + (part.first_out + o) * experts * source.rank + e;
-      for (int64_t j = 0; j < rank; ++j) *to++ = row[(part.first_rank + j) * experts];
-    }
-  }
+  take_a(a, part, source.rank, module);
+  take_b(b, part, source.rank, module);
 }
 
 }  // namespace strata::model

@@ -8,7 +8,9 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -30,15 +32,35 @@ size_t copied_parameter(const ModelWeights& weights, const std::string& base_nam
                                                         : ModelWeights::npos;
 }
 
-// The first value of a copy that differs from the model's, both rounded to the narrower of their
-// types, as a sentence; empty where there is none.
+// The type that the model's checkpoint has a parameter in.
+DType stored_dtype(const LoadedModel& model, const Parameter& parameter) {
+  return model.checkpoint == nullptr ? model.weights->compute_dtype()
+                                     : model.checkpoint->find(parameter.name)->info.dtype;
+}
+
+// A run of a copy's values and the model's, and the types that both have been through.
+struct ComparedValues {
+  std::span<const float> base, copy;
+  DType stored, compute, copied;
+
+  // The place of the first that differ, both rounded to the narrower of their types.
+  [[nodiscard]] std::optional<size_t> first_difference() const {
+    for (size_t i = 0; i < base.size(); ++i) {
+      const float a = rounded_to(base[i], copied);
+      const float b = rounded_to(rounded_to(rounded_to(copy[i], stored), compute), copied);
+      if (a != b) return i;
+    }
+    return std::nullopt;
+  }
+};
+
+// The first value of a copy that differs from the model's, as a sentence; empty where there is
+// none.
 std::string copy_difference(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
                             const TensorInfo& copy, size_t index) {
   const ModelWeights& weights = *model.weights;
   const Parameter& parameter = weights.table()[index];
-  const DType stored = model.checkpoint == nullptr
-                           ? weights.compute_dtype()
-                           : model.checkpoint->find(parameter.name)->info.dtype;
+  const DType stored = stored_dtype(model, parameter);
   const int64_t cols = parameter.shape[1];
   const int64_t step = std::max<int64_t>(1, (4 << 20) / cols);
   for (int64_t begin = 0; begin < parameter.shape[0]; begin += step) {
@@ -49,16 +71,19 @@ std::string copy_difference(Backend& backend, const LoadedModel& model, const Pe
     weights.read(backend, index, begin, base);
     const HostAccess access(backend.allocator());
     peft.file().read_f32(copy, begin * cols, (end - begin) * cols, other.f32());
-    for (int64_t i = 0; i < (end - begin) * cols; ++i) {
-      const float a = rounded_to(base.f32()[i], copy.dtype);
-      const float b = rounded_to(
-          rounded_to(rounded_to(other.f32()[i], stored), weights.compute_dtype()), copy.dtype);
-      if (a == b) continue;
-      return fmt::format(
-          "tensor '{}' differs from the model's '{}' at row {}: {} and {}; the adapter "
-          "belongs to another base model",
-          copy.name, parameter.name, begin + i / cols, other.f32()[i], base.f32()[i]);
-    }
+    const auto count = static_cast<size_t>((end - begin) * cols);
+    const auto at = ComparedValues{.base = {base.f32(), count},
+                                   .copy = {other.f32(), count},
+                                   .stored = stored,
+                                   .compute = weights.compute_dtype(),
+                                   .copied = copy.dtype}
+                        .first_difference();
+    if (!at) continue;
+    return fmt::format(
+        "tensor '{}' differs from the model's '{}' at row {}: {} and {}; the adapter "
+        "belongs to another base model",
+        copy.name, parameter.name, begin + static_cast<int64_t>(*at) / cols, other.f32()[*at],
+        base.f32()[*at]);
   }
   return {};
 }
@@ -102,6 +127,13 @@ std::string name_pattern(const std::string& name) {
   return name.substr(0, at) + ".experts.{}." + name.substr(at + kZero.size());
 }
 
+void take_tensor_names(const PeftModule& first, LoraModule& module) {
+  const bool each = module.num_experts > 0 && module.form == ExpertForm::kPerExpert;
+  module.a_name = each ? name_pattern(first.a.name) : first.a.name;
+  module.b_name = each ? name_pattern(first.b.name) : first.b.name;
+}
+
+// The file's forms, names and values.
 void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& matched,
                   LoraAdapter& adapter) {
   const HostAccess access(adapter.backend().allocator());
@@ -113,9 +145,7 @@ void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& mat
       if (module.held()) read_fused_part(peft, first, *matched[i].part, module);
       continue;
     }
-    const bool each = module.num_experts > 0 && module.form == ExpertForm::kPerExpert;
-    module.a_name = each ? name_pattern(first.a.name) : first.a.name;
-    module.b_name = each ? name_pattern(first.b.name) : first.b.name;
+    take_tensor_names(first, module);
   }
   for (const AdapterTensor& tensor : adapter_tensors(adapter)) {
     const LoraModule& module = adapter.modules()[tensor.module];
@@ -139,6 +169,48 @@ void set_peft_names(const LoraModule& module, int64_t expert, PeftWriteModule& o
   } else {
     out.key = key;
   }
+}
+
+bool is_fused(const LoraModule& module) {
+  return module.num_experts > 0 && module.form == ExpertForm::kFused;
+}
+
+// A tensor's values in the file's order.
+std::vector<float> stored_values(const LoraModule& module, const AdapterTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.num_elements()));
+  to_stored(module, tensor, tensor.is_b ? module.b : module.a, values.data());
+  return values;
+}
+
+// A module with A and B where they are: those of one expert, or all.
+PeftWriteModule to_peft_module(const LoraModule& module, const AdapterTensor& a) {
+  const int64_t expert = a.expert;
+  PeftWriteModule out;
+  set_peft_names(module, expert, out);
+  out.embedding = module.is_embedding();
+  out.alpha = module.spec.alpha;
+  out.rank = module.spec.rank;
+  out.a = expert >= 0 ? module.a.at(expert) : module.a.reshape(a.shape);
+  out.b = expert >= 0 ? module.b.at(expert) : module.b;
+  return out;
+}
+
+// PEFT's names of the modules that it adapts as parameters, each once.
+std::vector<std::string> target_parameters(const LoraAdapter& adapter) {
+  std::set<std::string> names;
+  for (const LoraModule& module : adapter.modules()) {
+    if (is_fused(module)) names.insert(fmt::format("mlp.experts.{}", module.target->name()));
+  }
+  return {names.begin(), names.end()};
+}
+
+// One setting for all modules; at rank 1 both forms agree.
+bool uses_rslora(const LoraAdapter& adapter) {
+  return std::any_of(adapter.modules().begin(), adapter.modules().end(),
+                     [](const LoraModule& module) {
+                       const LoraModuleSpec& spec = module.spec;
+                       return spec.scale != spec.alpha / static_cast<double>(spec.rank);
+                     });
 }
 
 }  // namespace
@@ -227,13 +299,13 @@ std::unique_ptr<LoraAdapter> read_adapter(Backend& backend, const LoadedModel& m
   return adapter;
 }
 
-void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter) {
-  const PeftAdapter peft(dir);
-  std::vector<std::string> faults;
-  std::map<std::string, MatchedModule> saved;  // by path
-  for (MatchedModule& item : match_modules(model, peft, faults)) {
-    saved[module_path(model.weights->layers(), item.spec)] = std::move(item);
-  }
+namespace {
+
+// The saved modules in the adapter's order; faults are added for those that are not in both, and
+// for other ranks.
+std::vector<MatchedModule> in_order_of(const LoraAdapter& adapter,
+                                       std::map<std::string, MatchedModule> saved,
+                                       std::vector<std::string>& faults) {
   std::vector<MatchedModule> ordered;
   for (const LoraModule& module : adapter.modules()) {
     const auto found = saved.find(module.path);
@@ -251,14 +323,29 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
   for (const auto& [path, item] : saved) {
     faults.push_back(fmt::format("module '{}' is not trained by this model", path));
   }
-  if (!faults.empty()) {
-    const auto shown = std::min<int64_t>(std::ssize(faults), 3);
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("load: {}: {} module(s) do not fit the model: {}; other rank, train flags or "
-                    "base model?",
-                    dir, faults.size(), fmt::join(faults.begin(), faults.begin() + shown, "; ")));
+  return ordered;
+}
+
+[[noreturn]] void fail_to_fit(const std::string& dir, const std::vector<std::string>& faults) {
+  const auto shown = std::min<int64_t>(std::ssize(faults), 3);
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("load: {}: {} module(s) do not fit the model: {}; other rank, train flags or "
+                  "base model?",
+                  dir, faults.size(), fmt::join(faults.begin(), faults.begin() + shown, "; ")));
+}
+
+}  // namespace
+
+void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter) {
+  const PeftAdapter peft(dir);
+  std::vector<std::string> faults;
+  std::map<std::string, MatchedModule> saved;  // by path
+  for (MatchedModule& item : match_modules(model, peft, faults)) {
+    saved[module_path(model.weights->layers(), item.spec)] = std::move(item);
   }
+  const std::vector<MatchedModule> ordered = in_order_of(adapter, std::move(saved), faults);
+  if (!faults.empty()) fail_to_fit(dir, faults);
   warn_of_numbers(model, peft, dir);
   read_modules(peft, ordered, adapter);
 }
@@ -269,33 +356,18 @@ void save_adapter(const LoraAdapter& adapter, const std::string& dir,
   const std::vector<AdapterTensor> tensors = adapter_tensors(adapter);
   std::deque<std::vector<float>> stored;  // of B in forms whose order is not ours
   std::vector<PeftWriteModule> modules;
-  std::set<std::string> parameters;
-  bool rslora = false;  // one setting for all modules; at rank 1 both forms agree
-  for (size_t i = 0; i < tensors.size(); i += 2) {
+  for (size_t i = 0; i < tensors.size(); i += 2) {  // A, and then B
     const LoraModule& module = adapter.modules()[tensors[i].module];
-    const int64_t expert = tensors[i].expert;
-    PeftWriteModule& out = modules.emplace_back();
-    set_peft_names(module, expert, out);
-    out.embedding = module.is_embedding();
-    out.alpha = module.spec.alpha;
-    out.rank = module.spec.rank;
-    out.a = expert >= 0 ? module.a.at(expert) : module.a.reshape(tensors[i].shape);
-    out.b = expert >= 0 ? module.b.at(expert) : module.b;
-    if (module.num_experts > 0 && module.form == ExpertForm::kFused) {
-      parameters.insert(fmt::format("mlp.experts.{}", module.target->name()));
-      std::vector<float>& b =
-          stored.emplace_back(static_cast<size_t>(tensors[i + 1].shape.num_elements()));
-      to_stored(module, tensors[i + 1], module.b, b.data());
-      out.b = TensorView(b.data(), DType::kF32, tensors[i + 1].shape);
-    }
-    const double plain = module.spec.alpha / static_cast<double>(module.spec.rank);
-    rslora = rslora || module.spec.scale != plain;
+    modules.push_back(to_peft_module(module, tensors[i]));
+    if (!is_fused(module)) continue;
+    std::vector<float>& b = stored.emplace_back(stored_values(module, tensors[i + 1]));
+    modules.back().b = TensorView(b.data(), DType::kF32, tensors[i + 1].shape);
   }
   write_peft(dir,
-             {.use_rslora = rslora,
+             {.use_rslora = uses_rslora(adapter),
               .base_model_name_or_path = base_model_name,
               .target_modules = {},
-              .target_parameters = {parameters.begin(), parameters.end()},
+              .target_parameters = target_parameters(adapter),
               .metadata = std::move(metadata)},
              modules);
 }

@@ -106,27 +106,37 @@ std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
 LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
                          const std::vector<LoraModuleSpec>& specs, bool whole)
     : id_(next_id()), backend_(backend) {
+  const std::vector<bool> held = add_modules(weights, specs, whole);
+  allocate_modules(held);
+  if (weights.layers().mtp_layer()) copy_mtp_modules();
+  list_packs();
+}
+
+std::vector<bool> LoraAdapter::add_modules(const ModelWeights& weights,
+                                           const std::vector<LoraModuleSpec>& specs, bool whole) {
   const LayerTable& layers = weights.layers();
   for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
     places_.emplace_back(layers.targets(layer).size(), -1);
   }
-  int64_t bytes = 0;
   std::vector<bool> held;
   for (const LoraModuleSpec& spec : specs) {
     LoraModule module =
-        make_module(layers, spec, weights.compute_dtype(), ops::panel_width(backend));
+        make_module(layers, spec, weights.compute_dtype(), ops::panel_width(backend_));
     held.push_back(whole || weights.holds(spec.layer, spec.target));
     module.is_copy = !whole && module.is_embedding() && !weights.begins();
     module.a_offset = num_parameters_;
     module.b_offset = num_parameters_ + module.a.shape.num_elements();
-    if (held.back()) {
-      num_parameters_ += num_values(module);
-      bytes += all_panel_bytes(module);
-    }
+    if (held.back()) num_parameters_ += num_values(module);
     places_[static_cast<size_t>(spec.layer + 1)][static_cast<size_t>(spec.target)] =
         static_cast<int>(modules_.size());
     modules_.push_back(std::move(module));
   }
+  return held;
+}
+
+void LoraAdapter::allocate_modules(const std::vector<bool>& held) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < modules_.size(); ++i) bytes += held[i] ? all_panel_bytes(modules_[i]) : 0;
   flat_params_ = Memory(backend_.allocator(), num_parameters_ * dtype_bytes(DType::kF32));
   params_ = TensorView(flat_params_.data(), DType::kF32, {num_parameters_});
   panels_ = Memory(backend_.allocator(), bytes);
@@ -140,12 +150,14 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
     module.b_panel.data = next + a_panel_bytes(module);
     next += all_panel_bytes(module);
   }
+}
+
+void LoraAdapter::copy_mtp_modules() {
   for (const int target : {kEmbedding, kHead}) {
-    const LoraModule* module = layers.mtp_layer() ? find(-1, target) : nullptr;
+    const LoraModule* module = find(-1, target);
     if (module == nullptr || !module->held()) continue;
     mtp_modules_[static_cast<size_t>(target)] = *module;
   }
-  list_packs();
 }
 
 int64_t LoraAdapter::num_bytes() const {
@@ -221,15 +233,28 @@ void LoraAdapter::list_packs() {
 
 void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   if (trains_) return;
+  allocate_moments();
+  take_gradients(turns_with);
+  enable_mtp_training();
+  trains_ = true;  // all memory is there
+  list_step_items();
+}
+
+void LoraAdapter::allocate_moments() {
   const int64_t bytes = Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32));
   moments_ = Memory(backend_.allocator(), 2 * bytes);
   char* base = static_cast<char*>(moments_.data());
   m_ = TensorView(base, DType::kF32, {num_parameters_});
   v_ = TensorView(base + bytes, DType::kF32, {num_parameters_});
+}
+
+// Its own, or those of an adapter that it takes turns with.
+void LoraAdapter::take_gradients(const LoraAdapter* turns_with) {
   owns_gradients_ = turns_with == nullptr;
   if (owns_gradients_) {
     gradients_ = std::make_shared<GradientMemory>();
-    gradients_->flat = Memory(backend_.allocator(), bytes);
+    gradients_->flat =
+        Memory(backend_.allocator(), Arena::aligned(num_parameters_ * dtype_bytes(DType::kF32)));
   } else {
     CHECK(turns_with->num_parameters_ == num_parameters_ && !turns_with->has_gradient,
           num_parameters_);
@@ -241,9 +266,6 @@ void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
     module.d_a = grads_.part(module.a_offset, module.a.shape);
     module.d_b = grads_.part(module.b_offset, module.b.shape);
   }
-  enable_mtp_training();
-  trains_ = true;  // all memory is there
-  list_step_items();
 }
 
 void LoraAdapter::list_step_items() {

@@ -131,7 +131,14 @@ class LoraAdapter {
   bool has_gradient = false;  // something was accumulated since the last step
 
  private:
+  // Lists the modules, without memory; returns of each whether it is to have any.
+  std::vector<bool> add_modules(const ModelWeights& weights,
+                                const std::vector<LoraModuleSpec>& specs, bool whole);
+  void allocate_modules(const std::vector<bool>& held);
+  void copy_mtp_modules();
   void list_packs();
+  void allocate_moments();
+  void take_gradients(const LoraAdapter* turns_with);
   void enable_mtp_training();
   void list_step_items();
   struct GradientMemory {

@@ -58,26 +58,32 @@ std::optional<TargetPlace> expert_place(const LoraTarget& target, std::string_vi
 
 constexpr const char* kMtpPath = "mtp.0.";
 
+// Takes off what names the layer of a canonical path: its index, -1 outside the layers; nothing for
+// a layer that the model lacks.
+std::optional<int> take_layer(const LayerTable& layers, std::string_view& path) {
+  const std::string prefix = std::string(layers.module_prefix()) + "layers.";
+  const std::string mtp = std::string(layers.module_prefix()) + kMtpPath;
+  if (layers.mtp_layer() && path.starts_with(mtp)) {
+    path.remove_prefix(mtp.size());
+    return static_cast<int>(*layers.mtp_layer());
+  }
+  if (!path.starts_with(prefix)) return -1;
+  path.remove_prefix(prefix.size());
+  const std::optional<int64_t> index = take_index(path);
+  const int64_t num_layers = layers.mtp_layer().value_or(layers.num_layers());
+  if (!index || *index >= num_layers || !path.starts_with(".")) return std::nullopt;
+  path.remove_prefix(1);
+  return static_cast<int>(*index);
+}
+
 // "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model
 // lacks.
 std::optional<TargetPlace> place_of(const LayerTable& layers, const PeftModule& module) {
   std::string canonical = canonical_path(layers, module.module_path);
   std::string_view path = canonical;
-  int layer = -1;
-  const std::string prefix = std::string(layers.module_prefix()) + "layers.";
-  const std::string mtp = std::string(layers.module_prefix()) + kMtpPath;
-  if (layers.mtp_layer() && path.starts_with(mtp)) {
-    path.remove_prefix(mtp.size());
-    layer = static_cast<int>(*layers.mtp_layer());
-  } else if (path.starts_with(prefix)) {
-    path.remove_prefix(prefix.size());
-    const std::optional<int64_t> index = take_index(path);
-    const int64_t num_layers = layers.mtp_layer().value_or(layers.num_layers());
-    if (!index || *index >= num_layers || !path.starts_with(".")) return std::nullopt;
-    layer = static_cast<int>(*index);
-    path.remove_prefix(1);
-  }
-  const std::span<const LoraTarget> targets = layers.targets(layer);
+  const std::optional<int> layer = take_layer(layers, path);
+  if (!layer) return std::nullopt;
+  const std::span<const LoraTarget> targets = layers.targets(*layer);
   for (size_t t = 0; t < targets.size(); ++t) {
     std::optional<TargetPlace> place;
     if (targets[t].num_experts > 0) {
@@ -86,7 +92,7 @@ std::optional<TargetPlace> place_of(const LayerTable& layers, const PeftModule& 
       place = TargetPlace();
     }
     if (!place) continue;
-    place->layer = layer;
+    place->layer = *layer;
     place->target = static_cast<int>(t);
     return place;
   }
@@ -150,7 +156,7 @@ class Matcher {
   Matcher(const LoadedModel& model, const PeftAdapter& peft, std::vector<std::string>& faults)
       : model_(model), peft_(peft), faults_(faults), halves_(fused_halves(peft)) {}
 
-  void add(const PeftModule& module) {
+  void match(const PeftModule& module) {
     if (!layers_.mtp_layer() && is_of_mtp(model_.config, module)) return add_mtp_fault(module);
     const auto place = place_of(layers_, module);
     if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
@@ -177,7 +183,8 @@ class Matcher {
     item->sources[static_cast<size_t>(place->expert)] = &module;
   }
 
-  std::vector<MatchedModule> finish() {
+  // After the last module.
+  std::vector<MatchedModule> take_checked() {
     for (const MatchedModule& item : matched_) {
       const bool of_experts = target_of(layers_, item.spec.layer, item.spec.target).num_experts > 0;
       if (of_experts && item.form == ExpertForm::kPerExpert && !item.part) {
@@ -220,6 +227,16 @@ class Matcher {
     return &item;
   }
 
+  // The place of the layer's target of experts that has the name.
+  [[nodiscard]] int expert_target(int layer, std::string_view name) const {
+    const std::span<const LoraTarget> targets = layers_.targets(layer);
+    const auto found = std::find_if(targets.begin(), targets.end(), [&](const LoraTarget& target) {
+      return target.num_experts > 0 && target.name() == name;
+    });
+    CHECK(found != targets.end(), name);
+    return static_cast<int>(found - targets.begin());
+  }
+
   // gate and up apart, of a file of save_adapter_for_peft().
   void add_fused_halves(TargetPlace place, const LoraTarget& target, const PeftModule& module) {
     const bool is_pair = target.num_halves > 1;
@@ -232,23 +249,18 @@ class Matcher {
           module.module_path, module.a.name, fmt::join(*halves_, " ")));
       return;
     }
-    const std::span<const LoraTarget> targets = layers_.targets(place.layer);
     const int64_t rank = module.rank / count;
     for (int64_t i = 0; i < count; ++i) {
       const std::string_view name =
           is_pair ? std::string_view((*halves_)[static_cast<size_t>(i)]) : target.name();
-      const auto is_half = [&](const LoraTarget& other) {
-        return other.num_experts > 0 && other.name() == name;
-      };
-      const auto half = std::find_if(targets.begin(), targets.end(), is_half);
-      CHECK(half != targets.end(), name);
-      place.target = static_cast<int>(half - targets.begin());
+      place.target = expert_target(place.layer, name);
       place.form = ExpertForm::kPerExpert;
       MatchedModule* item =
           add_item(place, module, rank, module.alpha / static_cast<double>(count));
       if (item == nullptr) continue;
       item->sources = {&module};
-      item->part = {.first_rank = i * rank, .first_out = name == "up_proj" ? half->out : 0};
+      const int64_t out = target_of(layers_, place.layer, place.target).out;
+      item->part = {.first_rank = i * rank, .first_out = name == "up_proj" ? out : 0};
     }
   }
 
@@ -281,8 +293,8 @@ bool is_of_mtp(const ModelConfig& config, const PeftModule& module) {
 std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAdapter& peft,
                                          std::vector<std::string>& faults) {
   Matcher matcher(model, peft, faults);
-  for (const PeftModule& module : peft.modules()) matcher.add(module);
-  return matcher.finish();
+  for (const PeftModule& module : peft.modules()) matcher.match(module);
+  return matcher.take_checked();
 }
 
 void check_gate_up_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,

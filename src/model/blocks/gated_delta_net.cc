@@ -119,18 +119,18 @@ struct GatedDeltaNet {
 
   static void keep(Pass&, const BlockContext&, Saved&) {}
 
-  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const auto projected = [&](Key key, ScratchTag tag, int64_t width) {
-      return pass.save(tag, linear_flops(pass, context, key), pass.dtype(), {tokens, width});
+      return pass.take_saved(tag, linear_flops(pass, context, key), pass.dtype(), {tokens, width});
     };
     s.qkv = projected(kQkv, "delta_qkv_proj", c.shape().width());
     s.z = projected(kZ, "delta_z_proj", c.value_width());
     s.b = projected(kB, "delta_gates", c.num_value_heads);
     s.a = projected(kA, "delta_gates", c.num_value_heads);
-    s.context = pass.save("delta_context", static_cast<double>(tokens) * work(c).token_flops,
-                          pass.dtype(), {tokens, c.num_value_heads, c.value_dim});
+    s.context = pass.take_saved("delta_context", static_cast<double>(tokens) * work(c).token_flops,
+                                pass.dtype(), {tokens, c.num_value_heads, c.value_dim});
     for (int key = 0; key < kNumLinears; ++key) {
       s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);
     }

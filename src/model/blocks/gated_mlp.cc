@@ -56,8 +56,8 @@ struct GatedMlp {
     return linear_flops(pass, context, kDown);
   }
   static void keep(Pass&, const BlockContext&, Saved&) {}
-  static void save(Pass& pass, const BlockContext& context, Saved& saved) {
-    gated_mlp_save(pass, context, parts(context), saved);
+  static void take_saved(Pass& pass, const BlockContext& context, Saved& saved) {
+    gated_mlp_take_saved(pass, context, parts(context), saved);
   }
   static void forward(Pass& pass, const BlockContext& context, Saved& saved, TensorView n,
                       BlockOutput output) {
@@ -73,11 +73,12 @@ struct GatedMlp {
 
 const BlockOps kGatedMlp = block_ops<GatedMlp>("gated_mlp");
 
-void gated_mlp_save(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
-                    GatedMlpSaved& saved) {
+void gated_mlp_take_saved(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
+                          GatedMlpSaved& saved) {
   const Shape shape = {pass.num_tokens(), mlp.width};
-  saved.gate = pass.save("mlpwi_0", linear_flops(pass, context, mlp.gate), pass.dtype(), shape);
-  saved.up = pass.save("mlpwi_1", linear_flops(pass, context, mlp.up), pass.dtype(), shape);
+  saved.gate =
+      pass.take_saved("mlpwi_0", linear_flops(pass, context, mlp.gate), pass.dtype(), shape);
+  saved.up = pass.take_saved("mlpwi_1", linear_flops(pass, context, mlp.up), pass.dtype(), shape);
   saved.lora_h = {take_lora_h(pass, context, mlp.gate), take_lora_h(pass, context, mlp.up),
                   take_lora_h(pass, context, mlp.down)};
 }

@@ -71,16 +71,7 @@ struct Gqa {
         bias_key(c.qkv_bias, kVBias));
     add(kO, "self_attn.o_proj.weight", "self_attn.o_proj", {d, c.q_width()},
         inputs_by(c.num_heads, "heads"), bias_key(c.o_bias, kOBias));
-    if (c.qkv_bias) {
-      const auto add_bias = [&](Key key, std::string_view suffix, int64_t width,
-                                const RowShards& shards) {
-        rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .shards = shards});
-      };
-      add_bias(kQBias, "self_attn.q_proj.bias", c.q_proj_width(), heads);
-      add_bias(kKBias, "self_attn.k_proj.bias", c.kv_width(), kv_heads);
-      add_bias(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
-    }
-    if (c.o_bias) rows.push_back({.key = kOBias, .suffix = "self_attn.o_proj.bias", .shape = {d}});
+    add_biases(c, d, rows);
     if (c.qk_norm) {
       rows.push_back({.key = kQNorm,
                       .suffix = "self_attn.q_norm.weight",
@@ -91,6 +82,19 @@ struct Gqa {
                       .shape = {c.head_dim},
                       .init = 1.0f - c.norm_offset});
     }
+  }
+
+  static void add_biases(const Config& c, int64_t d, ParamRows& rows) {
+    const auto add = [&](Key key, std::string_view suffix, int64_t width, const RowShards& shards) {
+      rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .shards = shards});
+    };
+    if (c.qkv_bias) {
+      const RowShards kv_heads = outputs_by(c.num_kv_heads, "key/value heads");
+      add(kQBias, "self_attn.q_proj.bias", c.q_proj_width(), outputs_by(c.num_heads, "heads"));
+      add(kKBias, "self_attn.k_proj.bias", c.kv_width(), kv_heads);
+      add(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
+    }
+    if (c.o_bias) add(kOBias, "self_attn.o_proj.bias", d, {});
   }
 
   static CacheSpec cache(const Config& c, DType dtype) {
@@ -112,18 +116,18 @@ struct Gqa {
 
   static void keep(Pass&, const BlockContext&, Saved&) {}
 
-  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const Shape queries = {tokens, c.num_heads, c.head_dim};
     const Shape keys = {tokens, c.num_kv_heads, c.head_dim};
-    s.q_raw = pass.save("query_proj", linear_flops(pass, context, kQ), pass.dtype(),
-                        {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
-    s.k_raw = pass.save("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
-    s.v = pass.save("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
+    s.q_raw = pass.take_saved("query_proj", linear_flops(pass, context, kQ), pass.dtype(),
+                              {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
+    s.k_raw = pass.take_saved("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
+    s.v = pass.take_saved("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
     s.context =
-        pass.save("context", executed_attention_flops(pass, work(c)), pass.dtype(), queries);
-    s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
+        pass.take_saved("context", executed_attention_flops(pass, work(c)), pass.dtype(), queries);
+    s.lse = pass.take_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
     for (int key = 0; key < kNumLinears; ++key) {
       s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);
     }

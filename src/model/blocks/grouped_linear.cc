@@ -61,6 +61,22 @@ struct Group {
     });
     return runs;
   }
+
+  // d_B += dy^T h of the runs that train, d_W += dy^T x; both of the group's rows.
+  void add_b_and_weight_gradients(TensorView dy, TensorView x, TensorView h,
+                                  TensorView d_weight) const {
+    const auto own_rows = [&](TensorView rows) {
+      return rows.slice_rows(index * blocks.first, (index + 1) * blocks.first);
+    };
+    for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
+      if (!pass.trains(run)) return;
+      ops::gemm_dw(pass.backend, dy.slice_rows(run.begin, run.end),
+                   h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end),
+                   pass.rows.ends_of(run), own_rows(module.d_b));
+    });
+    if (d_weight.empty()) return;
+    ops::gemm_dw(pass.backend, dy, x, pass.rows.ends(), own_rows(d_weight));
+  }
 };
 
 // d_a += per sequence and group: d_h_g^T x_g. d_h [T, G R] with groups `rank_stride` apart.
@@ -122,16 +138,7 @@ void grouped_linear_backward(Pass& pass, const BlockContext& context, const Grou
       group.times_a(x_g, h);
       group.times_b(dy_g, d_h_g);
     }
-    for_each_module(pass, context, grouped.key, [&](const auto& run, const auto& module) {
-      if (!pass.trains(run)) return;
-      ops::gemm_dw(pass.backend, dy_g.slice_rows(run.begin, run.end),
-                   h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end),
-                   pass.rows.ends_of(run), module.d_b.slice_rows(g * outputs, (g + 1) * outputs));
-    });
-    if (!d_weight.empty()) {
-      ops::gemm_dw(pass.backend, dy_g, x_g, pass.rows.ends(),
-                   d_weight.slice_rows(g * outputs, (g + 1) * outputs));
-    }
+    group.add_b_and_weight_gradients(dy_g, x_g, h, d_weight);
     // dx = dy W + d(x A^T) A
     ops::gemm_dx(pass.backend, {.x = dy_g, .w = group.weight, .runs = group.low_rank(d_h_g, false)},
                  group.part(dx, inputs));

@@ -77,6 +77,25 @@ void list_kv_ranges(const PassSequence& sequence, const Side& keys, const Side& 
   }
 }
 
+// A segment for each sequence, of the ranges up to its end; they are whole and stay where they are.
+std::span<const ops::AttentionSegment> list_segments(Pass& pass, const KvLists& lists,
+                                                     int64_t position_stride) {
+  std::vector<ops::AttentionSegment>& segments = pass.lists.blocks.of<AttentionLists>().segments;
+  segments.clear();
+  size_t first = 0;
+  for (size_t s = 0; s < pass.sequences.size(); ++s) {
+    const PassSequence& sequence = pass.sequences[s];
+    const size_t end = lists.range_ends[s];
+    segments.push_back({.begin = sequence.begin,
+                        .end = sequence.end,
+                        .first_position = sequence.first_position,
+                        .kv = {.ranges = std::span(lists.ranges).subspan(first, end - first),
+                               .position_stride = position_stride}});
+    first = end;
+  }
+  return segments;
+}
+
 }  // namespace
 
 std::span<const ops::AttentionSegment> store_kv_segments(Pass& pass, const BlockContext& context,
@@ -88,32 +107,17 @@ std::span<const ops::AttentionSegment> store_kv_segments(Pass& pass, const Block
     values.page_offset += keys.page_size * keys.row_bytes;
   }
   KvLists& lists = pass.lists.blocks.of<KvLists>();
-  std::vector<ops::KvRange>& ranges = lists.ranges;
-  std::vector<size_t>& ends = lists.range_ends;
-  ranges.clear();
-  ends.clear();
+  lists.ranges.clear();
+  lists.range_ends.clear();
   pass.on_host([&] {
     write_to_pages(pass, keys, k);
     if (!v.empty()) write_to_pages(pass, values, v);
   });
   for (const PassSequence& sequence : pass.sequences) {
-    list_kv_ranges(sequence, keys, values, ranges);
-    ends.push_back(ranges.size());
+    list_kv_ranges(sequence, keys, values, lists.ranges);
+    lists.range_ends.push_back(lists.ranges.size());
   }
-  // The list is whole now and stays where it is.
-  std::vector<ops::AttentionSegment>& segments = pass.lists.blocks.of<AttentionLists>().segments;
-  segments.clear();
-  size_t first = 0;
-  for (size_t s = 0; s < pass.sequences.size(); ++s) {
-    const PassSequence& sequence = pass.sequences[s];
-    segments.push_back({.begin = sequence.begin,
-                        .end = sequence.end,
-                        .first_position = sequence.first_position,
-                        .kv = {.ranges = std::span(ranges).subspan(first, ends[s] - first),
-                               .position_stride = keys.row_bytes / dtype_bytes(k.dtype)}});
-    first = ends[s];
-  }
-  return segments;
+  return list_segments(pass, lists, keys.row_bytes / dtype_bytes(k.dtype));
 }
 
 }  // namespace strata::model

@@ -198,7 +198,7 @@ struct Mla {
 
   static void keep(Pass&, const BlockContext&, Saved&) {}
 
-  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const DType dtype = pass.dtype();
@@ -206,15 +206,15 @@ struct Mla {
     const double expand = 2.0 * static_cast<double>(tokens * c.num_heads) *
                           static_cast<double>(c.kv_lora_rank * c.value_dim);
     if (c.q_lora_rank > 0) {
-      s.q_a = pass.save("query_wa_proj", flops(kMlaQA), dtype, {tokens, c.q_lora_rank});
+      s.q_a = pass.take_saved("query_wa_proj", flops(kMlaQA), dtype, {tokens, c.q_lora_rank});
     }
-    s.q_raw = pass.save("query_proj", flops(kMlaQ) + flops(kMlaQB), dtype,
-                        {tokens, c.num_heads, c.head_dim()});
-    s.kv_a = pass.save("kv_wa_proj", flops(kMlaKvA), dtype, {tokens, c.cache_width()});
-    s.latent_context = pass.save("context", executed_attention_flops(pass, work(c)), dtype,
-                                 {tokens, c.num_heads, c.kv_lora_rank});
-    s.context = pass.save("attention_out", expand, dtype, {tokens, c.num_heads, c.value_dim});
-    s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
+    s.q_raw = pass.take_saved("query_proj", flops(kMlaQ) + flops(kMlaQB), dtype,
+                              {tokens, c.num_heads, c.head_dim()});
+    s.kv_a = pass.take_saved("kv_wa_proj", flops(kMlaKvA), dtype, {tokens, c.cache_width()});
+    s.latent_context = pass.take_saved("context", executed_attention_flops(pass, work(c)), dtype,
+                                       {tokens, c.num_heads, c.kv_lora_rank});
+    s.context = pass.take_saved("attention_out", expand, dtype, {tokens, c.num_heads, c.value_dim});
+    s.lse = pass.take_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
     for (const MlaKey key : {kMlaQ, kMlaQA, kMlaQB, kMlaKvA, kMlaO}) {
       s.lora_h[key] = take_lora_h(pass, context, key);
     }

@@ -25,6 +25,13 @@ struct Heads {
   [[nodiscard]] PanelView rows(const PanelView& panel, int64_t head, Side side) const {
     return blocks.block(panel, head, /*is_second=*/side == Side::kValues);
   }
+  // The same of a gradient, whose rows are not padded.
+  [[nodiscard]] TensorView gradient_rows(TensorView gradient, int64_t head, Side side) const {
+    const int64_t keys = head * (blocks.first + blocks.second);
+    const int64_t values = keys + blocks.first;
+    return side == Side::kKeys ? gradient.slice_rows(keys, values)
+                               : gradient.slice_rows(values, values + blocks.second);
+  }
 };
 
 // [T N, width]: one row a token and head.
@@ -126,6 +133,27 @@ struct HeadTerms {
   TensorView d_context;
 };
 
+// The head's rows of kv_b and of adapters' B.
+void add_head_gradients(Pass& pass, const BlockContext& context, const Heads& heads, int64_t n,
+                        const HeadTerms& terms, const HeadLowRank& h) {
+  const TensorView d_weight = pass.base_gradient(context.param(kMlaKvB).index);
+  if (!d_weight.empty()) {
+    ops::gemm_dw(pass.backend, terms.q, terms.d_q, pass.rows.ends(),
+                 heads.gradient_rows(d_weight, n, Side::kKeys));
+    ops::gemm_dw(pass.backend, terms.d_context, terms.context, pass.rows.ends(),
+                 heads.gradient_rows(d_weight, n, Side::kValues));
+  }
+  for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
+    if (!pass.trains(run)) return;
+    ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
+                 run_part(h.d_q_h, run, module, n), pass.rows.ends_of(run),
+                 heads.gradient_rows(module.d_b, n, Side::kKeys));
+    ops::gemm_dw(pass.backend, terms.d_context.slice_rows(run.begin, run.end),
+                 run_part(h.context_h, run, module, n), pass.rows.ends_of(run),
+                 heads.gradient_rows(module.d_b, n, Side::kValues));
+  });
+}
+
 }  // namespace
 
 void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView q) {
@@ -202,32 +230,12 @@ void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView
 void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
                         TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
   const Heads heads(context);
-  const int64_t pair = heads.blocks.first + heads.blocks.second;
-  const auto keys = [&](TensorView rows, int64_t n) {
-    return rows.slice_rows(n * pair, n * pair + heads.blocks.first);
-  };
-  const auto values = [&](TensorView rows, int64_t n) {
-    return rows.slice_rows(n * pair + heads.blocks.first, (n + 1) * pair);
-  };
-  const TensorView d_weight = pass.base_gradient(context.param(kMlaKvB).index);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     const HeadTerms terms = {.q = head_cols(q_raw, n, 0, heads.blocks.first),
                              .d_q = head_cols(d_q, n, 0, heads.latent),
                              .context = head_cols(latent_context, n, 0, heads.latent),
                              .d_context = head_cols(d_context, n, 0, heads.blocks.second)};
-    if (!d_weight.empty()) {
-      ops::gemm_dw(pass.backend, terms.q, terms.d_q, pass.rows.ends(), keys(d_weight, n));
-      ops::gemm_dw(pass.backend, terms.d_context, terms.context, pass.rows.ends(),
-                   values(d_weight, n));
-    }
-    for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
-      if (!pass.trains(run)) return;
-      ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
-                   run_part(h.d_q_h, run, module, n), pass.rows.ends_of(run), keys(module.d_b, n));
-      ops::gemm_dw(pass.backend, terms.d_context.slice_rows(run.begin, run.end),
-                   run_part(h.context_h, run, module, n), pass.rows.ends_of(run),
-                   values(module.d_b, n));
-    });
+    add_head_gradients(pass, context, heads, n, terms, h);
   }
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     if (pass.trains(run)) add_a_gradient(pass, run, module, h, d_q, latent_context);

@@ -55,15 +55,15 @@ struct MtpInput {
   }
 
   static void keep(Pass&, const BlockContext&, Saved&) {}
-  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const int64_t width = pass.weights.config().hidden_size;
-    s.embedded = pass.save("mtp_embedding", 0.0, pass.dtype(), {pass.num_tokens(), width});
+    s.embedded = pass.take_saved("mtp_embedding", 0.0, pass.dtype(), {pass.num_tokens(), width});
     s.embed_lora_h = take_lora_h(pass, context, kEmbedProj);
     const int64_t rank = largest_rank(pass.rows, context.layer, context.param(kStateProj).target);
     if (rank == 0) return;
     const int64_t n = num_streams(context);
     const double flops = static_cast<double>(n) * lora_flops(pass, context, kStateProj, rank);
-    s.state_lora_h = pass.save(kLoraTag, flops, pass.dtype(), {pass.num_tokens() * n, rank});
+    s.state_lora_h = pass.take_saved(kLoraTag, flops, pass.dtype(), {pass.num_tokens() * n, rank});
   }
 
   // [T n, D]: every stream a row.

@@ -52,16 +52,16 @@ struct HyperConnection {
   }
 
   static constexpr bool kSavesOutput = true;
-  static void save(Pass& pass, const SublayerContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const SublayerContext& context, Saved& s) {
     const auto& c = context.outer.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const int64_t width = pass.weights.config().hidden_size;
     const double flops = 2.0 * static_cast<double>(tokens * numbers(c) * c.num_streams * width);
-    s.mix = pass.save(kTag, flops, DType::kF32, {tokens, numbers(c)});
-    s.inv_rms = pass.save(kTag, 0.0, DType::kF32, {tokens});
-    s.weights = pass.save(kTag, 0.0, DType::kF32, {tokens, numbers(c)});
-    s.branch = pass.save("branch", context.block->output_flops(pass, context.inner), pass.dtype(),
-                         {tokens, width});
+    s.mix = pass.take_saved(kTag, flops, DType::kF32, {tokens, numbers(c)});
+    s.inv_rms = pass.take_saved(kTag, 0.0, DType::kF32, {tokens});
+    s.weights = pass.take_saved(kTag, 0.0, DType::kF32, {tokens, numbers(c)});
+    s.branch = pass.take_saved("branch", context.block->output_flops(pass, context.inner),
+                               pass.dtype(), {tokens, width});
   }
 
   static ops::HyperWeightsArgs weights_args(const BlockContext& outer, const Saved& s) {

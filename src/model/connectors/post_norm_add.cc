@@ -22,10 +22,10 @@ struct PostNormAdd {
   }
 
   static constexpr bool kSavesOutput = true;
-  static void save(Pass& pass, const SublayerContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const SublayerContext& context, Saved& s) {
     const int64_t width = pass.weights.config().hidden_size;
-    s.branch = pass.save("branch", context.block->output_flops(pass, context.inner), pass.dtype(),
-                         {pass.num_tokens(), width});
+    s.branch = pass.take_saved("branch", context.block->output_flops(pass, context.inner),
+                               pass.dtype(), {pass.num_tokens(), width});
   }
 
   static ops::RmsNormArgs norm(const BlockContext& outer, Key key, TensorView x) {

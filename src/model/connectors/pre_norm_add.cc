@@ -16,7 +16,7 @@ struct PreNormAdd {
         {.key = kNorm, .suffix = c.norm, .shape = {hidden_size}, .init = 1.0f - c.norm_offset});
   }
   static constexpr bool kSavesOutput = false;
-  static void save(Pass&, const SublayerContext&, Saved&) {}
+  static void take_saved(Pass&, const SublayerContext&, Saved&) {}
 
   static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView state) {
     const auto& c = outer.as<Config>();

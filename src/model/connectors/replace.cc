@@ -12,7 +12,7 @@ struct Replace {
 
   static void params(const Config&, int64_t, ParamRows&) {}
   static constexpr bool kSavesOutput = false;
-  static void save(Pass&, const SublayerContext&, Saved&) {}
+  static void take_saved(Pass&, const SublayerContext&, Saved&) {}
 
   static void forward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                       TensorView state, TensorView out) {

@@ -46,6 +46,19 @@ void add_rounding_error(std::span<const float> values, std::span<const float> af
   error.count += std::ssize(values);
 }
 
+namespace {
+
+// Error where a finite value became none.
+void check_no_overflow(const GgufType& type, const TensorError& error) {
+  if (std::isfinite(error.largest_error) || !std::isfinite(error.largest)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("tensor '{}' has values up to {:.4g}, more than {} holds: use bf16 or f32",
+                  error.name, error.largest, type.name));
+}
+
+}  // namespace
+
 void encode(Backend& backend, const GgufEncoding& encoding, std::span<const float> values,
             std::vector<std::byte>& out, TensorError& error) {
   const GgufType& type = *encoding.type;
@@ -67,11 +80,7 @@ void encode(Backend& backend, const GgufEncoding& encoding, std::span<const floa
     add_rounding_error({from, after.size()}, after, errors[static_cast<size_t>(part)]);
   });
   for (const TensorError& part : errors) error.add(part);
-  if (std::isfinite(error.largest_error) || !std::isfinite(error.largest)) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("tensor '{}' has values up to {:.4g}, more than {} holds: use bf16 or f32",
-                  error.name, error.largest, type.name));
+  check_no_overflow(type, error);
 }
 
 }  // namespace strata::model

@@ -88,11 +88,15 @@ class KeyWriter {
     integer("attention.key_length", mla.head_dim());
     integer("attention.value_length", mla.value_dim);
     integer("rope.dimension_count", mla.rope_dim);
+    integer("leading_dense_block_count", num_leading_dense_layers());
+  }
+
+  [[nodiscard]] int64_t num_leading_dense_layers() const {
     int64_t dense = 0;
     while (dense < config_.num_layers() && config_.find_block<MoeConfig>(dense, kMoe) == nullptr) {
       ++dense;
     }
-    integer("leading_dense_block_count", dense);
+    return dense;
   }
 
   void write_experts(const MoeConfig& moe) {
@@ -118,16 +122,23 @@ class KeyWriter {
     integer("ssm.group_count", net.num_key_heads);
     integer("ssm.time_step_rank", net.num_value_heads);
     integer("ssm.inner_size", net.value_width());
-    int64_t interval = 1;  // of full attention, as far as the layers have one
+    integer("full_attention_interval", full_attention_interval());
+    if (const auto* gqa = first_block<GqaConfig>(config_, kGqa)) write_rope_sections(*gqa);
+  }
+
+  // As far as the layers have one.
+  [[nodiscard]] int64_t full_attention_interval() const {
+    int64_t interval = 1;
     while (interval < config_.num_layers() &&
            config_.find_block<GqaConfig>(interval - 1, kGqa) == nullptr) {
       ++interval;
     }
-    integer("full_attention_interval", interval);
-    const auto* gqa = first_block<GqaConfig>(config_, kGqa);
-    if (gqa == nullptr) return;
-    // Positions of text are the same on all axes: how they share the pairs changes nothing.
-    const int64_t pairs = (gqa->rotary_dim == 0 ? gqa->head_dim : gqa->rotary_dim) / 2;
+    return interval;
+  }
+
+  // Positions of text are the same on all axes: how they share the pairs changes nothing.
+  void write_rope_sections(const GqaConfig& gqa) {
+    const int64_t pairs = (gqa.rotary_dim == 0 ? gqa.head_dim : gqa.rotary_dim) / 2;
     const int64_t third = pairs / 3;
     const int64_t sections[] = {pairs - 2 * third, third, third, 0};
     header_.integers(key("rope.dimension_sections"), sections);

@@ -48,22 +48,27 @@ const GgufEncoding& encoding_of(const std::string& type, std::string_view stored
   return dims.back() % wanted.type->block_elements == 0 ? wanted : *find_gguf_encoding("f16");
 }
 
+// What a checkpoint in the canonical form calls a parameter, whatever names it has here.
+std::string canonical_name(const LoadedModel& names, size_t index) {
+  const ModelWeights& weights = *names.weights;
+  const Parameter& p = weights.table()[index];
+  if (p.row != nullptr) {
+    return layer_tensor_name(names.config, p.layer, p.row->suffix, std::max(0, p.expert));
+  }
+  if (index == weights.embedding_index()) return kEmbeddingName;
+  return index == weights.head_index() ? kHeadName : kNormName;
+}
+
 }  // namespace
 
 WeightOrigins::WeightOrigins(const CheckpointSource& source, const LoadedModel& names,
                              bool unties) {
-  const ModelWeights& weights = *names.weights;
   const NameForm& form = name_form_of(source, names.config);
-  const std::vector<Parameter>& table = weights.table();
+  const std::vector<Parameter>& table = names.weights->table();
   for (size_t i = 0; i < table.size(); ++i) {
     const Parameter& p = table[i];
     if (p.layer >= names.config.num_layers()) continue;  // multi-token prediction's
-    std::string name = kNormName;
-    if (i == weights.embedding_index()) name = kEmbeddingName;
-    if (i == weights.head_index() && i != weights.embedding_index()) name = kHeadName;
-    if (p.row != nullptr) {
-      name = layer_tensor_name(names.config, p.layer, p.row->suffix, std::max(0, p.expert));
-    }
+    const std::string name = canonical_name(names, i);
     add(name, {p.name, p.first_row, p.shape}, p.row == nullptr ? 0 : p.row->num_experts);
     const std::string own = in_form(form, name);
     if (p.row == nullptr && source.find(own) != nullptr) origins_[name].tensor = own;

@@ -44,6 +44,24 @@ std::optional<int64_t> half_of(const LoraTarget& whole, const ParamRow& row) {
   return std::nullopt;
 }
 
+// The place of the first value that is not the other one rounded, nor that one this rounded; the
+// number of values where there is none.
+size_t first_misfit(std::span<const float> own, DType own_dtype, std::span<const float> other,
+                    DType other_dtype) {
+  size_t at = 0;
+  while (at < own.size() && (rounded_to(own[at], other_dtype) == other[at] ||
+                             rounded_to(other[at], own_dtype) == own[at])) {
+    ++at;
+  }
+  return at;
+}
+
+void add_rounded(std::span<const double> changes, float* values) {
+  for (size_t i = 0; i < changes.size(); ++i) {
+    values[i] = static_cast<float>(static_cast<double>(values[i]) + changes[i]);
+  }
+}
+
 }  // namespace
 
 MergedSource::MergedSource(Backend& backend, const LoadedModel& base,
@@ -76,34 +94,33 @@ void MergedSource::check_base_copies(const std::string& dir, const PeftAdapter& 
     const CheckpointTensor* tensor = find(is_head ? head_ : embedding_);
     if (tensor == nullptr) tensor = find(is_head ? embedding_ : head_);
     CHECK(tensor != nullptr, copy.base_name);
-    std::vector<float> own, other;
-    const int64_t count = tensor->info.shape.num_elements();
-    const bool same_shape = copy.tensor.shape == tensor->info.shape;
-    const auto fits = [&](size_t i) {
-      return rounded_to(own[i], copy.tensor.dtype) == other[i] ||
-             rounded_to(other[i], tensor->info.dtype) == own[i];
-    };
-    constexpr int64_t kElements = 1 << 20;
-    for (int64_t first = 0; same_shape && first < count; first += kElements) {
-      own.resize(static_cast<size_t>(std::min(kElements, count - first)));
-      other.resize(own.size());
-      base_.checkpoint->read_f32(base_tensor(*tensor), first, std::ssize(own), own.data());
-      peft.file().read_f32(copy.tensor, first, std::ssize(other), other.data());
-      size_t at = 0;
-      while (at < own.size() && fits(at)) ++at;
-      if (at == own.size()) continue;
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("adapter: {}: tensor '{}' differs from the model's '{}' at element "
-                              "{}: {} and {}; the adapter belongs to another base model",
-                              dir, copy.tensor.name, tensor->info.name,
-                              first + static_cast<int64_t>(at), other[at], own[at]));
-    }
-    if (same_shape) continue;
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("adapter: {}: tensor '{}': {}, the base has {}; the adapter belongs "
-                    "to another base model",
-                    dir, copy.tensor.name, copy.tensor.shape_text(), tensor->info.shape_text()));
+    check_base_copy(dir, peft, copy.tensor, *tensor);
+  }
+}
+
+void MergedSource::check_base_copy(const std::string& dir, const PeftAdapter& peft,
+                                   const TensorInfo& copy, const CheckpointTensor& tensor) const {
+  if (!(copy.shape == tensor.info.shape)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("adapter: {}: tensor '{}': {}, the base has {}; the adapter belongs "
+                            "to another base model",
+                            dir, copy.name, copy.shape_text(), tensor.info.shape_text()));
+  }
+  constexpr int64_t kElements = 1 << 20;
+  const int64_t count = tensor.info.shape.num_elements();
+  std::vector<float> own, other;
+  for (int64_t first = 0; first < count; first += kElements) {
+    own.resize(static_cast<size_t>(std::min(kElements, count - first)));
+    other.resize(own.size());
+    base_.checkpoint->read_f32(base_tensor(tensor), first, std::ssize(own), own.data());
+    peft.file().read_f32(copy, first, std::ssize(other), other.data());
+    const size_t at = first_misfit(own, tensor.info.dtype, other, copy.dtype);
+    if (at == own.size()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("adapter: {}: tensor '{}' differs from the model's '{}' at element "
+                            "{}: {} and {}; the adapter belongs to another base model",
+                            dir, copy.name, tensor.info.name, first + static_cast<int64_t>(at),
+                            other[at], own[at]));
   }
 }
 
@@ -199,33 +216,43 @@ const CheckpointTensor& MergedSource::base_tensor(const CheckpointTensor& tensor
   return *found;
 }
 
+// Of a row of the embedding, A [R, V] and B [D, R].
+void MergedSource::Factors::add_embedding_row(size_t row, std::span<double> sum) const {
+  const auto ranks = static_cast<size_t>(rank);
+  const size_t rows_of_a = a.size() / ranks;
+  for (size_t c = 0; c < sum.size(); ++c) {
+    double dot = 0.0;
+    for (size_t r = 0; r < ranks; ++r) {
+      dot += static_cast<double>(b[c * ranks + r]) * a[r * rows_of_a + row];
+    }
+    sum[c] += scale * dot;
+  }
+}
+
+// Of a row of an expert's matrix, or of the only one.
+void MergedSource::Factors::add_matrix_row(int64_t expert, int64_t out,
+                                           std::span<double> sum) const {
+  const auto ranks = static_cast<size_t>(rank);
+  const float* of_b = b.data() + static_cast<size_t>(expert * rows + out) * ranks;
+  const float* of_a = a.data() + static_cast<size_t>(expert) * ranks * sum.size();
+  for (size_t r = 0; r < ranks; ++r, of_a += sum.size()) {
+    const double factor = scale * static_cast<double>(of_b[r]);
+    for (size_t c = 0; c < sum.size(); ++c) sum[c] += factor * static_cast<double>(of_a[c]);
+  }
+}
+
 // sum [columns] += scale * (B A) of a row, for each module.
 void MergedSource::add_row_change(const std::vector<Piece>& pieces, int64_t row,
                                   std::span<double> sum) const {
   for (const Piece& piece : pieces) {
     if (row < piece.first_row || row >= piece.first_row + piece.rows) continue;
     const Factors& factors = factors_.at(piece.change);
-    const auto rank = static_cast<size_t>(factors.rank);
-    const auto columns = static_cast<size_t>(factors.columns);
-    const auto local = static_cast<size_t>(row - piece.first_row);
-    CHECK(columns == sum.size(), columns, sum.size());
-    if (factors.is_embedding) {  // A [R, V], B [D, R]
-      const size_t rows = factors.a.size() / rank;
-      for (size_t c = 0; c < columns; ++c) {
-        double dot = 0.0;
-        for (size_t r = 0; r < rank; ++r) {
-          dot += static_cast<double>(factors.b[c * rank + r]) * factors.a[r * rows + local];
-        }
-        sum[c] += factors.scale * dot;
-      }
-      continue;
-    }
-    const auto out = static_cast<size_t>(piece.expert * factors.rows + piece.first_out) + local;
-    const float* b = factors.b.data() + out * rank;
-    const float* a = factors.a.data() + static_cast<size_t>(piece.expert) * rank * columns;
-    for (size_t r = 0; r < rank; ++r, a += columns) {
-      const double factor = factors.scale * static_cast<double>(b[r]);
-      for (size_t c = 0; c < columns; ++c) sum[c] += factor * static_cast<double>(a[c]);
+    const int64_t local = row - piece.first_row;
+    CHECK(factors.columns == std::ssize(sum), factors.columns, sum.size());
+    if (factors.is_embedding) {
+      factors.add_embedding_row(static_cast<size_t>(local), sum);
+    } else {
+      factors.add_matrix_row(piece.expert, piece.first_out + local, sum);
     }
   }
 }
@@ -246,11 +273,9 @@ void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_elemen
     add_row_change(found->second, row, sum);
     const int64_t begin = std::max(row * columns, first_element);
     const int64_t end = std::min((row + 1) * columns, first_element + count);
-    for (int64_t i = begin; i < end; ++i) {
-      float& value = out[i - first_element];
-      value = static_cast<float>(static_cast<double>(value) +
-                                 sum[static_cast<size_t>(i - row * columns)]);
-    }
+    add_rounded(std::span(sum).subspan(static_cast<size_t>(begin - row * columns),
+                                       static_cast<size_t>(end - begin)),
+                out + begin - first_element);
   });
 }
 

@@ -70,6 +70,9 @@ class MergedSource final : public CheckpointSource {
     int64_t rows = 0;     // of B for each expert, all halves together
     bool is_embedding = false;
     double scale = 0.0;  // with the adapter's weight
+    // sum [columns] += scale * (B A) of a row.
+    void add_embedding_row(size_t row, std::span<double> sum) const;
+    void add_matrix_row(int64_t expert, int64_t out, std::span<double> sum) const;
   };
   // What a module does to rows [first_row, first_row + rows) of a tensor.
   struct Piece {
@@ -83,6 +86,8 @@ class MergedSource final : public CheckpointSource {
 
   void add_adapter(const AdapterPart& part);
   void check_base_copies(const std::string& dir, const PeftAdapter& peft) const;
+  void check_base_copy(const std::string& dir, const PeftAdapter& peft, const TensorInfo& copy,
+                       const CheckpointTensor& tensor) const;
   void add_layer_pieces(const Changes& changes);
   void add_embedding_or_head(const std::string& name, const Changes& changes, int target);
   void untie();

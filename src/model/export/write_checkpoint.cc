@@ -65,6 +65,19 @@ bool all_alike(const std::vector<std::string_view>& names, const Decls& decls) {
   });
 }
 
+// The tensor of a whole stack, made of `parts`, of which `one` is like all.
+OutTensor joined_tensor(const std::string& name, const TensorDecl& one,
+                        const std::vector<std::string_view>& parts, int64_t layers) {
+  OutTensor whole = {one, {}, {parts.begin(), parts.end()}};
+  whole.decl.name = name;
+  whole.decl.shape = {layers};
+  if (is_stack_of_experts(name)) whole.decl.shape.push_back(std::ssize(parts) / layers);
+  for (int axis = 0; axis < one.shape.rank(); ++axis) {
+    whole.decl.shape.push_back(one.shape[axis]);
+  }
+  return whole;
+}
+
 // Tensors of the layers of one stack are joined where all of them are alike; others stay by layer.
 std::vector<OutTensor> stacked_tensors(std::vector<OutTensor> plain, const StackNames& names) {
   Decls decls;
@@ -81,18 +94,8 @@ std::vector<OutTensor> stacked_tensors(std::vector<OutTensor> plain, const Stack
     if (is_first) known->second = all_alike(names.parts.at(found->second), decls);
     if (!known->second) out.push_back(tensor);
     if (!known->second || !is_first) continue;
-    const std::vector<std::string_view>& parts = names.parts.at(found->second);
-    const int64_t layers = names.sizes.at(found->second);
-    OutTensor whole = {tensor.decl, {}, {parts.begin(), parts.end()}};
-    whole.decl.name = found->second;
-    whole.decl.shape = {layers};
-    if (is_stack_of_experts(whole.decl.name)) {
-      whole.decl.shape.push_back(std::ssize(parts) / layers);
-    }
-    for (int axis = 0; axis < tensor.decl.shape.rank(); ++axis) {
-      whole.decl.shape.push_back(tensor.decl.shape[axis]);
-    }
-    out.push_back(std::move(whole));
+    out.push_back(joined_tensor(found->second, tensor.decl, names.parts.at(found->second),
+                                names.sizes.at(found->second)));
   }
   return out;
 }
@@ -138,14 +141,29 @@ DType written_dtype(const TensorDecl& decl, const std::unordered_set<std::string
   return *options.dtype;
 }
 
+// Names of what is kept in f32 in every mode.
+std::unordered_set<std::string_view> names_kept_f32(const std::vector<StoredTensor>& stored,
+                                                    const ModelWeights& weights) {
+  std::unordered_set<std::string_view> names;
+  for (const StoredTensor& tensor : stored) {
+    if (weights.table()[tensor.parameters.front()].floor == DType::kF32) names.insert(tensor.name);
+  }
+  return names;
+}
+
+std::string stacks_metadata(const LayerTable& layers) {
+  LayerStacks stacks;
+  for (const LayerStack& stack : layers.stacks()) stacks.push_back(stack.layers);
+  return stacks_text(stacks);
+}
+
+// The tensors of the new files, with their shards; sets what the files have besides: the layout
+// but for its entries, and the metadata.
 std::vector<OutTensor> plan_tensors(const CheckpointSource& source, const ModelWeights& weights,
                                     const WriteOptions& options, CheckpointLayout& layout,
                                     std::map<std::string, std::string>& metadata) {
   const std::vector<StoredTensor> stored = weights.stored_tensors();
-  std::unordered_set<std::string_view> keeps;
-  for (const StoredTensor& tensor : stored) {
-    if (weights.table()[tensor.parameters.front()].floor == DType::kF32) keeps.insert(tensor.name);
-  }
+  const std::unordered_set<std::string_view> keeps = names_kept_f32(stored, weights);
   layout = source.layout();
   std::vector<OutTensor> tensors = plain_tensors(layout);
   for (OutTensor& tensor : tensors) tensor.decl.dtype = written_dtype(tensor.decl, keeps, options);
@@ -153,9 +171,7 @@ std::vector<OutTensor> plan_tensors(const CheckpointSource& source, const ModelW
   layout.index_metadata.clear();
   sort_tensors(tensors, stored);
   if (options.stacked) {
-    LayerStacks stacks;
-    for (const LayerStack& stack : weights.layers().stacks()) stacks.push_back(stack.layers);
-    metadata[kStacksKey] = stacks_text(stacks);
+    metadata[kStacksKey] = stacks_metadata(weights.layers());
     tensors = stacked_tensors(std::move(tensors), stack_names(stored, weights));
   }
   assign_shards(tensors, options.shard_bytes, layout);

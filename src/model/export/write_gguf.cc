@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -89,12 +90,19 @@ class StoredRows {
       for (int64_t i = 0; i < count; ++i) {
         std::copy_n(span_.data() + (begin[i] - *least) * columns_, columns_, out + i * columns_);
       }
-      return;
+    } else {
+      read_runs(
+          std::span(source_of_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
+          out);
     }
-    for (int64_t i = 0; i < count;) {
-      int64_t run = 1;
-      while (i + run < count && begin[i + run] == begin[i] + run) ++run;
-      read_source(begin[i], run, out + i * columns_);
+  }
+
+  // Rows of the source, those next to each other at once.
+  void read_runs(std::span<const int32_t> rows, float* out) const {
+    for (size_t i = 0; i < rows.size();) {
+      size_t run = 1;
+      while (i + run < rows.size() && rows[i + run] == rows[i] + static_cast<int64_t>(run)) ++run;
+      read_source(rows[i], static_cast<int64_t>(run), out + static_cast<int64_t>(i) * columns_);
       i += run;
     }
   }

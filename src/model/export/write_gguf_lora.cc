@@ -36,7 +36,7 @@ class AdapterExport {
         names_(names),
         architecture_(gguf_architecture_of(names.config)),
         file_(backend, names, dir) {
-    read_orders();
+    make_orders();
     // Of a module that does something: what is multiplied by 0 has no factor.
     for (const MatchedModule& module : file_.modules()) {
       if (alpha_ == 0.0) alpha_ = module.spec.alpha;
@@ -85,8 +85,8 @@ class AdapterExport {
     file.append(std::string((kTo - bytes.size() % kTo) % kTo, '\0'));
   }
 
-  // The orders of the model's own file.
-  void read_orders() {
+  // The orders of the model's own file, whose header is made for them.
+  void make_orders() {
     GgufHeader header;
     header.text("general.architecture", architecture_.name);
     add_config_keys(names_.config, header);
@@ -105,13 +105,23 @@ class AdapterExport {
                        of_experts, last);
   }
 
-  void add_module(const LoraModule& module) {
-    std::vector<float> a(static_cast<size_t>(module.a.shape.num_elements()));
-    std::vector<float> b(static_cast<size_t>(module.b.shape.num_elements()));
-    ops::to_host(backend_, module.a, a);
-    ops::to_host(backend_, module.b, b);
+  [[nodiscard]] std::vector<float> host_values(TensorView tensor) const {
+    std::vector<float> values(static_cast<size_t>(tensor.shape.num_elements()));
+    ops::to_host(backend_, tensor, values);
+    return values;
+  }
+
+  // B with what the module's scale is besides that of the file's alpha.
+  [[nodiscard]] std::vector<float> scaled_b(const LoraModule& module) const {
+    std::vector<float> b = host_values(module.b);
     const double factor = module.spec.scale / (alpha_ / static_cast<double>(module.spec.rank));
     for (float& value : b) value = static_cast<float>(static_cast<double>(value) * factor);
+    return b;
+  }
+
+  void add_module(const LoraModule& module) {
+    const std::vector<float> a = host_values(module.a);
+    const std::vector<float> b = scaled_b(module);
     if (module.is_embedding()) return add_embedding(module, a, b);
     if (module.spec.layer < 0) return add_weight(module, kHeadName, a, b, 0);
     if (module.spec.layer >= names_.config.num_layers()) refuse(module);
@@ -127,6 +137,17 @@ class AdapterExport {
                             module.path, architecture_.name));
   }
 
+  static std::vector<float> transposed(const std::vector<float>& values, int64_t rows,
+                                       int64_t columns) {
+    std::vector<float> out(values.size());
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        out[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+      }
+    }
+    return out;
+  }
+
   // Rows are looked up: A is [V, r].
   void add_embedding(const LoraModule& module, const std::vector<float>& a,
                      const std::vector<float>& b) {
@@ -136,12 +157,7 @@ class AdapterExport {
     f.stored = "token_embd.weight";
     f.a_dims = {rows, rank};
     f.b_dims = {std::ssize(b) / rank, rank};
-    f.a.resize(a.size());
-    for (int64_t r = 0; r < rank; ++r) {
-      for (int64_t v = 0; v < rows; ++v) {
-        f.a[static_cast<size_t>(v * rank + r)] = a[static_cast<size_t>(r * rows + v)];
-      }
-    }
+    f.a = transposed(a, rank, rows);
     f.b = b;
   }
 

@@ -47,28 +47,48 @@ std::string quant_state_json(const TensorDecl& weight) {
       torch_name(weight.dtype), weight.shape[0], weight.shape[1]);
 }
 
+void check_bitsandbytes_takes(const CheckpointSource& source, const LoadedModel& names) {
+  if (names.config.module_prefix != "model.") {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--type nf4: {}: a model of several modalities; bitsandbytes would "
+                            "take those in full types for narrow ones",
+                            source.path()));
+  }
+  for (const Parameter& parameter : names.weights->table()) {
+    if (parameter.row == nullptr || parameter.expert < 0) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--type nf4: {}: experts are no linear layers in transformers, and "
+                            "bitsandbytes has no form for them",
+                            source.path()));
+  }
+}
+
+// Names of the projections of layers.
+std::unordered_set<std::string_view> narrow_names(const std::vector<Parameter>& table) {
+  std::unordered_set<std::string_view> names;
+  for (const Parameter& parameter : table) {
+    if (parameter.row == nullptr || !parameter.is_matrix()) continue;
+    if (!parameter.row->lora.path.empty()) names.insert(parameter.name);
+  }
+  return names;
+}
+
+// Codes of a block's values, two a byte, the first one high; and the values that they stand for.
+void encode_block(std::span<const float> values, float scale, DType dtype, std::byte* codes,
+                  float* after) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t code = scale == 0.0f ? 7 : nearest_code(values[i] / scale);
+    codes[i / 2] |= static_cast<std::byte>(i % 2 == 0 ? code << 4 : code);
+    after[i] = rounded_to(kMap[code] * scale, dtype);
+  }
+}
+
 class Nf4Writer {
  public:
   Nf4Writer(Backend& backend, const CheckpointSource& source, const LoadedModel& names)
       : backend_(backend), source_(source), layout_(source.layout()) {
-    if (names.config.module_prefix != "model.") {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("--type nf4: {}: a model of several modalities; bitsandbytes would "
-                              "take those in full types for narrow ones",
-                              source.path()));
-    }
-    std::unordered_set<std::string_view> narrows;
-    for (const Parameter& parameter : names.weights->table()) {
-      if (parameter.row == nullptr) continue;
-      if (parameter.expert >= 0) {
-        throw Error(ErrorCode::kUnsupported,
-                    fmt::format("--type nf4: {}: experts are no linear layers in transformers, and "
-                                "bitsandbytes has no form for them",
-                                source.path()));
-      }
-      if (parameter.is_matrix() && !parameter.row->lora.path.empty())
-        narrows.insert(parameter.name);
-    }
+    check_bitsandbytes_takes(source, names);
+    const std::unordered_set<std::string_view> narrows = narrow_names(names.weights->table());
     std::vector<CheckpointLayout::Entry> entries;
     for (CheckpointLayout::Entry& entry : layout_.entries) {
       weights_[entry.tensor.name] = entry.tensor;
@@ -152,7 +172,6 @@ class Nf4Writer {
     for_each_slice(weight, [&] { writer.append_f32(part.name, largest_of_blocks()); });
   }
 
-  // Two codes a byte, the first one high.
   void write_codes(const TensorDecl& tensor, CheckpointWriter& writer) {
     const CheckpointTensor& weight = *source_.find(tensor.name);
     TensorError& error = errors_.emplace_back();
@@ -165,13 +184,10 @@ class Nf4Writer {
       std::vector<float> after(values_.size());
       std::vector<std::byte> codes((values_.size() + 1) / 2);
       backend_.run_on_host(std::ssize(largest), [&](int64_t block) {
-        const float scale = largest[static_cast<size_t>(block)];
         const auto begin = static_cast<size_t>(block * kBlock);
-        for (size_t i = begin; i < std::min(values_.size(), begin + kBlock); ++i) {
-          const size_t code = scale == 0.0f ? 7 : nearest_code(values_[i] / scale);
-          codes[i / 2] |= static_cast<std::byte>(i % 2 == 0 ? code << 4 : code);
-          after[i] = rounded_to(kMap[code] * scale, dtype);
-        }
+        const size_t count = std::min<size_t>(kBlock, values_.size() - begin);
+        encode_block(std::span(values_).subspan(begin, count), largest[static_cast<size_t>(block)],
+                     dtype, codes.data() + begin / 2, after.data() + begin);
       });
       add_rounding_error(values_, after, error);
       writer.append(tensor.name, codes);

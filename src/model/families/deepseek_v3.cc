@@ -79,8 +79,9 @@ void check_repeated(const ConfigObject& object, std::string_view key, int64_t va
   }
 }
 
-MlaConfig read_mla(const ConfigObject& object, const Defaults& defaults, const DecoderKeys& keys,
-                   ModelConfig& config) {
+// Which rotary table the attention's is stays open.
+std::pair<MlaConfig, RopeConfig> read_attention(const ConfigObject& object,
+                                                const Defaults& defaults, const DecoderKeys& keys) {
   constexpr int64_t kKvLoraRank = 512;
   constexpr int64_t kRopeDim = 64;
   MlaConfig mla;
@@ -99,11 +100,27 @@ MlaConfig read_mla(const ConfigObject& object, const Defaults& defaults, const D
   mla.rope_interleave = object.boolean("rope_interleave", true);
   const RopeConfig rope = read_rope(object);
   mla.scale = attention_scale(rope, mla.head_dim());
-  mla.rope = config.add_rope({rope, mla.rope_dim});
   check_repeated(object, "num_key_value_heads", keys.num_heads);
   check_repeated(object, "head_dim", mla.rope_dim);  // as transformers writes it
   check_repeated(object, "qk_head_dim", mla.head_dim());
-  return mla;
+  return {mla, rope};
+}
+
+// The layers that mlp_layer_types calls dense.
+std::vector<bool> listed_dense_layers(const ConfigObject& object, size_t num_layers) {
+  const std::vector<std::string> types = object.texts("mlp_layer_types");
+  if (types.size() != num_layers) {
+    object.fail(fmt::format("mlp_layer_types: got {} layers, num_hidden_layers is {}", types.size(),
+                            num_layers));
+  }
+  std::vector<bool> dense(num_layers);
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (types[i] != "dense" && types[i] != "sparse") {
+      object.fail(fmt::format("mlp_layer_types: got '{}', want dense or sparse", types[i]));
+    }
+    dense[i] = types[i] == "dense";
+  }
+  return dense;
 }
 
 // Which layers have a dense MLP: the first ones, or by a list.
@@ -114,18 +131,7 @@ std::vector<bool> dense_layers(const ConfigObject& object, const DecoderKeys& ke
   std::vector<bool> dense(static_cast<size_t>(keys.num_layers));
   for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<int64_t>(i) < first;
   if (!object.has("mlp_layer_types")) return dense;
-  const std::vector<std::string> types = object.texts("mlp_layer_types");
-  if (types.size() != dense.size()) {
-    object.fail(fmt::format("mlp_layer_types: got {} layers, num_hidden_layers is {}", types.size(),
-                            dense.size()));
-  }
-  std::vector<bool> listed(dense.size());
-  for (size_t i = 0; i < types.size(); ++i) {
-    if (types[i] != "dense" && types[i] != "sparse") {
-      object.fail(fmt::format("mlp_layer_types: got '{}', want dense or sparse", types[i]));
-    }
-    listed[i] = types[i] == "dense";
-  }
+  std::vector<bool> listed = listed_dense_layers(object, dense.size());
   if (listed != dense && object.has("first_k_dense_replace")) {
     object.fail("mlp_layer_types and first_k_dense_replace disagree");
   }
@@ -166,10 +172,21 @@ void add_empty_shared_experts(int64_t layer, ModelConfig& config) {
   config.empty_tensors.push_back({prefix + "down_proj.weight", {d, 0}});
 }
 
+int64_t read_num_mtp_layers(const ConfigObject& object) {
+  const int64_t count =
+      object.integer(present_key(object, "num_nextn_predict_layers", "num_mtp_layers"), 1);
+  if (count < 0 || count > 1000) {
+    object.fail(fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", count));
+  }
+  return count;
+}
+
 void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const Defaults& defaults = config.architecture == kGlmLite ? kGlmDefaults : kDeepseekDefaults;
   config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
-  const Block attention(kMla, read_mla(object, defaults, keys, config));
+  auto [mla, rope] = read_attention(object, defaults, keys);
+  mla.rope = config.add_rope({rope, mla.rope_dim});
+  const Block attention(kMla, mla);
   const LayerConfig dense = pre_norm_layer(
       config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
   std::optional<MoeConfig> moe;
@@ -179,12 +196,7 @@ void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, Model
     config.layers.push_back(is_dense ? dense
                                      : pre_norm_layer(config, attention, Block(kMoe, *moe)));
   }
-  config.num_mtp_layers =
-      object.integer(present_key(object, "num_nextn_predict_layers", "num_mtp_layers"), 1);
-  if (config.num_mtp_layers < 0 || config.num_mtp_layers > 1000) {
-    object.fail(
-        fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", config.num_mtp_layers));
-  }
+  config.num_mtp_layers = read_num_mtp_layers(object);
 }
 
 }  // namespace

@@ -96,16 +96,22 @@ constexpr Renaming kUpstream[] = {{"lm_head.", "head."},
                                   {".hc_head.hc_", ".hc_head_"}};
 constexpr Renaming kExperts[] = {{".gate_proj", ".w1"}, {".up_proj", ".w3"}, {".down_proj", ".w2"}};
 
-// What transformers 5 saves (of the layer of multi-token prediction, which it does not, what is
-// published), what is published (without "model."), names that have a part of both, and an older
-// name of the indexer's head weights.
-std::vector<std::string> other_names(const std::string& name) {
+// The name of the published files, with "model.".
+std::string upstream_name(const std::string& name) {
   std::string upstream = name;
   for (const auto& [from, to] : kUpstream) replace_all(upstream, from, to);
   if (upstream.find("experts.") != std::string::npos) {
     for (const auto& [from, to] : kExperts) replace_all(upstream, from, to);
   }
   replace_all(upstream, ".gate_proj", ".wgate");
+  return upstream;
+}
+
+// What transformers 5 saves (of the layer of multi-token prediction, which it does not, what is
+// published), what is published (without "model."), names that have a part of both, and an older
+// name of the indexer's head weights.
+std::vector<std::string> other_names(const std::string& name) {
+  const std::string upstream = upstream_name(name);
   std::string saved = upstream;
   replace_all(saved, ".attn.kv_norm.", ".attn.norm.");
   std::string older = name;
@@ -128,27 +134,35 @@ void check_length(const ConfigObject& object, std::string_view key, int64_t got,
   object.fail(fmt::format("{}: got {} layers, num_hidden_layers is {}", key, got, num_layers));
 }
 
+Attention type_of_name(const ConfigObject& object, const std::string& name) {
+  const auto* found = std::find(std::begin(kTypes), std::end(kTypes), name);
+  if (found == std::end(kTypes)) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: layer_types: got '{}', supported are {}, {} and {}",
+                            object.where(), name, kTypes[0], kTypes[1], kTypes[2]));
+  }
+  return static_cast<Attention>(found - std::begin(kTypes));
+}
+
+Attention type_of_ratio(const ConfigObject& object, int64_t ratio) {
+  const auto* found = std::find(std::begin(kRatios), std::end(kRatios), ratio);
+  if (found == std::end(kRatios)) {
+    object.fail(fmt::format("compress_ratios: got {}, want 0, 4 or 128", ratio));
+  }
+  return static_cast<Attention>(found - std::begin(kRatios));
+}
+
 // Of all layers, and then of the one of multi-token prediction.
 std::vector<Attention> read_attention_types(const ConfigObject& object, int64_t num_layers) {
   std::vector<Attention> types;
   if (object.has("layer_types")) {
     for (const std::string& name : object.texts("layer_types")) {
-      const auto* found = std::find(std::begin(kTypes), std::end(kTypes), name);
-      if (found == std::end(kTypes)) {
-        throw Error(ErrorCode::kUnsupported,
-                    fmt::format("{}: layer_types: got '{}', supported are {}, {} and {}",
-                                object.where(), name, kTypes[0], kTypes[1], kTypes[2]));
-      }
-      types.push_back(static_cast<Attention>(found - std::begin(kTypes)));
+      types.push_back(type_of_name(object, name));
     }
     check_length(object, "layer_types", std::ssize(types), num_layers);
   } else if (object.has("compress_ratios")) {
     for (const int64_t ratio : object.integers("compress_ratios")) {
-      const auto* found = std::find(std::begin(kRatios), std::end(kRatios), ratio);
-      if (found == std::end(kRatios)) {
-        object.fail(fmt::format("compress_ratios: got {}, want 0, 4 or 128", ratio));
-      }
-      types.push_back(static_cast<Attention>(found - std::begin(kRatios)));
+      types.push_back(type_of_ratio(object, ratio));
     }
     check_length(object, "compress_ratios", std::ssize(types), num_layers);
   } else {
@@ -213,17 +227,15 @@ RopeConfig without_magnitude(const ConfigObject& object, RopeConfig rope, bool i
 }
 
 struct Ropes {
-  int sliding;
-  int compressed;
+  RopeConfig sliding, compressed;
 };
 
 // Two tables: plain for sliding layers, and for the others one of its own theta, with the scaling.
 // Files name them main and compress (transformers 5), or have one scaling, which is the latter's.
-Ropes read_ropes(const ConfigObject& object, int64_t rope_dim, ModelConfig& config) {
+Ropes read_ropes(const ConfigObject& object) {
   const double theta = object.number("rope_theta", 10000.0);
   const double compressed_theta = object.number("compress_rope_theta", 160000.0);
-  RopeConfig sliding = {.theta = theta};
-  RopeConfig compressed = {.theta = compressed_theta};
+  Ropes ropes = {.sliding = {.theta = theta}, .compressed = {.theta = compressed_theta}};
   const auto parameters = object.object("rope_parameters");
   const auto main = parameters ? parameters->object("main") : std::nullopt;
   const auto compress = parameters ? parameters->object("compress") : std::nullopt;
@@ -233,22 +245,21 @@ Ropes read_ropes(const ConfigObject& object, int64_t rope_dim, ModelConfig& conf
                              {.theta = own_theta, .is_partial = true, .truncate = true});
   };
   if (main && compress) {
-    sliding = read(*main, theta);
-    compressed = read(*compress, compressed_theta);
+    ropes.sliding = read(*main, theta);
+    ropes.compressed = read(*compress, compressed_theta);
   } else if (const auto flat = parameters ? parameters : object.object("rope_scaling")) {
-    compressed = read(*flat, compressed_theta);
-    compressed.theta = compressed_theta;
+    ropes.compressed = read(*flat, compressed_theta);
+    ropes.compressed.theta = compressed_theta;
     is_filled_in = !flat->contains("attention_factor");
   }
-  for (RopeConfig* rope : {&sliding, &compressed}) {
+  for (RopeConfig* rope : {&ropes.sliding, &ropes.compressed}) {
     *rope = without_magnitude(object, *rope, is_filled_in);
     rope->partial_rotary_factor = 1.0;  // the table has the rotated columns alone
     if (!(rope->theta > 0.0) || !std::isfinite(rope->theta)) {
       object.fail("rope_theta and compress_rope_theta must be more than 0");
     }
   }
-  return {.sliding = config.add_rope({sliding, rope_dim}),
-          .compressed = config.add_rope({compressed, rope_dim})};
+  return ropes;
 }
 
 // Tokens of an entry, by type.
@@ -263,7 +274,7 @@ int64_t read_compress_ratio(const ConfigObject& object, Attention type) {
 }
 
 CompressedAttentionConfig read_attention(const ConfigObject& object, const DecoderKeys& keys,
-                                         ModelConfig& config) {
+                                         const ModelConfig& config) {
   CompressedAttentionConfig c;
   c.num_heads = keys.num_heads;
   c.head_dim = read_size(object, "head_dim", 512);
@@ -282,8 +293,8 @@ CompressedAttentionConfig read_attention(const ConfigObject& object, const Decod
 }
 
 CompressedAttentionConfig attention_of_type(const ConfigObject& object, CompressedAttentionConfig c,
-                                            Attention type, const Ropes& ropes) {
-  c.rope = type == Attention::kSliding ? ropes.sliding : ropes.compressed;
+                                            Attention type, int sliding_rope, int compressed_rope) {
+  c.rope = type == Attention::kSliding ? sliding_rope : compressed_rope;
   c.ratio = read_compress_ratio(object, type);
   c.overlap = type == Attention::kSparse;
   if (type != Attention::kSparse) return c;
@@ -332,52 +343,66 @@ StreamSettings read_stream_settings(const ConfigObject& object) {
   return {.num_streams = num_streams, .eps = eps, .steps = static_cast<int>(steps)};
 }
 
+Connector hyper_connection(const ModelConfig& config, const StreamSettings& settings,
+                           std::string_view norm,
+                           const std::array<std::string_view, 3>& parameters) {
+  return Connector(kHyperConnection, HyperConnectionConfig{.norm = norm,
+                                                           .fn = parameters[0],
+                                                           .base = parameters[1],
+                                                           .scale = parameters[2],
+                                                           .num_streams = settings.num_streams,
+                                                           .norm_eps = config.rms_norm_eps,
+                                                           .eps = settings.eps,
+                                                           .steps = settings.steps});
+}
+
+// What comes before the sublayers of a decoder's layer in that of multi-token prediction.
+Sublayer mtp_input(const ModelConfig& config, const StreamSettings& settings) {
+  return {Connector(kReplace, ReplaceConfig()),
+          Block(kMtpInput,
+                MtpInputConfig{.num_streams = settings.num_streams, .eps = config.rms_norm_eps})};
+}
+
+int64_t read_num_mtp_layers(const ConfigObject& object) {
+  const int64_t count = object.integer("num_nextn_predict_layers", 1);
+  if (count < 0) {
+    object.fail(fmt::format("num_nextn_predict_layers: got {}, want 0 or more", count));
+  }
+  return count;
+}
+
 void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   config.other_names = other_names;
   config.ignored_prefixes.assign(std::begin(kIgnored), std::end(kIgnored));
   const StreamSettings settings = read_stream_settings(object);
   config.streams = Streams(kHyperHead, settings.num_streams,
                            HyperHeadConfig{.norm_eps = config.rms_norm_eps, .eps = settings.eps});
-  const auto connector = [&](std::string_view norm,
-                             const std::array<std::string_view, 3>& parameters) {
-    return Connector(kHyperConnection, HyperConnectionConfig{.norm = norm,
-                                                             .fn = parameters[0],
-                                                             .base = parameters[1],
-                                                             .scale = parameters[2],
-                                                             .num_streams = settings.num_streams,
-                                                             .norm_eps = config.rms_norm_eps,
-                                                             .eps = settings.eps,
-                                                             .steps = settings.steps});
-  };
-  const Connector before_attention =
-      connector("input_layernorm.weight", {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"});
+  const Connector before_attention = hyper_connection(
+      config, settings, "input_layernorm.weight", {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"});
   const Connector before_experts =
-      connector("post_attention_layernorm.weight", {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"});
+      hyper_connection(config, settings, "post_attention_layernorm.weight",
+                       {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"});
   const CompressedAttentionConfig attention = read_attention(object, keys, config);
-  const Ropes ropes = read_ropes(object, attention.rope_dim, config);
+  const Ropes ropes = read_ropes(object);
+  const int sliding_rope = config.add_rope({ropes.sliding, attention.rope_dim});
+  const int compressed_rope = config.add_rope({ropes.compressed, attention.rope_dim});
   MoeConfig moe = read_moe(object, config);
   const std::vector<Attention> types = read_attention_types(object, keys.num_layers);
   const std::vector<bool> tables = hash_routed_layers(object, keys.num_layers);
   const auto layer = [&](Attention type, RouterKind router) -> LayerConfig {
     moe.router = router;
     return {{before_attention,
-             Block(kCompressedAttention, attention_of_type(object, attention, type, ropes))},
+             Block(kCompressedAttention,
+                   attention_of_type(object, attention, type, sliding_rope, compressed_rope))},
             {before_experts, Block(kMoe, moe)}};
   };
   for (size_t i = 0; i < tables.size(); ++i) {
     config.layers.push_back(
         layer(types[i], tables[i] ? RouterKind::kTable : RouterKind::kSqrtSoftplus));
   }
-  const int64_t num_mtp_layers = object.integer("num_nextn_predict_layers", 1);
-  if (num_mtp_layers < 0) {
-    object.fail(fmt::format("num_nextn_predict_layers: got {}, want 0 or more", num_mtp_layers));
-  }
-  if (num_mtp_layers != 1) return;  // chains of several are not known
+  if (read_num_mtp_layers(object) != 1) return;  // chains of several are not known
   config.mtp_layer = layer(types.back(), RouterKind::kSqrtSoftplus);
-  config.mtp_layer->insert(config.mtp_layer->begin(),
-                           {Connector(kReplace, ReplaceConfig()),
-                            Block(kMtpInput, MtpInputConfig{.num_streams = settings.num_streams,
-                                                            .eps = config.rms_norm_eps})});
+  config.mtp_layer->insert(config.mtp_layer->begin(), mtp_input(config, settings));
 }
 
 }  // namespace

@@ -141,16 +141,32 @@ void check_scaling_keys(const ConfigObject& scaling, RopeType type, const RopeDe
   }
 }
 
-// The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
-RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& defaults,
-                        double max_positions) {
-  RopeConfig rope;
+RopeType read_rope_type(const ConfigObject& scaling) {
   if (scaling.has("type") && scaling.has("rope_type") &&
       scaling.text("type") != scaling.text("rope_type")) {
     scaling.fail(fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
                              scaling.json("rope_type")));
   }
-  rope.type = parse_rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
+  return parse_rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
+}
+
+void check_scaling_values(const ConfigObject& scaling, const RopeConfig& rope) {
+  for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+                             rope.original_max_position_embeddings}) {
+    if (!(value > 0.0) || !std::isfinite(value)) {
+      scaling.fail(fmt::format("a rope setting is {}, want more than 0", value));
+    }
+  }
+  if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
+    scaling.fail("high_freq_factor must exceed low_freq_factor");
+  }
+}
+
+// The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
+RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& defaults,
+                        double max_positions) {
+  RopeConfig rope;
+  rope.type = read_rope_type(scaling);
   rope.theta = scaling.number("rope_theta", defaults.theta);
   if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
     rope.original_max_position_embeddings =
@@ -171,15 +187,7 @@ RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& default
   }
   check_scaling_keys(scaling, rope.type, defaults);
   rope.partial_rotary_factor = read_partial_rotary(scaling, defaults);
-  for (const double value : {rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
-                             rope.original_max_position_embeddings}) {
-    if (!(value > 0.0) || !std::isfinite(value)) {
-      scaling.fail(fmt::format("a rope setting is {}, want more than 0", value));
-    }
-  }
-  if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
-    scaling.fail("high_freq_factor must exceed low_freq_factor");
-  }
+  check_scaling_values(scaling, rope);
   return rope;
 }
 

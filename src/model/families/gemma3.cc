@@ -53,6 +53,15 @@ struct Ropes {
   RopeConfig global, local;
 };
 
+void check_kinds_of_layers(const ConfigObject& object, const ConfigObject& parameters) {
+  for (const std::string& key : parameters.keys()) {
+    if (key == kFull || key == kSliding || key == kTruncate) continue;
+    object.fail(
+        fmt::format("rope_parameters: key '{}': want '{}' and '{}', which hold the settings", key,
+                    kFull, kSliding));
+  }
+}
+
 // transformers 5 has settings for each kind of layer, 4 one scaling, of the full layers alone. A
 // file may hold both, which must agree. A kind without settings has those of the older form.
 // yarn's `truncate` is read besides the kinds alone, as transformers 5.23 does.
@@ -68,12 +77,7 @@ Ropes read_ropes(const ConfigObject& object) {
   };
   if (scaling) old_form.global = read(*scaling, old_form.global.theta);
   if (!parameters) return old_form;
-  for (const std::string& key : parameters->keys()) {
-    if (key == kFull || key == kSliding || key == kTruncate) continue;
-    object.fail(
-        fmt::format("rope_parameters: key '{}': want '{}' and '{}', which hold the settings", key,
-                    kFull, kSliding));
-  }
+  check_kinds_of_layers(object, *parameters);
   const auto one = [&](std::string_view type, const RopeConfig& otherwise) {
     const auto inner = parameters->object(type);
     return inner ? read(*inner, otherwise.theta) : otherwise;

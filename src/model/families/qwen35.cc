@@ -74,55 +74,64 @@ GatedDeltaNetConfig read_delta_net(const ConfigObject& object, const ModelConfig
           .eps = config.rms_norm_eps};
 }
 
-GqaConfig read_attention(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
-                         ModelConfig& config) {
+// Which rotary table the attention's is stays open.
+std::pair<GqaConfig, RopeConfig> read_attention(const ConfigObject& object, const DecoderKeys& keys,
+                                                int64_t kv_heads, const ModelConfig& config) {
   const int64_t head_dim = read_size(object, "head_dim", 256);
   const RopeConfig rope =
       read_rope(object, {.partial_rotary_factor = 0.25, .is_partial = true, .has_sections = true});
   const auto rotary_dim =
       static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
-  return {.num_heads = keys.num_heads,
-          .num_kv_heads = object.integer("num_key_value_heads", kv_heads),
-          .head_dim = head_dim,
-          .scale = plain_attention_scale(head_dim),
-          .qkv_bias = keys.attention_bias,
-          .o_bias = keys.attention_bias,
-          .qk_norm = true,
-          .eps = config.rms_norm_eps,
-          .norm_offset = 1.0f,
-          .rope = config.add_rope({rope, rotary_dim}),
-          .rotary_dim = rotary_dim,
-          .output_gate = true};
+  const GqaConfig attention = {.num_heads = keys.num_heads,
+                               .num_kv_heads = object.integer("num_key_value_heads", kv_heads),
+                               .head_dim = head_dim,
+                               .scale = plain_attention_scale(head_dim),
+                               .qkv_bias = keys.attention_bias,
+                               .o_bias = keys.attention_bias,
+                               .qk_norm = true,
+                               .eps = config.rms_norm_eps,
+                               .norm_offset = 1.0f,
+                               .rotary_dim = rotary_dim,
+                               .output_gate = true};
+  return {attention, rope};
 }
 
-void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
-                 const Block& mlp, ModelConfig& config) {
-  config.norm_offset = 1.0f;
-  const Block attention(kGqa, read_attention(object, keys, kv_heads, config));
+// Appends the layers, and adds the rotary table that they name.
+void add_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
+                const Block& mlp, ModelConfig& config) {
+  auto [gqa, rope] = read_attention(object, keys, kv_heads, config);
+  gqa.rope = config.add_rope({rope, gqa.rotary_dim});
+  const Block attention(kGqa, gqa);
   const Block delta_net(kGatedDeltaNet, read_delta_net(object, config));
   for (const bool is_delta : delta_layers(object, keys.num_layers)) {
     config.layers.push_back(pre_norm_layer(config, is_delta ? delta_net : attention, mlp));
   }
-  // A text model that was saved from a multimodal checkpoint keeps that one's names.
-  if (config.name_forms.front().model == NameForm().model) {
-    config.name_forms.emplace_back(kNameForms[0]);
-    config.ignored_prefixes.assign(std::begin(kIgnored), std::end(kIgnored));
-  }
+}
+
+// A text model that was saved from a multimodal checkpoint keeps that one's names.
+void accept_multimodal_names(ModelConfig& config) {
+  if (config.name_forms.front().model != NameForm().model) return;
+  config.name_forms.emplace_back(kNameForms[0]);
+  config.ignored_prefixes.assign(std::begin(kIgnored), std::end(kIgnored));
 }
 
 void read_qwen35_dense(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  read_layers(object, keys, 4, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}),
-              config);
+  config.norm_offset = 1.0f;
+  const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
+  add_layers(object, keys, 4, mlp, config);
+  accept_multimodal_names(config);
 }
 
 void read_qwen35_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  config.norm_offset = 1.0f;
   const MoeConfig moe = {.num_experts = object.integer("num_experts", 256),
                          .top_k = object.integer("num_experts_per_tok", 8),
                          .expert_width = object.integer("moe_intermediate_size", 512),
                          .shared_width = read_size(object, "shared_expert_intermediate_size", 512),
                          .shared_gate = true,
                          .norm_topk = true};
-  read_layers(object, keys, 2, Block(kMoe, moe), config);
+  add_layers(object, keys, 2, Block(kMoe, moe), config);
+  accept_multimodal_names(config);
 }
 
 }  // namespace

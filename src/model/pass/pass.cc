@@ -19,7 +19,7 @@ SavedCost& find_or_add_cost(std::vector<SavedCost>& costs, int64_t layer, Scratc
 
 }  // namespace
 
-TensorView Pass::save(ScratchTag tag, double flops, DType type, const Shape& shape) const {
+TensorView Pass::take_saved(ScratchTag tag, double flops, DType type, const Shape& shape) const {
   LayerSaves& saves = lists.saves;
   const bool kept = saves.phase != SavePhase::kAll && saves.recompute->keeps(saves.layer, tag);
   if (kept && saves.phase == SavePhase::kTakeRest) return saves.kept[saves.next++];

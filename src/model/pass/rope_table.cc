@@ -3,31 +3,48 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "ops/elementwise.h"
 
 namespace strata::model {
+namespace {
+
+// [count, pairs] each, times `factor`.
+struct HostTable {
+  std::vector<float> cos, sin;
+};
+
+HostTable make_table(std::span<const double> frequencies, double factor, int64_t count) {
+  const auto pairs = std::ssize(frequencies);
+  HostTable table;
+  table.cos.resize(static_cast<size_t>(count * pairs));
+  table.sin.resize(table.cos.size());
+  for (int64_t position = 0; position < count; ++position) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(pair)];
+      const auto at = static_cast<size_t>(position * pairs + pair);
+      table.cos[at] = static_cast<float>(std::cos(angle) * factor);
+      table.sin[at] = static_cast<float>(std::sin(angle) * factor);
+    }
+  }
+  return table;
+}
+
+}  // namespace
 
 void RopeTable::reserve(int64_t num_positions) {
   if (num_positions <= num_positions_) return;
   constexpr int64_t kSmallest = 1024;
   const int64_t count = std::max({num_positions, 2 * num_positions_, kSmallest});
   const auto pairs = static_cast<int64_t>(frequencies_.size());
-  std::vector<float> cos(static_cast<size_t>(count * pairs));
-  std::vector<float> sin(cos.size());
-  for (int64_t position = 0; position < count; ++position) {
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const double angle = static_cast<double>(position) * frequencies_[static_cast<size_t>(pair)];
-      const auto at = static_cast<size_t>(position * pairs + pair);
-      cos[at] = static_cast<float>(std::cos(angle) * factor_);
-      sin[at] = static_cast<float>(std::sin(angle) * factor_);
-    }
-  }
+  const HostTable table = make_table(frequencies_, factor_, count);
   Tensor new_cos(backend_.allocator(), DType::kF32, {count, pairs});
   Tensor new_sin(backend_.allocator(), DType::kF32, {count, pairs});
-  ops::from_host(backend_, cos, new_cos);
-  ops::from_host(backend_, sin, new_sin);
+  ops::from_host(backend_, table.cos, new_cos);
+  ops::from_host(backend_, table.sin, new_sin);
   // Without memory for all of it nothing has changed.
   cos_ = std::move(new_cos);
   sin_ = std::move(new_sin);

@@ -61,13 +61,7 @@ std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
     const Parameter& parameter = table_[index];
     if (!parameter.held || parameter.stays_whole()) continue;
     void* const data = parameter.is_matrix() ? parameter.panel.data : parameter.values.data;
-    std::vector<PageRange>& ranges = units[unit_of(index)];
-    // Experts lie one behind the other.
-    if (!ranges.empty() && static_cast<char*>(ranges.back().data) + ranges.back().bytes == data) {
-      ranges.back().bytes += parameter.bytes;
-    } else {
-      ranges.push_back({data, parameter.bytes});
-    }
+    append_range({data, parameter.bytes}, units[unit_of(index)]);
   }
   return units;
 }
@@ -76,18 +70,21 @@ bool ModelWeights::keeps(size_t index, int64_t first, int64_t end) const {
   return !shards_ || is_kept_by(shards_->memory().share(), index, first, end);
 }
 
+// What rows [first, end) become, among the parameter's bytes: all where rows are in no order.
+BytePart ModelWeights::bytes_of_rows(const Parameter& parameter, int64_t first, int64_t end) const {
+  if (!parameter.is_matrix() || !parameter.blocks.empty()) return {0, parameter.bytes};
+  PanelView panel = parameter.panel;
+  if (!parameter.held)
+    panel = {.dtype = compute_dtype_, .cols = parameter.shape[1], .width = panel_width_};
+  const int64_t end_panel = (end + panel.width - 1) / panel.width;
+  return {first / panel.width * panel.panel_bytes(), end_panel * panel.panel_bytes()};
+}
+
 bool ModelWeights::is_kept_by(const MemoryShare& share, size_t index, int64_t first,
                               int64_t end) const {
   const Parameter& parameter = table_[index];
   if (!shards_ || parameter.stays_whole()) return true;
-  BytePart bytes = {0, parameter.bytes};
-  if (parameter.is_matrix() && parameter.blocks.empty()) {
-    PanelView panel = parameter.panel;
-    if (!parameter.held)
-      panel = {.dtype = compute_dtype_, .cols = parameter.shape[1], .width = panel_width_};
-    const int64_t end_panel = (end + panel.width - 1) / panel.width;
-    bytes = {first / panel.width * panel.panel_bytes(), end_panel * panel.panel_bytes()};
-  }
+  const BytePart bytes = bytes_of_rows(parameter, first, end);
   const BytePart part = part_of(unit_bytes_[unit_of(index)], share);
   const int64_t before = bytes_before_[index];
   return before + bytes.first < part.end && part.first < before + bytes.end;

@@ -26,23 +26,21 @@ double draw_value(const Parameter& parameter, const ModelConfig& config, const C
   return 0.0;
 }
 
-// A table whose rows hold different numbers, each number as often as any other, but for one: tokens
+// Rows of different numbers below `limit`, each number as often as any other, but for one: tokens
 // of about the same rank among all, and so of about the same frequency, are spread over all.
-void draw_integers(Backend& backend, const Counter& random, ModelWeights& weights, size_t index) {
-  const Parameter& parameter = weights.table()[index];
-  const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
+std::vector<float> spread_numbers(const Counter& random, int64_t num_rows, int64_t row_size,
+                                  int64_t limit) {
   struct Number {
     int64_t times_used = 0;
     uint32_t rank = 0;  // among those used as often
     int64_t value = 0;
   };
-  std::vector<Number> numbers(static_cast<size_t>(parameter.row->integers));
+  std::vector<Number> numbers(static_cast<size_t>(limit));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i].value = static_cast<int64_t>(i);
   std::vector<float> values;
-  for (int64_t row = 0; row < parameter.num_cols() / row_size; ++row) {
+  for (int64_t row = 0; row < num_rows; ++row) {
     for (Number& number : numbers) {
-      number.rank =
-          random.words(static_cast<uint64_t>(row * parameter.row->integers + number.value))[0];
+      number.rank = random.words(static_cast<uint64_t>(row * limit + number.value))[0];
     }
     std::partial_sort(numbers.begin(), numbers.begin() + row_size, numbers.end(),
                       [](const Number& a, const Number& b) {
@@ -55,6 +53,14 @@ void draw_integers(Backend& backend, const Counter& random, ModelWeights& weight
       ++number.times_used;
     }
   }
+  return values;
+}
+
+void draw_integers(Backend& backend, const Counter& random, ModelWeights& weights, size_t index) {
+  const Parameter& parameter = weights.table()[index];
+  const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
+  const std::vector<float> values =
+      spread_numbers(random, parameter.num_cols() / row_size, row_size, parameter.row->integers);
   const Scratch::Mark mark(backend.scratch());
   const TensorView rows = backend.scratch().take(DType::kF32, {1, parameter.num_cols()});
   ops::from_host(backend, values, rows);

@@ -71,6 +71,11 @@ LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module
     config.streams->ops().params(config.streams->config(), config.streams->count(),
                                  config.hidden_size, streams_rows_);
   }
+  add_vocabulary_rows(config);
+  add_model_targets(config);
+}
+
+void LayerTable::add_vocabulary_rows(const ModelConfig& config) {
   for (const std::string_view name : {"model.embed_tokens.weight", "lm_head.weight"}) {
     ParamRow& row = vocabulary_rows_.emplace_back();
     row.suffix = name;
@@ -79,6 +84,9 @@ LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module
     row.shards.uneven = true;
     if (config.tie_word_embeddings) break;
   }
+}
+
+void LayerTable::add_model_targets(const ModelConfig& config) {
   model_targets_.resize(2);
   model_targets_[kEmbedding] = {.path = std::string(config.module_prefix) + "embed_tokens",
                                 .in = config.vocab_size,

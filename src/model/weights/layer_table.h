@@ -109,6 +109,8 @@ class LayerTable {
  private:
   void add_layer(const LayerConfig& layer, int64_t hidden_size);
   void add_mtp(const ModelConfig& config);
+  void add_vocabulary_rows(const ModelConfig& config);
+  void add_model_targets(const ModelConfig& config);
 
   std::string_view module_prefix_;
   std::vector<LayerPlace> places_;

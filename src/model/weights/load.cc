@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -29,30 +30,36 @@ bool is_empty(const TensorInfo& info) {
   return std::find(info.dims.begin(), info.dims.end(), 0) != info.dims.end();
 }
 
-// Whole numbers of a checkpoint, which must be what the row says of them.
+// Whole numbers must be below the row's limit, and different in a row of the tensor.
+void check_integers(const CheckpointSource& checkpoint, const Parameter& parameter,
+                    std::span<const int64_t> values) {
+  const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
+  for (int64_t i = 0; i < std::ssize(values); ++i) {
+    const int64_t value = values[static_cast<size_t>(i)];
+    const auto row = values.begin() + i / row_size * row_size;
+    const bool repeated = std::find(row, values.begin() + i, value) != values.begin() + i;
+    if (value >= 0 && value < parameter.row->integers && !repeated) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("load: {}: tensor '{}': element {} is {}{}, want 0 to {}, all "
+                    "different in a row",
+                    checkpoint.shards()[checkpoint.find(parameter.name)->shard], parameter.name, i,
+                    value, repeated ? " again" : "", parameter.row->integers - 1));
+  }
+}
+
 void load_integers(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
                    size_t index) {
   const Parameter& parameter = weights.table()[index];
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const int64_t count = parameter.num_cols();
-  const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
   const std::vector<int64_t> values = checkpoint.read_integers(tensor, 0, count);
+  check_integers(checkpoint, parameter, values);
   const Scratch::Mark mark(backend.scratch());
   const HostAccess access(backend.allocator());
   const TensorView rows = backend.scratch().take(DType::kF32, {1, count});
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t value = values[static_cast<size_t>(i)];
-    const auto row = values.begin() + i / row_size * row_size;
-    const bool repeated = std::find(row, values.begin() + i, value) != values.begin() + i;
-    if (value < 0 || value >= parameter.row->integers || repeated) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("load: {}: tensor '{}': element {} is {}{}, want 0 to {}, all "
-                              "different in a row",
-                              checkpoint.shards()[tensor.shard], parameter.name, i, value,
-                              repeated ? " again" : "", parameter.row->integers - 1));
-    }
-    rows.f32()[i] = static_cast<float>(value);
-  }
+  std::transform(values.begin(), values.end(), rows.f32(),
+                 [](int64_t value) { return static_cast<float>(value); });
   weights.write(backend, index, 0, rows);
 }
 
@@ -74,6 +81,13 @@ void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelW
     }
     weights.write(backend, index, begin, rows);
   });
+}
+
+void load_held_parameters(Backend& backend, const CheckpointSource& checkpoint,
+                          ModelWeights& weights) {
+  for (size_t index = 0; index < weights.table().size(); ++index) {
+    if (weights.table()[index].held) load_parameter(backend, checkpoint, weights, index);
+  }
 }
 
 // Where a checkpoint has none of a parameter's own name but one of its other spellings, the
@@ -237,10 +251,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
       match_tensors(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_faults(dir, faults);
   const bool is_filled = options.shared != nullptr && options.shared->is_filled();
-  for (size_t index = 0; index < model.weights->table().size(); ++index) {
-    if (is_filled || !model.weights->table()[index].held) continue;
-    load_parameter(backend, *model.checkpoint, *model.weights, index);
-  }
+  if (!is_filled) load_held_parameters(backend, *model.checkpoint, *model.weights);
   backend.scratch().reserve(0, 0);  // what was read through is no pass's
   return model;
 }

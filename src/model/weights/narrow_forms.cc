@@ -17,6 +17,18 @@ NarrowForm narrow_form_of(const CheckpointSource& checkpoint, const Parameter& p
   return tensor == nullptr ? NarrowForm::kNone : checkpoint.narrow_form(*tensor);
 }
 
+// The form of a parameter; none, and a fault, where the form does not hold its values.
+NarrowForm checked_form(const CheckpointSource& checkpoint, const Parameter& parameter,
+                        NarrowLook look, std::vector<std::string>& faults) {
+  const NarrowForm form = narrow_form_of(checkpoint, parameter);
+  if (form == NarrowForm::kNone || look == NarrowLook::kHeader) return form;
+  std::string fault =
+      checkpoint.narrow_fault(*checkpoint.find(parameter.name), look == NarrowLook::kCodes);
+  if (fault.empty()) return form;
+  faults.push_back(std::move(fault));
+  return NarrowForm::kNone;
+}
+
 }  // namespace
 
 std::string KeptForms::warning() const {
@@ -38,16 +50,9 @@ KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backen
   const std::string* first = nullptr;  // the name of a layer's first expert
   for (size_t index = 0; index < canonical.size(); ++index) {
     const Parameter& parameter = names.table()[index];
-    NarrowForm form = narrow_form_of(checkpoint, parameter);
     const bool elsewhere = part && parameter.layer >= 0 && !part->contains(parameter.layer);
-    if (form != NarrowForm::kNone && look != NarrowLook::kHeader && !elsewhere) {
-      std::string fault =
-          checkpoint.narrow_fault(*checkpoint.find(parameter.name), look == NarrowLook::kCodes);
-      if (!fault.empty()) {
-        form = NarrowForm::kNone;
-        kept.faults.push_back(std::move(fault));
-      }
-    }
+    const NarrowForm form =
+        checked_form(checkpoint, parameter, elsewhere ? NarrowLook::kHeader : look, kept.faults);
     if (parameter.expert > 0) {
       const auto found = forms.find(*first);
       if (found != forms.end() && found->second != form) forms.erase(found);

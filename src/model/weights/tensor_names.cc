@@ -43,6 +43,12 @@ bool have_equal_values(const CheckpointSource& checkpoint, const CheckpointTenso
   return true;
 }
 
+// Whether the last components of a name, whole ones and not all of them, are the suffix.
+bool has_suffix(std::string_view name, std::string_view suffix) {
+  return name.size() > suffix.size() && name.ends_with(suffix) &&
+         name[name.size() - suffix.size() - 1] == '.';
+}
+
 // "model.layers.N." with a layer of multi-token prediction.
 bool in_mtp_layer(const ModelConfig& config, std::string_view name) {
   constexpr std::string_view kPrefix = "model.layers.";
@@ -78,9 +84,7 @@ const NameForm& name_form_of(const CheckpointSource& checkpoint, const ModelConf
 
 bool is_unused_tensor(const ModelConfig& config, std::string_view name) {
   for (const std::string_view suffix : ignored_suffixes()) {
-    const bool ends =
-        name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
-    if (ends && name[name.size() - suffix.size() - 1] == '.') return true;
+    if (has_suffix(name, suffix)) return true;
   }
   if (in_mtp_layer(config, name)) return true;
   // A tied model may carry its head again; the embedding is the one that counts.

@@ -42,7 +42,7 @@ void WeightPages::turn_to(const void* pass, int64_t layer, int64_t next) {
   has_left_[static_cast<size_t>(next)] = false;
 }
 
-void WeightPages::note_written(int64_t bytes) {
+void WeightPages::count_and_trim_written(int64_t bytes) {
   written_ += bytes;
   if (written_ < kMostWritten) return;
   written_ = 0;

@@ -13,6 +13,17 @@
 
 namespace strata::model {
 
+// Appends a range; where the last one ends there they become one, as experts are one behind the
+// other.
+inline void append_range(const PageRange& range, std::vector<PageRange>& ranges) {
+  if (!ranges.empty() &&
+      static_cast<char*>(ranges.back().data) + ranges.back().bytes == range.data) {
+    ranges.back().bytes += range.bytes;
+  } else {
+    ranges.push_back(range);
+  }
+}
+
 class WeightPages {
  public:
   // Of each layer; the last are those outside the layers: embedding, final norm, head.
@@ -24,7 +35,7 @@ class WeightPages {
   // Before a parameter of a layer is read or written outside a pass; -1: of none.
   void bring_back(int64_t layer);
   // While weights are written, so that they do not fill the memory.
-  void note_written(int64_t bytes);
+  void count_and_trim_written(int64_t bytes);
 
  private:
   struct Place {

@@ -69,7 +69,7 @@ void WeightShards::turn_to(const ShardTurn& turn) {
   for (const size_t unit : turn.now()) memory_.wait_for(unit);
 }
 
-void WeightShards::note_written(size_t unit, int64_t bytes) {
+void WeightShards::count_and_trim_written(size_t unit, int64_t bytes) {
   is_written_[unit] = true;
   written_ += bytes;
   if (written_ < kMostWritten) return;

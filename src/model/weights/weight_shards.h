@@ -125,7 +125,7 @@ class WeightShards {
   // What it needs is here when it returns.
   void turn_to(const ShardTurn& turn);
   // While weights are written, so that they do not fill the memory.
-  void note_written(size_t unit, int64_t bytes);
+  void count_and_trim_written(size_t unit, int64_t bytes);
 
  private:
   const ShardUnits units_;

@@ -84,6 +84,21 @@ ParamView& find_or_add_view(std::vector<ParamView>& views, int key) {
   return views[index];
 }
 
+void check_part(const LayerRange& part, const ModelConfig& config) {
+  if (part == kNoLayers) return;
+  CHECK(part.first >= 0 && part.last <= config.num_layers(), part.first, part.last);
+  CHECK(part.size() > 0 || config.num_layers() == 0, part.first, part.last);
+}
+
+// Where the parameters' memory comes from; what is divided is there as ranks bring it.
+Allocator& choose_allocator(const Backend& backend, FileAllocator* files, const MemoryShare& share,
+                            Allocator* shared) {
+  CHECK((files != nullptr) + share.is_divided() + (shared != nullptr) <= 1);
+  if (files != nullptr) return *files;
+  if (shared != nullptr) return *shared;
+  return share.is_divided() ? sparse_allocator() : backend.allocator();
+}
+
 void bind(Parameter& parameter, void* memory, DType dtype, int64_t width, NarrowForm form) {
   if (parameter.is_matrix()) {
     parameter.panel = {.data = memory,
@@ -138,17 +153,9 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
       forms_(std::move(forms)) {
   CHECK(forms_.empty() || compute_dtype == DType::kBF16, forms_.size());
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
-  if (part_ != kNoLayers) {
-    CHECK(part_.first >= 0 && part_.last <= config.num_layers(), part_.first, part_.last);
-    CHECK(part_.size() > 0 || config.num_layers() == 0, part_.first, part_.last);
-  }
+  check_part(part_, config);
   const int64_t panel_width = ops::panel_width(backend);
-  CHECK((files != nullptr) + share.is_divided() + (shared != nullptr) <= 1);
-  arena_ = Arena(files != nullptr     ? *files
-                 : shared != nullptr  ? *shared
-                 : share.is_divided() ? sparse_allocator()
-                                      : backend.allocator(),
-                 arena_bytes(panel_width));
+  arena_ = Arena(choose_allocator(backend, files, share, shared), arena_bytes(panel_width));
   const auto take = [&](bool held, int64_t bytes) { return held ? arena_.take(bytes) : nullptr; };
 
   const auto add_embed = [&](const char* name, bool held) {
@@ -197,12 +204,7 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
                                 : PageRange{parameter.values.data, parameter.values.num_bytes()};
     std::vector<PageRange>& of =
         parameter.layer < 0 ? pages.back() : pages[static_cast<size_t>(parameter.layer)];
-    // Experts lie one behind the other.
-    if (!of.empty() && static_cast<char*>(of.back().data) + of.back().bytes == range.data) {
-      of.back().bytes += range.bytes;
-    } else {
-      of.push_back(range);
-    }
+    append_range(range, of);
   }
   return pages;
 }
@@ -254,9 +256,8 @@ void ModelWeights::bind_view(std::vector<ParamView>& views, const ParamRow& row,
   view.bias = row.bias;
 }
 
-// One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
-void ModelWeights::add_layers(int64_t panel_width) {
-  std::vector<std::vector<char*>> memory;  // of each stack and row, of its next layer
+std::vector<std::vector<char*>> ModelWeights::take_stacks(int64_t panel_width) {
+  std::vector<std::vector<char*>> memory;
   for (const LayerStack& stack : layer_table_.stacks()) {
     std::vector<char*>& rows = memory.emplace_back();
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
@@ -264,6 +265,25 @@ void ModelWeights::add_layers(int64_t panel_width) {
       rows.push_back(bytes == 0 ? nullptr : static_cast<char*>(arena_.take(bytes)));
     });
   }
+  return memory;
+}
+
+size_t ModelWeights::add_row(const ParamRow& row, int64_t layer, int64_t panel_width,
+                             char*& memory) {
+  const NarrowForm form = narrow_form_of(row, layer);
+  const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width, form);
+  const size_t index = table_.size();
+  for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
+    add_parameter(make_parameter(config_, row, layer, e),
+                  memory != nullptr ? memory + e * bytes : nullptr, panel_width, form);
+  }
+  if (memory != nullptr) memory += row_bytes(row, compute_dtype_, panel_width, form);
+  return index;
+}
+
+// One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
+void ModelWeights::add_layers(int64_t panel_width) {
+  std::vector<std::vector<char*>> memory = take_stacks(panel_width);  // of each row's next layer
   params_.resize(static_cast<size_t>(layer_table_.num_layers()));
   for (int64_t layer = 0; layer < layer_table_.num_layers(); ++layer) {
     const LayerPlace& place = layer_table_.at(layer);
@@ -273,15 +293,9 @@ void ModelWeights::add_layers(int64_t panel_width) {
     views.resize(stack.rows.size());
     size_t next = 0;
     for_each_row(stack, [&](const ParamRow& row, size_t s, bool outer) {
+      char* none = nullptr;
       char*& rows = memory[static_cast<size_t>(place.stack)][next++];
-      const NarrowForm form = narrow_form_of(row, layer);
-      const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width, form);
-      const size_t index = table_.size();
-      for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
-        add_parameter(make_parameter(config_, row, layer, e), held ? rows + e * bytes : nullptr,
-                      panel_width, form);
-      }
-      if (held) rows += row_bytes(row, compute_dtype_, panel_width, form);
+      const size_t index = add_row(row, layer, panel_width, held ? rows : none);
       bind_view(outer ? views[s].outer : views[s].inner, row, index);
     });
   }
@@ -310,6 +324,19 @@ void ModelWeights::add_mtp_head(int64_t panel_width) {
   mtp_streams_ = {.config = config_.streams->config(), .params = mtp_params_, .layer = layer};
 }
 
+namespace {
+
+// Views of the block's parameters that an adapter may change, and of targets that are no parameter.
+void bind_targets(const std::vector<int>& target_of, std::vector<ParamView>& views) {
+  for (size_t key = 0; key < target_of.size(); ++key) {
+    if (target_of[key] >= 0) {
+      find_or_add_view(views, static_cast<int>(key)).target = target_of[key];
+    }
+  }
+}
+
+}  // namespace
+
 // The contexts that blocks and connectors run in: their config, views and adapter targets.
 void ModelWeights::make_sublayer_contexts() {
   layers_.resize(params_.size());
@@ -319,11 +346,7 @@ void ModelWeights::make_sublayer_contexts() {
     const LayerStack& stack = layer_table_.stack_of(index);
     for (size_t s = 0; s < stack.config.size(); ++s) {
       SublayerParams& params = params_[layer][s];
-      const std::vector<int>& targets = stack.target_of[s];
-      for (size_t key = 0; key < targets.size(); ++key) {
-        if (targets[key] >= 0)
-          find_or_add_view(params.inner, static_cast<int>(key)).target = targets[key];
-      }
+      bind_targets(stack.target_of[s], params.inner);
       const Sublayer& sublayer = stack.config[s];
       layers_[layer].push_back({.connector = &sublayer.connector.ops(),
                                 .block = &sublayer.block.ops(),
@@ -366,9 +389,9 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
   Parameter& parameter = table_[index];
   if (pages_) {
     pages_->bring_back(parameter.layer);
-    pages_->note_written(rows.num_bytes());
+    pages_->count_and_trim_written(rows.num_bytes());
   }
-  if (shards_) shards_->note_written(unit_of(index), rows.num_bytes());
+  if (shards_) shards_->count_and_trim_written(unit_of(index), rows.num_bytes());
   if (parameter.is_matrix()) {
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
@@ -386,11 +409,11 @@ void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_ro
   const Parameter& parameter = table_[index];
   if (pages_) {
     pages_->bring_back(parameter.layer);
-    pages_->note_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
+    pages_->count_and_trim_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
   }
   if (shards_) {
-    shards_->note_written(unit_of(index),
-                          rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
+    shards_->count_and_trim_written(unit_of(index),
+                                    rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
   }
   pack_narrow_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
 }

@@ -26,6 +26,10 @@
 #include "tensor/panel.h"
 #include "tensor/view.h"
 
+namespace strata {
+struct BytePart;  // backend/divided_memory.h
+}  // namespace strata
+
 namespace strata::model {
 
 // One row of the weight table. `layer` is -1 outside the layers, `expert` -1 outside the experts.
@@ -183,7 +187,12 @@ class ModelWeights {
   void read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
 
  private:
+  // Of each stack and row its held layers' memory, one behind the other; null where none is held.
+  std::vector<std::vector<char*>> take_stacks(int64_t panel_width);
   void add_layers(int64_t panel_width);
+  // A layer's parameters of a row, all experts, at `memory`, which moves behind them; null: they
+  // are another stage's. Returns the first one's index.
+  size_t add_row(const ParamRow& row, int64_t layer, int64_t panel_width, char*& memory);
   void add_streams(int64_t panel_width);
   void add_mtp_head(int64_t panel_width);
   void make_sublayer_contexts();
@@ -191,6 +200,8 @@ class ModelWeights {
   void lay_out_units(int64_t panel_width);
   [[nodiscard]] size_t unit_of(size_t index) const;
   [[nodiscard]] std::vector<std::vector<PageRange>> ranges_of_units() const;
+  [[nodiscard]] BytePart bytes_of_rows(const Parameter& parameter, int64_t first,
+                                       int64_t end) const;
   // The view of a row, whose (first) parameter is `index` in the table.
   void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
   // Without memory where it is another stage's.

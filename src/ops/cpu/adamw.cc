@@ -11,7 +11,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-AdamWKernel kernel_of(const AdamWArgs& args) {
+AdamWKernel kernel_args_of(const AdamWArgs& args) {
   // 1 - beta^step without cancellation
   const auto correction = [&](double beta) {
     return -std::expm1(static_cast<double>(args.step) * std::log(beta));
@@ -32,7 +32,7 @@ AdamWKernel kernel_of(const AdamWArgs& args) {
 void adamw(CpuBackend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
            TensorView v) {
   const HostAccess access(backend.allocator());
-  const AdamWKernel kernel = kernel_of(args);
+  const AdamWKernel kernel = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
     for_pieces(backend, 1, g.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
       adamw_piece<V>(kernel, g.f32() + begin, p.f32() + begin, m.f32() + begin, v.f32() + begin,
@@ -55,7 +55,8 @@ void step_and_zero_grad(CpuBackend& backend, const AdamWArgs& args, const AdamWI
 
 }  // namespace
 
-void adamw_list(CpuBackend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
+void adamw_zero_grad_and_pack(CpuBackend& backend, const AdamWArgs& args,
+                              std::span<const AdamWItem> items) {
   const HostAccess access(backend.allocator());
   for (const AdamWItem& item : items) {
     if (!is_small(item)) step_and_zero_grad(backend, args, item);

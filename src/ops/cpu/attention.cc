@@ -94,20 +94,21 @@ struct Forward {
     }
   }
 
-  int64_t plan_items(Item* items) const;
+  void split_heads(int num_workers);
+  template <typename Body>
+  void for_items(Body&& body) const;
+  [[nodiscard]] int64_t num_items() const;
+  void list_items(Item* items) const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  void run(const Item& item, const Workspace& work) const;
-  void start_rows(const Item& item, const Workspace& work) const;
-  [[nodiscard]] int64_t zero_row_bytes() const {
-    return heads_each * std::max(layout.dim, value_layout.dim) * dtype_bytes(args.q.dtype);
-  }
+  void take_zero_row(CpuBackend& backend);
+  void run_item(const Item& item, const Workspace& work) const;
+  void pack_queries(const Item& item, const Workspace& work) const;
+  void reset_sums(const Item& item, const Workspace& work) const;
   void pack_kv(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
   void attend_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
-  void finish_rows(const Item& item, const Workspace& work) const;
+  void write_outputs(const Item& item, const Workspace& work) const;
 };
 
-// Heads are split over items until these share out evenly among the workers, or are many; then
-// groups, if some workers would have nothing.
 Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, TensorView output,
                  TensorView lse_output, int num_workers)
     : kernels(table),
@@ -119,6 +120,12 @@ Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, 
       group(arguments.q.shape[1] / arguments.num_kv_heads),
       heads_each(arguments.num_kv_heads),
       members_each(group) {
+  split_heads(num_workers);
+}
+
+// Heads are split over items until these share out evenly among the workers, or are many; then
+// groups, if some workers would have nothing.
+void Forward::split_heads(int num_workers) {
   int64_t runs = 0;
   for (const AttentionSegment& s : args.segments) {
     runs += (s.end - s.begin + item_tokens(s) - 1) / item_tokens(s);
@@ -135,10 +142,9 @@ Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, 
   }
 }
 
-// Writes the items unless null; returns their number. Dearest first, so that the last items to be
-// taken are short; ties in memory order.
-int64_t Forward::plan_items(Item* items) const {
-  int64_t count = 0;
+// Calls body(item) in memory order.
+template <typename Body>
+void Forward::for_items(Body&& body) const {
   for (int64_t s = 0; s < static_cast<int64_t>(args.segments.size()); ++s) {
     const AttentionSegment& whole = args.segments[static_cast<size_t>(s)];
     const int64_t length = whole.end - whole.begin;
@@ -151,15 +157,23 @@ int64_t Forward::plan_items(Item* items) const {
         for (int64_t member = 0; member < group; member += members_each) {
           const int64_t member_end = std::min(member + members_each, group);
           const int64_t cost = (head_end - head) * (member_end - member) * (end - begin) * keys;
-          if (items != nullptr) {
-            items[count] = {s, head, head_end, member, member_end, begin, end, cost};
-          }
-          ++count;
+          body(Item{s, head, head_end, member, member_end, begin, end, cost});
         }
       }
     }
   }
-  if (items == nullptr) return count;
+}
+
+int64_t Forward::num_items() const {
+  int64_t count = 0;
+  for_items([&](const Item&) { ++count; });
+  return count;
+}
+
+// Dearest first, so that the last items to be taken are short; ties in memory order.
+void Forward::list_items(Item* items) const {
+  int64_t count = 0;
+  for_items([&](const Item& item) { items[count++] = item; });
   std::sort(items, items + count, [](const Item& a, const Item& b) {
     if (a.cost != b.cost) return a.cost > b.cost;
     if (a.segment != b.segment) return a.segment < b.segment;
@@ -167,7 +181,6 @@ int64_t Forward::plan_items(Item* items) const {
     return a.head_begin != b.head_begin ? a.head_begin < b.head_begin
                                         : a.member_begin < b.member_begin;
   });
-  return count;
 }
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -190,7 +203,16 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   return work;
 }
 
-void Forward::start_rows(const Item& item, const Workspace& work) const {
+// Where there is a window.
+void Forward::take_zero_row(CpuBackend& backend) {
+  const int64_t bytes =
+      heads_each * std::max(layout.dim, value_layout.dim) * dtype_bytes(args.q.dtype);
+  void* zeros = backend.scratch().take(bytes);
+  if (!backend.is_counting()) std::memset(zeros, 0, static_cast<size_t>(bytes));
+  zero_row = zeros;
+}
+
+void Forward::pack_queries(const Item& item, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const char* q = static_cast<const char*>(args.q.data);
   const int64_t token_bytes = args.q.shape[1] * row_bytes;
@@ -205,6 +227,9 @@ void Forward::start_rows(const Item& item, const Workspace& work) const {
     kernels.pack_row(row, layout.dim, work.q + r * layout.row_stride);
     work.positions[r] = position;
   });
+}
+
+void Forward::reset_sums(const Item& item, const Workspace& work) const {
   std::fill_n(work.acc, rows_of(item) * value_layout.lanes, 0.0f);
   std::fill_n(work.max, rows_of(item), std::numeric_limits<float>::lowest());
   std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
@@ -265,7 +290,7 @@ void Forward::attend_block(const Item& item, int64_t head, int64_t key_begin,
   }
 }
 
-void Forward::finish_rows(const Item& item, const Workspace& work) const {
+void Forward::write_outputs(const Item& item, const Workspace& work) const {
   const int64_t row_bytes = value_layout.dim * dtype_bytes(out.dtype);
   for_rows(item, [&](int64_t r, int64_t index, int64_t) {
     const float sum = kernels.sum_row(work.sum + 16 * r);
@@ -275,17 +300,18 @@ void Forward::finish_rows(const Item& item, const Workspace& work) const {
   });
 }
 
-void Forward::run(const Item& item, const Workspace& work) const {
+void Forward::run_item(const Item& item, const Workspace& work) const {
   const int64_t first_key = args.first_key(segment(item).first_position + item.row_begin);
   const int64_t key_end = segment(item).first_position + item.row_end;
-  start_rows(item, work);
+  pack_queries(item, work);
+  reset_sums(item, work);
   for (int64_t key = first_key / kKeyBlock * kKeyBlock; key < key_end; key += kKeyBlock) {
     pack_kv(item, key, std::min(kKeyBlock, key_end - key), work);
     for (int64_t head = item.head_begin; head < item.head_end; ++head) {
       attend_block(item, head, key, work);
     }
   }
-  finish_rows(item, work);
+  write_outputs(item, work);
 }
 
 }  // namespace
@@ -294,23 +320,17 @@ void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                      const AttentionArgs& args, TensorView out, TensorView lse) {
   const int num_workers = backend.pool().num_threads();
   Forward forward(kernels, args, out, lse, num_workers);
-  const int64_t num_items = forward.plan_items(nullptr);
+  const int64_t num_items = forward.num_items();
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  if (!backend.is_counting()) forward.plan_items(items);
-  if (args.window > 0) {
-    void* zeros = backend.scratch().take(forward.zero_row_bytes());
-    if (!backend.is_counting()) {
-      std::memset(zeros, 0, static_cast<size_t>(forward.zero_row_bytes()));
-    }
-    forward.zero_row = zeros;
-  }
+  if (!backend.is_counting()) forward.list_items(items);
+  if (args.window > 0) forward.take_zero_row(backend);
   const auto* workspaces =
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(
-      num_items, [&](int64_t i, int worker) { forward.run(items[i], workspaces[worker]); });
+      num_items, [&](int64_t i, int worker) { forward.run_item(items[i], workspaces[worker]); });
 }
 
 const AttentionKernels* choose_attention_kernels([[maybe_unused]] CpuPath path,

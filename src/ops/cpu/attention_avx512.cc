@@ -16,7 +16,7 @@ struct Kernel {
   static F load_words(const X* x, int64_t left) {
     return left >= kLanes ? V::load(x, Whole{}) : V::load(x, Part{static_cast<int>(left)});
   }
-  static void transpose(F (&t)[kLanes]) { transpose_512(t); }
+  static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
   // What a probability is in a product.
   static F rounded(F x) { return kRound ? V::widen(V::narrow(x)) : x; }
   static void store_row(uint32_t* dst, const F (&x)[kBlockVectors]) {

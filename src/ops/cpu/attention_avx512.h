@@ -8,7 +8,7 @@ namespace strata::ops::cpu {
 
 // t[i] lane j becomes t[j] lane i.
 template <typename F>
-[[gnu::always_inline]] inline void transpose_512(F (&t)[kLanes]) {
+[[gnu::always_inline]] inline void transpose_16x16(F (&t)[kLanes]) {
   __m512i a[kLanes];
   __m512i b[kLanes];
 #pragma GCC unroll 16

@@ -20,7 +20,7 @@ struct PairKernel {
     const __mmask32 mask = (1u << left) - 1u;
     return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x))};
   }
-  static void transpose(F (&t)[kLanes]) { transpose_512(t); }
+  static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
   // Words (first[i], second[i]) of 32 elements each.
   static void pack_pair(F first, F second, F& low, F& high) {
     alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,

@@ -97,12 +97,17 @@ struct Backward {
     return args.window == 0 || args.window > kMost - key_end ? kMost : key_end - 1 + args.window;
   }
   [[nodiscard]] bool worth_splitting(int num_workers) const;
-  int64_t plan_items(bool split, Item* items) const;
+  template <typename Body>
+  void for_items(bool split, Body&& body) const;
+  [[nodiscard]] int64_t num_items(bool split) const;
+  void list_items(bool split, Item* items) const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
 
-  void run(const Item& item, const Workspace& work) const;
+  void run_item(const Item& item, const Workspace& work) const;
   void pack_kv(const Item& item, const Workspace& work) const;
   void load_tile(const Item& item, const Tile& tile, const Workspace& work) const;
+  void compute_delta(const Tile& tile, const void** out, const void** d_out,
+                     const Workspace& work) const;
   void backward_block(const Item& item, const Tile& tile, int64_t key, const Workspace& work) const;
   void add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
                const Workspace& work) const;
@@ -127,35 +132,44 @@ bool Backward::worth_splitting(int num_workers) const {
   return whole > 7 * total / num_workers;
 }
 
-// Writes the items unless null; returns their number.
-int64_t Backward::plan_items(bool split, Item* items) const {
-  int64_t count = 0;
-  const auto add = [&](const Item& item) {
-    if (items != nullptr) items[count] = item;
-    ++count;
-  };
+// Calls body(item) in memory order.
+template <typename Body>
+void Backward::for_items(bool split, Body&& body) const {
   for (int64_t s = 0; s < static_cast<int64_t>(args.segments.size()); ++s) {
     const int64_t n = length(args.segments[static_cast<size_t>(s)]);
     for (int64_t head = 0; n > 0 && head < args.num_kv_heads; ++head) {
       if (!split) {
-        add({s, head, 0, n, 0, n, true, true, 5 * n * keys_seen(0, n)});
+        body(Item{s, head, 0, n, 0, n, true, true, 5 * n * keys_seen(0, n)});
         continue;
       }
       for (int64_t begin = 0; begin < n; begin += kQueryRun) {
         const int64_t end = std::min(n, begin + kQueryRun);
         const int64_t key = args.first_key(begin) / kKeyBlock * kKeyBlock;
         const int64_t cost = 3 * (end - begin) * keys_seen(begin, end);
-        add({s, head, begin, end, key, end, true, false, cost});
+        body(Item{s, head, begin, end, key, end, true, false, cost});
       }
       for (int64_t begin = 0; begin < n; begin += kKeyRun) {
         const int64_t end = std::min(n, begin + kKeyRun);
         const int64_t first = begin / kQueryTile * kQueryTile;
         const int64_t last = std::min(n, query_end(end));
-        add({s, head, first, last, begin, end, false, true, 4 * (end - begin) * (last - begin)});
+        const int64_t cost = 4 * (end - begin) * (last - begin);
+        body(Item{s, head, first, last, begin, end, false, true, cost});
       }
     }
   }
+}
+
+int64_t Backward::num_items(bool split) const {
+  int64_t count = 0;
+  for_items(split, [&](const Item&) { ++count; });
   return count;
+}
+
+// Dearest first, so that the last items to be taken are short.
+void Backward::list_items(bool split, Item* items) const {
+  int64_t count = 0;
+  for_items(split, [&](const Item& item) { items[count++] = item; });
+  std::sort(items, items + count, [](const Item& a, const Item& b) { return a.cost > b.cost; });
 }
 
 Workspace Backward::take_workspace(Scratch& scratch) const {
@@ -217,7 +231,18 @@ void Backward::load_tile(const Item& item, const Tile& tile, const Workspace& wo
     const int64_t row = segment(item).begin + tile.begin + i;
     work.lse[i] = grads.lse.f32()[row * args.q.shape[1] + tile.head] * kLog2E;
   }
-  // delta by the chain that d_p has, so that d_s of a query that sees one key is exactly zero.
+  compute_delta(tile, out, d_out, work);
+  if (item.wants_keys) {
+    kernels.pack_depth({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
+    kernels.pack_depth({.rows = d_out, .count = tile.count, .dim = value_layout.dim},
+                       work.d_out_depth);
+  }
+  if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
+}
+
+// By the chain that d_p has, so that d_s of a query that sees one key is exactly zero.
+void Backward::compute_delta(const Tile& tile, const void** out, const void** d_out,
+                             const Workspace& work) const {
   for (int64_t i = 0; i < tile.count; i += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, tile.count - i);
     kernels.pack_lanes({.rows = out + i, .count = count, .dim = value_layout.dim}, work.out_lanes);
@@ -225,12 +250,6 @@ void Backward::load_tile(const Item& item, const Tile& tile, const Workspace& wo
                        work.d_out_lanes);
     kernels.dot_lanes(work.d_out_lanes, work.out_lanes, value_layout.steps, work.delta + i);
   }
-  if (item.wants_keys) {
-    kernels.pack_depth({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
-    kernels.pack_depth({.rows = d_out, .count = tile.count, .dim = value_layout.dim},
-                       work.d_out_depth);
-  }
-  if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
 }
 
 // s = scale * q k^T: d_q += dS k, over the keys of the block that the rows see.
@@ -340,7 +359,7 @@ void Backward::write_d_kv(const Item& item, const Workspace& work) const {
   }
 }
 
-void Backward::run(const Item& item, const Workspace& work) const {
+void Backward::run_item(const Item& item, const Workspace& work) const {
   pack_kv(item, work);
   if (item.wants_keys) {
     std::fill_n(work.d_k, (item.key_end - item.key_begin) * layout.lanes, 0.0f);
@@ -369,21 +388,16 @@ void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kerne
   const Backward backward(kernels, args, grads);
   const int num_workers = backend.pool().num_threads();
   const bool split = backward.worth_splitting(num_workers);
-  const int64_t num_items = backward.plan_items(split, nullptr);
+  const int64_t num_items = backward.num_items(split);
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  if (!backend.is_counting()) {
-    backward.plan_items(split, items);
-    // Dearest first, so that the last items to be taken are short.
-    std::sort(items, items + num_items,
-              [](const Item& a, const Item& b) { return a.cost > b.cost; });
-  }
+  if (!backend.is_counting()) backward.list_items(split, items);
   const auto* workspaces =
       backend.take_workspaces([&] { return backward.take_workspace(backend.scratch()); });
   backend.pool().run_each(
-      num_items, [&](int64_t i, int worker) { backward.run(items[i], workspaces[worker]); });
+      num_items, [&](int64_t i, int worker) { backward.run_item(items[i], workspaces[worker]); });
 }
 
 }  // namespace strata::ops::cpu

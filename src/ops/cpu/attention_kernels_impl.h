@@ -233,41 +233,40 @@ template <typename K, Mask kMask>
 }
 
 template <typename K>
-void forward_tile(const ForwardTile& t) {
-  using V = typename K::V;
-  alignas(64) float scores[kForwardRows * kKeyBlock];
-  alignas(64) uint32_t p_words[kForwardRows * kKeyBlock / K::kPack];
-  alignas(64) float new_max[kForwardRows + kLanes];
-  alignas(64) float alpha[kForwardRows + kLanes];
-  constexpr int64_t kRowWords = kKeyBlock / K::kPack;
+[[gnu::always_inline]] inline void score_rows(const ForwardTile& t, float* scores) {
   for (int64_t r = 0; r < t.rows; r += kTileRows) {
     const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
     const int64_t seen = most_visible<K>(t.visible + r, rows);
     score_tile<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows,
                   (seen + kLanes - 1) / kLanes, scores + r * kKeyBlock);
   }
+}
+
+// Brings the rows' maxima up to the block; alpha = 2^(old - new), which the sums so far are times.
+// A maximum starts as the lowest finite number, so no difference is ever inf - inf.
+template <typename K>
+[[gnu::always_inline]] inline void update_maxima(const ForwardTile& t, const float* scores,
+                                                 float* alpha) {
+  using V = typename K::V;
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* row = scores + r * kKeyBlock;
     with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
-      new_max[r] = running_row_max<K, kMask>(row, t.scale, seen, t.max[r]);
+      const float new_max = running_row_max<K, kMask>(row, t.scale, seen, t.max[r]);
+      alpha[r] = t.max[r] - new_max;
+      t.max[r] = new_max;
     });
-  }
-  // The maximum starts as the lowest finite number, so no difference is ever inf - inf.
-  for (int64_t r = 0; r < t.rows; ++r) {
-    alpha[r] = t.max[r] - new_max[r];
-    t.max[r] = new_max[r];
   }
   for (int64_t r = 0; r < t.rows; r += kLanes) {
     V::store(alpha + r, exp2_at_most_one<V>(V::load(alpha + r, Whole{})), Whole{});
   }
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const float* row = scores + r * kKeyBlock;
-    float* sum = t.sum + r * kLanes;
-    uint32_t* words = p_words + r * kRowWords;
-    with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
-      online_softmax_row<K, kMask>(row, t.scale, seen, new_max[r], alpha[r], sum, words);
-    });
-  }
+}
+
+// acc = alpha acc + P V.
+template <typename K>
+[[gnu::always_inline]] inline void add_weighted_values(const ForwardTile& t,
+                                                       const uint32_t* p_words,
+                                                       const float* alpha) {
+  constexpr int64_t kRowWords = kKeyBlock / K::kPack;
   for (int64_t r = 0; r < t.rows; r += kTileRows) {
     const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
     const int64_t seen = most_visible<K>(t.visible + r, rows);
@@ -283,6 +282,23 @@ void forward_tile(const ForwardTile& t) {
                                      .acc_stride = t.lanes},
                                     alpha + r);
   }
+}
+
+template <typename K>
+void forward_tile(const ForwardTile& t) {
+  alignas(64) float scores[kForwardRows * kKeyBlock];
+  alignas(64) uint32_t p_words[kForwardRows * kKeyBlock / K::kPack];
+  alignas(64) float alpha[kForwardRows + kLanes];
+  constexpr int64_t kRowWords = kKeyBlock / K::kPack;
+  score_rows<K>(t, scores);
+  update_maxima<K>(t, scores, alpha);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
+      online_softmax_row<K, kMask>(scores + r * kKeyBlock, t.scale, seen, t.max[r], alpha[r],
+                                   t.sum + r * kLanes, p_words + r * kRowWords);
+    });
+  }
+  add_weighted_values<K>(t, p_words, alpha);
 }
 
 // p = 2^(s - lse) and d_s = p (d_p - delta) of one row.

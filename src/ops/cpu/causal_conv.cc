@@ -8,7 +8,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-CausalConvKernel kernel_of(const CausalConvArgs& args) {
+CausalConvKernel kernel_args_of(const CausalConvArgs& args) {
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
@@ -37,7 +37,7 @@ void for_channel_blocks(CpuBackend& backend, const CausalConvArgs& args, Body&& 
 
 void causal_conv_silu(CpuBackend& backend, const CausalConvArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
-  const CausalConvKernel kernel = kernel_of(args);
+  const CausalConvKernel kernel = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
     for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       causal_conv_silu_block<V>(kernel, y.data, y.row_stride, begin, end);
@@ -48,7 +48,7 @@ void causal_conv_silu(CpuBackend& backend, const CausalConvArgs& args, TensorVie
 void causal_conv_silu_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
                                TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
-  const CausalConvKernel kernel = kernel_of(args);
+  const CausalConvKernel kernel = kernel_args_of(args);
   const CausalConvGradients grads = {.d_y = d_y.data,
                                      .d_y_type = d_y.dtype,
                                      .d_y_stride = d_y.row_stride,

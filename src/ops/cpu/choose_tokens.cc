@@ -74,19 +74,23 @@ void apply_penalties(const Penalties& penalties, const TokensBefore& before,
 }
 
 // The choice's logits, in `own`.
-void write_changed(std::span<const float> raw, const TokenChoice& choice, std::span<float> own) {
+void write_changed_logits(std::span<const float> raw, const TokenChoice& choice,
+                          std::span<float> own) {
   std::copy(raw.begin(), raw.end(), own.begin());
   for (const LogitChange& change : choice.changes)
     own[static_cast<size_t>(change.token)] += change.add;
   if (!choice.penalties.none()) apply_penalties(choice.penalties, choice.before, own);
 }
 
-// `own`, a row where the choice needs one, holds first what the choice is made from and then, where
-// logprobs are of that, the row divided by the temperature.
-void choose(std::span<const float> raw, TokenChoice& choice, std::span<float> own) {
-  if (choice.is_changed()) write_changed(raw, choice, own);
+// `own`: a row for the changed logits, where the choice has some.
+void choose_from_row(std::span<const float> raw, TokenChoice& choice, std::span<float> own) {
+  if (choice.is_changed()) write_changed_logits(raw, choice, own);
   choice.token = choose_token(choice.is_changed() ? own : raw, choice.params, choice.step_index);
-  if (!choice.is_scaled()) return;
+}
+
+// What logprobs of a scaled choice are of, in place of what it was made from.
+void write_scaled_logits(std::span<const float> raw, const TokenChoice& choice,
+                         std::span<float> own) {
   for (size_t i = 0; i < raw.size(); ++i) own[i] = raw[i] / choice.params.temperature;
 }
 
@@ -109,23 +113,16 @@ void choose_each(CpuBackend& backend, TensorView logits, Choices choices, const 
   backend.run_on_host(std::ssize(choices), [&](int64_t item) {
     const auto i = static_cast<size_t>(item);
     try {
-      choose(logits_of_row(logits, choices[i]->row), *choices[i], own.of(i));
+      const std::span<const float> raw = logits_of_row(logits, choices[i]->row);
+      choose_from_row(raw, *choices[i], own.of(i));
+      if (choices[i]->is_scaled()) write_scaled_logits(raw, *choices[i], own.of(i));
     } catch (const std::exception& error) {  // of this row alone
       choices[i]->error = error.what();
     }
   });
 }
 
-}  // namespace
-
-void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse, Choices choices) {
-  const Scratch::Mark mark(backend.scratch());
-  const OwnRows own(backend, choices, logits.cols());
-  if (backend.is_counting()) return;
-  const HostAccess access(backend.allocator());
-  choose_each(backend, logits, choices, own);
-  if (lse.empty()) return;
-  if (own.scaled().rows() > 0) ops::logsumexp(backend, own.scaled(), own.scaled_lse());
+void fill_logprobs_of_each(TensorView logits, TensorView lse, Choices choices, const OwnRows& own) {
   for (size_t i = 0; i < choices.size(); ++i) {
     TokenChoice& choice = *choices[i];
     if (!choice.error.empty()) continue;
@@ -140,6 +137,19 @@ void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse, Choic
       choice.error = error.what();
     }
   }
+}
+
+}  // namespace
+
+void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse, Choices choices) {
+  const Scratch::Mark mark(backend.scratch());
+  const OwnRows own(backend, choices, logits.cols());
+  if (backend.is_counting()) return;
+  const HostAccess access(backend.allocator());
+  choose_each(backend, logits, choices, own);
+  if (lse.empty()) return;
+  if (own.scaled().rows() > 0) ops::logsumexp(backend, own.scaled(), own.scaled_lse());
+  fill_logprobs_of_each(logits, lse, choices, own);
 }
 
 void draw_tokens(CpuBackend& backend, TensorView logits, TensorView lse, int64_t row,

@@ -9,7 +9,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-CompressorKernel kernel_of(const CompressorArgs& args) {
+CompressorKernel kernel_args_of(const CompressorArgs& args) {
   const TensorView& kv = args.kv;
   return {.kv = kv.f32(),
           .gate = args.gate.f32(),
@@ -60,7 +60,7 @@ void store_state_rows(const CompressorArgs& args, const StateSegment& segment) {
 
 void compress(CpuBackend& backend, const CompressorArgs& args, TensorView entries) {
   const HostAccess access(backend.allocator());
-  const CompressorKernel k = kernel_of(args);
+  const CompressorKernel k = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
     for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       compress_block<V>(k, entries.f32(), begin, end);
@@ -75,7 +75,7 @@ void compress(CpuBackend& backend, const CompressorArgs& args, TensorView entrie
 void compress_backward(CpuBackend& backend, const CompressorArgs& args, TensorView d_entries,
                        TensorView d_kv, TensorView d_gate, TensorView d_bias) {
   const HostAccess access(backend.allocator());
-  const CompressorKernel k = kernel_of(args);
+  const CompressorKernel k = kernel_args_of(args);
   if (backend.is_counting()) return;
   for (const TensorView* d : {&d_kv, &d_gate}) {
     if (d->num_bytes() > 0) std::memset(d->data, 0, static_cast<size_t>(d->num_bytes()));

@@ -16,8 +16,8 @@ struct CompressTerms {
   int64_t bias_offset[2 * kMaxCompressRatio];
 
   // Adds the term of the token at `position`, whose channels start at `channel`.
-  [[gnu::always_inline]] void add(const CompressorKernel& k, const StateSegment& segment,
-                                  int64_t position, int64_t channel) {
+  [[gnu::always_inline]] void add_term(const CompressorKernel& k, const StateSegment& segment,
+                                       int64_t position, int64_t channel) {
     const int64_t row = position - segment.first_position;
     if (row >= 0) {
       kv[count] = k.kv + (segment.begin + row) * k.row_stride + channel;
@@ -34,14 +34,14 @@ struct CompressTerms {
     ++count;
   }
   // Of window `window`, channels from `begin` on.
-  [[gnu::always_inline]] void collect(const CompressorKernel& k, const StateSegment& segment,
-                                      int64_t window, int64_t begin) {
+  [[gnu::always_inline]] void collect_window(const CompressorKernel& k, const StateSegment& segment,
+                                             int64_t window, int64_t begin) {
     count = 0;
     if (k.overlap && window > 0) {
-      for (int64_t j = 0; j < k.ratio; ++j) add(k, segment, (window - 1) * k.ratio + j, begin);
+      for (int64_t j = 0; j < k.ratio; ++j) add_term(k, segment, (window - 1) * k.ratio + j, begin);
     }
     const int64_t own = k.overlap ? k.channels + begin : begin;
-    for (int64_t j = 0; j < k.ratio; ++j) add(k, segment, window * k.ratio + j, own);
+    for (int64_t j = 0; j < k.ratio; ++j) add_term(k, segment, window * k.ratio + j, own);
   }
   template <typename P>
   [[gnu::always_inline]] auto logit(int64_t j, int64_t i, P part) const {
@@ -85,7 +85,7 @@ template <typename V>
 void compress_block(const CompressorKernel& k, float* entries, int64_t begin, int64_t end) {
   CompressTerms<V> terms;
   for_entries<V>(k, [&](const StateSegment& segment, int64_t window, int64_t entry) {
-    terms.collect(k, segment, window, begin);
+    terms.collect_window(k, segment, window, begin);
     for_chunks<V>(end - begin, [&](int64_t i, auto part) {
       V::store(entries + entry * k.channels + begin + i, CompressSums<V>(terms, i, part).value,
                part);
@@ -100,7 +100,7 @@ void compress_backward_block(const CompressorKernel& k, const CompressorGradient
   with_type<V>(g.type, [&]<typename D>() {
     CompressTerms<V> terms;
     for_entries<V>(k, [&](const StateSegment& segment, int64_t window, int64_t entry) {
-      terms.collect(k, segment, window, begin);
+      terms.collect_window(k, segment, window, begin);
       for_chunks<V>(end - begin, [&](int64_t i, auto part) {
         const CompressSums<V> sums(terms, i, part);
         const auto d = V::load(g.d_entries + entry * k.channels + begin + i, part);

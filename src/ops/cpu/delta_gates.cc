@@ -7,7 +7,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-DeltaGatesKernel kernel_of(const DeltaGatesArgs& args) {
+DeltaGatesKernel kernel_args_of(const DeltaGatesArgs& args) {
   return {.a = args.a.data,
           .a_stride = args.a.row_stride,
           .b = args.b.data,
@@ -23,7 +23,7 @@ DeltaGatesKernel kernel_of(const DeltaGatesArgs& args) {
 void delta_gates(CpuBackend& backend, const DeltaGatesArgs& args, TensorView log_decay,
                  TensorView beta) {
   const HostAccess access(backend.allocator());
-  const DeltaGatesKernel kernel = kernel_of(args);
+  const DeltaGatesKernel kernel = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
     for_columns(backend, args.a.shape[0], args.a.shape[1], [&](int64_t begin, int64_t end) {
       delta_gates_columns<V>(kernel, log_decay.f32(), log_decay.row_stride, beta.f32(),
@@ -36,7 +36,7 @@ void delta_gates_backward(CpuBackend& backend, const DeltaGatesArgs& args, Tenso
                           TensorView d_beta, TensorView d_a, TensorView d_b, TensorView d_a_log,
                           TensorView d_dt_bias) {
   const HostAccess access(backend.allocator());
-  const DeltaGatesKernel kernel = kernel_of(args);
+  const DeltaGatesKernel kernel = kernel_args_of(args);
   const DeltaGatesGradients grads = {.d_log_decay = d_log_decay.f32(),
                                      .d_log_decay_stride = d_log_decay.row_stride,
                                      .d_beta = d_beta.f32(),

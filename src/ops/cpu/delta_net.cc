@@ -39,11 +39,16 @@ struct Forward {
   DeltaLayout layout;
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  void run(const StateSegment& segment, int64_t head, const Workspace& work) const;
+  void run_key_head(const StateSegment& segment, int64_t head, const Workspace& work) const;
   void run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                  const Workspace& work) const;
   void run_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
                       const Workspace& work) const;
+  void compute_coefficients(const Rows& rows, int64_t value_head, int64_t member,
+                            const DeltaState& state, const Workspace& work) const;
+  void read_state(const Rows& rows, const float* panel, int64_t width, const Workspace& work) const;
+  void store_outputs(const Rows& rows, int64_t value_head, int64_t begin, int64_t width,
+                     int64_t columns, const Workspace& work) const;
   void fold_into_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
                        int64_t width, const Workspace& work) const;
 };
@@ -83,12 +88,9 @@ void delta_scores(const DeltaKernels& kernels, const DeltaLayout& layout, const 
   }
 }
 
-void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
-                             const DeltaState& state, const Workspace& work) const {
-  const int64_t value_head = head * layout.group + member;
-  const int64_t dim = layout.shape.key_dim;
-  const int64_t beta_stride = args.beta.row_stride;
-  const float* beta = args.beta.f32() + rows.row * beta_stride + value_head;
+// Brings the decays of the state up to the last row, too.
+void Forward::compute_coefficients(const Rows& rows, int64_t value_head, int64_t member,
+                                   const DeltaState& state, const Workspace& work) const {
   kernels.decay(
       {.log_decay = args.log_decay.f32() + rows.row * args.log_decay.row_stride + value_head,
        .stride = args.log_decay.row_stride,
@@ -100,20 +102,41 @@ void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
        .total_exp = work.total_exp,
        .coefficients = work.coefficients});
   if (rows.folds) kernels.exponentials(state.decay(member), work.decay_exp, kDeltaChunk);
+}
+
+// k_i^T S and q_i^T S of a panel.
+void Forward::read_state(const Rows& rows, const float* panel, int64_t width,
+                         const Workspace& work) const {
+  kernels.product({.x = work.rows,
+                   .x_row = layout.key_lanes,
+                   .panel = panel,
+                   .panel_stride = width,
+                   .depth = layout.shape.key_dim,
+                   .rows = 2 * rows.count,
+                   .lanes = width,
+                   .out = work.read,
+                   .out_stride = width});
+}
+
+// Of a panel's columns, from `begin` on.
+void Forward::store_outputs(const Rows& rows, int64_t value_head, int64_t begin, int64_t width,
+                            int64_t columns, const Workspace& work) const {
+  const int64_t stride = layout.shape.num_value_heads * layout.shape.value_dim;
+  const int64_t at = rows.row * stride + value_head * layout.shape.value_dim + begin;
+  kernels.store_rows(work.out, width, rows.count, columns, 1.0f,
+                     static_cast<char*>(out.data) + at * dtype_bytes(out.dtype), out.dtype, stride);
+}
+
+void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
+                             const DeltaState& state, const Workspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  const int64_t beta_stride = args.beta.row_stride;
+  const float* beta = args.beta.f32() + rows.row * beta_stride + value_head;
+  compute_coefficients(rows, value_head, member, state, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
-    float* panel = state.state(member) + dim * begin;
+    float* panel = state.state(member) + layout.shape.key_dim * begin;
     float* u = state.u(member) + kDeltaChunk * begin;
-    if (rows.reads) {
-      kernels.product({.x = work.rows,
-                       .x_row = layout.key_lanes,
-                       .panel = panel,
-                       .panel_stride = width,
-                       .depth = dim,
-                       .rows = 2 * rows.count,
-                       .lanes = width,
-                       .out = work.read,
-                       .out_stride = width});
-    }
+    if (rows.reads) read_state(rows, panel, width, work);
     kernels.load_rows(delta_matrix_at(args.qkv, rows.row, layout.v_column(value_head) + begin),
                       rows.count, columns, work.value, width);
     kernels.solve({.coefficients = work.coefficients,
@@ -127,11 +150,7 @@ void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
                    .value = work.value,
                    .u = u,
                    .out = work.out});
-    const int64_t out_stride = layout.shape.num_value_heads * layout.shape.value_dim;
-    char* to = static_cast<char*>(out.data) +
-               (rows.row * out_stride + value_head * layout.shape.value_dim + begin) *
-                   dtype_bytes(out.dtype);
-    kernels.store_rows(work.out, width, rows.count, columns, 1.0f, to, out.dtype, out_stride);
+    store_outputs(rows, value_head, begin, width, columns, work);
     if (rows.folds) fold_into_state(rows, state, u, panel, width, work);
   });
 }
@@ -156,22 +175,22 @@ void Forward::fold_into_state(const Rows& rows, const DeltaState& state, float* 
 
 void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                         const Workspace& work) const {
-  normalise_delta_rows(kernels, layout,
-                       {.qkv = args.qkv,
-                        .head = head,
-                        .row = rows.row,
-                        .first = rows.first,
-                        .count = rows.count,
-                        .rows = work.rows,
-                        .factors = work.factors,
-                        .keys = state.keys()});
+  normalise_rows_and_transpose_keys(kernels, layout,
+                                    {.qkv = args.qkv,
+                                     .head = head,
+                                     .row = rows.row,
+                                     .first = rows.first,
+                                     .count = rows.count,
+                                     .rows = work.rows,
+                                     .factors = work.factors,
+                                     .keys = state.keys()});
   delta_scores(kernels, layout, work.rows, state.keys(), rows.first, rows.count, work.scores);
   for (int64_t member = 0; member < layout.group; ++member) {
     run_value_head(rows, head, member, state, work);
   }
 }
 
-void Forward::run(const StateSegment& segment, int64_t head, const Workspace& work) const {
+void Forward::run_key_head(const StateSegment& segment, int64_t head, const Workspace& work) const {
   float* memory = segment.state == nullptr
                       ? work.state
                       : static_cast<float*>(segment.state) + head * layout.key_head();
@@ -220,8 +239,8 @@ void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out) {
   const auto* workspaces =
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {
-    forward.run(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
-                workspaces[worker]);
+    forward.run_key_head(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
+                         workspaces[worker]);
   });
 }
 

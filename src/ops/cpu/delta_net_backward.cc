@@ -54,10 +54,14 @@ struct Backward {
   void side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
   // q and k of a key head in the chunk, normalised; keys_only: the rows of q stay what they were.
   void normalise(const Chunk& c, int64_t head, bool keys_only, const DeltaWorkspace& work) const;
-  void decay(const Chunk& c, int64_t value_head, float* gamma, const DeltaWorkspace& work) const;
-  void recompute(const Chunk& c, int64_t head, int64_t member, const DeltaWorkspace& work) const;
-  void run_value_head(const Chunk& c, int64_t head, int64_t member,
-                      const DeltaWorkspace& work) const;
+  void compute_coefficients(const Chunk& c, int64_t value_head, float* gamma,
+                            const DeltaWorkspace& work) const;
+  void recompute_value_head(const Chunk& c, int64_t head, int64_t member,
+                            const DeltaWorkspace& work) const;
+  void fold_into_state(const float* before, float* behind, int64_t width,
+                       const DeltaWorkspace& work) const;
+  void value_head_backward(const Chunk& c, int64_t head, int64_t member,
+                           const DeltaWorkspace& work) const;
   void solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
                       int64_t columns, const DeltaWorkspace& work) const;
   void compute_d_u(const Chunk& c, int64_t member, int64_t begin, int64_t width,
@@ -69,8 +73,11 @@ struct Backward {
   void fold_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
                      const DeltaWorkspace& work) const;
   void transpose_state(const float* panel, int64_t width, const DeltaWorkspace& work) const;
-  void rows_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
-  void run(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const;
+  void scores_backward(const Chunk& c, const DeltaWorkspace& work) const;
+  void norms_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
+  void recompute_chunks(const StateSegment& segment, int64_t head,
+                        const DeltaWorkspace& work) const;
+  void run_key_head(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const;
 };
 
 int64_t num_chunks(const StateSegment& segment) {
@@ -88,15 +95,15 @@ Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
 
 void Backward::normalise(const Chunk& c, int64_t head, bool keys_only,
                          const DeltaWorkspace& work) const {
-  normalise_delta_rows(kernels, layout,
-                       {.qkv = args.qkv,
-                        .head = head,
-                        .row = c.row,
-                        .count = c.count,
-                        .keys_only = keys_only,
-                        .rows = work.rows,
-                        .factors = work.factors,
-                        .keys = work.keys});
+  normalise_rows_and_transpose_keys(kernels, layout,
+                                    {.qkv = args.qkv,
+                                     .head = head,
+                                     .row = c.row,
+                                     .count = c.count,
+                                     .keys_only = keys_only,
+                                     .rows = work.rows,
+                                     .factors = work.factors,
+                                     .keys = work.keys});
 }
 
 // Scores of one side, as far as each row sees the keys (whole vectors).
@@ -115,8 +122,8 @@ void Backward::side_scores(const Chunk& c, Side side, const DeltaWorkspace& work
   }
 }
 
-void Backward::decay(const Chunk& c, int64_t value_head, float* gamma,
-                     const DeltaWorkspace& work) const {
+void Backward::compute_coefficients(const Chunk& c, int64_t value_head, float* gamma,
+                                    const DeltaWorkspace& work) const {
   kernels.decay({.log_decay = args.log_decay.f32() + c.row * args.log_decay.row_stride + value_head,
                  .stride = args.log_decay.row_stride,
                  .count = c.count,
@@ -129,12 +136,30 @@ void Backward::decay(const Chunk& c, int64_t value_head, float* gamma,
   if (c.folds) kernels.exponentials(work.decay, work.decay_exp, kDeltaChunk);
 }
 
+// S' = e_63 S + sum_j k_j (E_j u_j)^T of a panel; E_j u_j goes in place of u_j.
+void Backward::fold_into_state(const float* before, float* behind, int64_t width,
+                               const DeltaWorkspace& work) const {
+  kernels.scale_rows(work.u, width, work.decay_exp, 1, kDeltaChunk, width, work.u, width);
+  kernels.product({.x = work.keys,
+                   .x_row = kDeltaChunk,
+                   .panel = work.u,
+                   .panel_stride = width,
+                   .depth = kDeltaChunk,
+                   .rows = layout.shape.key_dim,
+                   .lanes = width,
+                   .init = before,
+                   .init_stride = width,
+                   .keep = work.total_exp[kDeltaChunk - 1],
+                   .out = behind,
+                   .out_stride = width});
+}
+
 // z of the chunk, and the state behind it.
-void Backward::recompute(const Chunk& c, int64_t head, int64_t member,
-                         const DeltaWorkspace& work) const {
+void Backward::recompute_value_head(const Chunk& c, int64_t head, int64_t member,
+                                    const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
   const int64_t dim = layout.shape.key_dim;
-  decay(c, value_head, nullptr, work);
+  compute_coefficients(c, value_head, nullptr, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
     const float* before = c.reads ? state(work, c.index - 1, member) + dim * begin : nullptr;
     if (c.reads) {
@@ -161,19 +186,7 @@ void Backward::recompute(const Chunk& c, int64_t head, int64_t member,
                    .u = work.u,
                    .z = z(work, c.index, member) + kDeltaChunk * begin});
     if (!c.folds) return;
-    kernels.scale_rows(work.u, width, work.decay_exp, 1, kDeltaChunk, width, work.u, width);
-    kernels.product({.x = work.keys,
-                     .x_row = kDeltaChunk,
-                     .panel = work.u,
-                     .panel_stride = width,
-                     .depth = kDeltaChunk,
-                     .rows = dim,
-                     .lanes = width,
-                     .init = before,
-                     .init_stride = width,
-                     .keep = work.total_exp[kDeltaChunk - 1],
-                     .out = state(work, c.index, member) + dim * begin,
-                     .out_stride = width});
+    fold_into_state(before, state(work, c.index, member) + dim * begin, width, work);
   });
 }
 
@@ -337,10 +350,10 @@ void Backward::fold_backward(const Chunk& c, int64_t member, int64_t begin, int6
   }
 }
 
-void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
-                              const DeltaWorkspace& work) const {
+void Backward::value_head_backward(const Chunk& c, int64_t head, int64_t member,
+                                   const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
-  decay(c, value_head, work.gamma, work);
+  compute_coefficients(c, value_head, work.gamma, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
     solve_backward(c, head, member, begin, width, columns, work);
     if (c.folds) fold_backward(c, member, begin, width, work);
@@ -370,8 +383,8 @@ void Backward::run_value_head(const Chunk& c, int64_t head, int64_t member,
        .stride = grads.d_log_decay.row_stride});
 }
 
-// scores: k_i . k_j for j < i, q_i . k_j for j <= i. Then through the norms.
-void Backward::rows_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
+// scores: k_i . k_j for j < i, q_i . k_j for j <= i. Adds to d_rows.
+void Backward::scores_backward(const Chunk& c, const DeltaWorkspace& work) const {
   for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t) {
     kernels.load_rows({work.rows + begin, DType::kF32, layout.key_lanes}, 2 * c.count, lanes,
                       work.packed, lanes);
@@ -406,6 +419,9 @@ void Backward::rows_backward(const Chunk& c, int64_t head, const DeltaWorkspace&
                        .out_stride = 2 * layout.key_lanes});
     }
   });
+}
+
+void Backward::norms_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
   const DeltaMatrix d_q = delta_matrix_at(grads.d_qkv, c.row, layout.q_column(head));
   const DeltaMatrix d_k = delta_matrix_at(grads.d_qkv, c.row, layout.k_column(head));
   kernels.norm_backward({.y = work.rows,
@@ -421,24 +437,34 @@ void Backward::rows_backward(const Chunk& c, int64_t head, const DeltaWorkspace&
                          .stride = d_q.stride});
 }
 
-void Backward::run(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const {
+// The first sweep. What it leaves of the last chunk's rows is still there for the second.
+void Backward::recompute_chunks(const StateSegment& segment, int64_t head,
+                                const DeltaWorkspace& work) const {
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
     normalise(c, head, /*keys_only=*/index + 1 < chunks, work);
     side_scores(c, kKeys, work);
-    for (int64_t member = 0; member < layout.group; ++member) recompute(c, head, member, work);
+    for (int64_t member = 0; member < layout.group; ++member) {
+      recompute_value_head(c, head, member, work);
+    }
   }
+}
+
+void Backward::run_key_head(const StateSegment& segment, int64_t head,
+                            const DeltaWorkspace& work) const {
+  const int64_t chunks = num_chunks(segment);
+  recompute_chunks(segment, head, work);
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
-    // The last chunk's are still there.
     if (index + 1 < chunks) normalise(c, head, /*keys_only=*/false, work);
     side_scores(c, kQueries, work);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {
-      run_value_head(c, head, member, work);
+      value_head_backward(c, head, member, work);
     }
-    rows_backward(c, head, work);
+    scores_backward(c, work);
+    norms_backward(c, head, work);
   }
 }
 
@@ -458,8 +484,8 @@ void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args,
   const auto* workspaces = backend.take_workspaces(
       [&] { return take_delta_workspace(backend.scratch(), backward.layout, chunks); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {
-    backward.run(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
-                 workspaces[worker]);
+    backward.run_key_head(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
+                          workspaces[worker]);
   });
 }
 

@@ -14,7 +14,7 @@ HeadRows heads_of(TensorView view, const GatedNormArgs& args) {
   return {view.data, view.row_stride, heads[2]};
 }
 
-GatedNormKernel kernel_of(const GatedNormArgs& args) {
+GatedNormKernel kernel_args_of(const GatedNormArgs& args) {
   return {.x = heads_of(args.x, args),
           .z = heads_of(args.z, args),
           .type = args.x.dtype,
@@ -29,7 +29,7 @@ GatedNormKernel kernel_of(const GatedNormArgs& args) {
 
 void gated_norm(CpuBackend& backend, const GatedNormArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
-  const GatedNormKernel kernel = kernel_of(args);
+  const GatedNormKernel kernel = kernel_args_of(args);
   const HeadRows y_rows = heads_of(y, args);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, kernel.num_rows, kernel.dim,
@@ -41,7 +41,7 @@ void gated_norm_backward(CpuBackend& backend, const GatedNormArgs& args, TensorV
                          TensorView d_x, TensorView d_z, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());
-  const GatedNormKernel kernel = kernel_of(args);
+  const GatedNormKernel kernel = kernel_args_of(args);
   const HeadRows d_y_rows = heads_of(d_y, args);
   const HeadRows d_x_rows = heads_of(d_x, args);
   const HeadRows d_z_rows = heads_of(d_z, args);

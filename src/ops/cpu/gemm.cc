@@ -72,13 +72,46 @@ struct Forward {
                             .y_is_bf16 = y.dtype == DType::kBF16});
   }
 
+  // Of the tiles that the rows of a block are in, all nearly as tall.
+  [[nodiscard]] int64_t num_tiles(Range rows) const { return ceil_div(rows.size(), tile_rows); }
+  [[nodiscard]] Range rows_of_tile(Range rows, int64_t tile) const {
+    const Range part = part_of(rows.size(), tile, num_tiles(rows));
+    return {rows.begin + part.begin, rows.begin + part.end};
+  }
+
+  struct Prefetch {
+    const void* data = nullptr;
+    int lines = 0;
+  };
+
+  // Continues the chains of a tile with columns `cols`, which `panel` has.
+  void accumulate_tile(const void* panel, Range rows, Range cols, Prefetch ahead,
+                       float* acc) const {
+    kernels.accumulate({.panel = panel,
+                        .width = args.w.width,
+                        .x = address(args.x, rows.begin, cols.begin),
+                        .x_stride = args.x.row_stride,
+                        .rows = rows.size(),
+                        .cols = cols.size(),
+                        .acc = acc,
+                        .acc_stride = args.w.width,
+                        .start_at_zero = cols.begin == 0,
+                        .prefetch = ahead.data,
+                        .prefetch_lines = ahead.lines});
+  }
+
+  void finish_tile(int64_t panel, Range rows, size_t first_run, float* acc) const {
+    add_low_rank_terms(panel, rows, first_run, acc);
+    apply_epilogue(panel, rows, acc);
+  }
+
   // One panel over the rows of a block. `chains` holds the block's chains between blocks of K, and
   // is null where K is one block.
   void run_panel(int64_t index, Range rows, size_t first_run, bool last_panel,
                  float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
     const int64_t width = args.w.width;
-    const int64_t groups = ceil_div(rows.size(), tile_rows);
+    const int64_t tiles = num_tiles(rows);
     const int64_t steps = args.w.padded_cols() / kernels.pair;
     const int64_t step_bytes = width * kernels.pair * dtype_bytes(args.w.dtype);
     for (int64_t block = 0; block < k_blocks; ++block) {
@@ -86,31 +119,18 @@ struct Forward {
       const Range cols = {step.begin * kernels.pair,
                           std::min(step.end * kernels.pair, args.w.cols)};
       const char* data = static_cast<const char*>(args.w.panel(index)) + step.begin * step_bytes;
-      for (int64_t g = 0; g < groups; ++g) {
-        const Range part = part_of(rows.size(), g, groups);
-        const Range group = {rows.begin + part.begin, rows.begin + part.end};
-        float* acc = chains == nullptr ? tile : chains + part.begin * width;
-        const Range next = part_of(rows.size(), std::min(g + 1, groups - 1), groups);
-        if (block + 1 == k_blocks) {
-          prefetch_epilogue({index * width, std::min((index + 1) * width, args.w.rows)}, group,
-                            {rows.begin + next.begin, rows.begin + next.end}, cols.begin);
+      const bool last_block = block + 1 == k_blocks;
+      for (int64_t t = 0; t < tiles; ++t) {
+        const Range part = rows_of_tile(rows, t);
+        float* acc = chains == nullptr ? tile : chains + (part.begin - rows.begin) * width;
+        if (last_block) {
+          const Range next = rows_of_tile(rows, std::min(t + 1, tiles - 1));
+          prefetch_epilogue(index, part, next, cols.begin);
         }
-        const Prefetch ahead = plan_prefetch(data, step.size() * step_bytes, step_bytes, g, groups,
-                                             last_panel && block + 1 == k_blocks);
-        kernels.accumulate({.panel = data,
-                            .width = width,
-                            .x = address(args.x, group.begin, cols.begin),
-                            .x_stride = args.x.row_stride,
-                            .rows = group.size(),
-                            .cols = cols.size(),
-                            .acc = acc,
-                            .acc_stride = width,
-                            .start_at_zero = block == 0,
-                            .prefetch = ahead.data,
-                            .prefetch_lines = ahead.lines});
-        if (block + 1 < k_blocks) continue;
-        add_low_rank_terms(index, group, first_run, acc);
-        apply_epilogue(index, group, acc);
+        const Prefetch ahead = plan_prefetch(data, step.size() * step_bytes, step_bytes, t, tiles,
+                                             last_panel && last_block);
+        accumulate_tile(data, part, cols, ahead, acc);
+        if (last_block) finish_tile(index, part, first_run, acc);
       }
     }
   }
@@ -118,49 +138,37 @@ struct Forward {
   // The same of a panel in few bits: block by block it is unpacked, and then is one of bf16.
   void run_narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
+    const int64_t tiles = num_tiles(rows);
+    if (tiles == 1 && accumulate_packed_tile(index, rows, tile)) {
+      return finish_tile(index, rows, first_run, tile);
+    }
     NarrowScratch scratch;  // not initialised
     const int64_t width = args.w.width;
-    const int64_t groups = ceil_div(rows.size(), tile_rows);
-    if (groups == 1 && accumulate_narrow(path, args.w, index,
-                                         {.width = width,
-                                          .x = address(args.x, rows.begin, 0),
-                                          .x_stride = args.x.row_stride,
-                                          .rows = rows.size(),
-                                          .acc = tile,
-                                          .acc_stride = width,
-                                          .start_at_zero = true})) {
-      add_low_rank_terms(index, rows, first_run, tile);
-      return apply_epilogue(index, rows, tile);
-    }
-    const int64_t block = narrow_columns(groups == 1 ? kNarrowTileBytes : kNarrowBlockBytes, width);
+    const int64_t block = narrow_columns(tiles == 1 ? kNarrowTileBytes : kNarrowBlockBytes, width);
     for (int64_t col = 0; col < args.w.cols; col += block) {
-      const int64_t cols = std::min(block, args.w.cols - col);
-      const bool last = col + cols == args.w.cols;
-      unpack_columns(path, args.w, index, col, cols, scratch.bytes);
-      for (int64_t g = 0; g < groups; ++g) {
-        const Range part = part_of(rows.size(), g, groups);
-        const Range group = {rows.begin + part.begin, rows.begin + part.end};
-        float* acc = chains == nullptr ? tile : chains + part.begin * width;
-        kernels.accumulate({.panel = scratch.bytes,
-                            .width = width,
-                            .x = address(args.x, group.begin, col),
-                            .x_stride = args.x.row_stride,
-                            .rows = group.size(),
-                            .cols = cols,
-                            .acc = acc,
-                            .acc_stride = width,
-                            .start_at_zero = col == 0});
-        if (!last) continue;
-        add_low_rank_terms(index, group, first_run, acc);
-        apply_epilogue(index, group, acc);
+      const Range cols = {col, std::min(col + block, args.w.cols)};
+      unpack_columns(path, args.w, index, col, cols.size(), scratch.bytes);
+      for (int64_t t = 0; t < tiles; ++t) {
+        const Range part = rows_of_tile(rows, t);
+        float* acc = chains == nullptr ? tile : chains + (part.begin - rows.begin) * width;
+        accumulate_tile(scratch.bytes, part, cols, {}, acc);
+        if (cols.end == args.w.cols) finish_tile(index, part, first_run, acc);
       }
     }
   }
 
-  struct Prefetch {
-    const void* data = nullptr;
-    int lines = 0;
-  };
+  // All columns of a panel in few bits, straight from its codes, where the path has a kernel for so
+  // few rows; else false.
+  bool accumulate_packed_tile(int64_t index, Range rows, float* acc) const {
+    return accumulate_narrow(path, args.w, index,
+                             {.width = args.w.width,
+                              .x = address(args.x, rows.begin, 0),
+                              .x_stride = args.x.row_stride,
+                              .rows = rows.size(),
+                              .acc = acc,
+                              .acc_stride = args.w.width,
+                              .start_at_zero = true});
+  }
 
   // The first tiles over a block share the work of fetching the next block, which follows in
   // memory, as evenly as whole lines allow: of the four lines of a step two tiles take 2 + 2, three
@@ -176,11 +184,13 @@ struct Forward {
 
   // Lines that a tile will need when its sums are done: where it writes, what is added, and the
   // first line of the next tile's rows.
-  void prefetch_epilogue(Range cols, Range group, Range next, int64_t k) const {
-    for (int64_t row = group.begin; row < group.end; ++row) {
-      prefetch_lines(address(y, row, cols.begin), address(y, row, cols.end));
+  void prefetch_epilogue(int64_t panel, Range rows, Range next, int64_t k) const {
+    const int64_t begin = panel * args.w.width;
+    const int64_t end = std::min(begin + args.w.width, args.w.rows);
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      prefetch_lines(address(y, row, begin), address(y, row, end));
       if (!args.add.empty()) {
-        prefetch_lines(address(args.add, row, cols.begin), address(args.add, row, cols.end));
+        prefetch_lines(address(args.add, row, begin), address(args.add, row, end));
       }
     }
     for (int64_t row = next.begin; row < next.end; ++row) {
@@ -219,7 +229,7 @@ struct WorkSplit {
     return k_blocks == 1 ? 0 : std::min(args.x.rows(), kProductRows) * args.w.width * 4;
   }
 
-  void run(int64_t part, const TensorView& y, float* chains) const {
+  void run_part(int64_t part, const TensorView& y, float* chains) const {
     const Forward forward{path, kernels, args, y, tile_rows, k_blocks};
     const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
@@ -240,6 +250,28 @@ struct WorkSplit {
   }
 };
 
+// How many workers have a part, and the bytes of chains of each.
+struct WorkSize {
+  int64_t parts = 0;
+  int64_t chains_bytes = 0;
+};
+
+WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> products) {
+  WorkSize size;
+  for (const GemmArgs& args : products) {
+    const WorkSplit shares(path, threads, args);
+    size.parts = std::max(size.parts, shares.num_parts());
+    size.chains_bytes = std::max(size.chains_bytes, shares.chains_bytes());
+  }
+  return size;
+}
+
+// Of any division of so many rows.
+WorkSize most_work_size(int64_t threads, const PanelView& w, int64_t most_rows) {
+  const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
+  return {threads, one_block ? 0 : std::min(most_rows, kProductRows) * w.width * 4};
+}
+
 }  // namespace
 
 void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
@@ -247,19 +279,9 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  int64_t parts = 0;
-  int64_t chains_bytes = 0;
-  for (const GemmArgs& args : products) {
-    const WorkSplit shares(path, threads, args);
-    parts = std::max(parts, shares.num_parts());
-    chains_bytes = std::max(chains_bytes, shares.chains_bytes());
-  }
-  if (most_rows > 0) {
-    const PanelView& w = products[0].w;
-    const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
-    parts = threads;
-    chains_bytes = one_block ? 0 : std::min(most_rows, kProductRows) * w.width * 4;
-  }
+  const auto [parts, chains_bytes] = most_rows > 0
+                                         ? most_work_size(threads, products[0].w, most_rows)
+                                         : work_size_of(path, threads, products);
   const Scratch::Mark mark(backend.scratch());
   char* chains = static_cast<char*>(backend.scratch().take(chains_bytes * parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
@@ -267,7 +289,7 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
       for (size_t i = 0; i < products.size(); ++i) {
         const WorkSplit shares(path, threads, products[i]);
         if (part >= shares.num_parts()) continue;
-        shares.run(part, y[i], reinterpret_cast<float*>(chains + part * chains_bytes));
+        shares.run_part(part, y[i], reinterpret_cast<float*>(chains + part * chains_bytes));
       }
     }
   });
@@ -287,15 +309,15 @@ void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const Segment
   backend.pool().run(num_jobs, [&](int64_t begin, int64_t end, int) {
     int64_t first = 0;  // job of the run
     for (const SegmentProduct& run : runs) {
-      const int64_t tiles = num_tiles(run);
-      const int64_t last = first + tiles * run.w.num_panels();
       const GemmArgs args = {.x = x, .w = run.w, .scale = run.scale};
       const Forward forward{backend.path(), kernels, args, y, max_rows(kernels, run.w.width),
                             /*k_blocks=*/1};
+      const Range rows = {run.begin, run.end};
+      const int64_t tiles = forward.num_tiles(rows);
+      const int64_t last = first + tiles * run.w.num_panels();
       for (int64_t job = std::max(begin, first); job < std::min(end, last); ++job) {
-        const Range part = part_of(run.end - run.begin, (job - first) % tiles, tiles);
-        forward.run_panel((job - first) / tiles, {run.begin + part.begin, run.begin + part.end}, 0,
-                          /*last_panel=*/true, nullptr);
+        forward.run_panel((job - first) / tiles, forward.rows_of_tile(rows, (job - first) % tiles),
+                          0, /*last_panel=*/true, nullptr);
       }
       first = last;
     }

@@ -24,8 +24,8 @@ struct F32 {
   static constexpr int64_t kPair = 1;
   static constexpr int64_t kBytes = 4;
   template <int kRows>
-  [[gnu::always_inline]] static void add(Acc<kRows>& acc, const char* panel, const char* x,
-                                         int64_t row_bytes) {
+  [[gnu::always_inline]] static void add_step(Acc<kRows>& acc, const char* panel, const char* x,
+                                              int64_t row_bytes) {
     const __m256 w0 = _mm256_castsi256_ps(load_256(panel));
     const __m256 w1 = _mm256_castsi256_ps(load_256(panel + 32));
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
@@ -35,7 +35,8 @@ struct F32 {
     });
   }
   template <int kRows>
-  [[gnu::always_inline]] static void add_last(Acc<kRows>&, const char*, const char*, int64_t) {}
+  [[gnu::always_inline]] static void add_last_element(Acc<kRows>&, const char*, const char*,
+                                                      int64_t) {}
 };
 
 // One step of bf16: a pair, widened exactly; element 2p, then 2p + 1.
@@ -63,21 +64,21 @@ struct Widened {
     });
   }
   template <int kRows>
-  [[gnu::always_inline]] static void add_last(Acc<kRows>& acc, const char* panel, const char* x,
-                                              int64_t row_bytes) {
+  [[gnu::always_inline]] static void add_last_element(Acc<kRows>& acc, const char* panel,
+                                                      const char* x, int64_t row_bytes) {
     add_half<kRows>(acc, low(load_256(panel)), low(load_256(panel + 32)), x, row_bytes);
   }
   template <int kRows>
-  [[gnu::always_inline]] static void add(Acc<kRows>& acc, const char* panel, const char* x,
-                                         int64_t row_bytes) {
-    add_last<kRows>(acc, panel, x, row_bytes);
+  [[gnu::always_inline]] static void add_step(Acc<kRows>& acc, const char* panel, const char* x,
+                                              int64_t row_bytes) {
+    add_last_element<kRows>(acc, panel, x, row_bytes);
     add_half<kRows>(acc, high(load_256(panel)), high(load_256(panel + 32)), x + 2, row_bytes);
   }
 };
 
 // Sixteen lanes of a panel. The chains are unrolled by hand, see cpu/unroll.h.
 template <typename Step, int kRows>
-void tile(const TileArgs& args, int64_t lane) {
+void accumulate_tile(const TileArgs& args, int64_t lane) {
   const TileArgs a = args;  // a copy that the stores below cannot change
   Acc<kRows> acc;
   float* out = a.acc + lane;
@@ -91,11 +92,11 @@ void tile(const TileArgs& args, int64_t lane) {
   const char* x = static_cast<const char*>(a.x);
   const int64_t row_bytes = a.x_stride * Step::kBytes;
   for (int64_t step = a.cols / Step::kPair; step > 0; --step) {
-    Step::template add<kRows>(acc, panel, x, row_bytes);
+    Step::template add_step<kRows>(acc, panel, x, row_bytes);
     panel += a.width * 4;
     x += Step::kPair * Step::kBytes;
   }
-  if (a.cols % Step::kPair != 0) Step::template add_last<kRows>(acc, panel, x, row_bytes);
+  if (a.cols % Step::kPair != 0) Step::template add_last_element<kRows>(acc, panel, x, row_bytes);
   unroll<kRows>([&](auto r) __attribute__((always_inline)) {
     unroll<2>([&](auto v) __attribute__((always_inline)) {
       _mm256_storeu_ps(out + r * a.acc_stride + kLanes * v, acc[r][v]);
@@ -106,8 +107,9 @@ void tile(const TileArgs& args, int64_t lane) {
 template <typename Step>
 void accumulate(const TileArgs& a) {
   using Tile = void (*)(const TileArgs&, int64_t);
-  static constexpr Tile kTiles[] = {tile<Step, 1>, tile<Step, 2>, tile<Step, 3>,
-                                    tile<Step, 4>, tile<Step, 5>, tile<Step, 6>};
+  static constexpr Tile kTiles[] = {accumulate_tile<Step, 1>, accumulate_tile<Step, 2>,
+                                    accumulate_tile<Step, 3>, accumulate_tile<Step, 4>,
+                                    accumulate_tile<Step, 5>, accumulate_tile<Step, 6>};
   for (int64_t lane = 0; lane < a.width; lane += kTileLanes) kTiles[a.rows - 1](a, lane);
 }
 

@@ -24,12 +24,12 @@ struct F32 {
     __m512 w;
   };
   static Weight load(const char* panel) { return {_mm512_load_ps(panel)}; }
-  static __m512 add(__m512 acc, Weight w, const char* x) {
+  static __m512 add_step(__m512 acc, Weight w, const char* x) {
     float value;
     std::memcpy(&value, x, sizeof(value));
     return _mm512_fmadd_ps(_mm512_set1_ps(value), w.w, acc);
   }
-  static __m512 add_last(__m512 acc, Weight, const char*) { return acc; }
+  static __m512 add_last_element(__m512 acc, Weight, const char*) { return acc; }
 };
 
 // One step of bf16: a pair, widened exactly; element 2p, then 2p + 1.
@@ -55,13 +55,13 @@ struct Widened {
     std::memcpy(&bits, x, sizeof(bits));
     return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(uint32_t{bits} << 16)));
   }
-  static __m512 add(__m512 acc, Weight w, const char* x) {
+  static __m512 add_step(__m512 acc, Weight w, const char* x) {
     int32_t bits;
     std::memcpy(&bits, x, sizeof(bits));
     const __m512i pairs = _mm512_set1_epi32(bits);
     return _mm512_fmadd_ps(high(pairs), w.odd, _mm512_fmadd_ps(low(pairs), w.even, acc));
   }
-  static __m512 add_last(__m512 acc, Weight w, const char* x) {
+  static __m512 add_last_element(__m512 acc, Weight w, const char* x) {
     return _mm512_fmadd_ps(element(x), w.even, acc);
   }
 };
@@ -71,7 +71,7 @@ template <typename Step, int kRows, int kVectors>
 struct Chains {
   __m512 acc[kRows][kVectors];
 
-  [[gnu::always_inline]] void start(const TileArgs& a) {
+  [[gnu::always_inline]] void load_or_zero(const TileArgs& a) {
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
         acc[r][v] = a.start_at_zero ? _mm512_setzero_ps()
@@ -86,31 +86,32 @@ struct Chains {
       });
     });
   }
-  [[gnu::always_inline]] void add(const char* panel, const char* x, int64_t row_bytes) {
+  [[gnu::always_inline]] void add_step(const char* panel, const char* x, int64_t row_bytes) {
     typename Step::Weight w[kVectors];
     unroll<kVectors>([&](auto v)
                          __attribute__((always_inline)) { w[v] = Step::load(panel + v * 64); });
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-        acc[r][v] = Step::add(acc[r][v], w[v], x + r * row_bytes);
+        acc[r][v] = Step::add_step(acc[r][v], w[v], x + r * row_bytes);
       });
     });
   }
-  [[gnu::always_inline]] void add_last(const char* panel, const char* x, int64_t row_bytes) {
+  [[gnu::always_inline]] void add_last_element(const char* panel, const char* x,
+                                               int64_t row_bytes) {
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
       const typename Step::Weight w = Step::load(panel + v * 64);
       unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-        acc[r][v] = Step::add_last(acc[r][v], w, x + r * row_bytes);
+        acc[r][v] = Step::add_last_element(acc[r][v], w, x + r * row_bytes);
       });
     });
   }
 };
 
 template <typename Step, int kRows, int kVectors>
-void tile(const TileArgs& args) {
+void accumulate_tile(const TileArgs& args) {
   const TileArgs a = args;  // a copy that the stores below cannot change
   Chains<Step, kRows, kVectors> chains;
-  chains.start(a);
+  chains.load_or_zero(a);
   const char* panel = static_cast<const char*>(a.panel);
   const char* x = static_cast<const char*>(a.x);
   const char* ahead = static_cast<const char*>(a.prefetch);
@@ -121,7 +122,7 @@ void tile(const TileArgs& args) {
     const char* line = ahead;
     for (int64_t step = run; step > 0; --step) {
       for (int64_t b = 0; b < line_bytes; b += 64) _mm_prefetch(line + b, _MM_HINT_T1);
-      chains.add(panel, x, row_bytes);
+      chains.add_step(panel, x, row_bytes);
       panel += kVectors * 64;
       line += line_bytes;
       x += Step::kPair * Step::kBytes;
@@ -129,21 +130,25 @@ void tile(const TileArgs& args) {
     if (line_bytes > 0) ahead += a.prefetch_jump;
     left -= run;
   }
-  if (a.cols % Step::kPair != 0) chains.add_last(panel, x, row_bytes);
+  if (a.cols % Step::kPair != 0) chains.add_last_element(panel, x, row_bytes);
   chains.store(a);
 }
 
 template <typename Step>
 void accumulate(const TileArgs& a) {
   using Tile = void (*)(const TileArgs&);
-  static constexpr Tile k64[] = {tile<Step, 1, 4>, tile<Step, 2, 4>, tile<Step, 3, 4>,
-                                 tile<Step, 4, 4>, tile<Step, 5, 4>, tile<Step, Step::kTallest, 4>};
-  static constexpr Tile k32[] = {tile<Step, 1, 2>, tile<Step, 2, 2>, tile<Step, 3, 2>,
-                                 tile<Step, 4, 2>, tile<Step, 5, 2>, tile<Step, 6, 2>,
-                                 tile<Step, 7, 2>, tile<Step, 8, 2>};
-  static constexpr Tile k16[] = {tile<Step, 1, 1>, tile<Step, 2, 1>, tile<Step, 3, 1>,
-                                 tile<Step, 4, 1>, tile<Step, 5, 1>, tile<Step, 6, 1>,
-                                 tile<Step, 7, 1>, tile<Step, 8, 1>};
+  static constexpr Tile k64[] = {
+      accumulate_tile<Step, 1, 4>, accumulate_tile<Step, 2, 4>,
+      accumulate_tile<Step, 3, 4>, accumulate_tile<Step, 4, 4>,
+      accumulate_tile<Step, 5, 4>, accumulate_tile<Step, Step::kTallest, 4>};
+  static constexpr Tile k32[] = {accumulate_tile<Step, 1, 2>, accumulate_tile<Step, 2, 2>,
+                                 accumulate_tile<Step, 3, 2>, accumulate_tile<Step, 4, 2>,
+                                 accumulate_tile<Step, 5, 2>, accumulate_tile<Step, 6, 2>,
+                                 accumulate_tile<Step, 7, 2>, accumulate_tile<Step, 8, 2>};
+  static constexpr Tile k16[] = {accumulate_tile<Step, 1, 1>, accumulate_tile<Step, 2, 1>,
+                                 accumulate_tile<Step, 3, 1>, accumulate_tile<Step, 4, 1>,
+                                 accumulate_tile<Step, 5, 1>, accumulate_tile<Step, 6, 1>,
+                                 accumulate_tile<Step, 7, 1>, accumulate_tile<Step, 8, 1>};
   const Tile* tiles = a.width == 64 ? k64 : a.width == 32 ? k32 : k16;
   tiles[a.rows - 1](a);
 }

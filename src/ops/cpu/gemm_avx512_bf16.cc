@@ -56,8 +56,8 @@ struct Chains {
   }
   // One pair of each row, where `broadcast` reads it from.
   template <typename Broadcast>
-  [[gnu::always_inline]] void add(const char* panel, const char* x, int64_t row_bytes,
-                                  Broadcast broadcast) {
+  [[gnu::always_inline]] void add_pair(const char* panel, const char* x, int64_t row_bytes,
+                                       Broadcast broadcast) {
     __m512bh w[kVectors];
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
       w[v] = (__m512bh)_mm512_load_si512(panel + v * 64);
@@ -72,7 +72,7 @@ struct Chains {
 };
 
 template <int kRows, int kVectors, int kLines>
-void tile(const TileArgs& args) {
+void accumulate_tile(const TileArgs& args) {
   const TileArgs a = args;  // a copy that the stores below cannot change
   Chains<kRows, kVectors> chains;
   if (a.start_at_zero) {
@@ -89,7 +89,7 @@ void tile(const TileArgs& args) {
     const char* line = ahead;
     for (int64_t pair = run; pair > 0; --pair) {
       for (int i = 0; i < kLines; ++i) _mm_prefetch(line + 64 * i, _MM_HINT_T1);
-      chains.add(panel, x, row_bytes, broadcast_pair);
+      chains.add_pair(panel, x, row_bytes, broadcast_pair);
       panel += kVectors * 64;
       line += kLines * 64;
       x += kPairBytes;
@@ -97,28 +97,34 @@ void tile(const TileArgs& args) {
     if (kLines > 0) ahead += a.prefetch_jump;
     left -= run;
   }
-  if (a.cols % 2 != 0) chains.add(panel, x, row_bytes, broadcast_last);
+  if (a.cols % 2 != 0) chains.add_pair(panel, x, row_bytes, broadcast_last);
   chains.store(a.acc, a.acc_stride);
 }
 
 using Tile = void (*)(const TileArgs&);
 
 template <int kRows>
-void tile_64(const TileArgs& a) {
-  static constexpr Tile kTiles[] = {tile<kRows, 4, 0>, tile<kRows, 4, 1>, tile<kRows, 4, 2>,
-                                    tile<kRows, 4, 4>, tile<kRows, 4, 4>};
+void accumulate_tile_64(const TileArgs& a) {
+  static constexpr Tile kTiles[] = {accumulate_tile<kRows, 4, 0>, accumulate_tile<kRows, 4, 1>,
+                                    accumulate_tile<kRows, 4, 2>, accumulate_tile<kRows, 4, 4>,
+                                    accumulate_tile<kRows, 4, 4>};
   kTiles[a.prefetch_lines](a);
 }
 
 void accumulate(const TileArgs& a) {
-  static constexpr Tile k64[] = {tile_64<1>, tile_64<2>, tile_64<3>,
-                                 tile_64<4>, tile_64<5>, tile_64<6>};
-  static constexpr Tile k32[] = {tile<1, 2, 0>, tile<2, 2, 0>,  tile<3, 2, 0>,  tile<4, 2, 0>,
-                                 tile<5, 2, 0>, tile<6, 2, 0>,  tile<7, 2, 0>,  tile<8, 2, 0>,
-                                 tile<9, 2, 0>, tile<10, 2, 0>, tile<11, 2, 0>, tile<12, 2, 0>};
-  static constexpr Tile k16[] = {tile<1, 1, 0>, tile<2, 1, 0>,  tile<3, 1, 0>,  tile<4, 1, 0>,
-                                 tile<5, 1, 0>, tile<6, 1, 0>,  tile<7, 1, 0>,  tile<8, 1, 0>,
-                                 tile<9, 1, 0>, tile<10, 1, 0>, tile<11, 1, 0>, tile<12, 1, 0>};
+  static constexpr Tile k64[] = {accumulate_tile_64<1>, accumulate_tile_64<2>,
+                                 accumulate_tile_64<3>, accumulate_tile_64<4>,
+                                 accumulate_tile_64<5>, accumulate_tile_64<6>};
+  static constexpr Tile k32[] = {
+      accumulate_tile<1, 2, 0>,  accumulate_tile<2, 2, 0>,  accumulate_tile<3, 2, 0>,
+      accumulate_tile<4, 2, 0>,  accumulate_tile<5, 2, 0>,  accumulate_tile<6, 2, 0>,
+      accumulate_tile<7, 2, 0>,  accumulate_tile<8, 2, 0>,  accumulate_tile<9, 2, 0>,
+      accumulate_tile<10, 2, 0>, accumulate_tile<11, 2, 0>, accumulate_tile<12, 2, 0>};
+  static constexpr Tile k16[] = {
+      accumulate_tile<1, 1, 0>,  accumulate_tile<2, 1, 0>,  accumulate_tile<3, 1, 0>,
+      accumulate_tile<4, 1, 0>,  accumulate_tile<5, 1, 0>,  accumulate_tile<6, 1, 0>,
+      accumulate_tile<7, 1, 0>,  accumulate_tile<8, 1, 0>,  accumulate_tile<9, 1, 0>,
+      accumulate_tile<10, 1, 0>, accumulate_tile<11, 1, 0>, accumulate_tile<12, 1, 0>};
   const Tile* tiles = a.width == 64 ? k64 : a.width == 32 ? k32 : k16;
   tiles[a.rows - 1](a);
 }

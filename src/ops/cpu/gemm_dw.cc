@@ -21,7 +21,7 @@ struct Steps {
   int64_t count = 0;
 
   // Takes up to kGradientSteps steps from `row`, which is in sequence `sequence`; advances both.
-  void fill(std::span<const int64_t> ends, int64_t pair, int64_t& row, size_t& sequence) {
+  void take_next(std::span<const int64_t> ends, int64_t pair, int64_t& row, size_t& sequence) {
     count = 0;
     while (count < kGradientSteps && sequence < ends.size()) {
       if (row >= ends[sequence]) {
@@ -108,6 +108,14 @@ struct WeightGradient {
     }
   }
 
+  // Lays out the steps of columns `cols`, counted from the start of a block of rows, in step_rows.
+  void pack_rows(Range block, Range cols, const Steps& steps, char* step_rows) const {
+    StepArgs args = step_args(rows, block.begin + cols.begin, cols.size(), steps);
+    args.dst_stride = kGradientSteps * kernels.pair;
+    args.dst = step_rows + cols.begin * args.dst_stride * dtype_bytes(rows.dtype);
+    kernels.pack_step_rows(args);
+  }
+
   // A worker's part of the grid of panels and tiles of a block of rows, whose steps are prepared in
   // step_rows; `panel_data` is the worker's own.
   void accumulate_part(const Grid& grid, int64_t part, Range block, int64_t tile_rows,
@@ -129,6 +137,12 @@ struct WeightGradient {
     }
   }
 
+  static void prefetch_chains(Range rows, int64_t width, const float* chains, int64_t stride) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(chains + r * stride + i, 1);
+    }
+  }
+
   // chains [row, width] continue.
   void accumulate_tiles(Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
                         const char* panel_data, int64_t width, float* chains,
@@ -137,11 +151,8 @@ struct WeightGradient {
     const int64_t groups = ceil_div(row.size(), max_rows(kernels, width));
     for (int64_t g = 0; g < groups; ++g) {
       const Range part = part_of(row.size(), g, groups);
-      const Range next = part_of(row.size(), std::min(g + 1, groups - 1), groups);
-      for (int64_t r = next.begin; r < next.end; ++r) {
-        const float* line = chains + r * chains_stride;
-        for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(line + i, 1);
-      }
+      prefetch_chains(part_of(row.size(), std::min(g + 1, groups - 1), groups), width, chains,
+                      chains_stride);
       kernels.accumulate({.panel = panel_data,
                           .width = width,
                           .x = step_rows + (row.begin + part.begin - row_origin) * stride *
@@ -156,6 +167,21 @@ struct WeightGradient {
   }
 };
 
+// How a gradient divides among workers.
+struct WorkSplit {
+  int64_t block_rows;
+  int64_t tile_rows;
+  Grid grid;
+
+  WorkSplit(const WeightGradient& gradient, int64_t threads) {
+    const int64_t num_lanes = gradient.lanes.cols();
+    block_rows = std::min(gradient.rows.cols(), kGradientRows);
+    tile_rows = max_rows(gradient.kernels, tile_width(std::min(num_lanes, kMaxWidth)));
+    grid = split_grid(threads, ceil_div(num_lanes, kMaxWidth), ceil_div(block_rows, tile_rows));
+  }
+  [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
+};
+
 }  // namespace
 
 void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
@@ -164,47 +190,38 @@ void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
   const GemmKernels& kernels = choose_gemm_kernels(backend.path(), x.dtype);
   const bool transposed = x.cols() <= kNarrow && dy.cols() > x.cols();
   const WeightGradient gradient{kernels, transposed ? dy : x, transposed ? x : dy, dw, transposed};
-  const int64_t num_lanes = gradient.lanes.cols();
   const int64_t num_rows = gradient.rows.cols();
-  const int64_t element = dtype_bytes(x.dtype);
-  const int64_t stride = kGradientSteps * kernels.pair;
-  const int64_t num_panels = ceil_div(num_lanes, kMaxWidth);
-  const int64_t tile_rows = max_rows(kernels, tile_width(std::min(num_lanes, kMaxWidth)));
-
   ThreadPool& pool = backend.pool();
-  const int64_t block_rows = std::min(num_rows, kGradientRows);
-  const Grid grid = split_grid(pool.num_threads(), num_panels, ceil_div(block_rows, tile_rows));
-  const int64_t num_parts = grid.col_parts * grid.row_parts;
+  const WorkSplit shares(gradient, pool.num_threads());
 
   Scratch& scratch = backend.scratch();
   const Scratch::Mark mark(scratch);
   Steps steps{.first = static_cast<int32_t*>(scratch.take(kGradientSteps * 4)),
               .single = static_cast<uint8_t*>(scratch.take(kGradientSteps))};
-  char* step_rows = static_cast<char*>(scratch.take(block_rows * stride * element));
-  const int64_t panel_bytes = stride * kMaxWidth * element;
-  char* panels = static_cast<char*>(scratch.take(panel_bytes * num_parts));
+  const int64_t lane_bytes = kGradientSteps * kernels.pair * dtype_bytes(x.dtype);
+  char* step_rows = static_cast<char*>(scratch.take(shares.block_rows * lane_bytes));
+  const int64_t panel_bytes = lane_bytes * kMaxWidth;
+  char* panels = static_cast<char*>(scratch.take(panel_bytes * shares.num_parts()));
   if (backend.is_counting()) return;
 
+  const auto add_block = [&](Range block) {
+    pool.run(ceil_div(block.size(), 16), [&](int64_t begin, int64_t end, int) {
+      gradient.pack_rows(block, {begin * 16, std::min(end * 16, block.size())}, steps, step_rows);
+    });
+    pool.run(shares.num_parts(), [&](int64_t begin, int64_t end, int) {
+      for (int64_t part = begin; part < end; ++part) {
+        gradient.accumulate_part(shares.grid, part, block, shares.tile_rows, step_rows, steps,
+                                 panels + part * panel_bytes);
+      }
+    });
+  };
   int64_t token = 0;
   size_t sequence = 0;
   while (true) {
-    steps.fill(sequence_ends, kernels.pair, token, sequence);
+    steps.take_next(sequence_ends, kernels.pair, token, sequence);
     if (steps.count == 0) break;
     for (int64_t origin = 0; origin < num_rows; origin += kGradientRows) {
-      const Range block = {origin, std::min(origin + kGradientRows, num_rows)};
-      pool.run(ceil_div(block.size(), 16), [&](int64_t begin, int64_t end, int) {
-        const Range cols = {begin * 16, std::min(end * 16, block.size())};
-        StepArgs args = gradient.step_args(gradient.rows, origin + cols.begin, cols.size(), steps);
-        args.dst = step_rows + cols.begin * stride * element;
-        args.dst_stride = stride;
-        kernels.pack_step_rows(args);
-      });
-      pool.run(num_parts, [&](int64_t begin, int64_t end, int) {
-        for (int64_t part = begin; part < end; ++part) {
-          gradient.accumulate_part(grid, part, block, tile_rows, step_rows, steps,
-                                   panels + part * panel_bytes);
-        }
-      });
+      add_block({origin, std::min(origin + kGradientRows, num_rows)});
     }
   }
 }

@@ -96,23 +96,33 @@ struct Backward {
     }
   }
 
+  // What a tile of rows fetches: `pieces` of the next tiles, in `piece_steps` steps each.
+  struct Fetch {
+    int lines = 0;
+    int64_t piece_steps = 0;
+    int64_t pieces = 0;
+  };
+
+  static Fetch plan_fetch(const Next& next, int64_t groups, int64_t steps, int64_t width) {
+    const int lines = groups == 1 ? 4 : groups <= 3 ? 2 : 1;
+    const int64_t piece_steps = next.bytes / (lines * kLine);
+    return {lines, piece_steps, piece_steps > 0 && width == kMaxWidth ? steps / piece_steps : 0};
+  }
+
   // The rows pass over the transposed panel. The first tiles fetch what is transposed next.
   void accumulate_tiles(const char* x, int64_t x_stride, int64_t num_rows, int64_t lanes,
                         int64_t width, float* acc, bool start_at_zero, const Next& next) const {
     const int64_t groups = ceil_div(num_rows, max_rows(kernels, width));
     const int64_t row_bytes = x_stride * dtype_bytes(args.w.dtype);
-    const int64_t steps = lanes / kernels.pair;
-    const int lines = groups == 1 ? 4 : groups <= 3 ? 2 : 1;
-    const int64_t piece_steps = next.bytes / (lines * kLine);
-    const int64_t pieces = piece_steps > 0 && width == kMaxWidth ? steps / piece_steps : 0;
-    int64_t fetched = 0;
+    const Fetch fetch = plan_fetch(next, groups, lanes / kernels.pair, width);
     for (int64_t g = 0; g < groups; ++g) {
       const Range part = part_of(num_rows, g, groups);
       const Range following = part_of(num_rows, std::min(g + 1, groups - 1), groups);
       for (int64_t row = following.begin; row < following.end; ++row) {
         __builtin_prefetch(x + row * row_bytes);
       }
-      const bool fetch = pieces > 0 && fetched < next.count;
+      const int64_t fetched = g * fetch.pieces;
+      const bool fetches = fetch.pieces > 0 && fetched < next.count;
       kernels.accumulate({.panel = panel,
                           .width = width,
                           .x = x + part.begin * row_bytes,
@@ -122,11 +132,10 @@ struct Backward {
                           .acc = acc + part.begin * width,
                           .acc_stride = width,
                           .start_at_zero = start_at_zero,
-                          .prefetch = fetch ? next.data + fetched * next.jump : nullptr,
-                          .prefetch_lines = fetch ? lines : 0,
-                          .prefetch_steps = fetch ? piece_steps : INT64_MAX,
+                          .prefetch = fetches ? next.data + fetched * next.jump : nullptr,
+                          .prefetch_lines = fetches ? fetch.lines : 0,
+                          .prefetch_steps = fetches ? fetch.piece_steps : INT64_MAX,
                           .prefetch_jump = next.jump});
-      fetched += pieces;
     }
   }
 
@@ -151,17 +160,20 @@ struct Backward {
     apply_epilogue(rows, columns, width);
   }
 
+  void prefetch_dx(Range rows, Range columns) const {
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const char* end = address(dx, row, columns.end);
+      for (const char* line = address(dx, row, columns.begin); line < end; line += kLine) {
+        __builtin_prefetch(line, 1);
+      }
+    }
+  }
+
   void apply_epilogue(Range rows, Range columns, int64_t width) const {
     constexpr int64_t kRows = 4;
     for (int64_t row = rows.begin; row < rows.end; row += kRows) {
       const Range part = {row, std::min(row + kRows, rows.end)};
-      for (int64_t ahead = part.begin + 2 * kRows; ahead < part.end + 2 * kRows; ++ahead) {
-        if (ahead >= rows.end) break;
-        const char* end = address(dx, ahead, columns.end);
-        for (const char* line = address(dx, ahead, columns.begin); line < end; line += kLine) {
-          __builtin_prefetch(line, 1);
-        }
-      }
+      prefetch_dx({part.begin + 2 * kRows, std::min(part.end + 2 * kRows, rows.end)}, columns);
       kernels.apply_epilogue({.acc = chains + (part.begin - rows.begin) * width,
                               .acc_stride = width,
                               .rows = part.size(),
@@ -199,7 +211,7 @@ struct WorkSplit {
   static int64_t chains_bytes(int64_t rows) { return std::min(rows, kBackwardRows) * kOutputs * 4; }
   static int64_t panel_bytes(DType dtype) { return kBackwardLanes * kOutputs * dtype_bytes(dtype); }
 
-  void run(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
+  void run_part(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
     const Backward backward{path,
                             kernels,
                             args,
@@ -221,6 +233,52 @@ struct WorkSplit {
   }
 };
 
+// How many workers have a part, and the bytes of each.
+struct WorkSize {
+  int64_t parts = 0;
+  int64_t bytes = 0;
+};
+
+WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> products) {
+  WorkSize size;
+  for (const GemmArgs& args : products) {
+    const WorkSplit shares(path, threads, args);
+    size.parts = std::max(size.parts, shares.num_parts());
+    size.bytes =
+        std::max(size.bytes, shares.chains_bytes(args.x.rows()) + shares.panel_bytes(args.w.dtype));
+  }
+  return size;
+}
+
+// Of any division of so many rows.
+WorkSize most_work_size(int64_t threads, DType dtype, int64_t most_rows) {
+  return {threads, WorkSplit::chains_bytes(most_rows) + WorkSplit::panel_bytes(dtype)};
+}
+
+void make_gradient(const GemmDwArgs& item, CpuBackend& worker) {
+  if (item.x.rows() > 0) cpu::gemm_dw(worker, item.dy, item.x, item.sequence_ends, item.dw);
+}
+
+// Gradients that workers make between their parts of a product, each by who comes first.
+class GradientQueue {
+ public:
+  GradientQueue(CpuBackend& backend, std::span<const GemmDwArgs> items)
+      : backend_(backend), items_(items) {}
+
+  void make_next(size_t most, int worker) {
+    for (size_t made = 0; made < most; ++made) {
+      const size_t item = next_.fetch_add(1, std::memory_order_relaxed);
+      if (item >= items_.size()) return;
+      make_gradient(items_[item], backend_.worker(worker));
+    }
+  }
+
+ private:
+  CpuBackend& backend_;
+  std::span<const GemmDwArgs> items_;
+  std::atomic<size_t> next_ = 0;
+};
+
 }  // namespace
 
 void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
@@ -229,45 +287,29 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  int64_t parts = overlapped.empty() ? 0 : threads;
-  int64_t bytes = 0;  // of a worker
-  for (const GemmArgs& args : products) {
-    const WorkSplit shares(path, threads, args);
-    parts = std::max(parts, shares.num_parts());
-    bytes = std::max(bytes, shares.chains_bytes(args.x.rows()) + shares.panel_bytes(args.w.dtype));
-  }
-  if (most_rows > 0) {
-    parts = threads;
-    bytes = WorkSplit::chains_bytes(most_rows) + WorkSplit::panel_bytes(products[0].w.dtype);
-  }
+  WorkSize size = most_rows > 0 ? most_work_size(threads, products[0].w.dtype, most_rows)
+                                : work_size_of(path, threads, products);
+  if (!overlapped.empty()) size.parts = std::max(size.parts, threads);
+  const auto [parts, bytes] = size;
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
   if (!overlapped.empty()) backend.make_workers();
-  const auto make_gradient = [&](const GemmDwArgs& item, CpuBackend& worker) {
-    if (item.x.rows() > 0) cpu::gemm_dw(worker, item.dy, item.x, item.sequence_ends, item.dw);
-  };
   if (backend.is_counting()) {  // any worker may get any item
     for (const GemmDwArgs& item : overlapped) make_gradient(item, backend.worker(0));
     return;
   }
-  std::atomic<size_t> next_item = 0;
-  const auto do_items = [&](size_t most, int worker) {
-    for (size_t done = 0; done < most; ++done) {
-      const size_t item = next_item.fetch_add(1, std::memory_order_relaxed);
-      if (item >= overlapped.size()) return;
-      make_gradient(overlapped[item], backend.worker(worker));
-    }
-  };
-  const auto items_each = static_cast<size_t>(ceil_div(std::ssize(overlapped), parts));
+  GradientQueue gradients(backend, overlapped);
+  const auto gradients_each = static_cast<size_t>(ceil_div(std::ssize(overlapped), parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t part = begin; part < end; ++part) {
-      if (part % 2 == 0) do_items(items_each, worker);
+      if (part % 2 == 0) gradients.make_next(gradients_each, worker);
       for (size_t i = 0; i < products.size(); ++i) {
         const WorkSplit shares(path, threads, products[i]);
-        if (part < shares.num_parts()) shares.run(part, dx[i], accumulate, memory + part * bytes);
+        if (part >= shares.num_parts()) continue;
+        shares.run_part(part, dx[i], accumulate, memory + part * bytes);
       }
     }
-    do_items(SIZE_MAX, worker);
+    gradients.make_next(SIZE_MAX, worker);
   });
 }
 
@@ -294,31 +336,17 @@ bool divides_over(int64_t threads, const RunProducts& runs) {
   return threads > 1 && runs.distinct && runs.longest_run * threads <= runs.num_rows;
 }
 
-void multiply_in_turn(CpuBackend& backend, const RunProducts& runs) {
+void multiply_runs_in_turn(CpuBackend& backend, const RunProducts& runs) {
   for (size_t i = 0; i < runs.inputs.size(); ++i) {
     if (runs.d_h[i].rows() > 0) gemm_dx(backend, {&runs.inputs[i], 1}, {&runs.d_h[i], 1}, false);
   }
-  for (const GemmDwArgs& g : runs.gradients) {
-    if (g.x.rows() > 0) cpu::gemm_dw(backend, g.dy, g.x, g.sequence_ends, g.dw);
-  }
+  for (const GemmDwArgs& g : runs.gradients) make_gradient(g, backend);
 }
 
-}  // namespace
-
-void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-                     const RunProducts& runs) {
-  std::span<const GemmDwArgs> overlapped;
-  if (!dx.empty() && divides_over(backend.pool().num_threads(), runs)) {
-    gemm_dx_each(backend, runs.inputs, runs.d_h);
-    overlapped = runs.gradients;
-  } else {
-    multiply_in_turn(backend, runs);
-  }
-  if (dx.empty() || dx.rows() == 0) return;
+// dx in blocks of kChainOutputs outputs, one chain each, the later ones added to the first.
+void add_dx_of_output_blocks(CpuBackend& backend, const GemmArgs& args, TensorView dx,
+                             bool accumulate, std::span<const GemmDwArgs> overlapped) {
   const PanelView& w = args.w;
-  if (w.dtype != DType::kF32 || w.rows <= kChainOutputs) {
-    return gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, overlapped);
-  }
   const Scratch::Mark mark(backend.scratch());
   const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
   for (int64_t begin = 0; begin < w.rows; begin += kChainOutputs) {
@@ -333,6 +361,24 @@ void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, b
             begin == 0 ? overlapped : std::span<const GemmDwArgs>());
     if (!first) add_into(backend, part, dx);
   }
+}
+
+}  // namespace
+
+void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
+                     const RunProducts& runs) {
+  std::span<const GemmDwArgs> overlapped;
+  if (!dx.empty() && divides_over(backend.pool().num_threads(), runs)) {
+    gemm_dx_each(backend, runs.inputs, runs.d_h);
+    overlapped = runs.gradients;
+  } else {
+    multiply_runs_in_turn(backend, runs);
+  }
+  if (dx.empty() || dx.rows() == 0) return;
+  if (args.w.dtype != DType::kF32 || args.w.rows <= kChainOutputs) {
+    return gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, overlapped);
+  }
+  add_dx_of_output_blocks(backend, args, dx, accumulate, overlapped);
 }
 
 }  // namespace strata::ops::cpu

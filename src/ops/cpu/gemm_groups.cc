@@ -93,9 +93,8 @@ void for_each_run(const CpuBackend& backend, const GroupedRows& rows, std::span<
   finish();
 }
 
-// One product for every group that has rows.
-void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorView y,
-                   GroupLists& lists) {
+// The groups that have rows, and their low-rank segments, counted from a group's first row.
+void list_groups(const CpuBackend& backend, const GroupedArgs& args, GroupLists& lists) {
   map_sequences_to_items(args.runs, lists.items);
   int32_t last = -1;  // the item of the group's last run
   for_each_part(backend, args.rows, [&](const Part& part) {
@@ -114,6 +113,12 @@ void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorVie
     if (item >= 0) lists.low_rank.back().end = part.end - group.begin;
     last = item;
   });
+}
+
+// One product for every group that has rows.
+void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorView y,
+                   GroupLists& lists) {
+  list_groups(backend, args, lists);
   for (size_t g = 0; g < lists.groups.size(); ++g) {
     const GroupLists::Group& group = lists.groups[g];
     const size_t end_run =

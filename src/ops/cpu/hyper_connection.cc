@@ -11,7 +11,7 @@ namespace strata::ops::cpu {
 namespace {
 
 // streams [T, S, D] with weights [T, R], or with fn [R, S D], where S is left open.
-HyperKernel kernel_of(const TensorView& streams, const TensorView& weights) {
+HyperKernel kernel_args_of(const TensorView& streams, const TensorView& weights) {
   const int64_t num_streams = streams.shape[1];
   return {.num_streams = num_streams,
           .width = streams.shape[2],
@@ -22,7 +22,7 @@ HyperKernel kernel_of(const TensorView& streams, const TensorView& weights) {
           .weights = weights.f32()};
 }
 
-HyperKernel mix_kernel(const TensorView& streams, const TensorView& fn) {
+HyperKernel mix_kernel_args_of(const TensorView& streams, const TensorView& fn) {
   return {.num_streams = 1,
           .width = streams.cols(),
           .numbers = fn.rows(),
@@ -52,6 +52,11 @@ struct Sinkhorn {
 
   // logits [S, S]
   void run(const double* logits) {
+    start_from_softmax(logits);
+    for (int division = 0; division < num_divisions(); ++division) divide(division);
+  }
+
+  void start_from_softmax(const double* logits) {
     for (int64_t i = 0; i < n; ++i) {
       const double* row = logits + i * n;
       double largest = row[0];
@@ -63,14 +68,15 @@ struct Sinkhorn {
         states[0][i * n + j] = softmax[i * n + j] + eps;
       }
     }
-    for (int division = 0; division < num_divisions(); ++division) {
-      for (int64_t g = 0; g < n; ++g) {
-        const int64_t first = g * group_stride(division);
-        const double sum = divisor(division, first);
-        for (int64_t k = 0; k < n; ++k) {
-          const int64_t at = first + k * element_stride(division);
-          states[division + 1][at] = states[division][at] / sum;
-        }
+  }
+
+  void divide(int division) {
+    for (int64_t g = 0; g < n; ++g) {
+      const int64_t first = g * group_stride(division);
+      const double sum = divisor(division, first);
+      for (int64_t k = 0; k < n; ++k) {
+        const int64_t at = first + k * element_stride(division);
+        states[division + 1][at] = states[division][at] / sum;
       }
     }
   }
@@ -83,22 +89,30 @@ struct Sinkhorn {
 
   // d [S, S]: of the result on entry, of the logits on return.
   void backward(double* d) const {
-    // N = M / (sum(M) + eps): d_M = (d_N - sum(d_N N)) / (sum(M) + eps)
     for (int division = num_divisions() - 1; division >= 0; --division) {
-      for (int64_t g = 0; g < n; ++g) {
-        const int64_t first = g * group_stride(division);
-        double dot = 0.0;
-        for (int64_t k = 0; k < n; ++k) {
-          const int64_t at = first + k * element_stride(division);
-          dot += d[at] * states[division + 1][at];
-        }
-        const double sum = divisor(division, first);
-        for (int64_t k = 0; k < n; ++k) {
-          const int64_t at = first + k * element_stride(division);
-          d[at] = (d[at] - dot) / sum;
-        }
+      divide_backward(division, d);
+    }
+    softmax_backward(d);
+  }
+
+  // N = M / (sum(M) + eps): d_M = (d_N - sum(d_N N)) / (sum(M) + eps)
+  void divide_backward(int division, double* d) const {
+    for (int64_t g = 0; g < n; ++g) {
+      const int64_t first = g * group_stride(division);
+      double dot = 0.0;
+      for (int64_t k = 0; k < n; ++k) {
+        const int64_t at = first + k * element_stride(division);
+        dot += d[at] * states[division + 1][at];
+      }
+      const double sum = divisor(division, first);
+      for (int64_t k = 0; k < n; ++k) {
+        const int64_t at = first + k * element_stride(division);
+        d[at] = (d[at] - dot) / sum;
       }
     }
+  }
+
+  void softmax_backward(double* d) const {
     for (int64_t i = 0; i < n; ++i) {
       double dot = 0.0;
       for (int64_t j = 0; j < n; ++j) dot += d[i * n + j] * softmax[i * n + j];
@@ -107,23 +121,26 @@ struct Sinkhorn {
   }
 };
 
+// Which scale a token's number r is multiplied by.
+int64_t scale_of(int64_t num_streams, int64_t r) {
+  return r < num_streams ? 0 : r < 2 * num_streams ? 1 : 2;
+}
+
 // What the three parts' sigmoids and Sinkhorn are taken of, [R].
-void pre_activations(const HyperWeightsArgs& args, int64_t token, double* z) {
-  const int64_t n = args.num_streams;
+void compute_pre_activations(const HyperWeightsArgs& args, int64_t token, double* z) {
   for (int64_t r = 0; r < args.mix.cols(); ++r) {
-    const int64_t part = r < n ? 0 : r < 2 * n ? 1 : 2;
     z[r] = static_cast<double>(args.mix.f32()[token * args.mix.cols() + r]) *
-               static_cast<double>(args.scale.f32()[part]) +
+               static_cast<double>(args.scale.f32()[scale_of(args.num_streams, r)]) +
            static_cast<double>(args.base.f32()[r]);
   }
 }
 
 constexpr int64_t kMaxNumbers = 2 * kMaxStreams + kMaxStreams * kMaxStreams;
 
-void token_weights(const HyperWeightsArgs& args, int64_t token, float* weights) {
+void write_token_weights(const HyperWeightsArgs& args, int64_t token, float* weights) {
   const int64_t n = args.num_streams;
   double z[kMaxNumbers];
-  pre_activations(args, token, z);
+  compute_pre_activations(args, token, z);
   for (int64_t i = 0; i < n; ++i) weights[i] = static_cast<float>(sigmoid(z[i]) + args.eps);
   if (!args.has_output()) return;
   for (int64_t i = n; i < 2 * n; ++i) weights[i] = static_cast<float>(2.0 * sigmoid(z[i]));
@@ -138,11 +155,11 @@ void token_weights(const HyperWeightsArgs& args, int64_t token, float* weights) 
 }
 
 // d z [R] of one token.
-void token_weights_backward(const HyperWeightsArgs& args, int64_t token, const float* d_weights,
-                            double* d_z) {
+void compute_token_d_z(const HyperWeightsArgs& args, int64_t token, const float* d_weights,
+                       double* d_z) {
   const int64_t n = args.num_streams;
   double z[kMaxNumbers];
-  pre_activations(args, token, z);
+  compute_pre_activations(args, token, z);
   const int64_t num_sigmoids = args.has_output() ? 2 * n : n;
   for (int64_t i = 0; i < num_sigmoids; ++i) {
     const double factor = i < n ? 1.0 : 2.0;
@@ -156,6 +173,14 @@ void token_weights_backward(const HyperWeightsArgs& args, int64_t token, const f
   sinkhorn.run(z + 2 * n);
   for (int64_t i = 2 * n; i < args.mix.cols(); ++i) d_z[i] = static_cast<double>(d_weights[i]);
   sinkhorn.backward(d_z + 2 * n);
+}
+
+// z = mix scale + base: d_mix = d_z scale.
+void write_token_d_mix(const HyperWeightsArgs& args, const double* d_z, float* d_mix) {
+  for (int64_t r = 0; r < args.mix.cols(); ++r) {
+    const float scale = args.scale.f32()[scale_of(args.num_streams, r)];
+    d_mix[r] = static_cast<float>(d_z[r] * static_cast<double>(scale));
+  }
 }
 
 // d_base += d_z and d_scale += d_z mix, tokens ascending.
@@ -183,7 +208,7 @@ void add_d_base_and_d_scale(const HyperWeightsArgs& args, const float* d_z, Tens
 void hyper_mix(CpuBackend& backend, TensorView streams, TensorView fn, float norm_eps,
                TensorView mix, TensorView inv_rms) {
   const HostAccess access(backend.allocator());
-  const HyperKernel k = mix_kernel(streams, fn);
+  const HyperKernel k = mix_kernel_args_of(streams, fn);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, streams.rows(), fn.shape.num_elements(), [&](int64_t begin, int64_t end) {
       hyper_mix_tokens<V>(k, norm_eps, mix.f32(), inv_rms.f32(), begin, end);
@@ -195,7 +220,7 @@ void hyper_mix_backward(CpuBackend& backend, TensorView streams, TensorView fn, 
                         TensorView inv_rms, TensorView d_mix, TensorView d_streams,
                         TensorView d_fn) {
   const HostAccess access(backend.allocator());
-  const HyperKernel k = mix_kernel(streams, fn);
+  const HyperKernel k = mix_kernel_args_of(streams, fn);
   const HyperMixGradients g = {.mix = mix.f32(), .inv_rms = inv_rms.f32(), .d_mix = d_mix.f32()};
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, streams.rows(), fn.shape.num_elements(), [&](int64_t begin, int64_t end) {
@@ -213,7 +238,7 @@ void hyper_weights(CpuBackend& backend, const HyperWeightsArgs& args, TensorView
   const int64_t work = args.mix.cols() * args.steps;
   for_range(backend, args.mix.rows(), work, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      token_weights(args, t, weights.f32() + t * args.mix.cols());
+      write_token_weights(args, t, weights.f32() + t * args.mix.cols());
     }
   });
 }
@@ -227,14 +252,10 @@ void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, T
   for_range(backend, args.mix.rows(), 2 * numbers * args.steps, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       double d[kMaxNumbers];
-      token_weights_backward(args, t, d_weights.f32() + t * numbers, d);
-      for (int64_t r = 0; r < numbers; ++r) {
-        const int64_t n = args.num_streams;
-        const int64_t part = r < n ? 0 : r < 2 * n ? 1 : 2;
-        d_z[t * numbers + r] = static_cast<float>(d[r]);
-        d_mix.f32()[t * numbers + r] =
-            static_cast<float>(d[r] * static_cast<double>(args.scale.f32()[part]));
-      }
+      compute_token_d_z(args, t, d_weights.f32() + t * numbers, d);
+      std::transform(d, d + numbers, d_z + t * numbers,
+                     [](double value) { return static_cast<float>(value); });
+      write_token_d_mix(args, d, d_mix.f32() + t * numbers);
     }
   });
   if (!backend.is_counting()) add_d_base_and_d_scale(args, d_z, d_base, d_scale);
@@ -242,7 +263,7 @@ void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, T
 
 void hyper_collapse(CpuBackend& backend, TensorView streams, TensorView weights, TensorView y) {
   const HostAccess access(backend.allocator());
-  const HyperKernel k = kernel_of(streams, weights);
+  const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
       hyper_collapse_tokens<V>(k, y.f32(), begin, end);
@@ -253,7 +274,7 @@ void hyper_collapse(CpuBackend& backend, TensorView streams, TensorView weights,
 void hyper_collapse_backward(CpuBackend& backend, TensorView streams, TensorView weights,
                              TensorView d_y, TensorView d_streams, TensorView d_weights) {
   const HostAccess access(backend.allocator());
-  const HyperKernel k = kernel_of(streams, weights);
+  const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
       hyper_collapse_backward_tokens<V>(k, d_y.f32(), d_streams.f32(), d_weights.f32(), begin, end);
@@ -264,7 +285,7 @@ void hyper_collapse_backward(CpuBackend& backend, TensorView streams, TensorView
 void hyper_expand(CpuBackend& backend, TensorView streams, TensorView out, TensorView weights,
                   TensorView y) {
   const HostAccess access(backend.allocator());
-  const HyperKernel k = kernel_of(streams, weights);
+  const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, streams.shape[0], k.row() * k.num_streams, [&](int64_t begin, int64_t end) {
       hyper_expand_tokens<V>(k, out.dtype, out.data, y.dtype, y.data, begin, end);
@@ -276,7 +297,7 @@ void hyper_expand_backward(CpuBackend& backend, TensorView streams, TensorView o
                            TensorView weights, TensorView d, TensorView d_out,
                            TensorView d_weights) {
   const HostAccess access(backend.allocator());
-  const HyperKernel k = kernel_of(streams, weights);
+  const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, streams.shape[0], 2 * k.row() * k.num_streams,
               [&](int64_t begin, int64_t end) {

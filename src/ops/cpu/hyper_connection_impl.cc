@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hyper-connections as templates over the path; see cpu/simd.h for what may be called here.
 #include "ops/cpu/hyper_connection.h"
+#include "ops/cpu/inv_rms_impl.h"
 #include "ops/cpu/this_path.h"
 
 namespace strata::ops::cpu {
@@ -50,13 +51,7 @@ void hyper_mix_tokens(const HyperKernel& k, float norm_eps, float* mix, float* i
     }
     for (; t < end; ++t) hyper_mix_rows<V, 1>(k, x + t * k.row(), mix + t * k.numbers);
     for (t = begin; t < end; ++t) {
-      auto square = V::set1(0.0f);
-      for_chunks<V>(k.row(), [&](int64_t i, auto part) {
-        const auto value = V::load(x + t * k.row() + i, part);
-        square = V::fma(value, value, square);
-      });
-      const float mean = V::sum(square) / static_cast<float>(k.row()) + norm_eps;
-      inv_rms[t] = 1.0f / __builtin_sqrtf(mean);
+      inv_rms[t] = inv_rms_of<V>(x + t * k.row(), k.row(), norm_eps);
       for (int64_t r = 0; r < k.numbers; ++r) mix[t * k.numbers + r] *= inv_rms[t];
     }
   });

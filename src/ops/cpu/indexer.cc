@@ -34,6 +34,48 @@ void keep_best(Candidate* found, int64_t count, int64_t top_k) {
                    [](const Candidate& a, const Candidate& b) { return a.is_before(b); });
 }
 
+IndexerKernel kernel_args_of(const IndexerArgs& args, int64_t row) {
+  const int64_t heads = args.q.shape[1];
+  const int64_t width = args.q.shape[2];
+  return {
+      .type = args.q.dtype,
+      .q = static_cast<const char*>(args.q.data) + row * heads * width * dtype_bytes(args.q.dtype),
+      .weights = args.weights.f32() + row * heads,
+      .num_heads = heads,
+      .width = width};
+}
+
+// A score that is not a number comes last.
+void write_candidates(const float* scores, int64_t count, int64_t first_id, Candidate* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float score = std::isnan(scores[i]) ? -std::numeric_limits<float>::infinity() : scores[i];
+    to[i] = {score, static_cast<int32_t>(first_id + i)};
+  }
+}
+
+// Leaves the best of the first `count` entries in front of work.found; there are more than top_k.
+template <typename V>
+void find_best_entries(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
+                       int64_t count, const Work& work) {
+  const IndexerKernel kernel = kernel_args_of(args, row);
+  const int64_t stride = segment.keys.position_stride;
+  int64_t num_found = 0;
+  for (const KvRange& range : segment.keys.ranges) {
+    const int64_t end = std::min(range.end, count);
+    for (int64_t begin = range.begin; begin < end; begin += kScoreBlock) {
+      const int64_t num_scores = std::min(kScoreBlock, end - begin);
+      const auto* keys = static_cast<const char*>(range.keys) +
+                         (begin - range.begin) * stride * dtype_bytes(args.q.dtype);
+      index_scores<V>(kernel, keys, stride, num_scores, work.scores);
+      write_candidates(work.scores, num_scores, begin, work.found + num_found);
+      num_found += num_scores;
+      if (num_found <= args.top_k) continue;
+      keep_best(work.found, num_found, args.top_k);
+      num_found = args.top_k;
+    }
+  }
+}
+
 template <typename V>
 void select_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
                 const Work& work, int32_t* selected) {
@@ -42,32 +84,7 @@ void select_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t 
     for (int64_t k = 0; k < args.top_k; ++k) selected[k] = k < count ? static_cast<int32_t>(k) : -1;
     return;
   }
-  const int64_t heads = args.q.shape[1];
-  const int64_t width = args.q.shape[2];
-  const IndexerKernel kernel = {
-      .type = args.q.dtype,
-      .q = static_cast<const char*>(args.q.data) + row * heads * width * dtype_bytes(args.q.dtype),
-      .weights = args.weights.f32() + row * heads,
-      .num_heads = heads,
-      .width = width};
-  int64_t num_found = 0;
-  for (const KvRange& range : segment.keys.ranges) {
-    const int64_t end = std::min(range.end, count);
-    for (int64_t begin = range.begin; begin < end; begin += kScoreBlock) {
-      const int64_t num_scores = std::min(kScoreBlock, end - begin);
-      const int64_t offset = (begin - range.begin) * segment.keys.position_stride;
-      const auto* keys = static_cast<const char*>(range.keys) + offset * dtype_bytes(args.q.dtype);
-      index_scores<V>(kernel, keys, segment.keys.position_stride, num_scores, work.scores);
-      for (int64_t i = 0; i < num_scores; ++i) {
-        const float score =
-            std::isnan(work.scores[i]) ? -std::numeric_limits<float>::infinity() : work.scores[i];
-        work.found[num_found++] = {score, static_cast<int32_t>(begin + i)};
-      }
-      if (num_found <= args.top_k) continue;
-      keep_best(work.found, num_found, args.top_k);
-      num_found = args.top_k;
-    }
-  }
+  find_best_entries<V>(args, segment, row, count, work);
   for (int64_t k = 0; k < args.top_k; ++k) selected[k] = work.found[k].id;
   std::sort(selected, selected + args.top_k);
 }

@@ -25,6 +25,42 @@ struct Work {
   char* listed;      // [entries]
 };
 
+struct WorkSizes {
+  int64_t entries = 1;  // of a segment, at most
+  int64_t attention_heads = 0;
+  int64_t heads = 0;  // of attention or of the indexer, whichever has more
+
+  explicit WorkSizes(const IndexerLossArgs& args)
+      : attention_heads(args.attention.q.shape[1]),
+        heads(std::max(args.q.shape[1], attention_heads)) {
+    for (const EntrySegment& s : args.segments)
+      entries = std::max(entries, (s.end - s.begin) / args.ratio);
+  }
+};
+
+template <typename T>
+T* take_values(CpuBackend& backend, int64_t count) {
+  return static_cast<T*>(backend.scratch().take(count * static_cast<int64_t>(sizeof(T))));
+}
+
+// That of all workers.
+Work take_work(CpuBackend& backend, const WorkSizes& sizes) {
+  const int64_t num_workers = backend.pool().num_threads();
+  return {.dots = take_values<float>(backend, num_workers * sizes.entries * sizes.heads),
+          .target = take_values<double>(backend, num_workers * sizes.entries),
+          .scores = take_values<double>(backend, num_workers * sizes.entries),
+          .log_sums = take_values<double>(backend, num_workers * sizes.attention_heads),
+          .listed = take_values<char>(backend, num_workers * sizes.entries)};
+}
+
+Work work_of(const Work& all, const WorkSizes& sizes, int worker) {
+  return {.dots = all.dots + worker * sizes.entries * sizes.heads,
+          .target = all.target + worker * sizes.entries,
+          .scores = all.scores + worker * sizes.entries,
+          .log_sums = all.log_sums + worker * sizes.attention_heads,
+          .listed = all.listed + worker * sizes.entries};
+}
+
 QueryHeads heads_of(const TensorView& q, int64_t row) {
   const int64_t bytes = q.shape[1] * q.shape[2] * dtype_bytes(q.dtype);
   return {.type = q.dtype,
@@ -38,7 +74,7 @@ const void* head_of(const QueryHeads& query, int64_t n) {
 }
 
 // A dot that is in its score; a comparison that lets NaN through.
-bool counts(float dot) { return !(dot <= 0.0f); }
+bool is_scored(float dot) { return !(dot <= 0.0f); }
 
 double log_sum_exp(const double* values, int64_t count) {
   const double top = *std::max_element(values, values + count);
@@ -113,19 +149,23 @@ struct Loss {
     for (int64_t i = 0; i < count; ++i) work.target[i] /= total;
   }
 
-  // From the dots of the indexer to the slope of each score; adds to the row's loss.
-  void compute_loss_and_slopes(int64_t row, int64_t count, const Work& work, float* slope) const {
+  // Of the indexer, from its dots.
+  void compute_scores(int64_t row, int64_t count, const Work& work) const {
     const int64_t heads = args.q.shape[1];
     const float* weights = args.weights.f32() + row * heads;
-    const auto scale = static_cast<double>(args.scale);
     for (int64_t i = 0; i < count; ++i) {
       double score = 0.0;
       for (int64_t h = 0; h < heads; ++h) {
         const float dot = work.dots[i * heads + h];
-        if (counts(dot)) score += static_cast<double>(weights[h]) * static_cast<double>(dot);
+        if (is_scored(dot)) score += static_cast<double>(weights[h]) * static_cast<double>(dot);
       }
-      work.scores[i] = scale * score;
+      work.scores[i] = static_cast<double>(args.scale) * score;
     }
+  }
+
+  // From the scores to the slope of each; adds to the row's loss.
+  void add_loss_and_write_slopes(int64_t row, int64_t count, const Work& work, float* slope) const {
+    const auto scale = static_cast<double>(args.scale);
     const double log_sum = log_sum_exp(work.scores, count);
     double loss = 0.0;
     for (int64_t i = 0; i < count; ++i) {
@@ -153,7 +193,7 @@ struct Loss {
       const void* key = args.keys.row(segment.first_entry + i);
       for (int64_t h = 0; h < heads; ++h) {
         const float dot = dots[i * heads + h];
-        if (!counts(dot)) continue;
+        if (!is_scored(dot)) continue;
         d_weights[h] += slope[i] * dot;
         axpy<V>(args.keys.dtype, slope[i] * weights[h], key, width, d_q + h * width);
       }
@@ -169,7 +209,8 @@ struct Loss {
     if (count > 0) {
       compute_target<V>(segment, row, count, work);
       query_entry_dots<V>(heads_of(args.q, row), args.keys, segment, count, work.dots);
-      compute_loss_and_slopes(row, count, work, slope);
+      compute_scores(row, count, work);
+      add_loss_and_write_slopes(row, count, work, slope);
     }
     query_backward<V>(segment, row, count, slope, work.dots);
   }
@@ -188,7 +229,7 @@ struct Loss {
       const float* weights = args.weights.f32() + row * heads;
       query_key_dots<V>(query, args.keys.row(segment.first_entry + i), 1, dots);
       for (int64_t h = 0; h < heads; ++h) {
-        if (!counts(dots[h])) continue;
+        if (!is_scored(dots[h])) continue;
         axpy<V>(query.type, slope * weights[h], head_of(query, h), width, d_key);
       }
     }
@@ -201,41 +242,24 @@ void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<fl
                   const IndexerGradients& gradients) {
   const HostAccess access(backend.allocator());
   const Scratch::Mark mark(backend.scratch());
-  int64_t most = 1;
-  for (const EntrySegment& s : args.segments) most = std::max(most, (s.end - s.begin) / args.ratio);
-  const int64_t num_workers = backend.pool().num_threads();
-  const int64_t attention_heads = args.attention.q.shape[1];
-  const int64_t heads = std::max(args.q.shape[1], attention_heads);
-  const auto take = [&]<typename T>(T*& to, int64_t count) {
-    to = static_cast<T*>(backend.scratch().take(count * static_cast<int64_t>(sizeof(T))));
-  };
-  Loss loss = {args, losses, gradients, most, nullptr};
-  Work all = {};
-  take(loss.slopes, kQueries * most);
-  take(all.dots, num_workers * most * heads);
-  take(all.target, num_workers * most);
-  take(all.scores, num_workers * most);
-  take(all.log_sums, num_workers * attention_heads);
-  take(all.listed, num_workers * most);
+  const WorkSizes sizes(args);
+  const int64_t most = sizes.entries;
+  const Loss loss = {args, losses, gradients, most, take_values<float>(backend, kQueries * most)};
+  const Work all = take_work(backend, sizes);
   if (backend.is_counting()) return;
-  const auto work_of = [&](int worker) {
-    return Work{.dots = all.dots + worker * most * heads,
-                .target = all.target + worker * most,
-                .scores = all.scores + worker * most,
-                .log_sums = all.log_sums + worker * attention_heads,
-                .listed = all.listed + worker * most};
-  };
   std::fill_n(gradients.d_keys.f32(), gradients.d_keys.shape.num_elements(), 0.0f);
   with_path(backend.path(), [&]<typename V>() {
     for (const EntrySegment& s : args.segments) {
       for (int64_t block = s.begin; block < s.end; block += kQueries) {
         const int64_t last = std::min(s.end, block + kQueries);
         backend.pool().run_each(last - block, [&](int64_t i, int worker) {
-          loss.query_loss_and_backward<V>(s, block + i, loss.slopes + i * most, work_of(worker));
+          loss.query_loss_and_backward<V>(s, block + i, loss.slopes + i * most,
+                                          work_of(all, sizes, worker));
         });
         backend.pool().run_each(loss.num_entries(last - 1 - s.begin), [&](int64_t i, int worker) {
           const int64_t sees = s.begin + (i + 1) * args.ratio - 1;  // the first query that does
-          loss.add_d_key<V>(s, i, block, std::max(block, sees), last, work_of(worker).dots);
+          loss.add_d_key<V>(s, i, block, std::max(block, sees), last,
+                            work_of(all, sizes, worker).dots);
         });
       }
     }

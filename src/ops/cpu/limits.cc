@@ -39,7 +39,7 @@ LimitLoop choose_limit_loop(CpuPath path, bool bf16) {
   return limit_loop_reference();
 }
 
-double matrix_flops(CpuBackend& backend, DType dtype, double seconds) {
+double measure_matrix_flops(CpuBackend& backend, DType dtype, double seconds) {
   const LimitLoop loop = choose_limit_loop(backend.path(), dtype == DType::kBF16);
   const int threads = backend.pool().num_threads();
   const auto run = [&](int64_t iterations) {
@@ -60,13 +60,13 @@ double matrix_flops(CpuBackend& backend, DType dtype, double seconds) {
   return static_cast<double>(iterations * loop.flops) * threads / elapsed;
 }
 
-double read_bandwidth(CpuBackend& backend, const void* data, int64_t bytes) {
+double measure_read_bandwidth(CpuBackend& backend, const void* data, int64_t bytes) {
   const HostAccess access(backend.allocator());
   std::atomic<uint64_t> sum{0};  // the reads must have a use
   const double elapsed = seconds_of([&] {
     backend.pool().run(bytes / kBlock, [&](int64_t begin, int64_t end, int) {
       const char* part = static_cast<const char*>(data) + begin * kBlock;
-      sum.fetch_xor(read_all(part, (end - begin) * kBlock), std::memory_order_relaxed);
+      sum.fetch_xor(xor_all_words(part, (end - begin) * kBlock), std::memory_order_relaxed);
     });
   });
   CHECK(sum.load() == 0);  // an even number of equal words

@@ -13,9 +13,9 @@ enum class CpuPath;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/limits.h.
-double matrix_flops(CpuBackend& backend, DType dtype, double seconds);
+double measure_matrix_flops(CpuBackend& backend, DType dtype, double seconds);
 // Of memory of whole MiB, all of one value.
-double read_bandwidth(CpuBackend& backend, const void* data, int64_t bytes);
+double measure_read_bandwidth(CpuBackend& backend, const void* data, int64_t bytes);
 
 // One thread's work, and the operations that one iteration of it does.
 struct LimitLoop {
@@ -32,6 +32,6 @@ LimitLoop limit_loop_avx512_bf16();
 
 // Reads a multiple of 512 bytes (16-byte aligned) and returns something that depends on all of
 // them.
-uint64_t read_all(const void* data, int64_t bytes);
+uint64_t xor_all_words(const void* data, int64_t bytes);
 
 }  // namespace strata::ops::cpu

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kChains = 24;
 
-void run(int64_t iterations) {
+void run_multiply_adds(int64_t iterations) {
   __m512 acc[kChains];
   __m512 value = _mm512_set1_ps(0.5f);
 #pragma GCC unroll 32
@@ -28,7 +28,7 @@ void run(int64_t iterations) {
 
 }  // namespace
 
-LimitLoop limit_loop_avx512() { return {.run = run, .flops = kChains * 16 * 2}; }
+LimitLoop limit_loop_avx512() { return {.run = run_multiply_adds, .flops = kChains * 16 * 2}; }
 
 }  // namespace strata::ops::cpu
 #endif

@@ -8,7 +8,7 @@ constexpr int kChains = 32;
 
 // Independent multiply-adds that the compiler may put into whatever vectors the baseline has. The
 // chains start from values it does not know, or it would keep one of them.
-void run(int64_t iterations) {
+void run_multiply_adds(int64_t iterations) {
   volatile float start = 0.5f;
   const float value = start;
   float acc[kChains];
@@ -22,11 +22,11 @@ void run(int64_t iterations) {
 
 }  // namespace
 
-LimitLoop limit_loop_reference() { return {.run = run, .flops = kChains * 2}; }
+LimitLoop limit_loop_reference() { return {.run = run_multiply_adds, .flops = kChains * 2}; }
 
 // Sixteen-byte loads saturate memory: wider ones read no faster, and prefetching by hand is slower
 // than what the hardware foresees.
-uint64_t read_all(const void* data, int64_t bytes) {
+uint64_t xor_all_words(const void* data, int64_t bytes) {
   typedef uint64_t Vector __attribute__((vector_size(16)));
   constexpr int kVectors = 32;
   Vector sum[8] = {};

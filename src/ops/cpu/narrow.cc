@@ -51,7 +51,7 @@ NarrowRounding rounding_of(const NarrowLayout& layout) {
   return layout.scale == NarrowScale::kExponent ? NarrowRounding::kNone : NarrowRounding::kUsual;
 }
 
-NarrowArgs args_of(const PanelView& panel, int64_t index) {
+NarrowArgs kernel_args_of(const PanelView& panel, int64_t index) {
   const NarrowLayout& layout = narrow_layout(panel.form);
   return {.panel = static_cast<const uint8_t*>(panel.panel(index)),
           .width = panel.width,
@@ -131,6 +131,16 @@ uint8_t padding_code(const NarrowLayout& layout) {
       layout.values);
 }
 
+void zero_lanes_from(const NarrowLayout& layout, uint8_t* data, const PanelView& panel,
+                     int64_t first) {
+  if (first == panel.width) return;
+  std::vector<uint8_t> zeros(static_cast<size_t>(layout.row_bytes(panel.cols)));
+  std::fill_n(zeros.begin(), panel.cols, padding_code(layout));
+  for (int64_t lane = first; lane < panel.width; ++lane) {
+    pack_lane(layout, LaneWriter(layout, data, panel.width, lane), zeros.data(), panel.cols);
+  }
+}
+
 void pack_panel(const NarrowRows& rows, int64_t first_row, const PanelView& panel, int64_t index) {
   const NarrowLayout& layout = narrow_layout(panel.form);
   const int64_t origin = index * panel.width;
@@ -143,12 +153,7 @@ void pack_panel(const NarrowRows& rows, int64_t first_row, const PanelView& pane
     pack_lane(layout, LaneWriter(layout, data, panel.width, row - origin),
               from + (row - first_row) * row_bytes, panel.cols);
   }
-  if (end != panel.rows || end == origin + panel.width) return;
-  std::vector<uint8_t> zeros(static_cast<size_t>(row_bytes));
-  std::fill_n(zeros.begin(), panel.cols, padding_code(layout));
-  for (int64_t lane = end - origin; lane < panel.width; ++lane) {
-    pack_lane(layout, LaneWriter(layout, data, panel.width, lane), zeros.data(), panel.cols);
-  }
+  if (end == panel.rows) zero_lanes_from(layout, data, panel, end - origin);
 }
 
 // One row of a panel as it is read.
@@ -242,7 +247,7 @@ void unpack_row(const PanelView& panel, int64_t row, const TensorView& y, int64_
 
 void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t col, int64_t cols,
                     void* dst) {
-  NarrowArgs args = args_of(panel, index);
+  NarrowArgs args = kernel_args_of(panel, index);
   args.first = col / kNarrowGroup;
   args.count = cols / kNarrowGroup;
   args.dst = dst;
@@ -252,7 +257,7 @@ void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t
 bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, const TileArgs& tile) {
   const NarrowAccumulate accumulate = choose_accumulate_kernel(path);
   if (accumulate == nullptr || tile.rows > kNarrowTileRows) return false;
-  NarrowArgs args = args_of(panel, index);
+  NarrowArgs args = kernel_args_of(panel, index);
   args.count = panel.cols / kNarrowGroup;
   accumulate(args, tile);
   return true;

@@ -142,6 +142,25 @@ template <NarrowRounding kRounding, bool kSigned>
   return (__m256i)_mm256_fmsub_ps(a, _mm256_set1_ps(65536.0f), less);
 }
 
+// Scales of values that read_bytes<kE4m3> leaves 2^-120 times as large.
+[[gnu::always_inline]] inline void rescale_e4m3(GroupScales& scales) {
+  unroll<2>([&](auto v) __attribute__((always_inline)) {
+    float* const s = scales.s[0] + kLanes * v;
+    _mm256_store_ps(s, _mm256_mul_ps(_mm256_load_ps(s), _mm256_set1_ps(0x1p112f)));
+  });
+}
+
+// Pair p of the two that `codes` starts with, before it is scaled.
+template <typename K>
+[[gnu::always_inline]] inline Pair read_pair(const Values& values, const uint8_t* codes, int p) {
+  if constexpr (K::kCodes == NarrowCodes::kNibbles) {
+    const __m256i bytes = p == 0 ? load(codes) : _mm256_srli_epi16(load(codes), 4);
+    return look_up<K::kAreBf16>(values, _mm256_and_si256(bytes, _mm256_set1_epi8(15)));
+  } else {
+    return read_bytes<K::kCodes>(codes + 2 * kWidth * p);
+  }
+}
+
 // begin(group), then body(columns before this pair, values) for each pair of each group, with the
 // rows of registers as reorder<K::kCodes> has them.
 template <typename K, bool kSigned, typename Begin, typename Body>
@@ -153,12 +172,7 @@ template <typename K, bool kSigned, typename Begin, typename Body>
   constexpr bool kNibbles = K::kCodes == NarrowCodes::kNibbles;
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
     load_scales<Path>(a, g, scales);
-    if constexpr (K::kCodes == NarrowCodes::kE4m3) {
-      unroll<2>([&](auto v) __attribute__((always_inline)) {
-        float* const s = scales.s[0] + kLanes * v;
-        _mm256_store_ps(s, _mm256_mul_ps(_mm256_load_ps(s), _mm256_set1_ps(0x1p112f)));
-      });
-    }
+    if constexpr (K::kCodes == NarrowCodes::kE4m3) rescale_e4m3(scales);
     begin(g - a.first);
     const uint8_t* codes = group_of(a, g) + a.header_bytes;
     for (int64_t col = 0; col < kNarrowGroup; col += 4) {
@@ -173,13 +187,7 @@ template <typename K, bool kSigned, typename Begin, typename Body>
                                                     : _mm256_mul_ps(x, s[v]));
       };
       unroll<2>([&](auto p) __attribute__((always_inline)) {
-        Pair pair;
-        if constexpr (kNibbles) {
-          const __m256i bytes = p == 0 ? load(codes) : _mm256_srli_epi16(load(codes), 4);
-          pair = look_up<K::kAreBf16>(values, _mm256_and_si256(bytes, _mm256_set1_epi8(15)));
-        } else {
-          pair = read_bytes<K::kCodes>(codes + 2 * kWidth * p);
-        }
+        Pair pair = read_pair<K>(values, codes, p);
         unroll<2>([&](auto v) __attribute__((always_inline)) {
           pair.even[v] = scaled(pair.even[v], v);
           pair.odd[v] = scaled(pair.odd[v], v);
@@ -212,7 +220,7 @@ void unpack_pairs(const NarrowArgs& args) {
 
 // The chains of a tile, as a bf16 panel's product has them: element 2p, then 2p + 1.
 template <typename K, int kRows>
-void tile(const NarrowArgs& of, const TileArgs& args) {
+void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   const NarrowArgs a = of;
   const TileArgs t = args;  // copies that the stores below cannot change
   __m256 acc[kRows][2];
@@ -262,8 +270,9 @@ void narrow_unpack_avx2(const NarrowArgs& args) {
 }
 
 void narrow_accumulate_avx2(const NarrowArgs& args, const TileArgs& t) {
-  with_kind_and_rows(
-      args, t.rows, [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
+  with_kind_and_rows(args, t.rows, [&](auto kind, auto rows) {
+    accumulate_tile<decltype(kind), decltype(rows){}>(args, t);
+  });
 }
 
 }  // namespace strata::ops::cpu

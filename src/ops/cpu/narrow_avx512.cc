@@ -70,9 +70,21 @@ __m512 ordered(const int32_t* order, __m512 rows) {
   return _mm512_permutexvar_ps(_mm512_load_si512(order), rows);
 }
 
+// Group g of the rows of x, as f32.
+template <int kRows>
+[[gnu::always_inline]] inline void widen_group(const TileArgs& t, int64_t g,
+                                               float (&x)[kRows][kNarrowGroup]) {
+  unroll<2 * kRows>([&](auto i) __attribute__((always_inline)) {
+    const auto* row = static_cast<const uint16_t*>(t.x) + i / 2 * t.x_stride + g * kNarrowGroup;
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i % 2 * kLanes));
+    _mm512_store_si512(x[i / 2] + i % 2 * kLanes,
+                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  });
+}
+
 // The chains of a tile, as a bf16 panel's product has them: element 2p, then 2p + 1.
 template <typename K, int kRows>
-void tile(const NarrowArgs& of, const TileArgs& args) {
+void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   const NarrowArgs a = of;
   const TileArgs t = args;  // copies that the stores below cannot change
   __m512 acc[kRows][kVectors];
@@ -84,13 +96,7 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
   constexpr int64_t kPairBytes = K::kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;
   for (int64_t g = 0; g < a.count; ++g) {
     load_scales<Path>(a, a.first + g, scales);
-    unroll<2 * kRows>([&](auto i) __attribute__((always_inline)) {
-      const auto* row = static_cast<const uint16_t*>(t.x) + i / 2 * t.x_stride + g * kNarrowGroup;
-      const __m256i bits =
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i % 2 * kLanes));
-      _mm512_store_si512(x[i / 2] + i % 2 * kLanes,
-                         _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-    });
+    widen_group(t, g, x);
     const uint8_t* codes = group_of(a, a.first + g) + a.header_bytes;
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair, codes += kPairBytes) {
       fetch_ahead(codes, kPairBytes);
@@ -112,8 +118,9 @@ void tile(const NarrowArgs& of, const TileArgs& args) {
 void narrow_unpack_avx512(const NarrowArgs& args) { unpack<Path>(args); }
 
 void narrow_accumulate_avx512(const NarrowArgs& args, const TileArgs& t) {
-  with_kind_and_rows(
-      args, t.rows, [&](auto kind, auto rows) { tile<decltype(kind), decltype(rows){}>(args, t); });
+  with_kind_and_rows(args, t.rows, [&](auto kind, auto rows) {
+    accumulate_tile<decltype(kind), decltype(rows){}>(args, t);
+  });
 }
 
 }  // namespace strata::ops::cpu

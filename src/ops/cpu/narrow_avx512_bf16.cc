@@ -41,7 +41,7 @@ template <NarrowCodes kCodes, bool kMin>
 // The chains of a tile over groups of a panel, in the order of a bf16 panel's product. Every loop
 // over registers is unrolled by hand, see cpu/unroll.h.
 template <NarrowCodes kCodes, bool kMin, int kRows>
-void tile(const NarrowArgs& of, const TileArgs& args) {
+void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   const NarrowArgs a = of;
   const TileArgs t = args;  // copies that the stores below cannot change
   __m512 acc[kRows][kVectors];
@@ -83,7 +83,7 @@ void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<Path>(args); }
 void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
   with_kind_and_rows(a, t.rows, [&](auto kind, auto rows) {
     using Kind = decltype(kind);
-    tile<Kind::kCodes, Kind::kMin, decltype(rows){}>(a, t);
+    accumulate_tile<Kind::kCodes, Kind::kMin, decltype(rows){}>(a, t);
   });
 }
 

@@ -37,14 +37,14 @@ inline __m256i load_steps(const void* rows, int64_t index) {
 
 struct Path {
   using W = Words;
-  static constexpr bool kPacksEnds = false;  // there are none
+  static constexpr bool kPacksPartialBlocks = false;  // there are none
   template <PackType kFrom, bool kToBf16>
   static __m256i load(const void* rows, int64_t index) {
     return load_steps<kFrom, kToBf16>(rows, index);
   }
   static void fetch(const char*) {}
   template <PackType kFrom, bool kToBf16>
-  static void pack_end(const PackArgs&, int64_t, int64_t) {}
+  static void pack_partial_block(const PackArgs&, int64_t, int64_t) {}
 };
 
 }  // namespace

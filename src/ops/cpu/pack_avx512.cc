@@ -60,7 +60,7 @@ inline __m512i load_partial(const void* rows, int64_t index, int64_t count) {
 
 // The block at `step` and `lane` where it is not whole: what is outside stays untouched.
 template <PackType kFrom, bool kToBf16>
-void pack_end(const PackArgs& a, int64_t step, int64_t lane) {
+void pack_partial_block(const PackArgs& a, int64_t step, int64_t lane) {
   const int64_t steps = a.steps - step < 16 ? a.steps - step : 16;
   const int64_t lanes = a.lanes - lane < 16 ? a.lanes - lane : 16;
   __m512i block[16];
@@ -78,15 +78,15 @@ void pack_end(const PackArgs& a, int64_t step, int64_t lane) {
 
 struct Path {
   using W = Words;
-  static constexpr bool kPacksEnds = true;
+  static constexpr bool kPacksPartialBlocks = true;
   template <PackType kFrom, bool kToBf16>
   static __m512i load(const void* rows, int64_t index) {
     return load_steps<kFrom, kToBf16>(rows, index);
   }
   static void fetch(const char* row) { _mm_prefetch(row + 256, _MM_HINT_T0); }
   template <PackType kFrom, bool kToBf16>
-  static void pack_end(const PackArgs& a, int64_t step, int64_t lane) {
-    ::strata::ops::cpu::pack_end<kFrom, kToBf16>(a, step, lane);
+  static void pack_partial_block(const PackArgs& a, int64_t step, int64_t lane) {
+    ::strata::ops::cpu::pack_partial_block<kFrom, kToBf16>(a, step, lane);
   }
 };
 

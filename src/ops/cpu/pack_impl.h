@@ -36,8 +36,8 @@ void pack(const PackArgs& a) {
   constexpr int64_t kCount = P::W::kCount;
   for (int64_t step = 0; step < a.steps; step += kCount) {
     for (int64_t lane = 0; lane < a.lanes; lane += kCount) {
-      if (P::kPacksEnds && (step + kCount > a.steps || lane + kCount > a.lanes)) {
-        P::template pack_end<kFrom, kToBf16>(a, step, lane);
+      if (P::kPacksPartialBlocks && (step + kCount > a.steps || lane + kCount > a.lanes)) {
+        P::template pack_partial_block<kFrom, kToBf16>(a, step, lane);
       } else {
         pack_block<P, kFrom, kToBf16>(a, step, lane);
       }

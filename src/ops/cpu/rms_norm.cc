@@ -9,11 +9,11 @@ namespace strata::ops::cpu {
 namespace {
 
 // The weight may lie in scratch.
-RmsNormKernel kernel_of(CpuBackend& backend, const RmsNormArgs& args) {
+RmsNormKernel prepare_kernel_args(CpuBackend& backend, const RmsNormArgs& args) {
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
-          .weight = offset_weight(backend, args.weight, args.weight_offset),
+          .weight = take_offset_weight(backend, args.weight, args.weight_offset),
           .eps = args.eps,
           .num_rows = args.x.rows(),
           .dim = args.x.cols()};
@@ -24,7 +24,7 @@ RmsNormKernel kernel_of(CpuBackend& backend, const RmsNormArgs& args) {
 void rms_norm(CpuBackend& backend, const RmsNormArgs& args, TensorView y, TensorView inv_rms) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());
-  const RmsNormKernel kernel = kernel_of(backend, args);
+  const RmsNormKernel kernel = prepare_kernel_args(backend, args);
   float* inv = inv_rms.empty() ? nullptr : inv_rms.f32();
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
@@ -37,7 +37,7 @@ void rms_norm_backward(CpuBackend& backend, const RmsNormArgs& args, TensorView 
                        TensorView d_y, TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());
-  const RmsNormKernel kernel = kernel_of(backend, args);
+  const RmsNormKernel kernel = prepare_kernel_args(backend, args);
   if (kernel.num_rows == 0) return;
   const bool recompute = inv_rms.empty();
   if (recompute) inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows});

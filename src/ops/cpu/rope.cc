@@ -8,14 +8,15 @@ namespace strata::ops::cpu {
 namespace {
 
 // The weight may lie in scratch.
-RopeKernel kernel_of(CpuBackend& backend, const HeadNormRopeArgs& args) {
+RopeKernel prepare_kernel_args(CpuBackend& backend, const HeadNormRopeArgs& args) {
   const int64_t dim = args.x.cols();
   const int64_t rotary_dim = args.rotary_width();
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
-          .weight = args.weight.empty() ? nullptr
-                                        : offset_weight(backend, args.weight, args.weight_offset),
+          .weight = args.weight.empty()
+                        ? nullptr
+                        : take_offset_weight(backend, args.weight, args.weight_offset),
           .eps = args.eps,
           .positions = args.positions.data(),
           .cos = args.cos.f32(),
@@ -33,7 +34,7 @@ RopeKernel kernel_of(CpuBackend& backend, const HeadNormRopeArgs& args) {
 void head_norm_rope(CpuBackend& backend, const HeadNormRopeArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());
-  const RopeKernel kernel = kernel_of(backend, args);
+  const RopeKernel kernel = prepare_kernel_args(backend, args);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
       head_norm_rope_rows<V>(kernel, y.data, y.row_stride, begin, end);
@@ -45,7 +46,7 @@ void head_norm_rope_backward(CpuBackend& backend, const HeadNormRopeArgs& args, 
                              TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   Scratch::Mark mark(backend.scratch());
-  const RopeKernel kernel = kernel_of(backend, args);
+  const RopeKernel kernel = prepare_kernel_args(backend, args);
   with_path(backend.path(), [&]<typename V>() {
     if (!d_weight.empty() && kernel.num_rows > 0) {  // first: d_x may lie over d_y
       float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();

@@ -11,7 +11,7 @@ namespace strata::ops::cpu {
 // Rows whose norms are found together: their chains overlap.
 constexpr int64_t kRopeBatch = 8;
 
-// Calls body(h, part) for the chunks of the columns that are not turned.
+// Calls body(h, part) for the chunks of the columns that are not rotated.
 template <typename V, bool kPartial, typename Body>
 [[gnu::always_inline]] inline void for_unrotated(const RopeKernel& k, Body&& body) {
   if constexpr (kPartial) {
@@ -115,9 +115,9 @@ template <typename V, typename F>
   d_n2 = V::fnma(d_y1, s, d_y2 * c);
 }
 
-// One row of d_y, turned back: d_n of its pairs and of its other columns.
+// One row of d_y, rotated back: d_n of its pairs and of its other columns.
 template <typename V, typename DY>
-struct TurnedRow {
+struct RotatedBackRow {
   const DY* d_y;
   const float* cos;
   const float* sin;
@@ -131,8 +131,8 @@ struct TurnedRow {
 };
 
 template <typename V, typename DY>
-[[gnu::always_inline]] inline TurnedRow<V, DY> turned_row(const RopeKernel& k, const DY* d_y,
-                                                          int64_t row) {
+[[gnu::always_inline]] inline RotatedBackRow<V, DY> rotated_back_row(const RopeKernel& k,
+                                                                     const DY* d_y, int64_t row) {
   const int64_t table = k.positions[row / k.num_heads] * k.table_stride;
   return {d_y, k.cos + table, k.sin + table, k.rotary_dim / 2};
 }
@@ -140,46 +140,47 @@ template <typename V, typename DY>
 // y = R x: d_x = R^T d_y.
 template <typename V, bool kPartial, typename DY, typename DX>
 [[gnu::always_inline]] inline void rope_backward_row(const RopeKernel& k,
-                                                     const TurnedRow<V, DY>& turned, DX* d_x) {
-  const int64_t half = turned.half;
+                                                     const RotatedBackRow<V, DY>& rotated,
+                                                     DX* d_x) {
+  const int64_t half = rotated.half;
   DX halves[kMaxInterleavedDim];
   DX* to = k.interleaved ? halves : d_x;
   for_chunks<V>(half, [&](int64_t h, auto part) {
     auto d_n1 = V::set1(0.0f), d_n2 = V::set1(0.0f);
-    turned.pair(h, part, d_n1, d_n2);
+    rotated.pair(h, part, d_n1, d_n2);
     V::store(to + h, d_n1, part);
     V::store(to + half + h, d_n2, part);
   });
   if (k.interleaved) interleave<V>(halves, half, d_x);
   for_unrotated<V, kPartial>(
-      k, [&](int64_t h, auto part) { V::store(d_x + h, V::load(turned.d_y + h, part), part); });
+      k, [&](int64_t h, auto part) { V::store(d_x + h, V::load(rotated.d_y + h, part), part); });
 }
 
 // n = x inv w: with g = d_n w, d_x = inv (g - x inv^2 mean(g x)).
 template <typename V, bool kPartial, typename X, typename DY, typename DX>
 [[gnu::always_inline]] inline void head_norm_rope_backward_row(const RopeKernel& k,
-                                                               const TurnedRow<V, DY>& turned,
+                                                               const RotatedBackRow<V, DY>& rotated,
                                                                const X* x, DX* d_x) {
-  const int64_t half = turned.half;
+  const int64_t half = rotated.half;
   const float inv = inv_rms_of<V>(x, k.dim, k.eps);
   auto dot = V::set1(0.0f);
   for_chunks<V>(half, [&](int64_t h, auto part) {
     auto d_n1 = dot, d_n2 = dot;
-    turned.pair(h, part, d_n1, d_n2);
+    rotated.pair(h, part, d_n1, d_n2);
     const auto g1 = d_n1 * V::load(k.weight + h, part);
     const auto g2 = d_n2 * V::load(k.weight + half + h, part);
     dot = V::fma(g1, V::load(x + h, part), dot);
     dot = V::fma(g2, V::load(x + half + h, part), dot);
   });
   for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
-    const auto g = V::load(turned.d_y + h, part) * V::load(k.weight + h, part);
+    const auto g = V::load(rotated.d_y + h, part) * V::load(k.weight + h, part);
     dot = V::fma(g, V::load(x + h, part), dot);
   });
   const auto scale = V::set1(inv);
   const auto slope = V::set1(V::sum(dot) / static_cast<float>(k.dim) * inv * inv);
   for_chunks<V>(half, [&](int64_t h, auto part) {
     auto d_n1 = dot, d_n2 = dot;
-    turned.pair(h, part, d_n1, d_n2);
+    rotated.pair(h, part, d_n1, d_n2);
     const auto g1 = d_n1 * V::load(k.weight + h, part);
     const auto g2 = d_n2 * V::load(k.weight + half + h, part);
     const auto x1 = V::load(x + h, part);
@@ -188,7 +189,7 @@ template <typename V, bool kPartial, typename X, typename DY, typename DX>
     V::store(d_x + half + h, V::fnma(slope, x2, g2) * scale, part);
   });
   for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
-    const auto g = V::load(turned.d_y + h, part) * V::load(k.weight + h, part);
+    const auto g = V::load(rotated.d_y + h, part) * V::load(k.weight + h, part);
     V::store(d_x + h, V::fnma(slope, V::load(x + h, part), g) * scale, part);
   });
 }
@@ -198,11 +199,11 @@ void head_norm_rope_backward_typed(const RopeKernel& k, const DY* d_y, int64_t d
                                    int64_t d_x_stride, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const X* x_row = static_cast<const X*>(k.x) + row * k.x_stride;
-    const auto turned = turned_row<V>(k, d_y + row * d_y_stride, row);
+    const auto rotated = rotated_back_row<V>(k, d_y + row * d_y_stride, row);
     if (k.weight == nullptr) {
-      rope_backward_row<V, kPartial>(k, turned, d_x + row * d_x_stride);
+      rope_backward_row<V, kPartial>(k, rotated, d_x + row * d_x_stride);
     } else {
-      head_norm_rope_backward_row<V, kPartial>(k, turned, x_row, d_x + row * d_x_stride);
+      head_norm_rope_backward_row<V, kPartial>(k, rotated, x_row, d_x + row * d_x_stride);
     }
   }
 }
@@ -238,12 +239,13 @@ void head_norm_rope_backward_columns(const RopeKernel& k, const float* inv_rms, 
     with_type<V>(d_y_type, [&]<typename DY>() {
       for (int64_t row = 0; row < k.num_rows; ++row) {
         const X* x_row = static_cast<const X*>(k.x) + row * k.x_stride;
-        const auto turned = turned_row<V>(k, static_cast<const DY*>(d_y) + row * d_y_stride, row);
+        const auto rotated =
+            rotated_back_row<V>(k, static_cast<const DY*>(d_y) + row * d_y_stride, row);
         const auto inv = V::set1(inv_rms[row]);
         for_chunks<V>(end - begin, [&](int64_t i, auto part) {
           const int64_t h = begin + i;
           auto d_n1 = inv, d_n2 = inv;
-          turned.pair(h, part, d_n1, d_n2);
+          rotated.pair(h, part, d_n1, d_n2);
           const auto x1 = V::load(x_row + h, part) * inv;
           const auto x2 = V::load(x_row + half + h, part) * inv;
           V::store(d_weight + h, V::fma(d_n1, x1, V::load(d_weight + h, part)), part);

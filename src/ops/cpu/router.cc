@@ -70,19 +70,22 @@ int64_t argmax(const float* x, int64_t n) {
 // A score that is not a number, as a diverged model has, comes last.
 float candidate(float score) { return std::isnan(score) ? kDropped : score; }
 
+// The sum of the two best candidates of a group, or its only one.
+float group_score(const float* group, int64_t size) {
+  if (size == 1) return candidate(group[0]);
+  const int64_t first = argmax(group, size);
+  float second = kDropped;
+  for (int64_t i = 0; i < size; ++i) {
+    if (i != first) second = std::max(second, group[i]);
+  }
+  return candidate(group[first] + second);
+}
+
 // Groups that do not take part get -inf.
 void drop_groups(const RouterArgs& args, float* choice, int64_t experts, float* sums) {
   if (args.top_groups == args.num_groups) return;
   const int64_t size = experts / args.num_groups;
-  for (int64_t g = 0; g < args.num_groups; ++g) {
-    const float* group = choice + g * size;
-    const int64_t first = argmax(group, size);
-    float second = kDropped;
-    for (int64_t i = 0; i < size; ++i) {
-      if (i != first) second = std::max(second, group[i]);
-    }
-    sums[g] = candidate(size == 1 ? group[0] : group[first] + second);
-  }
+  for (int64_t g = 0; g < args.num_groups; ++g) sums[g] = group_score(choice + g * size, size);
   for (int64_t taken = 0; taken < args.top_groups; ++taken) {
     sums[argmax(sums, args.num_groups)] = kTaken;
   }
@@ -122,8 +125,8 @@ void write_weights(const RouterArgs& args, const float* scores, const int32_t* i
 // The gradient of one token's logits.
 //   weight_k = scale s_k / S; S is the sum of the chosen scores with norm, else 1
 //   softmax: d l_i = s_i (d s_i - sum_j d s_j s_j); the others: d l_i = d s_i s'_i
-void token_backward(const RouterArgs& args, const float* scores, const int32_t* ids,
-                    const float* d_weights, int64_t experts, double* d_logits) {
+void compute_token_d_logits(const RouterArgs& args, const float* scores, const int32_t* ids,
+                            const float* d_weights, int64_t experts, double* d_logits) {
   std::fill_n(d_logits, experts, 0.0);
   const double sum = divisor(args, scores, ids);
   double mean = 0.0;  // sum_j d weight_j s_j / S
@@ -144,6 +147,24 @@ void token_backward(const RouterArgs& args, const float* scores, const int32_t* 
   }
 }
 
+// What experts are chosen by.
+void write_candidates(const RouterArgs& args, const float* scores, int64_t experts, float* choice) {
+  for (int64_t i = 0; i < experts; ++i) {
+    choice[i] = candidate(args.bias.empty() ? scores[i] : scores[i] + args.bias.f32()[i]);
+  }
+}
+
+void store_row(const double* values, int64_t row, TensorView y) {
+  for (int64_t i = 0; i < y.cols(); ++i) {
+    const auto value = static_cast<float>(values[i]);
+    if (y.dtype == DType::kF32) {
+      y.f32()[row * y.cols() + i] = value;
+    } else {
+      y.bf16()[row * y.cols() + i] = to_bf16(value);
+    }
+  }
+}
+
 }  // namespace
 
 void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
@@ -159,9 +180,7 @@ void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
       float* scores = logits.f32() + t * experts;
       int32_t* ids = expert_ids.numbers().data() + t * args.top_k;
       logits_to_scores(args.scores, scores, experts);
-      for (int64_t i = 0; i < experts; ++i) {
-        choice[i] = candidate(args.bias.empty() ? scores[i] : scores[i] + args.bias.f32()[i]);
-      }
+      write_candidates(args, scores, experts, choice);
       drop_groups(args, choice, experts, choice + experts);
       choose_experts(args, choice, experts, ids);
       write_weights(args, scores, ids, weights.f32() + t * args.top_k);
@@ -194,16 +213,10 @@ void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scor
   backend.pool().run(scores.rows(), [&](int64_t begin, int64_t end, int worker) {
     double* d = work + worker * experts;
     for (int64_t t = begin; t < end; ++t) {
-      token_backward(args, scores.f32() + t * experts, expert_ids.numbers().data() + t * args.top_k,
-                     d_weights.f32() + t * args.top_k, experts, d);
-      for (int64_t i = 0; i < experts; ++i) {
-        const auto value = static_cast<float>(d[i]);
-        if (d_logits.dtype == DType::kF32) {
-          d_logits.f32()[t * experts + i] = value;
-        } else {
-          d_logits.bf16()[t * experts + i] = to_bf16(value);
-        }
-      }
+      compute_token_d_logits(args, scores.f32() + t * experts,
+                             expert_ids.numbers().data() + t * args.top_k,
+                             d_weights.f32() + t * args.top_k, experts, d);
+      store_row(d, t, d_logits);
     }
   });
 }

@@ -61,7 +61,7 @@ const void* list_itself(Backend&, const void* list, int64_t) { return list; }
 }  // namespace
 
 constexpr Rows kRows = {
-    .adamw = {.run = on_cpu<adamw>, .list = on_cpu<adamw_list>},
+    .adamw = {.run = on_cpu<adamw>, .list = on_cpu<adamw_zero_grad_and_pack>},
     .attention = {.forward = on_cpu<attention>, .backward = on_cpu<attention_backward>},
     .cache_write = {.run = on_cpu<cache_write>},
     .causal_conv = {.forward = on_cpu<causal_conv_silu>,
@@ -124,7 +124,8 @@ constexpr Rows kRows = {
                          .expand_backward = on_cpu<hyper_expand_backward>},
     .indexer = {.select = on_cpu<select_entries>},
     .indexer_loss = {.run = on_cpu<indexer_loss>},
-    .limits = {.matrix_flops = on_cpu<matrix_flops>, .read_bandwidth = on_cpu<read_bandwidth>},
+    .limits = {.matrix_flops = on_cpu<measure_matrix_flops>,
+               .read_bandwidth = on_cpu<measure_read_bandwidth>},
     .log_softmax = {.logsumexp = on_cpu<logsumexp>,
                     .target_logprobs = on_cpu<target_logprobs>,
                     .backward = on_cpu<log_softmax_backward>},

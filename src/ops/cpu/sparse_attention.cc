@@ -45,10 +45,14 @@ struct Forward {
   }
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  void run(const SparseSegment& segment, int64_t row, int64_t part, const Workspace& work) const;
+  void run_item(const SparseSegment& segment, int64_t row, int64_t part,
+                const Workspace& work) const;
   // Rows first .. first + num_rows - 1 of [T, N]: those of heads from head_begin on.
-  void start_rows(int64_t first, int64_t head_begin, int64_t num_rows, const Workspace& work) const;
-  void finish_rows(int64_t first, int64_t num_rows, const Workspace& work) const;
+  void pack_queries(int64_t first, int64_t num_rows, const Workspace& work) const;
+  void start_with_sinks(int64_t head_begin, int64_t num_rows, const Workspace& work) const;
+  void pack_keys(const SparseKeys& keys, int64_t first, int64_t count, const Workspace& work) const;
+  void attend_block(int64_t num_rows, int64_t count, const Workspace& work) const;
+  void write_outputs(int64_t first, int64_t num_rows, const Workspace& work) const;
 };
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -63,13 +67,17 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
           .sum = floats(16 * rows)};
 }
 
-void Forward::start_rows(int64_t first, int64_t head_begin, int64_t num_rows,
-                         const Workspace& work) const {
+void Forward::pack_queries(int64_t first, int64_t num_rows, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   for (int64_t r = 0; r < num_rows; ++r) {
     kernels.pack_row(static_cast<const char*>(args.q.data) + (first + r) * row_bytes, layout.dim,
                      work.q + r * layout.row_stride);
-    // The sink is a key that was seen before the first, with a score and no value.
+  }
+}
+
+// The sink is a key that was seen before the first, with a score and no value.
+void Forward::start_with_sinks(int64_t head_begin, int64_t num_rows, const Workspace& work) const {
+  for (int64_t r = 0; r < num_rows; ++r) {
     work.max[r] = args.sinks.f32()[head_begin + r] * kLog2E;
     std::fill_n(work.sum + 16 * r, 16, 0.0f);
     work.sum[16 * r] = 1.0f;
@@ -77,7 +85,7 @@ void Forward::start_rows(int64_t first, int64_t head_begin, int64_t num_rows,
   std::fill_n(work.acc, num_rows * layout.lanes, 0.0f);
 }
 
-void Forward::finish_rows(int64_t first, int64_t num_rows, const Workspace& work) const {
+void Forward::write_outputs(int64_t first, int64_t num_rows, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(out.dtype);
   for (int64_t r = 0; r < num_rows; ++r) {
     const float sum = kernels.sum_row(work.sum + 16 * r);
@@ -88,39 +96,50 @@ void Forward::finish_rows(int64_t first, int64_t num_rows, const Workspace& work
   }
 }
 
-void Forward::run(const SparseSegment& segment, int64_t row, int64_t part,
-                  const Workspace& work) const {
+void Forward::pack_keys(const SparseKeys& keys, int64_t first, int64_t count,
+                        const Workspace& work) const {
+  const void* rows[kKeyBlock];
+  keys.find_rows(first, count, rows);
+  const PackRows from{.rows = rows, .count = count, .dim = layout.dim};
+  kernels.pack_lanes(from, work.keys);
+  kernels.pack_depth(from, work.values);
+}
+
+// All rows see all `count` keys of the block.
+void Forward::attend_block(int64_t num_rows, int64_t count, const Workspace& work) const {
+  int64_t visible[kForwardRows];
+  std::fill_n(visible, kForwardRows, count);
+  for (int64_t r = 0; r < num_rows; r += kForwardRows) {
+    kernels.forward_tile({.q = work.q + r * layout.row_stride,
+                          .q_stride = layout.row_stride,
+                          .keys = work.keys,
+                          .values = work.values,
+                          .steps = layout.steps,
+                          .lanes = layout.lanes,
+                          .rows = std::min(kForwardRows, num_rows - r),
+                          .visible = visible,
+                          .hidden = nullptr,
+                          .scale = args.scale * kLog2E,
+                          .max = work.max + r,
+                          .sum = work.sum + 16 * r,
+                          .acc = work.acc + r * layout.lanes});
+  }
+}
+
+void Forward::run_item(const SparseSegment& segment, int64_t row, int64_t part,
+                       const Workspace& work) const {
   const SparseKeys keys(args, segment, row);
   const int64_t head_begin = part * part_heads;
   const int64_t num_rows = std::min(part_heads, args.num_heads() - head_begin);
   const int64_t first = row * args.num_heads() + head_begin;
-  start_rows(first, head_begin, num_rows, work);
+  pack_queries(first, num_rows, work);
+  start_with_sinks(head_begin, num_rows, work);
   for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, keys.count() - key);
-    const void* rows[kKeyBlock];
-    keys.find_rows(key, count, rows);
-    const PackRows from{.rows = rows, .count = count, .dim = layout.dim};
-    kernels.pack_lanes(from, work.keys);
-    kernels.pack_depth(from, work.values);
-    int64_t visible[kForwardRows];
-    std::fill_n(visible, kForwardRows, count);
-    for (int64_t r = 0; r < num_rows; r += kForwardRows) {
-      kernels.forward_tile({.q = work.q + r * layout.row_stride,
-                            .q_stride = layout.row_stride,
-                            .keys = work.keys,
-                            .values = work.values,
-                            .steps = layout.steps,
-                            .lanes = layout.lanes,
-                            .rows = std::min(kForwardRows, num_rows - r),
-                            .visible = visible,
-                            .hidden = nullptr,
-                            .scale = args.scale * kLog2E,
-                            .max = work.max + r,
-                            .sum = work.sum + 16 * r,
-                            .acc = work.acc + r * layout.lanes});
-    }
+    pack_keys(keys, key, count, work);
+    attend_block(num_rows, count, work);
   }
-  finish_rows(first, num_rows, work);
+  write_outputs(first, num_rows, work);
 }
 
 }  // namespace
@@ -137,7 +156,7 @@ void sparse_attention_tiled(CpuBackend& backend, const AttentionKernels& kernels
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_tokens * forward.num_parts, [&](int64_t item, int worker) {
     const SparseToken& token = tokens[item / forward.num_parts];
-    forward.run(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
+    forward.run_item(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
   });
 }
 

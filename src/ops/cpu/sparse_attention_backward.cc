@@ -58,8 +58,15 @@ struct Backward {
   [[nodiscard]] int64_t most_blocks() const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   [[nodiscard]] Query take_query(Scratch& scratch) const;
+  [[nodiscard]] const Query* take_queries(CpuBackend& backend, int64_t count) const;
 
   void load_query(int64_t row, const Workspace& work, const Query& query) const;
+  void compute_delta(int64_t row, const void** out, const void** d_out,
+                     const Workspace& work) const;
+  // Of `count` keys, whose packed forms are in `work`; P and dS go to word first_word on.
+  void backward_block(int64_t first_word, int64_t count, const Workspace& work,
+                      const Query& query) const;
+  void write_d_q(int64_t row, const Workspace& work) const;
   void backward_query(const SparseToken& token, const Workspace& work, const Query& query) const;
   void add_d_keys(const SparseToken& token, const Query& query, int64_t lane, int64_t num_lanes,
                   float* acc) const;
@@ -108,6 +115,17 @@ Query Backward::take_query(Scratch& scratch) const {
           .d_out = take_words(scratch, layout.depth_words(num_heads()))};
 }
 
+// Those of a chunk, of which `count` get memory.
+const Query* Backward::take_queries(CpuBackend& backend, int64_t count) const {
+  Scratch& scratch = backend.scratch();
+  auto* queries = static_cast<Query*>(scratch.take(kChunk * static_cast<int64_t>(sizeof(Query))));
+  for (int64_t i = 0; i < count; ++i) {
+    const Query taken = take_query(scratch);
+    if (!backend.is_counting()) queries[i] = taken;
+  }
+  return queries;
+}
+
 void Backward::load_query(int64_t row, const Workspace& work, const Query& query) const {
   const int64_t heads = num_heads();
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
@@ -123,7 +141,16 @@ void Backward::load_query(int64_t row, const Workspace& work, const Query& query
     kernels.pack_row(d_out[n], layout.dim, work.d_out + n * layout.row_stride);
     work.lse[n] = grads.lse.f32()[row * heads + n] * kLog2E;
   }
-  // delta by the chain that d_p has.
+  compute_delta(row, out, d_out, work);
+  kernels.pack_depth({.rows = q, .count = heads, .dim = layout.dim}, query.q);
+  kernels.pack_depth({.rows = d_out, .count = heads, .dim = layout.dim}, query.d_out);
+  std::fill_n(work.d_q, heads * layout.lanes, 0.0f);
+}
+
+// By the chain that d_p has.
+void Backward::compute_delta(int64_t row, const void** out, const void** d_out,
+                             const Workspace& work) const {
+  const int64_t heads = num_heads();
   for (int64_t n = 0; n < heads; n += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, heads - n);
     kernels.pack_lanes({.rows = out + n, .count = count, .dim = layout.dim}, work.out_lanes);
@@ -131,9 +158,54 @@ void Backward::load_query(int64_t row, const Workspace& work, const Query& query
     kernels.dot_lanes(work.d_out_lanes, work.out_lanes, layout.steps, work.delta + n);
   }
   std::copy_n(work.delta, heads, delta.f32() + row * heads);
-  kernels.pack_depth({.rows = q, .count = heads, .dim = layout.dim}, query.q);
-  kernels.pack_depth({.rows = d_out, .count = heads, .dim = layout.dim}, query.d_out);
-  std::fill_n(work.d_q, heads * layout.lanes, 0.0f);
+}
+
+void Backward::backward_block(int64_t first_word, int64_t count, const Workspace& work,
+                              const Query& query) const {
+  const int64_t row_words = kKeyBlock / layout.pack;
+  int64_t visible[kTileRows];
+  std::fill_n(visible, kTileRows, count);
+  for (int64_t r = 0; r < num_heads(); r += kTileRows) {
+    const int64_t rows = std::min(kTileRows, num_heads() - r);
+    uint32_t* d_s = query.d_s + first_word + r / layout.pack * kKeyBlock;
+    uint32_t* d_s_rows = layout.pack == 1 ? d_s : work.d_s_rows;
+    kernels.backward_tile({.q = work.q + r * layout.row_stride,
+                           .q_stride = layout.row_stride,
+                           .d_out = work.d_out + r * layout.row_stride,
+                           .d_out_stride = layout.row_stride,
+                           .keys = work.key_lanes,
+                           .key_steps = layout.steps,
+                           .values = work.key_lanes,
+                           .value_steps = layout.steps,
+                           .rows = rows,
+                           .visible = visible,
+                           .hidden = nullptr,
+                           .scale = args.scale * kLog2E,
+                           .lse = work.lse + r,
+                           .delta = work.delta + r,
+                           .p = query.p + first_word + r / layout.pack * kKeyBlock,
+                           .d_s = d_s,
+                           .d_s_rows = d_s_rows});
+    kernels.product({.x = d_s_rows,
+                     .x_row = row_words,
+                     .x_step = 1,
+                     .panel = work.key_depth,
+                     .panel_width = layout.lanes,
+                     .steps = (count + layout.pack - 1) / layout.pack,
+                     .rows = rows,
+                     .lanes = layout.lanes,
+                     .acc = work.d_q + r * layout.lanes,
+                     .acc_stride = layout.lanes});
+  }
+}
+
+void Backward::write_d_q(int64_t row, const Workspace& work) const {
+  const int64_t row_bytes = layout.dim * dtype_bytes(grads.d_q.dtype);
+  for (int64_t n = 0; n < num_heads(); ++n) {
+    kernels.write_row(work.d_q + n * layout.lanes, args.scale, layout.dim,
+                      static_cast<char*>(grads.d_q.data) + (row * num_heads() + n) * row_bytes,
+                      grads.d_q.dtype == DType::kBF16);
+  }
 }
 
 // s = scale * q k^T: P, dS and d_q = dS k of one query.
@@ -141,56 +213,15 @@ void Backward::backward_query(const SparseToken& token, const Workspace& work,
                               const Query& query) const {
   const SparseKeys keys(args, *token.segment, token.row);
   load_query(token.row, work, query);
-  const int64_t row_words = kKeyBlock / layout.pack;
   for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, keys.count() - key);
     keys.find_rows(key, count, work.rows);
     const PackRows from{.rows = work.rows, .count = count, .dim = layout.dim};
     kernels.pack_lanes(from, work.key_lanes);
     kernels.pack_depth(from, work.key_depth);
-    int64_t visible[kTileRows];
-    std::fill_n(visible, kTileRows, count);
-    const int64_t block = key / kKeyBlock * block_words();
-    for (int64_t r = 0; r < num_heads(); r += kTileRows) {
-      const int64_t rows = std::min(kTileRows, num_heads() - r);
-      uint32_t* d_s = query.d_s + block + r / layout.pack * kKeyBlock;
-      uint32_t* d_s_rows = layout.pack == 1 ? d_s : work.d_s_rows;
-      kernels.backward_tile({.q = work.q + r * layout.row_stride,
-                             .q_stride = layout.row_stride,
-                             .d_out = work.d_out + r * layout.row_stride,
-                             .d_out_stride = layout.row_stride,
-                             .keys = work.key_lanes,
-                             .key_steps = layout.steps,
-                             .values = work.key_lanes,
-                             .value_steps = layout.steps,
-                             .rows = rows,
-                             .visible = visible,
-                             .hidden = nullptr,
-                             .scale = args.scale * kLog2E,
-                             .lse = work.lse + r,
-                             .delta = work.delta + r,
-                             .p = query.p + block + r / layout.pack * kKeyBlock,
-                             .d_s = d_s,
-                             .d_s_rows = d_s_rows});
-      kernels.product({.x = d_s_rows,
-                       .x_row = row_words,
-                       .x_step = 1,
-                       .panel = work.key_depth,
-                       .panel_width = layout.lanes,
-                       .steps = (count + layout.pack - 1) / layout.pack,
-                       .rows = rows,
-                       .lanes = layout.lanes,
-                       .acc = work.d_q + r * layout.lanes,
-                       .acc_stride = layout.lanes});
-    }
+    backward_block(key / kKeyBlock * block_words(), count, work, query);
   }
-  const int64_t row_bytes = layout.dim * dtype_bytes(grads.d_q.dtype);
-  for (int64_t n = 0; n < num_heads(); ++n) {
-    kernels.write_row(
-        work.d_q + n * layout.lanes, args.scale, layout.dim,
-        static_cast<char*>(grads.d_q.data) + (token.row * num_heads() + n) * row_bytes,
-        grads.d_q.dtype == DType::kBF16);
-  }
+  write_d_q(token.row, work);
 }
 
 // Columns [lane, lane + num_lanes) of a key's gradient += scale dS^T q + P^T d_out of one query.
@@ -239,11 +270,7 @@ void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels
   float* acc = take_floats(scratch, backend.pool().num_threads() * kTileRows * kSlice);
   const auto* workspaces =
       backend.take_workspaces([&] { return backward.take_workspace(scratch); });
-  auto* queries = static_cast<Query*>(scratch.take(kChunk * static_cast<int64_t>(sizeof(Query))));
-  for (int64_t i = 0; i < std::min(kChunk, num_tokens); ++i) {
-    const Query taken = backward.take_query(scratch);
-    if (!backend.is_counting()) queries[i] = taken;
-  }
+  const Query* queries = backward.take_queries(backend, std::min(kChunk, num_tokens));
   if (backend.is_counting()) return;
   const int64_t num_slices = (backward.layout.lanes + kSlice - 1) / kSlice;
   for (int64_t begin = 0; begin < num_tokens; begin += kChunk) {

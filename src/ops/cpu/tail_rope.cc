@@ -6,7 +6,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-TailRopeKernel kernel_of(const TailRopeArgs& args) {
+TailRopeKernel kernel_args_of(const TailRopeArgs& args) {
   const int64_t width = args.x.shape[2];
   const int64_t rotated = 2 * args.cos.cols();
   return {.x = args.x.data,
@@ -28,7 +28,7 @@ TailRopeKernel kernel_of(const TailRopeArgs& args) {
 
 void tail_rope(CpuBackend& backend, const TailRopeArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
-  const TailRopeKernel k = kernel_of(args);
+  const TailRopeKernel k = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
     for_range(backend, args.x.rows(), k.width, [&](int64_t begin, int64_t end) {
       tail_rope_rows<V>(k, y.dtype, y.data, begin, end);
@@ -39,7 +39,7 @@ void tail_rope(CpuBackend& backend, const TailRopeArgs& args, TensorView y) {
 void tail_rope_backward(CpuBackend& backend, const TailRopeArgs& args, TensorView d_y,
                         TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
-  const TailRopeKernel k = kernel_of(args);
+  const TailRopeKernel k = kernel_args_of(args);
   const int64_t rows = args.x.rows();
   const Scratch::Mark mark(backend.scratch());
   const TensorView inv_rms = backend.scratch().take(DType::kF32, {rows});

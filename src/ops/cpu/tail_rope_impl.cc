@@ -55,6 +55,25 @@ void tail_rope_rows(const TailRopeKernel& k, DType y_type, void* y, int64_t begi
   });
 }
 
+// n = x inv: with g = w d, d_x = inv (g - n mean(g n)). row: d on entry, g on return.
+template <typename V, typename X, typename DX>
+[[gnu::always_inline]] inline void tail_norm_backward_row(const TailRopeKernel& k, const X* x,
+                                                          float* row, DX* d_x) {
+  const float inv = inv_rms_of<V>(x, k.width, k.eps);
+  auto dot = V::set1(0.0f);
+  for_chunks<V>(k.width, [&](int64_t i, auto part) {
+    auto g = V::load(row + i, part);
+    if (k.weight != nullptr) g = g * V::load(k.weight + i, part);
+    V::store(row + i, g, part);
+    dot = V::fma(g, V::load(x + i, part), dot);
+  });
+  const float mean = V::sum(dot) / static_cast<float>(k.width) * inv * inv;
+  for_chunks<V>(k.width, [&](int64_t i, auto part) {
+    const auto g = V::fnma(V::load(x + i, part), V::set1(mean), V::load(row + i, part));
+    V::store(d_x + i, g * V::set1(inv), part);
+  });
+}
+
 // y = turn(n w), n = x inv: with g = w turned-back d_y, d_x = inv (g - n mean(g n)).
 template <typename V>
 void tail_rope_backward_rows(const TailRopeKernel& k, DType d_y_type, const void* d_y,
@@ -76,19 +95,7 @@ void tail_rope_backward_rows(const TailRopeKernel& k, DType d_y_type, const void
             });
             continue;
           }
-          const float inv = inv_rms_of<V>(x, k.width, k.eps);
-          auto dot = V::set1(0.0f);
-          for_chunks<V>(k.width, [&](int64_t i, auto part) {
-            auto g = V::load(row + i, part);
-            if (k.weight != nullptr) g = g * V::load(k.weight + i, part);
-            V::store(row + i, g, part);
-            dot = V::fma(g, V::load(x + i, part), dot);
-          });
-          const float mean = V::sum(dot) / static_cast<float>(k.width) * inv * inv;
-          for_chunks<V>(k.width, [&](int64_t i, auto part) {
-            const auto g = V::fnma(V::load(x + i, part), V::set1(mean), V::load(row + i, part));
-            V::store(to + i, g * V::set1(inv), part);
-          });
+          tail_norm_backward_row<V>(k, x, row, to);
         }
       });
     });
@@ -102,6 +109,23 @@ void tail_inv_rms_rows(const TailRopeKernel& k, float* inv_rms, int64_t begin, i
       inv_rms[r] = inv_rms_of<V>(static_cast<const X*>(k.x) + r * k.width, k.width, k.eps);
     }
   });
+}
+
+// Turns back what of `count` columns from an even `first` on is in row's tail.
+template <typename V>
+[[gnu::always_inline]] inline void rotate_back_columns(const TailRopeKernel& k, int64_t row,
+                                                       int64_t first, int64_t count,
+                                                       float* columns) {
+  const int64_t tail = k.width - k.rotated;
+  const TailRotation<V> turn(k, row, true);
+  for (int64_t i = 0; i < count; i += 2) {
+    if (first + i < tail) continue;
+    const int64_t pair = (first + i - tail) / 2;
+    TailRotation<V> one = turn;
+    one.cos += pair;
+    one.sin += pair;
+    one.rotate(columns + i, 2);
+  }
 }
 
 // d_weight += turned-back d_y x inv
@@ -121,16 +145,7 @@ void tail_rope_backward_columns(const TailRopeKernel& k, DType d_y_type, const v
           const DY* d = static_cast<const DY*>(d_y) + r * k.width + c;
           auto value = part.lanes == kLanes ? V::load(d, Whole{}) : V::load(d, part);
           V::store(row, value, Whole{});
-          const int64_t first = k.width - k.rotated;
-          const TailRotation<V> turn(k, r, true);
-          for (int64_t i = 0; i < part.lanes; i += 2) {
-            if (c + i < first) continue;
-            const int64_t pair = (c + i - first) / 2;
-            TailRotation<V> one = turn;
-            one.cos += pair;
-            one.sin += pair;
-            one.rotate(row + i, 2);
-          }
+          rotate_back_columns<V>(k, r, c, part.lanes, row);
           value = V::load(row, Whole{});
           const auto from = part.lanes == kLanes ? V::load(x, Whole{}) : V::load(x, part);
           sum = V::fma(value, from * V::set1(inv_rms[r]), sum);

@@ -13,6 +13,15 @@
 
 namespace strata::ops::ref {
 
+// A logit after the penalties of a token that was seen so often in the answer and the prompt.
+inline double penalised(double logit, const Penalties& penalties, double in_answer,
+                        double in_prompt) {
+  const double repetition = penalties.repetition;
+  if (in_answer + in_prompt > 0) logit = logit > 0 ? logit / repetition : logit * repetition;
+  logit -= penalties.frequency * in_answer;
+  return logit - (in_answer > 0 ? static_cast<double>(penalties.presence) : 0.0);
+}
+
 // A row as bias and penalties leave it, token by token.
 inline std::vector<double> changed_logits(std::span<const float> logits,
                                           const TokenChoice& choice) {
@@ -27,13 +36,50 @@ inline std::vector<double> changed_logits(std::span<const float> logits,
     double in_answer = times_in(choice.before.drafts);
     for (const TokenCount& of : choice.before.answer)
       in_answer += of.token == static_cast<int32_t>(id) ? of.count : 0;
-    const double repetition = choice.penalties.repetition;
-    if (in_answer + times_in(choice.before.prompt) > 0)
-      out[id] = out[id] > 0 ? out[id] / repetition : out[id] * repetition;
-    out[id] -= choice.penalties.frequency * in_answer;
-    out[id] -= in_answer > 0 ? static_cast<double>(choice.penalties.presence) : 0.0;
+    out[id] = penalised(out[id], choice.penalties, in_answer, times_in(choice.before.prompt));
   }
   return out;
+}
+
+// The ids of a row, largest logit first.
+template <typename Row>
+std::vector<int32_t> ids_by_logit(const Row& logits) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    const auto x = static_cast<double>(logits[static_cast<size_t>(a)]);
+    const auto y = static_cast<double>(logits[static_cast<size_t>(b)]);
+    return x != y ? x > y : a < b;
+  });
+  return order;
+}
+
+// Those of ids, the largest weight first, before which less than top_p of all weight is.
+inline std::map<int32_t, double> top_p_weights(const std::vector<int32_t>& ids,
+                                               const std::vector<double>& weights, double top_p,
+                                               double* margin) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::map<int32_t, double> kept;
+  double before = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (top_p < 1 && i > 0) {
+      const double distance = before / total - top_p;
+      if (margin != nullptr) *margin = std::min(*margin, std::abs(distance));
+      if (distance >= 0) break;
+    }
+    kept[ids[i]] = weights[i];
+    before += weights[i];
+  }
+  return kept;
+}
+
+// The largest weighs 1, and always stays.
+inline void drop_below_min_p(std::map<int32_t, double>& kept, double min_p, double* margin) {
+  for (const auto& [id, weight] : kept) {
+    if (margin != nullptr && min_p > 0 && weight < 1)
+      *margin = std::min(*margin, std::abs(weight - min_p));
+  }
+  std::erase_if(kept, [&](const auto& entry) { return entry.second < min_p; });
 }
 
 // The rules in the plainest form: sort everything, work in double. Returns id -> probability of the
@@ -42,46 +88,24 @@ inline std::vector<double> changed_logits(std::span<const float> logits,
 template <typename Row>
 std::map<int32_t, double> choice_probabilities(const Row& logits, const SamplingParams& params,
                                                double* margin = nullptr) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto logit = [&](int32_t id) {
-    return static_cast<double>(logits[static_cast<size_t>(id)]);
-  };
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
-  });
+  std::vector<int32_t> order = ids_by_logit(logits);
   if (params.temperature == 0) return {{order[0], 1.0}};
+  if (margin != nullptr) *margin = 1;
   if (params.top_k > 0 && params.top_k < std::ssize(order)) {
     order.resize(static_cast<size_t>(params.top_k));
   }
+  const auto logit = [&](int32_t id) {
+    return static_cast<double>(logits[static_cast<size_t>(id)]);
+  };
   std::vector<double> weights;
   for (const int32_t id : order) {
     weights.push_back(std::exp((logit(id) - logit(order[0])) / params.temperature));
   }
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  std::map<int32_t, double> kept;
-  double before = 0;
-  if (margin != nullptr) *margin = 1;
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (params.top_p < 1 && i > 0) {
-      const double distance = before / total - static_cast<double>(params.top_p);
-      if (margin != nullptr) *margin = std::min(*margin, std::abs(distance));
-      if (distance >= 0) break;
-    }
-    kept[order[i]] = weights[i];
-    before += weights[i];
-  }
-  const auto min_p = static_cast<double>(params.min_p);
+  std::map<int32_t, double> kept =
+      top_p_weights(order, weights, static_cast<double>(params.top_p), margin);
+  drop_below_min_p(kept, static_cast<double>(params.min_p), margin);
   double total_kept = 0;
-  for (auto at = kept.begin(); at != kept.end();) {  // the largest weighs 1, and always stays
-    if (margin != nullptr && min_p > 0 && at->second < 1)
-      *margin = std::min(*margin, std::abs(at->second - min_p));
-    if (at->second < min_p) {
-      at = kept.erase(at);
-    } else {
-      total_kept += (at++)->second;
-    }
-  }
+  for (const auto& [id, weight] : kept) total_kept += weight;
   for (auto& [id, weight] : kept) weight /= total_kept;
   return kept;
 }

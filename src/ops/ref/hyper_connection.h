@@ -37,6 +37,29 @@ S hyper_sigmoid(S x) {
   return 1.0 / (1.0 + std::exp(-x));
 }
 
+// Sinkhorn of logits [S, S]: a softmax of rows plus eps, then divisions of columns and of rows.
+template <typename S>
+void sinkhorn(const HyperShape& shape, const S* logits, S* m) {
+  const auto n = static_cast<size_t>(shape.streams);
+  for (size_t i = 0; i < n; ++i) {
+    S sum = 0;
+    for (size_t j = 0; j < n; ++j) sum += m[i * n + j] = std::exp(logits[i * n + j]);
+    for (size_t j = 0; j < n; ++j) m[i * n + j] = m[i * n + j] / sum + shape.eps;
+  }
+  const auto divide = [&](size_t group, size_t step) {
+    for (size_t g = 0; g < n; ++g) {
+      S sum = shape.eps;
+      for (size_t k = 0; k < n; ++k) sum += m[g * group + k * step];
+      for (size_t k = 0; k < n; ++k) m[g * group + k * step] /= sum;
+    }
+  };
+  divide(1, n);
+  for (int step = 1; step < shape.steps; ++step) {
+    divide(n, 1);
+    divide(1, n);
+  }
+}
+
 // pre, post, comb of one token; of pre alone where mix has no more.
 template <typename S>
 std::vector<S> hyper_weights(const HyperShape& shape, const std::vector<S>& mix,
@@ -46,28 +69,9 @@ std::vector<S> hyper_weights(const HyperShape& shape, const std::vector<S>& mix,
   for (size_t i = 0; i < n; ++i) w[i] = hyper_sigmoid(mix[i] * scale[0] + base[i]) + shape.eps;
   if (mix.size() == n) return w;
   for (size_t i = n; i < 2 * n; ++i) w[i] = 2.0 * hyper_sigmoid(mix[i] * scale[1] + base[i]);
-  S* m = w.data() + 2 * n;
-  for (size_t i = 0; i < n; ++i) {
-    S sum = 0;
-    for (size_t j = 0; j < n; ++j) {
-      const size_t at = 2 * n + i * n + j;
-      m[i * n + j] = std::exp(mix[at] * scale[2] + base[at]);
-      sum += m[i * n + j];
-    }
-    for (size_t j = 0; j < n; ++j) m[i * n + j] = m[i * n + j] / sum + shape.eps;
-  }
-  const auto normalise = [&](size_t group, size_t step) {
-    for (size_t g = 0; g < n; ++g) {
-      S sum = shape.eps;
-      for (size_t k = 0; k < n; ++k) sum += m[g * group + k * step];
-      for (size_t k = 0; k < n; ++k) m[g * group + k * step] /= sum;
-    }
-  };
-  normalise(1, n);
-  for (int step = 1; step < shape.steps; ++step) {
-    normalise(n, 1);
-    normalise(1, n);
-  }
+  std::vector<S> logits;
+  for (size_t i = 2 * n; i < w.size(); ++i) logits.push_back(mix[i] * scale[2] + base[i]);
+  sinkhorn(shape, logits.data(), w.data() + 2 * n);
   return w;
 }
 

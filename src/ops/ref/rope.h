@@ -45,6 +45,16 @@ std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
   return y;
 }
 
+// Rows of two halves to rows of pairs (2h, 2h + 1).
+inline std::vector<double> interleaved_halves(const std::vector<double>& halves, size_t dim) {
+  std::vector<double> pairs(halves.size());
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const size_t h = i % dim;
+    pairs[i - h + (h < dim / 2 ? 2 * h : 2 * (h - dim / 2) + 1)] = halves[i];
+  }
+  return pairs;
+}
+
 // Adds to d_x [T, N, H] and, with a norm, to d_weight [H].
 inline void head_norm_rope_backward(const HeadNormRope& args, const std::vector<double>& x,
                                     const std::vector<double>& weight,
@@ -56,12 +66,7 @@ inline void head_norm_rope_backward(const HeadNormRope& args, const std::vector<
   for (double& s : inverse.sin) s = -s;
   std::vector<double> d_normed = head_norm_rope(inverse, d_y, weight);
   if (args.interleaved) {
-    const std::vector<double> halves = d_normed;
-    const auto dim = static_cast<size_t>(args.head_dim);
-    for (size_t i = 0; i < halves.size(); ++i) {
-      const size_t h = i % dim;
-      d_normed[i - h + (h < dim / 2 ? 2 * h : 2 * (h - dim / 2) + 1)] = halves[i];
-    }
+    d_normed = interleaved_halves(d_normed, static_cast<size_t>(args.head_dim));
   }
   if (args.norm) {
     rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight, args.weight_offset);

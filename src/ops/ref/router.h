@@ -35,11 +35,9 @@ std::vector<S> router_scores(RouterScores kind, const std::vector<S>& logits) {
   return scores;
 }
 
-// Best first; `bias` [E] or null.
-inline std::vector<int32_t> router_choice(const RouterArgs& args, const std::vector<double>& scores,
-                                          const float* bias) {
-  std::vector<double> choice = scores;
-  for (size_t i = 0; i < choice.size() && bias != nullptr; ++i) choice[i] += double{bias[i]};
+// The experts of the top_groups groups whose two best choices have the largest sum.
+inline std::vector<int32_t> experts_of_best_groups(const RouterArgs& args,
+                                                   const std::vector<double>& choice) {
   const size_t size = choice.size() / static_cast<size_t>(args.num_groups);
   std::vector<std::pair<double, size_t>> groups;
   for (size_t g = 0; g < static_cast<size_t>(args.num_groups); ++g) {
@@ -49,11 +47,20 @@ inline std::vector<int32_t> router_choice(const RouterArgs& args, const std::vec
     groups.emplace_back(-(of[0] + (size > 1 ? of[1] : 0.0)), g);
   }
   std::sort(groups.begin(), groups.end());
-  std::vector<int32_t> order;
+  std::vector<int32_t> experts;
   for (size_t g = 0; g < static_cast<size_t>(args.top_groups); ++g) {
     for (size_t i = 0; i < size; ++i)
-      order.push_back(static_cast<int32_t>(groups[g].second * size + i));
+      experts.push_back(static_cast<int32_t>(groups[g].second * size + i));
   }
+  return experts;
+}
+
+// Best first; `bias` [E] or null.
+inline std::vector<int32_t> router_choice(const RouterArgs& args, const std::vector<double>& scores,
+                                          const float* bias) {
+  std::vector<double> choice = scores;
+  for (size_t i = 0; i < choice.size() && bias != nullptr; ++i) choice[i] += double{bias[i]};
+  std::vector<int32_t> order = experts_of_best_groups(args, choice);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     const double x = choice[static_cast<size_t>(a)], y = choice[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;

@@ -31,6 +31,20 @@ std::string age_header(std::string_view file_key, std::span<const std::string> r
   return text + " " + age::base64(mac) + "\n";
 }
 
+// The last chunk is marked as such and is empty only when the file is.
+void append_sealed_chunks(const ReadOnlyFile& plain, std::string_view key, AtomicFile& out) {
+  std::string chunk;
+  uint64_t counter = 0;
+  int64_t done = 0;
+  do {
+    const auto size = std::min<int64_t>(plain.size() - done, age::kChunk);
+    chunk.resize(static_cast<size_t>(size));
+    plain.read_at(done, std::as_writable_bytes(std::span(chunk)));
+    done += size;
+    out.append(age::seal(key, age::chunk_nonce(counter++, done == plain.size()), chunk));
+  } while (done < plain.size());
+}
+
 }  // namespace
 
 std::string parse_age_recipient(const std::string& text) {
@@ -51,18 +65,7 @@ void age_encrypt_file(const std::string& path, const std::string& encrypted_path
   out.append(age_header(file_key, recipients));
   const std::string nonce = random_bytes(16);
   out.append(nonce);
-  const std::string key = age::hkdf(file_key, nonce, "payload");
-  std::string chunk;
-  uint64_t counter = 0;
-  int64_t done = 0;
-  // The last chunk is marked as such and is empty only when the file is.
-  do {
-    const auto size = std::min<int64_t>(plain.size() - done, age::kChunk);
-    chunk.resize(static_cast<size_t>(size));
-    plain.read_at(done, std::as_writable_bytes(std::span(chunk)));
-    done += size;
-    out.append(age::seal(key, age::chunk_nonce(counter++, done == plain.size()), chunk));
-  } while (done < plain.size());
+  append_sealed_chunks(plain, age::hkdf(file_key, nonce, "payload"), out);
   out.commit();
 }
 

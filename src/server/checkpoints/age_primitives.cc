@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -50,6 +52,31 @@ uint32_t bech32_polymod(const std::vector<uint8_t>& values) {
     for (int i = 0; i < 5; ++i) check ^= ((top >> i) & 1) != 0 ? kGenerator[i] : 0;
   }
   return check;
+}
+
+// How the checksum counts the prefix.
+std::vector<uint8_t> bech32_prefix_values(std::string_view prefix) {
+  std::vector<uint8_t> values;
+  for (const char c : prefix) values.push_back(static_cast<uint8_t>(c) >> 5);
+  values.push_back(0);
+  for (const char c : prefix) values.push_back(static_cast<uint8_t>(c) & 31);
+  return values;
+}
+
+// Nothing where bits that are left over are not zero.
+std::optional<std::string> bytes_of_5_bits(std::span<const uint8_t> values) {
+  std::string bytes;
+  uint32_t window = 0;
+  int bits = 0;
+  for (const uint8_t value : values) {
+    window = (window << 5) | value;
+    bits += 5;
+    if (bits < 8) continue;
+    bits -= 8;
+    bytes.push_back(static_cast<char>((window >> bits) & 255));
+  }
+  if ((window & ((1U << bits) - 1)) != 0) return std::nullopt;
+  return bytes;
 }
 
 }  // namespace
@@ -151,10 +178,7 @@ std::string bech32_key(const std::string& text, std::string_view prefix) {
   if (!text.starts_with(prefix) || text.size() <= prefix.size() || text[prefix.size()] != '1') {
     fail("it starts differently");
   }
-  std::vector<uint8_t> values;
-  for (const char c : prefix) values.push_back(static_cast<uint8_t>(c) >> 5);
-  values.push_back(0);
-  for (const char c : prefix) values.push_back(static_cast<uint8_t>(c) & 31);
+  std::vector<uint8_t> values = bech32_prefix_values(prefix);
   const size_t data_begin = values.size();
   if (text.size() != prefix.size() + 1 + 52 + 6) fail("it has another length");
   for (const char c : std::string_view(text).substr(prefix.size() + 1)) {
@@ -163,18 +187,10 @@ std::string bech32_key(const std::string& text, std::string_view prefix) {
     values.push_back(static_cast<uint8_t>(value));
   }
   if (bech32_polymod(values) != 1) fail("its checksum is wrong; was it cut or mistyped?");
-  std::string key;
-  uint32_t window = 0;
-  int bits = 0;
-  for (size_t i = data_begin; i + 6 < values.size(); ++i) {
-    window = (window << 5) | values[i];
-    bits += 5;
-    if (bits < 8) continue;
-    bits -= 8;
-    key.push_back(static_cast<char>((window >> bits) & 255));
-  }
-  if ((window & ((1U << bits) - 1)) != 0) fail("its last bits are not zero");
-  return key;
+  const std::span data = std::span(values).subspan(data_begin, values.size() - data_begin - 6);
+  std::optional<std::string> key = bytes_of_5_bits(data);
+  if (!key) fail("its last bits are not zero");
+  return std::move(*key);
 }
 
 }  // namespace strata::server::age

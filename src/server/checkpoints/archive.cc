@@ -17,6 +17,17 @@ namespace {
 
 constexpr int64_t kTarBytes = 16 << 10;  // headers and padding of a checkpoint's few files, at most
 
+void check_files_fit_tar(const std::vector<CheckpointFile>& files) {
+  for (const CheckpointFile& file : files) {
+    if (file.size < kTarFileLimit) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("archive: {} has {} bytes, 8 GiB or more: too large for an archive; of "
+                            "external weights (save_weights_external) each file is fetched by "
+                            "itself",
+                            file.name, file.size));
+  }
+}
+
 }  // namespace
 
 std::string CheckpointRegistry::archive_path(const CheckpointRow& row, Archive of) const {
@@ -24,8 +35,8 @@ std::string CheckpointRegistry::archive_path(const CheckpointRow& row, Archive o
   return fmt::format("{}/{}.{}", data_.temporary(), row.id, ending);
 }
 
-std::optional<std::string> CheckpointRegistry::find_archive(const CheckpointRow& row, double steady,
-                                                            Archive of) {
+std::optional<std::string> CheckpointRegistry::find_and_touch_archive(const CheckpointRow& row,
+                                                                      double steady, Archive of) {
   std::string path = archive_path(row, of);
   if (!file_exists(path)) return std::nullopt;
   archive_budget_.touch(path, steady);
@@ -35,7 +46,7 @@ std::optional<std::string> CheckpointRegistry::find_archive(const CheckpointRow&
 CheckpointRegistry::BookedArchive CheckpointRegistry::book_archive(const std::string& path,
                                                                    const std::string& tenant,
                                                                    int64_t bytes, double steady) {
-  if (!archive_budget_.take(path, tenant, bytes + kTarBytes, steady)) {
+  if (!archive_budget_.take_evicting(path, tenant, bytes + kTarBytes, steady)) {
     throw Busy(
         fmt::format("archive: others' archives, which are being downloaded, leave no space "
                     "for {} bytes (--max-archive-bytes {}); ask again later",
@@ -51,18 +62,11 @@ bool CheckpointRegistry::fits_archive(const CheckpointRow& row) const {
 std::string CheckpointRegistry::pack_archive(const CheckpointRow& row, const std::string& tenant,
                                              double steady) {
   const MutexLock lock(archive_mutex_);
-  if (const auto made = find_archive(row, steady)) return *made;
+  if (const auto made = find_and_touch_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
   const std::vector<CheckpointFile> all = downloadable_files(row);
-  for (const CheckpointFile& file : all) {
-    if (file.size < kTarFileLimit) continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("archive: {} has {} bytes, 8 GiB or more: too large for an archive; of "
-                            "external weights (save_weights_external) each file is fetched by "
-                            "itself",
-                            file.name, file.size));
-  }
+  check_files_fit_tar(all);
   const BookedArchive booked = book_archive(path, tenant, row.size_bytes, steady);
   TarWriter out(path);
   const auto time = static_cast<int64_t>(row.created_at);
@@ -81,6 +85,15 @@ namespace {
       code, fmt::format("a merged model of {} bytes: {}; download the adapter's archive and merge "
                         "it where there is space: strata merge --adapter FILE.tar",
                         bytes, limit));
+}
+
+void check_disk_fits(const std::string& folder, int64_t bytes) {
+  std::error_code fault;
+  const std::filesystem::space_info disk = std::filesystem::space(folder, fault);
+  if (!fault && std::cmp_less(disk.available, bytes)) {
+    refuse_size(ErrorCode::kResourceExhausted, bytes,
+                fmt::format("the disk has {} left", disk.available));
+  }
 }
 
 // The files of a folder as a tar; each is removed once it is in it, so that the disk holds little
@@ -105,7 +118,7 @@ void move_into_tar(const std::string& folder, const std::string& path, int64_t t
 bool CheckpointRegistry::pack_merged(const CheckpointRow& row, const ModelMerger& merger,
                                      size_t model, const std::string& tenant, double steady) {
   const MutexLock lock(merge_mutex_);
-  if (find_archive(row, steady, Archive::kMerged)) return true;
+  if (find_and_touch_archive(row, steady, Archive::kMerged)) return true;
   const std::string path = archive_path(row, Archive::kMerged);
   const auto held = lease(row.id);
   const int64_t bytes = merger.bytes.at(model);
@@ -114,18 +127,13 @@ bool CheckpointRegistry::pack_merged(const CheckpointRow& row, const ModelMerger
                 fmt::format("a tenant may have {} (--max-archive-bytes)", archive_budget_.most()));
   }
   const BookedArchive booked = book_archive(path, tenant, bytes, steady);
-  std::error_code fault;
-  const std::filesystem::space_info disk = std::filesystem::space(data_.temporary(), fault);
-  if (!fault && std::cmp_less(disk.available, bytes)) {
-    refuse_size(ErrorCode::kResourceExhausted, bytes,
-                fmt::format("the disk has {} left", disk.available));
-  }
+  check_disk_fits(data_.temporary(), bytes);
   struct Folder {  // gone at the end, whatever happens
     CheckpointRegistry& registry;
     std::string path;
     ~Folder() { registry.abandon(path); }
   };
-  const Folder to{*this, begin()};
+  const Folder to{*this, begin_save()};
   if (!merger.write(model, folder(row), to.path)) return false;
   move_into_tar(to.path, path, static_cast<int64_t>(row.created_at));
   return true;

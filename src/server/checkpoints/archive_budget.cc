@@ -7,8 +7,8 @@
 
 namespace strata::server {
 
-bool ArchiveBudget::take(const std::string& path, const std::string& tenant, int64_t bytes,
-                         double now) {
+bool ArchiveBudget::take_evicting(const std::string& path, const std::string& tenant, int64_t bytes,
+                                  double now) {
   const MutexLock lock(mutex_);
   if (bytes > limit_.most()) return false;
   archives_.erase(path);
@@ -33,10 +33,7 @@ ArchiveBudget::Archives::iterator ArchiveBudget::oldest_of(const std::string& te
   return oldest;
 }
 
-ArchiveBudget::Archives::iterator ArchiveBudget::next_to_evict(const std::string& tenant,
-                                                               int64_t bytes, double now) {
-  const auto own = oldest_of(tenant);
-  if (own != archives_.end()) return own;
+const std::string* ArchiveBudget::largest_holder_above(int64_t bytes) {
   int64_t most = bytes;
   const std::string* holder = nullptr;
   for (const auto& [path, archive] : archives_) {
@@ -45,6 +42,14 @@ ArchiveBudget::Archives::iterator ArchiveBudget::next_to_evict(const std::string
     most = held;
     holder = &archive.tenant;
   }
+  return holder;
+}
+
+ArchiveBudget::Archives::iterator ArchiveBudget::next_to_evict(const std::string& tenant,
+                                                               int64_t bytes, double now) {
+  const auto own = oldest_of(tenant);
+  if (own != archives_.end()) return own;
+  const std::string* holder = largest_holder_above(bytes);
   if (holder == nullptr) return archives_.end();
   const auto other = oldest_of(*holder);
   const bool may_go = other != archives_.end() && now - other->second.read >= kIdle;

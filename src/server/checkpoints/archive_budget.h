@@ -19,8 +19,8 @@ class ArchiveBudget {
   explicit ArchiveBudget(SharedLimit limit) : limit_(std::move(limit)) {}
 
   // Space for a file that is about to be packed; files that had to go are removed. False: none.
-  [[nodiscard]] bool take(const std::string& path, const std::string& tenant, int64_t bytes,
-                          double now);
+  [[nodiscard]] bool take_evicting(const std::string& path, const std::string& tenant,
+                                   int64_t bytes, double now);
   // Its packing is over: a file that is there may go from now on, one that is not takes no space.
   void finish_packing(const std::string& path);
   // Somebody reads it.
@@ -44,6 +44,8 @@ class ArchiveBudget {
   using Archives = std::map<std::string, Archive>;
   Archives::iterator next_to_evict(const std::string& tenant, int64_t bytes, double now)
       REQUIRES(mutex_);
+  // The tenant that has the most, if that is more; or null.
+  const std::string* largest_holder_above(int64_t bytes) REQUIRES(mutex_);
   Archives::iterator oldest_of(const std::string& tenant) REQUIRES(mutex_);
 
   Mutex mutex_;

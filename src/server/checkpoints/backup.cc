@@ -108,7 +108,7 @@ class Writer {
   }
   void add(const std::string& name) { add(name, ReadOnlyFile(data_ + "/" + name)); }
   // All of a folder, held against its own record; its bytes.
-  int64_t add(const std::string& folder, const OpenFolder& open) {
+  int64_t add_verified(const std::string& folder, const OpenFolder& open) {
     int64_t bytes = 0;
     for (const auto& [name, file] : open.files) {
       const std::string path = folder + "/" + name;
@@ -140,15 +140,20 @@ class Writer {
   std::map<std::string, std::string> hashes_;
 };
 
-// Only what a backup has: nothing can be written elsewhere.
-bool is_backup_path(const std::string& path) {
-  if (path == "secret" || path == "strata.db" || path == "checkpoints/fingerprint") return true;
+std::vector<std::string> parts_of(const std::string& path) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('/', begin), path.size());
     parts.push_back(path.substr(begin, end - begin));
     begin = end + 1;
   }
+  return parts;
+}
+
+// Only what a backup has: nothing can be written elsewhere.
+bool is_backup_path(const std::string& path) {
+  if (path == "secret" || path == "strata.db" || path == "checkpoints/fingerprint") return true;
+  const std::vector<std::string> parts = parts_of(path);
   return parts.size() == 6 && parts[0] == "checkpoints" && is_path_part(parts[5]) &&
          makes_a_folder({.id = parts[4],
                          .tenant = parts[1],
@@ -186,17 +191,26 @@ void read_text_entry(const std::string& backup, TarReader& tar, const TarEntry& 
   tar.read(entry, [&](std::string_view piece) { text += piece; });
 }
 
+struct EntryCounts {
+  uint64_t files = 0;
+  uint64_t bytes = 0;  // no more than the archive's size
+};
+
+EntryCounts count_entries(const std::string& backup) {
+  EntryCounts counts;
+  TarReader tar(backup);
+  while (const std::optional<TarEntry> entry = tar.next()) {
+    stop_if_asked();
+    counts.bytes += static_cast<uint64_t>(entry->size);
+    ++counts.files;
+  }
+  return counts;
+}
+
 // By the headers alone, before anything is written: a sparse archive takes next to nothing of a
 // disk, and what comes out of it takes all that they say.
 void check_free_space(const std::string& backup, const std::string& target) {
-  TarReader tar(backup);
-  uint64_t wanted = 0;  // no more than the archive's size
-  uint64_t files = 0;
-  while (const std::optional<TarEntry> entry = tar.next()) {
-    stop_if_asked();
-    wanted += static_cast<uint64_t>(entry->size);
-    ++files;
-  }
+  const auto [files, wanted] = count_entries(backup);
   struct statvfs system = {};
   // A file system that counts no inodes says 0 of 0.
   if (::statvfs(target.c_str(), &system) == 0 && system.f_files > 0 && files > system.f_favail) {
@@ -211,6 +225,26 @@ void check_free_space(const std::string& backup, const std::string& target) {
   throw Error(ErrorCode::kResourceExhausted,
               fmt::format("{}: its files take {} bytes, and {} are free at {}; nothing was written",
                           backup, wanted, disk.available, folder_of(target)));
+}
+
+// The hash of what was written.
+std::string unpack_file(TarReader& tar, const TarEntry& entry, const std::string& path) {
+  make_folders(folder_of(path));
+  NewFile file(path);
+  Sha256 hash;
+  tar.read(entry, [&](std::string_view piece) {
+    stop_if_asked();
+    file.append(piece);
+    hash.add(piece);
+  });
+  file.close();
+  return to_hex(hash.finish());
+}
+
+void count_if_of_checkpoint(const TarEntry& entry, BackupCounts& counts) {
+  if (!entry.name.starts_with("checkpoints/") || entry.name.ends_with("/fingerprint")) return;
+  counts.bytes += entry.size;
+  counts.checkpoints += entry.name.ends_with(std::string("/") + kMarkerName) ? 1 : 0;
 }
 
 // Writes everything below `target`; nothing of it is durable yet.
@@ -235,20 +269,8 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
     if (hashes.contains(entry->name) || hashes.size() >= kMaxFiles)
       refuse(
           fmt::format("{}: '{}' is there twice, or there are too many files", backup, entry->name));
-    const std::string path = target + "/" + entry->name;
-    make_folders(folder_of(path));
-    NewFile file(path);
-    Sha256 hash;
-    tar.read(*entry, [&](std::string_view piece) {
-      stop_if_asked();
-      file.append(piece);
-      hash.add(piece);
-    });
-    file.close();
-    hashes[entry->name] = to_hex(hash.finish());
-    if (!entry->name.starts_with("checkpoints/") || entry->name.ends_with("/fingerprint")) continue;
-    counts.bytes += entry->size;
-    counts.checkpoints += entry->name.ends_with(std::string("/") + kMarkerName) ? 1 : 0;
+    hashes[entry->name] = unpack_file(tar, *entry, target + "/" + entry->name);
+    count_if_of_checkpoint(*entry, counts);
   }
   return out;
 }
@@ -277,11 +299,12 @@ std::string read_archive_key(const std::string& path) {
 namespace {
 
 // The files of every checkpoint of the snapshot; what was deleted since goes from that too.
-BackupCounts add_checkpoints(const std::string& data, Sql& live, Sql& snapshot, Writer& writer) {
+BackupCounts add_or_forget_checkpoints(const std::string& data, Sql& live, Sql& snapshot,
+                                       Writer& writer) {
   BackupCounts counts;
   for (const Folder& folder : folders_of(snapshot)) {
     if (const auto open = open_folder(data + "/" + folder.path)) {
-      counts.bytes += writer.add(folder.path, *open);
+      counts.bytes += writer.add_verified(folder.path, *open);
       ++counts.checkpoints;
       continue;
     }
@@ -295,6 +318,17 @@ BackupCounts add_checkpoints(const std::string& data, Sql& live, Sql& snapshot, 
     snapshot.run("DELETE FROM checkpoints WHERE id = ?", {&id, 1});
   }
   return counts;
+}
+
+void check_has_secret_and_database(const std::string& data) {
+  if (!file_exists(data + "/secret"))
+    refuse(fmt::format("--data: '{}' is no data directory: it has no secret", data));
+  if (!file_exists(data + "/strata.db")) {
+    refuse(
+        fmt::format("--data: '{}' has no strata.db; if its state is in PostgreSQL (--db), dump "
+                    "that with pg_dump and copy the directory after it",
+                    data));
+  }
 }
 
 // Nothing is replaced: another backup to the same place may have ended meanwhile.
@@ -312,14 +346,7 @@ void move_without_replacing(const std::string& made, const std::string& out) {
 BackupCounts back_up(const std::string& data, const std::string& out, const std::string& key) {
   const NarrowMask mask;
   const std::string database = data + "/strata.db";
-  if (!file_exists(data + "/secret"))
-    refuse(fmt::format("--data: '{}' is no data directory: it has no secret", data));
-  if (!file_exists(database)) {
-    refuse(
-        fmt::format("--data: '{}' has no strata.db; if its state is in PostgreSQL (--db), dump "
-                    "that with pg_dump and copy the directory after it",
-                    data));
-  }
+  check_has_secret_and_database(data);
   if (file_exists(out)) refuse(fmt::format("--out: '{}' is there already", out));
   const TemporaryFolder temporary(out + ".db-");
   const std::string copy = temporary.path() + "/strata.db", made = temporary.path() + "/backup.tar";
@@ -332,7 +359,7 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
                        first_damage_text(report, data)));
   std::unique_ptr<Sql> snapshot = open_stoppable_sqlite(copy, StopSignals::asked);
   Writer writer(data, made);
-  const BackupCounts counts = add_checkpoints(data, *live, *snapshot, writer);
+  const BackupCounts counts = add_or_forget_checkpoints(data, *live, *snapshot, writer);
   snapshot->run("PRAGMA journal_mode=DELETE", {});  // so that one file is all of it
   snapshot.reset();
   writer.add("checkpoints/fingerprint");
@@ -368,11 +395,8 @@ void check_signature(const std::string& backup, const Unpacked& what, const std:
   refuse(fmt::format("{}: it was changed, or made with another key (--archive-key)", backup));
 }
 
-// What restore() makes of a backup, below `folder`, checked whole.
-BackupCounts unpack_and_check(const std::string& backup, const std::string& key,
-                              const std::string& folder) {
-  const Unpacked what = unpack(backup, folder);
-  check_signature(backup, what, key);
+// What was unpacked against the list of files.
+void check_hashes(const std::string& backup, const Unpacked& what) {
   const auto wanted = read_manifest(backup, what.manifest);
   for (const auto& [name, hash] : wanted) {
     const auto found = what.hashes.find(name);
@@ -383,9 +407,24 @@ BackupCounts unpack_and_check(const std::string& backup, const std::string& key,
   }
   if (wanted.size() != what.hashes.size() || !wanted.contains("strata.db"))
     refuse(fmt::format("{}: its list of files is not of what it holds", backup));
+}
+
+// What restore() makes of a backup, below `folder`, checked whole.
+BackupCounts unpack_and_check(const std::string& backup, const std::string& key,
+                              const std::string& folder) {
+  const Unpacked what = unpack(backup, folder);
+  check_signature(backup, what, key);
+  check_hashes(backup, what);
   make_folders(folder + "/checkpoints");
   check_restored(backup, folder);
   return what.counts;
+}
+
+// What has happened since the backup had request ids, which must not name anything new.
+void skip_used_request_ids(const std::string& path) {
+  const std::unique_ptr<Sql> database = open_sqlite(path);
+  database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});
+  database->run("PRAGMA journal_mode=DELETE", {});
 }
 
 }  // namespace
@@ -405,11 +444,7 @@ BackupCounts restore(const std::string& backup, const std::string& data, const s
     refuse(fmt::format("--data: '{}' is not empty; restore to a directory of its own", data));
   TemporaryFolder temporary(target + ".restoring-");
   const BackupCounts counts = unpack_and_check(backup, key, temporary.path());
-  {  // What has happened since the backup had request ids, which must not name anything new.
-    const std::unique_ptr<Sql> database = open_sqlite(temporary.path() + "/strata.db");
-    database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});
-    database->run("PRAGMA journal_mode=DELETE", {});
-  }
+  skip_used_request_ids(temporary.path() + "/strata.db");
   sync_file_system(temporary.path());  // once, not for each of its files
   stop_if_asked();
   if (::rename(temporary.path().c_str(), target.c_str()) != 0) {

@@ -77,7 +77,7 @@ class Check {
           fmt::format("{}: more than {} damages; the rest is not told", data_, kMostDamages));
   }
   [[nodiscard]] bool is_full() const { return report_.damages.size() > kMostDamages; }
-  void guard(const std::string& path, const std::function<void()>& body) {
+  void report_errors(const std::string& path, const std::function<void()>& body) {
     try {
       body();
     } catch (const std::exception& error) {
@@ -88,7 +88,7 @@ class Check {
   }
 
   void open_and_check_database(const std::string& database, const std::string& secret) {
-    guard(database, [&] {
+    report_errors(database, [&] {
       sql_ = open_stoppable_sqlite(database, StopSignals::asked);
       check_database(secret);
     });
@@ -96,7 +96,7 @@ class Check {
 
   std::string read_and_check_secret() {
     std::string secret;
-    guard(data_ + "/secret", [&] { secret = read_file(data_ + "/secret", 4096); });
+    report_errors(data_ + "/secret", [&] { secret = read_file(data_ + "/secret", 4096); });
     if (report_.damages.empty() && secret.size() != kSecretBytes)
       report(fmt::format("{}/secret: {} bytes, want {}", data_, secret.size(), kSecretBytes));
     return secret;
@@ -114,22 +114,30 @@ class Check {
     return fmt::format("schema version {}, this program knows 1 to {}", version, kSchemaVersion);
   }
 
-  void check_database(const std::string& secret) {
-    if (!report_.damages.empty()) return;
-    const std::string fault = fault_of_schema();
-    if (!fault.empty()) return report(fmt::format("{}/strata.db: {}", data_, fault));
+  void check_integrity() {
     for (const SqlRow& row : sql_->run("PRAGMA integrity_check", {}).rows) {
       const std::string& said = std::get<std::string>(row[0]);
       if (said != "ok") report(fmt::format("{}/strata.db: {}", data_, said));
     }
+  }
+
+  void check_database(const std::string& secret) {
+    if (!report_.damages.empty()) return;
+    const std::string fault = fault_of_schema();
+    if (!fault.empty()) return report(fmt::format("{}/strata.db: {}", data_, fault));
+    check_integrity();
     if (!report_.damages.empty()) return;
     check_values();
-    const int64_t fingerprint = fingerprint_of_secret(secret);
+    check_fingerprints(fingerprint_of_secret(secret));
+  }
+
+  // The database and the folder of checkpoints are of this data directory.
+  void check_fingerprints(int64_t fingerprint) {
     if (meta("data_directory") != fingerprint)
       report(fmt::format("{}/strata.db: belongs to another data directory than {}/secret", data_,
                          data_));
     const std::string mark = data_ + "/checkpoints/fingerprint";
-    guard(mark, [&] {
+    report_errors(mark, [&] {
       if (read_file(mark, 64) != fmt::format("{}\n", fingerprint))
         report(fmt::format("{}: of another data directory", mark));
     });
@@ -137,6 +145,16 @@ class Check {
 
   // Types and numbers that the server takes for granted.
   void check_values() {
+    check_columns();
+    if (!report_.damages.empty()) return;  // what is too large is not read
+    const int64_t boot = meta("boot");
+    if (boot < 0 || boot > most_counted_)
+      report(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
+    check_checkpoint_flags();
+    check_texts();
+  }
+
+  void check_columns() {
     for (const SqlRow& table : sql_->run("SELECT name FROM sqlite_master WHERE type = 'table' "
                                          "AND name NOT LIKE 'sqlite_%'",
                                          {})
@@ -150,12 +168,6 @@ class Check {
                      std::get<int64_t>(column[2]) != 0);
       }
     }
-    if (!report_.damages.empty()) return;  // what is too large is not read
-    const int64_t boot = meta("boot");
-    if (boot < 0 || boot > most_counted_)
-      report(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
-    check_checkpoint_flags();
-    check_texts();
   }
 
   // Of every table: the store refuses such texts, and folders and addresses are made of names.
@@ -166,30 +178,32 @@ class Check {
                    "tables.name NOT LIKE 'sqlite_%' AND columns.type = 'TEXT'",
                    {})
              .rows) {
-      const auto& table = std::get<std::string>(row[0]);
-      const auto& column = std::get<std::string>(row[1]);
-      int64_t count = 0;
-      std::string first;
-      for_each_text(table, column, [&](const std::string& text) {
-        check_syntax(table, column, text);
-        if (fits_column(table, column, text)) return;
-        if (++count == 1) first = percent_escaped(text.substr(0, 100));
-      });
-      stop_if_asked();
-      if (count > 0)
-        report(fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'",
-                           data_, count, table, column, first));
+      check_texts_of(std::get<std::string>(row[0]), std::get<std::string>(row[1]));
     }
+  }
+
+  void check_texts_of(const std::string& table, const std::string& column) {
+    int64_t count = 0;
+    std::string first;
+    for_each_text(table, column, [&](const std::string& text) {
+      check_syntax(table, column, text);
+      if (fits_column(table, column, text)) return;
+      if (++count == 1) first = percent_escaped(text.substr(0, 100));
+    });
+    stop_if_asked();
+    if (count > 0)
+      report(fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'",
+                         data_, count, table, column, first));
   }
 
   void check_syntax(const std::string& table, const std::string& column, const std::string& text) {
     const std::string of_table = fmt::format("{}/strata.db: {}", data_, table);
     const std::string where = of_table + ": " + column;
     if (column == "user_metadata")
-      guard(where, [&] { check_json(text, where, text::JsonReader::Kind::kObject); });
+      report_errors(where, [&] { check_json(text, where, text::JsonReader::Kind::kObject); });
     if (column == "tags")
-      guard(where, [&] { check_json(text, where, text::JsonReader::Kind::kArray); });
-    if (column == "lora") guard(of_table, [&] { check_lora(text); });
+      report_errors(where, [&] { check_json(text, where, text::JsonReader::Kind::kArray); });
+    if (column == "lora") report_errors(of_table, [&] { check_lora(text); });
   }
 
   // Some at a time: a table is as large as the disk.
@@ -240,6 +254,19 @@ class Check {
 
   void check_column(const std::string& table, const std::string& column, const std::string& type,
                     bool is_needed) {
+    const SqlResult wrong = sql_->run(fmt::format("SELECT COUNT(*) FROM {} WHERE {}", table,
+                                                  condition_of_wrong(column, type, is_needed)),
+                                      {});
+    const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
+    if (count > 0)
+      report(fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes",
+                         data_, count, table, column, type));
+    if (is_summed(table, column)) check_column_total(table, column);
+  }
+
+  // In SQL, of a value that a server does not write.
+  [[nodiscard]] std::string condition_of_wrong(const std::string& column, const std::string& type,
+                                               bool is_needed) const {
     const char* types = type == "TEXT"     ? "'text'"
                         : type == "BIGINT" ? "'integer'"
                         : type == "BYTEA"  ? "'blob', 'text'"
@@ -262,13 +289,7 @@ class Check {
       is_wrong += fmt::format(" OR length(CAST({} AS BLOB)) > {}", column, kMostRecord);
     if (type == "DOUBLE PRECISION")
       is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column, kLastSecond);
-    const SqlResult wrong =
-        sql_->run(fmt::format("SELECT COUNT(*) FROM {} WHERE {}", table, is_wrong), {});
-    const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
-    if (count > 0)
-      report(fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes",
-                         data_, count, table, column, type));
-    if (is_summed(table, column)) check_column_total(table, column);
+    return is_wrong;
   }
 
   static bool is_summed(const std::string& table, const std::string& column) {
@@ -309,19 +330,23 @@ class Check {
       const std::string dir = fmt::format("{}/checkpoints/{}", data_, folder_of_row(row.names));
       known.insert(dir);
       stop_if_asked();
-      const size_t before = report_.damages.size(), notes = report_.notes.size();
-      const auto counts = std::tie(report_.checkpoints, report_.bytes, report_.unhashed);
-      const std::tuple<int64_t, int64_t, int64_t> saved = counts;
-      guard(dir, [&] { check_folder(dir, row); });
-      if (report_.damages.size() == before) continue;
-      if (!checkpoint_exists(*sql_, row.names.id)) {  // deleted while it was looked at
-        report_.damages.resize(before);
-        report_.notes.resize(notes);
-        std::tie(report_.checkpoints, report_.bytes, report_.unhashed) = saved;
-      }
-      if (is_full()) return;
+      const size_t before = report_.damages.size();
+      check_folder_unless_deleted(dir, row);
+      if (report_.damages.size() > before && is_full()) return;
     }
     note_strays(known);
+  }
+
+  // Takes back what it reported of one that was deleted while it was looked at.
+  void check_folder_unless_deleted(const std::string& dir, const Row& row) {
+    const size_t before = report_.damages.size(), notes = report_.notes.size();
+    const auto counts = std::tie(report_.checkpoints, report_.bytes, report_.unhashed);
+    const std::tuple<int64_t, int64_t, int64_t> saved = counts;
+    report_errors(dir, [&] { check_folder(dir, row); });
+    if (report_.damages.size() == before || checkpoint_exists(*sql_, row.names.id)) return;
+    report_.damages.resize(before);
+    report_.notes.resize(notes);
+    std::tie(report_.checkpoints, report_.bytes, report_.unhashed) = saved;
   }
 
   void check_folder(const std::string& dir, const Row& row) {
@@ -336,6 +361,14 @@ class Check {
           fmt::format("{}/{}: says '{}', the database '{}'", dir, kRecordName, record.path, path));
     ++report_.checkpoints;
     report_.unhashed += record.hashes.empty() ? 1 : 0;
+    const int64_t bytes = check_files(dir, record);
+    // A record has 100 bytes at least, and a row's size is of its files with one.
+    if (bytes >= row.size_bytes || bytes + (64 << 10) < row.size_bytes)
+      report(fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
+  }
+
+  // The bytes of its files, without the record and the marker.
+  int64_t check_files(const std::string& dir, const CheckpointRecord& record) {
     int64_t bytes = 0;
     std::set<std::string> seen;
     for (const auto& entry : fs::directory_iterator(dir)) {
@@ -345,14 +378,12 @@ class Check {
       seen.insert(name);
       if (name == kRecordName || name == kMarkerName) continue;
       bytes += static_cast<int64_t>(entry.file_size());
-      guard(file, [&] { check_file(file, name, record); });
+      report_errors(file, [&] { check_file(file, name, record); });
     }
     for (const auto& [name, hash] : record.hashes) {
       if (!seen.contains(name)) report(fmt::format("{}/{}: is missing", dir, name));
     }
-    // A record has 100 bytes at least, and a row's size is of its files with one.
-    if (bytes >= row.size_bytes || bytes + (64 << 10) < row.size_bytes)
-      report(fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
+    return bytes;
   }
 
   static void check_file(const std::string& file, const std::string& name,

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,6 +95,19 @@ void make_folders_durable(const std::string& path) {
 
 void make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0) fail(path, "create");
+}
+
+void rename_folder(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", to, std::strerror(errno)));
+}
+
+bool is_present(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0) return true;
+  if (errno == ENOENT) return false;
+  throw Error(ErrorCode::kIo,
+              fmt::format("{}: {}; nothing was changed", path, std::strerror(errno)));
 }
 
 void remove_tree(const std::string& path) {

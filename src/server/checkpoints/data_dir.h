@@ -56,6 +56,10 @@ int64_t fingerprint_of_secret(const std::string& secret);
 void make_folders_durable(const std::string& path);
 // Of mode 0700; Error where it is there.
 void make_folder(const std::string& path);
+void rename_folder(const std::string& from, const std::string& to);
+// Only "there is no such file" counts as absent: what cannot be looked at may well be there, and is
+// an Error.
+bool is_present(const std::string& path);
 // Removes a folder with all it holds; nothing happens when it is not there.
 void remove_tree(const std::string& path);
 

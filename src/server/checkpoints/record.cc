@@ -17,25 +17,17 @@ namespace {
 
 constexpr int64_t kMaxRecord = 64 << 10;
 
-}  // namespace
-
-std::string record_text(const CheckpointRow& row, const CheckpointRecord& record) {
-  std::string files;
-  for (const auto& [name, hash] : record.hashes) {
-    files += fmt::format("{}{}:{}", files.empty() ? "" : ",", text::json_quote(name),
+// {"name":"hash",...}
+std::string hashes_json(const std::map<std::string, std::string>& hashes) {
+  std::string items;
+  for (const auto& [name, hash] : hashes) {
+    items += fmt::format("{}{}:{}", items.empty() ? "" : ",", text::json_quote(name),
                          text::json_quote(hash));
   }
-  return fmt::format(
-      R"({{"format":1,"path":{},"tenant":{},"created_at":{},"base_model":{},"lora":{},"has_optimizer":{},"encrypted":{},"sha256":{{{}}}}})"
-      "\n",
-      text::json_quote(record.path), text::json_quote(row.tenant),
-      text::json_quote(rfc3339(row.created_at)), text::json_quote(row.base_model),
-      lora_text(row.lora), row.kind == CheckpointKind::kWeights, record.is_encrypted, files);
+  return "{" + items + "}";
 }
 
-CheckpointRecord read_record(const std::string& path) { return read_record(ReadOnlyFile(path)); }
-
-CheckpointRecord read_record(const ReadOnlyFile& file) {
+std::string read_small_file(const ReadOnlyFile& file) {
   if (file.size() > kMaxRecord) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: {} bytes, a checkpoint's record has {} at most", file.path(),
@@ -43,6 +35,25 @@ CheckpointRecord read_record(const ReadOnlyFile& file) {
   }
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+std::string record_text(const CheckpointRow& row, const CheckpointRecord& record) {
+  return fmt::format(
+      R"({{"format":1,"path":{},"tenant":{},"created_at":{},"base_model":{},"lora":{},"has_optimizer":{},"encrypted":{},"sha256":{}}})"
+      "\n",
+      text::json_quote(record.path), text::json_quote(row.tenant),
+      text::json_quote(rfc3339(row.created_at)), text::json_quote(row.base_model),
+      lora_text(row.lora), row.kind == CheckpointKind::kWeights, record.is_encrypted,
+      hashes_json(record.hashes));
+}
+
+CheckpointRecord read_record(const std::string& path) { return read_record(ReadOnlyFile(path)); }
+
+CheckpointRecord read_record(const ReadOnlyFile& file) {
+  const std::string text = read_small_file(file);
   CheckpointRecord record;
   text::JsonReader json(text, file.path());
   json.begin_object();

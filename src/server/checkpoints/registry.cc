@@ -2,20 +2,14 @@
 #include "server/checkpoints/registry.h"
 
 #include <fmt/format.h>
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <set>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -29,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kOldArchive = 7200;  // s without a reader
-constexpr int kSweepSteps = 6;
 constexpr double kExpiredToo = 0;  // in place of now: before anything expires
 
 int64_t folder_bytes(const std::string& dir) {
@@ -50,20 +42,6 @@ void encrypt_folder(const std::string& dir, const std::vector<std::string>& reci
   }
 }
 
-void rename_folder(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) == 0) return;
-  throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", to, std::strerror(errno)));
-}
-
-// Only "there is no such file" counts as absent: what cannot be looked at may well be there.
-bool is_present(const std::string& path) {
-  struct stat info;
-  if (::stat(path.c_str(), &info) == 0) return true;
-  if (errno == ENOENT) return false;
-  throw Error(ErrorCode::kIo,
-              fmt::format("{}: {}; nothing was changed", path, std::strerror(errno)));
-}
-
 // A copy does without what cannot be read of the source's: `strata check` tells of both.
 CheckpointRecord read_record_or_default(const std::string& dir) {
   try {
@@ -80,6 +58,43 @@ void link_files(const std::string& from, const std::string& to) {
     const std::string name = entry.path().filename().string();
     if (name != kRecordName) fs::create_hard_link(entry.path(), to + "/" + name);
   }
+}
+
+// With a record of its own.
+void write_copy(const std::string& from, const std::string& to, const CheckpointRow& row) {
+  link_files(from, to);
+  CheckpointRecord record = read_record_or_default(from);
+  record.path = path_of(row).text();
+  write_file_atomic(to + "/" + kRecordName, record_text(row, record));
+}
+
+// Without its size, which is known when its files are written.
+CheckpointRow row_of_save(const CheckpointSave& save, double now) {
+  CheckpointRow row;
+  row.id = random_id();
+  row.run_id = save.path.run_id;
+  row.tenant = save.tenant;
+  row.kind = save.path.kind;
+  row.name = save.path.name;
+  row.created_at = now;
+  if (save.ttl_seconds) row.expires_at = now + static_cast<double>(*save.ttl_seconds);
+  row.user_metadata = save.user_metadata;
+  row.base_model = save.base_model;
+  row.lora = save.lora;
+  return row;
+}
+
+CheckpointRow row_of_copy(const CheckpointRow& source, const RunRow& run,
+                          std::optional<int64_t> ttl_seconds, double now) {
+  CheckpointRow row = source;
+  row.id = random_id();
+  row.run_id = run.id;
+  row.tenant = run.tenant;
+  row.created_at = now;
+  row.expires_at.reset();
+  if (ttl_seconds) row.expires_at = now + static_cast<double>(*ttl_seconds);
+  row.is_public = false;
+  return row;
 }
 
 [[noreturn]] void fail_in_use(const RunRow& run) {
@@ -143,20 +158,23 @@ void CheckpointRegistry::reconcile() {
       missing.push_back(row);
     }
   }
-  const size_t all = wanted.size() + missing.size();
-  if (missing.size() > 1 && missing.size() * 10 > all && !options_.accept_loss) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: the folders of {} of {} checkpoints are missing (the first: {}); "
-                            "is the disk mounted, is the database the right one? Nothing was "
-                            "changed. To forget them: --accept-loss",
-                            data_.checkpoints(), missing.size(), all, folder(missing[0])));
-  }
+  check_few_are_missing(missing, wanted.size() + missing.size());
   for (const CheckpointRow& row : missing) {
     log(LogLevel::kWarning, fmt::format("checkpoint {}: its folder {} is gone; the row is removed",
                                         path_of(row).text(), folder(row)));
     store_.forget_checkpoint(row.id);
   }
   move_strays(wanted);
+}
+
+void CheckpointRegistry::check_few_are_missing(const std::vector<CheckpointRow>& missing,
+                                               size_t all) const {
+  if (missing.size() <= 1 || missing.size() * 10 <= all || options_.accept_loss) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: the folders of {} of {} checkpoints are missing (the first: {}); "
+                          "is the disk mounted, is the database the right one? Nothing was "
+                          "changed. To forget them: --accept-loss",
+                          data_.checkpoints(), missing.size(), all, folder(missing[0])));
 }
 
 std::vector<std::string> CheckpointRegistry::checkpoint_folders() const {
@@ -243,25 +261,15 @@ void CheckpointRegistry::update_available_bytes() {
   available_ = is_known ? static_cast<int64_t>(disk.available) : kMost;
 }
 
-std::string CheckpointRegistry::begin() {
+std::string CheckpointRegistry::begin_save() {
   std::string dir = name_folder();
   make_folder(dir);
   return dir;
 }
 
-CheckpointRow CheckpointRegistry::finish(const std::string& dir, const CheckpointSave& save,
-                                         double now) {
-  CheckpointRow row;
-  row.id = random_id();
-  row.run_id = save.path.run_id;
-  row.tenant = save.tenant;
-  row.kind = save.path.kind;
-  row.name = save.path.name;
-  row.created_at = now;
-  if (save.ttl_seconds) row.expires_at = now + static_cast<double>(*save.ttl_seconds);
-  row.user_metadata = save.user_metadata;
-  row.base_model = save.base_model;
-  row.lora = save.lora;
+CheckpointRow CheckpointRegistry::finish_save(const std::string& dir, const CheckpointSave& save,
+                                              double now) {
+  CheckpointRow row = row_of_save(save, now);
   try {
     if (!save.overwrite) check_name_is_free(row, now);
     if (!save.age_recipients.empty()) encrypt_folder(dir, save.age_recipients);
@@ -277,7 +285,7 @@ CheckpointRow CheckpointRegistry::finish(const std::string& dir, const Checkpoin
     abandon(dir);
     throw;
   }
-  commit_row(row, [&] { store_.add_checkpoint(row); });
+  commit_row(row, [&] { store_.add_or_replace_checkpoint(row); });
   update_available_bytes();
   return row;
 }
@@ -357,25 +365,14 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     if (const auto known = store_.recall(run.tenant, "copy", key)) return *known;
   }
   if (store_.find_run(run.id)) fail_in_use(run);
-  CheckpointRow row = source;
-  row.id = random_id();
-  row.run_id = run.id;
-  row.tenant = run.tenant;
-  row.created_at = now;
-  row.expires_at.reset();
-  if (ttl_seconds) row.expires_at = now + static_cast<double>(*ttl_seconds);
-  row.is_public = false;
+  const CheckpointRow row = row_of_copy(source, run, ttl_seconds, now);
   run.state = RunState::kCopy;
   run.ended_at = now;
   const auto held = lease(source.id);
-  const std::string dir = begin();
+  const std::string dir = begin_save();
   try {
     check_max_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
-    const std::string from = folder(source);
-    link_files(from, dir);
-    CheckpointRecord record = read_record_or_default(from);
-    record.path = path_of(row).text();
-    write_file_atomic(dir + "/" + kRecordName, record_text(row, record));
+    write_copy(folder(source), dir, row);
     move_into_place(dir, row);
   } catch (const fs::filesystem_error& fault) {
     abandon(dir);
@@ -391,98 +388,6 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     fail_in_use(run);
   }
   return path_of(row).text();
-}
-
-struct CheckpointRegistry::Sweep {
-  double steady, trusted, ended;  // ended: what expired until then may go
-  double until = 0;               // of the piece: now_seconds()
-  int step = 0;
-  StateStore::CollectPlace place = {};  // behind what was collected, or may not go yet
-  std::string fault = {};               // of one step; the others are done all the same
-
-  template <typename Body>
-  void guard(Body body) {
-    try {
-      body();
-    } catch (const std::exception& error) {
-      fault = error.what();
-    }
-  }
-};
-
-bool CheckpointRegistry::sweep_piece(double now, double steady) {
-  if (!sweep_) {
-    const double trusted = trusted_time_.note_clocks(now, steady, options_.expiry_grace);
-    sweep_ = std::make_shared<Sweep>(Sweep{steady, trusted, expired_.note_clocks(now, steady)});
-  }
-  sweep_->until = now_seconds() + options_.piece_seconds;
-  do {
-    bool has_more = false;
-    sweep_->guard([&] { has_more = do_step(*sweep_); });
-    if (!has_more) ++sweep_->step;
-  } while (sweep_->step < kSweepSteps && now_seconds() < sweep_->until);
-  if (sweep_->step < kSweepSteps) return true;
-  const std::shared_ptr<Sweep> swept = std::move(sweep_);
-  update_available_bytes();
-  if (!swept->fault.empty()) throw Error(ErrorCode::kIo, swept->fault);
-  return false;
-}
-
-bool CheckpointRegistry::do_step(Sweep& sweep) {
-  switch (sweep.step) {
-    case 0:
-      store_.flush_touches();
-      return false;
-    case 1:
-      return collect_batch(sweep);
-    case 2:
-      return store_.prune(sweep.trusted);
-    case 3:
-      return store_.prune_history(sweep.trusted, options_.max_history);
-    case 4:
-      return store_.prune_samplers(options_.keep_samplers);
-    default:
-      archive_budget_.remove_idle(sweep.steady, kOldArchive);  // packed anew when asked for
-      return false;
-  }
-}
-
-bool CheckpointRegistry::collect_batch(Sweep& sweep) {
-  StateStore::Collectable batch = store_.collectable(sweep.ended, sweep.place);
-  for (CheckpointRow& row : batch.rows) {
-    sweep.guard([&] {
-      if (is_leased(row.id)) return;
-      if (!row.deleted_at) store_.expire(row.id);
-      remove_files(row);
-    });
-    if (now_seconds() > sweep.until) {
-      batch.next->pass(std::move(row));
-      break;
-    }
-  }
-  if (!batch.next) return false;
-  sweep.place = std::move(*batch.next);
-  return true;
-}
-
-void CheckpointRegistry::remove_files(const CheckpointRow& row) {
-  const std::string dir = folder(row);
-  // First out of sight in one step: a kill leaves all of it or nothing, and the next start empties
-  // the folder that it goes to.
-  const std::string going = fmt::format("{}/{}.gone", data_.temporary(), row.id);
-  if (is_present(dir)) rename_folder(dir, going);
-  remove_tree(going);
-  for (const Archive of : {Archive::kCheckpoint, Archive::kMerged}) {
-    remove_file(archive_path(row, of));
-    archive_budget_.drop(archive_path(row, of));
-  }
-  store_.mark_files_gone(row.id);
-  gone_.push_back(row.id);
-  // Empty parents go too; rmdir refuses the others.
-  for (std::string parent = folder_of(dir); parent != data_.checkpoints();
-       parent = folder_of(parent)) {
-    if (::rmdir(parent.c_str()) != 0) break;
-  }
 }
 
 }  // namespace strata::server

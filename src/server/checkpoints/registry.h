@@ -3,8 +3,8 @@
 // tmp, synced, renamed to DATA/checkpoints/<tenant>/<run>/<kind>/<random id>/, and made visible by
 // one durable transaction; so a checkpoint is there whole or not at all. Replacing is a new folder
 // and a switch of the row. Files go when their row is dead and nobody reads them. Any thread.
-//   const std::string dir = registry.begin();   // its files are written there
-//   const CheckpointRow row = registry.finish(dir, save, wall_seconds());
+//   const std::string dir = registry.begin_save();   // its files are written there
+//   const CheckpointRow row = registry.finish_save(dir, save, wall_seconds());
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -66,13 +66,13 @@ class CheckpointRegistry {
 
   // A folder to write a save into; or its name alone, which touches no disk: whoever writes into it
   // makes it.
-  std::string begin();
+  std::string begin_save();
   [[nodiscard]] std::string name_folder() const { return data_.temporary_name(); }
   // Space for a save of about so many bytes, while the answer lives. Error{kIo} when --max-disk or
   // the disk had none left, as it was last seen, besides what is reserved. Touches no disk.
   std::shared_ptr<void> reserve(int64_t bytes);
   // Error{kIo} when the disk or its limit (max_disk) is full; then nothing is left of the save.
-  CheckpointRow finish(const std::string& dir, const CheckpointSave& save, double now);
+  CheckpointRow finish_save(const std::string& dir, const CheckpointSave& save, double now);
   void abandon(const std::string& dir) noexcept;
 
   // Where the checkpoint's files lie. Error when the row's names make no such path.
@@ -103,8 +103,8 @@ class CheckpointRegistry {
   enum class Archive { kCheckpoint, kMerged };
   // Where it is, if it has been made, for somebody who reads it; or that of the checkpoint merged
   // into its model.
-  [[nodiscard]] std::optional<std::string> find_archive(const CheckpointRow& row, double steady,
-                                                        Archive of = Archive::kCheckpoint);
+  [[nodiscard]] std::optional<std::string> find_and_touch_archive(
+      const CheckpointRow& row, double steady, Archive of = Archive::kCheckpoint);
   // The tar of the model that the checkpoint was trained on, its adapter merged: as pack_archive(),
   // but minutes. False where the server is to end. Error as ModelMerger::write has them; where no
   // space is large enough for it kInvalidArgument, where the disk has none kResourceExhausted.
@@ -129,6 +129,7 @@ class CheckpointRegistry {
   bool collect_batch(Sweep& sweep);
   void check_or_write_mark();
   void reconcile();
+  void check_few_are_missing(const std::vector<CheckpointRow>& missing, size_t all) const;
   // On the disk, whatever the store knows.
   [[nodiscard]] std::vector<std::string> checkpoint_folders() const;
   void move_strays(const std::set<std::string>& known);
@@ -138,7 +139,8 @@ class CheckpointRegistry {
   void update_available_bytes();
   void move_into_place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
-  void remove_files(const CheckpointRow& row);
+  void remove_and_mark_gone(const CheckpointRow& row);
+  void remove_archives(const CheckpointRow& row);
   [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
   struct BookedArchive {  // for as long as it is being packed
     ArchiveBudget& budget;

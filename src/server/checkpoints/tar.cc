@@ -42,11 +42,15 @@ int64_t header_checksum(std::string_view block) {
   return sum;
 }
 
+// What is before it is the prefix.
+size_t begin_of_name_field(const std::string& name) {
+  return name.size() <= kNameBytes ? 0 : name.find('/', name.size() - kNameBytes - 1) + 1;
+}
+
 std::string tar_header(const std::string& name, int64_t size, int64_t time) {
   if (size >= kTarFileLimit)
     throw Error(ErrorCode::kUnsupported, name + ": 8 GiB or more: too large for a file of a tar");
-  size_t split = 0;  // the name begins there
-  if (name.size() > kNameBytes) split = name.find('/', name.size() - kNameBytes - 1) + 1;
+  const size_t split = begin_of_name_field(name);
   CHECK(!name.empty() && name.size() - split <= kNameBytes && split <= kPrefixBytes + 1, name);
   std::string block(kBlock, '\0');
   const std::span<char> bytes(block);
@@ -80,6 +84,18 @@ int64_t parse_octal(std::string_view field) {
 std::string text_field(std::string_view block, size_t at, size_t size) {
   const std::string_view field = block.substr(at, size);
   return std::string(field.substr(0, field.find('\0')));
+}
+
+std::string full_name(std::string_view block) {
+  const std::string name = text_field(block, 0, kNameBytes);
+  const std::string prefix = text_field(block, kPrefix, kPrefixBytes);
+  return prefix.empty() ? name : prefix + "/" + name;
+}
+
+// Whether its sum and its format are those of a header.
+bool is_ustar_header(std::string_view block) {
+  return parse_octal(block.substr(kSum, 8)) == header_checksum(block) &&
+         block.substr(kMagic, kUstar.size()) == kUstar;
 }
 
 }  // namespace
@@ -119,14 +135,10 @@ std::optional<TarEntry> TarReader::next() {
   std::string block(kBlock, '\0');
   file_.read_at(at_, std::as_writable_bytes(std::span(block)));
   if (block.find_first_not_of('\0') == std::string::npos) return std::nullopt;
-  if (parse_octal(std::string_view(block).substr(kSum, 8)) != header_checksum(block) ||
-      block.compare(kMagic, kUstar.size(), kUstar) != 0)
-    fail("no header of a tar file; is it damaged?");
+  if (!is_ustar_header(block)) fail("no header of a tar file; is it damaged?");
   if (block[kType] != '0') fail("not a regular file");
   TarEntry entry;
-  entry.name = text_field(block, 0, kNameBytes);
-  const std::string prefix = text_field(block, kPrefix, kPrefixBytes);
-  if (!prefix.empty()) entry.name = prefix + "/" + entry.name;
+  entry.name = full_name(block);
   entry.size = parse_octal(std::string_view(block).substr(kSize, 12));
   entry.offset = at_ + block_bytes;
   if (entry.size < 0 || entry.size > file_.size() - entry.offset)

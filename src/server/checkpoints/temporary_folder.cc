@@ -48,7 +48,7 @@ bool is_leftover(std::string_view name, std::string_view stem) {
          (end.empty() || end == "-journal" || end == "-wal" || end == "-shm");
 }
 
-void handle_leftover(const std::string& path, bool is_certain) {
+void remove_or_tell_of_leftover(const std::string& path, bool is_certain) {
   std::error_code fault;
   if (is_certain) fs::remove_all(path, fault);
   if (is_certain && !fault) {
@@ -60,8 +60,7 @@ void handle_leftover(const std::string& path, bool is_certain) {
                   fault ? fmt::format(" ({})", fault.message()) : ""));
 }
 
-// Ours alone: anybody may write to a folder of temporary files.
-void remove_leftovers(const std::string& stem) {
+std::vector<std::string> find_leftovers(const std::string& stem) {
   const std::string folder = folder_of(stem);
   const std::string start = stem.substr(stem.rfind('/') + 1);
   std::vector<std::string> found;
@@ -70,17 +69,38 @@ void remove_leftovers(const std::string& stem) {
   for (fs::directory_iterator at(folder, fault); !fault && at != end; at.increment(fault)) {
     if (is_leftover(at->path().filename().string(), start)) found.push_back(at->path().string());
   }
-  for (const std::string& path : found) {
+  return found;
+}
+
+// A folder that is locked is in use.
+void remove_folder_unless_locked(const std::string& path) {
+  const int fd = open_folder(path);
+  if (fd < 0) return;
+  const Lock state = lock(fd);
+  if (state != Lock::kOfAnother) remove_or_tell_of_leftover(path, state == Lock::kTaken);
+  ::close(fd);
+}
+
+// Ours alone: anybody may write to a folder of temporary files.
+void remove_leftovers(const std::string& stem) {
+  for (const std::string& path : find_leftovers(stem)) {
     struct stat info = {};
     if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
-    if (S_ISREG(info.st_mode)) handle_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
-    if (!S_ISDIR(info.st_mode)) continue;
-    const int fd = open_folder(path);
-    if (fd < 0) continue;
-    const Lock state = lock(fd);
-    if (state != Lock::kOfAnother) handle_leftover(path, state == Lock::kTaken);
-    ::close(fd);
+    if (S_ISREG(info.st_mode))
+      remove_or_tell_of_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
+    if (S_ISDIR(info.st_mode)) remove_folder_unless_locked(path);
   }
+}
+
+// -1 where another run has taken it for a leftover meanwhile.
+int make_and_open_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0)
+    throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", path, std::strerror(errno)));
+  const int fd = open_folder(path);
+  if (fd >= 0 || errno == ENOENT) return fd;
+  const int why = errno;
+  ::rmdir(path.c_str());
+  throw Error(ErrorCode::kIo, fmt::format("{}: open: {}", path, std::strerror(why)));
 }
 
 }  // namespace
@@ -91,15 +111,8 @@ TemporaryFolder::TemporaryFolder(const std::string& stem) {
   // Another run may take it for a leftover before it is locked; then it is gone.
   while (lock_ < 0) {
     const std::string path = stem + random_id();
-    if (::mkdir(path.c_str(), 0700) != 0)
-      throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", path, std::strerror(errno)));
+    lock_ = make_and_open_folder(path);
     path_ = path;
-    lock_ = open_folder(path);
-    if (lock_ < 0 && errno != ENOENT) {
-      const int why = errno;
-      ::rmdir(path.c_str());
-      throw Error(ErrorCode::kIo, fmt::format("{}: open: {}", path, std::strerror(why)));
-    }
     struct stat named = {};
     const bool is_ours = lock_ >= 0 && lock(lock_) != Lock::kOfAnother &&
                          ::lstat(path.c_str(), &named) == 0 && S_ISDIR(named.st_mode);

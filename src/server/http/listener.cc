@@ -38,6 +38,16 @@ int port_of(int socket) {
                           message));
 }
 
+// Why nobody there can be reached; 0: somebody can.
+int connect_fault(const ListenAddress& address, const sockaddr_un& where) {
+  const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (probe < 0) fail(address, std::strerror(errno));
+  const int answer = ::connect(probe, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+  const int fault = answer == 0 ? 0 : errno;
+  ::close(probe);
+  return fault;
+}
+
 // Removes the file of a server that ended without doing so.
 void remove_stale_socket(const ListenAddress& address, const sockaddr_un& where) {
   struct stat info;
@@ -46,12 +56,8 @@ void remove_stale_socket(const ListenAddress& address, const sockaddr_un& where)
     fail(address, std::strerror(errno));
   }
   if (!S_ISSOCK(info.st_mode)) fail(address, "is there and no socket; give another path");
-  const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (probe < 0) fail(address, std::strerror(errno));
-  const int answer = ::connect(probe, reinterpret_cast<const sockaddr*>(&where), sizeof where);
-  const int fault = errno;
-  ::close(probe);
-  if (answer == 0 || fault == EAGAIN) fail(address, "another server is running there");
+  const int fault = connect_fault(address, where);
+  if (fault == 0 || fault == EAGAIN) fail(address, "another server is running there");
   if (fault != ECONNREFUSED) fail(address, std::strerror(fault));
   if (::unlink(address.path.c_str()) != 0 && errno != ENOENT) fail(address, std::strerror(errno));
 }

@@ -66,7 +66,7 @@ class ConnectionLimit {
 
   // Of a connection that is open: it `held` so many bytes and now takes `bytes`. False, and no
   // change, when there is no space: in all, or in the half that one address may have.
-  bool resize(const std::string& address, int64_t& held, int64_t bytes) {
+  bool resize_held(const std::string& address, int64_t& held, int64_t bytes) {
     const int64_t more = bytes - held;
     Use* use = address.empty() ? nullptr : &of_address_[address];
     if (more > 0) {
@@ -206,7 +206,7 @@ class Places {
   // Of one that has none, nothing.
   void leave(Connection& one) {
     if (!std::exchange(one.has_place, false)) return;
-    limit_.resize(one.counted, one.held, 0);
+    limit_.resize_held(one.counted, one.held, 0);
     idles_.remove(one);
     limit_.release(one.counted);
   }
@@ -218,7 +218,7 @@ class Places {
     const size_t grown = std::max(one.buffer.capacity(), kFirstRead) - kFirstRead;
     const int64_t bytes =
         connection_bytes(one.stream.is_secured()) + 2 * static_cast<int64_t>(grown);
-    return limit_.resize(one.counted, one.held, bytes);
+    return limit_.resize_held(one.counted, one.held, bytes);
   }
 
   // It waits for a request, until end_idle().

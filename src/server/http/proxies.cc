@@ -37,6 +37,15 @@ std::string_view without_port(std::string_view text) {
   return colon == text.rfind(':') ? text.substr(0, colon) : text;
 }
 
+// Takes what stands behind the last comma of `list`, which ends before that comma then.
+std::string_view take_last_of_list(std::string_view& list) {
+  const size_t comma = list.rfind(',');
+  const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
+  const std::string_view last = list.substr(begin);
+  list = list.substr(0, begin == 0 ? 0 : comma);
+  return last;
+}
+
 // The bits of a prefix, of an address of `most` bits; -1 where that is no number of them.
 int parse_prefix(std::string_view text, int most) {
   int bits = -1;
@@ -105,17 +114,21 @@ TrustedProxies::TrustedProxies(const std::vector<std::string>& texts) {
       trusts_unix_ = true;
       continue;
     }
-    const size_t slash = std::min(text.find('/'), text.size());
-    const std::string_view host = std::string_view(text).substr(0, slash);
-    const std::optional<Address> address = parse_address(host);
-    if (!address) refuse(text);
-    const bool is_ipv4 = host.find(':') == std::string_view::npos;
-    const int first = is_ipv4 ? kMappedBits : 0;
-    int bits = kAllBits - first;
-    if (slash < text.size()) bits = parse_prefix(std::string_view(text).substr(slash + 1), bits);
-    if (bits < 0) refuse(text);
-    nets_.push_back({*address, first + bits});
+    nets_.push_back(parse_net(text));
   }
+}
+
+TrustedProxies::Net TrustedProxies::parse_net(std::string_view text) {
+  const size_t slash = std::min(text.find('/'), text.size());
+  const std::string_view host = text.substr(0, slash);
+  const std::optional<Address> address = parse_address(host);
+  if (!address) refuse(text);
+  const bool is_ipv4 = host.find(':') == std::string_view::npos;
+  const int first = is_ipv4 ? kMappedBits : 0;
+  int bits = kAllBits - first;
+  if (slash < text.size()) bits = parse_prefix(text.substr(slash + 1), bits);
+  if (bits < 0) refuse(text);
+  return {*address, first + bits};
 }
 
 bool TrustedProxies::trusts(const Address& address) const {
@@ -155,13 +168,10 @@ std::string TrustedProxies::client_address(const std::vector<Header>& headers,
   for (auto header = headers.rbegin(); header != headers.rend(); ++header) {
     if (header->name != "x-forwarded-for") continue;
     for (std::string_view left = header->value; !left.empty();) {
-      const size_t comma = left.rfind(',');
-      const size_t begin = comma == std::string_view::npos ? 0 : comma + 1;
-      const auto address = parse_address(without_port(trimmed(left.substr(begin), " \t")));
+      const auto address = parse_address(without_port(trimmed(take_last_of_list(left), " \t")));
       if (!address) return nearest;
       nearest = address_text(*address);
       if (!trusts(*address)) return nearest;
-      left = left.substr(0, begin == 0 ? 0 : comma);
     }
   }
   return nearest;

@@ -45,6 +45,7 @@ class TrustedProxies {
     int bits;  // of the prefix
   };
   static std::optional<Address> parse_address(std::string_view text);
+  static Net parse_net(std::string_view text);
   static std::optional<Address> address_of(const sockaddr* peer);
   static std::string address_text(const Address& address);
   [[nodiscard]] bool trusts(const Address& address) const;

@@ -68,6 +68,14 @@ asio::awaitable<void> Turns::Turn::await_turn() {
   begin_ = std::chrono::steady_clock::now();
   has_begun_ = true;
 }
+
+bool needs_turn(const Request& request) {
+  constexpr size_t kReadWithoutATurn = 4 << 10;  // bytes of a body
+  const Route* route = request.route;
+  if (route == nullptr || route->effect == Effect::kUpkeep) return false;
+  return route->needs_key || request.body.size() > kReadWithoutATurn;
+}
+
 using boost::system::error_code;
 
 error_code HeaderLines::check(std::string_view arrived) {
@@ -270,6 +278,34 @@ void check_chunk_extensions(uint64_t /*size*/, boost::beast::string_view extensi
   if (std::ranges::any_of(extensions, is_control)) fault = http::error::bad_chunk_extension;
 }
 
+asio::awaitable<std::optional<BodyFault>> read_into_buffer(const HttpOptions& options,
+                                                           Incoming from) {
+  error_code fault;
+  from.stream.expires_after(std::chrono::duration<double>(options.body_timeout));
+  const size_t count =
+      co_await from.stream.async_read_some(from.buffer.prepare(read_size(from.parser)),
+                                           asio::redirect_error(asio::use_awaitable, fault));
+  if (fault == asio::error::eof) co_return BodyFault{400, "the body ends before its end"};
+  if (fault || count == 0) co_return BodyFault{-1, {}};
+  from.buffer.commit(count);
+  co_return std::nullopt;
+}
+
+// Into the parser's body, of what the buffer has: `used` bytes of it, which stay there.
+std::optional<BodyFault> parse_next_piece(Incoming from, size_t& used, bool& wants_more) {
+  BodyParser& parser = from.parser;
+  error_code fault;
+  parser.get().body() = {};
+  used = parser.put(from.buffer.data(), fault);
+  wants_more = fault == http::error::need_more;
+  if (fault && !wants_more)
+    return BodyFault{400, "the body's chunked encoding is malformed: " + fault.message()};
+  const std::string_view taken(static_cast<const char*>(from.buffer.data().data()), used);
+  if (parser.is_done() && parser.chunked() && has_folded_trailer(taken))
+    return BodyFault{400, "the trailers of the body's chunked encoding are folded"};
+  return std::nullopt;
+}
+
 }  // namespace
 
 asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, Incoming from,
@@ -281,25 +317,12 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
   for (bool wants_more = from.buffer.size() == 0; !parser.is_done();
        wants_more = wants_more || from.buffer.size() == 0) {
     if (auto slow = sink.check_rate(now_seconds())) co_return slow;
-    error_code fault;
     if (wants_more) {
-      from.stream.expires_after(std::chrono::duration<double>(options.body_timeout));
-      const size_t count = co_await from.stream.async_read_some(
-          from.buffer.prepare(read_size(parser)), asio::redirect_error(asio::use_awaitable, fault));
-      if (fault == asio::error::eof) co_return BodyFault{400, "the body ends before its end"};
-      if (fault || count == 0) co_return BodyFault{-1, {}};
-      from.buffer.commit(count);
+      auto lost = co_await read_into_buffer(options, from);
+      if (lost) co_return lost;
     }
-    parser.get().body() = {};
-    const size_t used = parser.put(from.buffer.data(), fault);
-    wants_more = fault == http::error::need_more;
-    if (fault && !wants_more) {
-      co_return BodyFault{400, "the body's chunked encoding is malformed: " + fault.message()};
-    }
-    const std::string_view taken(static_cast<const char*>(from.buffer.data().data()), used);
-    if (parser.is_done() && parser.chunked() && has_folded_trailer(taken)) {
-      co_return BodyFault{400, "the trailers of the body's chunked encoding are folded"};
-    }
+    size_t used = 0;
+    if (auto malformed = parse_next_piece(from, used, wants_more)) co_return malformed;
     std::string_view arrived = parser.get().body();
     auto refused = sink.append(arrived, from.buffer.capacity());
     while (!refused && sink.more()) {

@@ -64,6 +64,10 @@ class Turns {
   std::chrono::steady_clock::time_point free_at_;
 };
 
+// What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
+// those of one tenant are to leave the thread to others.
+bool needs_turn(const Request& request);
+
 // A body whose value is the piece that the parser met last, where it is in the parser's input.
 struct PieceBody {
   using value_type = std::string_view;

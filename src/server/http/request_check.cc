@@ -50,7 +50,7 @@ struct Framing {
 
 // Of a target in absolute form ("http://host/path", RFC 9112, 3.2.2): takes scheme and authority
 // off it, and the authority takes the place of the Host header.
-void take_authority(std::string_view& target, std::vector<Header>& headers) {
+void move_authority_to_host(std::string_view& target, std::vector<Header>& headers) {
   const size_t colon = target.find("://");
   if (colon == std::string_view::npos || !is_scheme(target.substr(0, colon))) return;
   const size_t begin = colon + 3;
@@ -62,7 +62,7 @@ void take_authority(std::string_view& target, std::vector<Header>& headers) {
 }
 
 // The refusal, or nothing. Names of headers in lower case.
-std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
+std::optional<Response> check_stand_once(const std::vector<Header>& headers) {
   // Of two, a proxy may have believed the other one (RFC 9112, 3.2).
   for (const std::string_view name : {"host", "x-api-key", "authorization", "content-length",
                                       "content-type", "content-encoding"}) {
@@ -70,6 +70,11 @@ std::optional<Response> check_framing(const Framing& framing, const std::vector<
     if (std::ranges::count_if(headers, is_this) > 1)
       return error_response(400, fmt::format("{}: this header stands there twice", name));
   }
+  return std::nullopt;
+}
+
+std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
+  if (std::optional<Response> refused = check_stand_once(headers)) return refused;
   int codings = 0;
   bool has_length = false;
   for (const Header& header : headers) {
@@ -289,18 +294,14 @@ void copy_headers(const BodyParser& parser, std::vector<Header>& headers) {
   }
 }
 
-std::optional<Response> check_and_route(const RequestCheck& with, std::string_view raw_path,
-                                        AnnouncedBody body, Request& request) {
-  const std::optional<std::string> path = decode_path(raw_path);
-  const bool is_path = path && path->starts_with('/');
-  // First, since refusals have the form of their path.
-  if (is_path) request.path = std::string(with.rules.without_prefix(*path));
+// That the request means this server, and comes from no page of another one.
+std::optional<Response> check_host_and_origin(const AddressRules& rules, const Request& request) {
   const std::string_view host = request.header("host");
   if (!has_host_characters(host)) {  // RFC 9112, 3.2
     return error_response(400, fmt::format("Host: got '{}', wanted the name of this server",
                                            percent_escaped(host.substr(0, 100))));
   }
-  if (!with.rules.knows_host(host)) {
+  if (!rules.knows_host(host)) {
     return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
                                            "--public-url if clients reach it by that name",
                                            host.substr(0, 300)));
@@ -308,8 +309,18 @@ std::optional<Response> check_and_route(const RequestCheck& with, std::string_vi
   if (!AddressRules::origin_fits(request.header("origin"), host)) {
     return error_response(403, "requests from other web pages are refused (Origin is not Host)");
   }
+  return std::nullopt;
+}
+
+std::optional<Response> check_and_route(const RequestCheck& with, std::string_view raw_path,
+                                        AnnouncedBody body, Request& request) {
+  const std::optional<std::string> path = decode_path(raw_path);
+  const bool is_path = path && path->starts_with('/');
+  // First, since refusals have the form of their path.
+  if (is_path) request.path = std::string(with.rules.without_prefix(*path));
+  if (auto refused = check_host_and_origin(with.rules, request)) return refused;
   if (!is_path) return error_response(400, "the request's path is malformed");
-  request.base_url = with.rules.base_url(host);
+  request.base_url = with.rules.base_url(request.header("host"));
   with.router.set_route(request);
   if (request.route == nullptr && request.is_open) return method_not_allowed(request);
   if (with.identify && (request.route == nullptr || request.route->needs_key)) {
@@ -333,13 +344,13 @@ std::string_view target_of(const BodyParser& parser) {
   return {target.data(), target.size()};
 }
 
-std::optional<Response> check_request(const RequestCheck& with, const BodyParser& parser,
-                                      Request& request) {
+std::optional<Response> fill_and_check_request(const RequestCheck& with, const BodyParser& parser,
+                                               Request& request) {
   const auto& head = parser.get();
   request.method = text_of(head.method_string());
   copy_headers(parser, request.headers);
   std::string_view target = target_of(parser);
-  take_authority(target, request.headers);
+  move_authority_to_host(target, request.headers);
   const size_t question = std::min(target.find('?'), target.size());
   if (question < target.size()) request.query = std::string(target.substr(question + 1));
   request.path = plain_path(with.rules, target);

@@ -42,7 +42,6 @@ using Protocol = Stream::Protocol;
 constexpr size_t kMostFaultText = 200;
 constexpr double kQuietSeconds = 10;    // between two lines of the log about lost connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
-constexpr size_t kReadWithoutATurn = 4 << 10;  // bytes of a body
 
 std::chrono::steady_clock::duration in_seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -54,14 +53,6 @@ void warn_rarely(double& last, const std::string& what) {
   if (now_seconds() - last < kQuietSeconds) return;
   last = now_seconds();
   log(LogLevel::kWarning, "http: " + what);
-}
-
-// What handlers read and write at once takes a few milliseconds at most; of hundreds at a time,
-// those of one tenant are to leave the thread to others.
-bool needs_turn(const Request& request) {
-  const Route* route = request.route;
-  if (route == nullptr || route->effect == Effect::kUpkeep) return false;
-  return route->needs_key || request.body.size() > kReadWithoutATurn;
 }
 
 }  // namespace
@@ -82,15 +73,19 @@ struct HttpServer::State {
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
   asio::awaitable<bool> begin_tls(Connection& connection);
   asio::awaitable<bool> serve_request(Connection& connection);
+  asio::awaitable<bool> read_header_or_refuse(Connection& connection, const Incoming& from,
+                                              Request& request);
   asio::awaitable<bool> read_body_or_refuse(Connection& connection, const Incoming& from,
                                             Request& request);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
-  bool admit(Connection& connection);
+  bool admit_or_refuse(Connection& connection);
   std::optional<Response> check_and_count(const Connection& connection, const BodyParser& parser,
                                           Request& request, Counted& counted);
   void close_connection(const std::shared_ptr<Connection>& connection);
+  void watch_peer(Connection& connection, Request& request, std::optional<PeerWatch>& watch);
   asio::awaitable<Response> run_handler(Connection& connection, Request request);
   asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
+  asio::awaitable<void> linger(Connection& connection);
   asio::awaitable<void> repeat(double seconds, std::function<void()> task);
   void run_io();
 
@@ -145,7 +140,7 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       socket.set_option(asio::ip::tcp::no_delay(true), ignored);
       connection = std::make_shared<Connection>(std::move(socket), tls);
       connections.insert(connection);
-      if (admit(*connection)) {
+      if (admit_or_refuse(*connection)) {
         asio::co_spawn(io, serve(connection), asio::detached);
       } else {
         connections.erase(connection);
@@ -167,7 +162,7 @@ void HttpServer::State::close_connection(const std::shared_ptr<Connection>& conn
 }
 
 // False for one connection too many: it is told so, if that takes no time, and closed.
-bool HttpServer::State::admit(Connection& connection) {
+bool HttpServer::State::admit_or_refuse(Connection& connection) {
   Protocol::socket& socket = connection.stream.socket();
   error_code fault;
   const Protocol::endpoint peer = socket.remote_endpoint(fault);
@@ -180,10 +175,7 @@ bool HttpServer::State::admit(Connection& connection) {
   warn_rarely(told_of_refusals, fmt::format("connections are refused: {} are open ({})",
                                             places.limit().num_open(), option));
   if (tls) return false;  // a client that waits for TLS cannot read it
-  const std::string text = busy_text(fmt::format("too many connections ({})", option));
-  socket.non_blocking(true, fault);
-  socket.send(asio::buffer(text), 0, fault);
-  socket.close(fault);
+  send_at_once_and_close(socket, busy_text(fmt::format("too many connections ({})", option)));
   return false;
 }
 
@@ -243,15 +235,19 @@ void HttpServer::State::report_exchange(Exchange exchange, int status, double se
   observe(exchange);
 }
 
+// From here on the request's on_hang_up runs when its peer goes.
+void HttpServer::State::watch_peer(Connection& connection, Request& request,
+                                   std::optional<PeerWatch>& watch) {
+  const auto hang_up = request.on_hang_up = std::make_shared<std::function<void()>>();
+  watch.emplace(io, connection.shared_from_this(), connection.stream, connection.buffer, [hang_up] {
+    if (*hang_up) (*hang_up)();
+  });
+}
+
 asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection, Request request) {
   std::optional<PeerWatch> watch;
-  if (request.route != nullptr && request.route->watches_peer) {
-    const auto hang_up = request.on_hang_up = std::make_shared<std::function<void()>>();
-    watch.emplace(io, connection.shared_from_this(), connection.stream, connection.buffer,
-                  [hang_up] {
-                    if (*hang_up) (*hang_up)();
-                  });
-  }
+  if (request.route != nullptr && request.route->watches_peer)
+    watch_peer(connection, request, watch);
   auto pending = std::make_shared<Pending>();
   Waiting waiting(io, pending);
   std::optional<Turns::Turn> turn;
@@ -261,9 +257,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
   }
   router.dispatch(std::move(request), [this, pending](Response response) {
     auto deliver = [pending, response = std::move(response)]() mutable {
-      CHECK(!pending->response.has_value());
-      pending->response = std::move(response);
-      if (pending->ready != nullptr) pending->ready->cancel();
+      pending->deliver(std::move(response));
     };
     if (std::this_thread::get_id() == thread.get_id()) {
       deliver();
@@ -292,6 +286,10 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   // Many may linger: each as a connection that idles.
   request = Request();
   response = Response();
+  co_await linger(connection);
+}
+
+asio::awaitable<void> HttpServer::State::linger(Connection& connection) {
   connection.buffer.clear();
   connection.shrink();
   places.recount_bytes(connection);
@@ -303,6 +301,22 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
     co_await connection.stream.async_read_some(connection.buffer.prepare(kFirstRead),
                                                asio::redirect_error(asio::use_awaitable, fault));
   }
+}
+
+// False: it is none, and whoever still listens knows why.
+asio::awaitable<bool> HttpServer::State::read_header_or_refuse(Connection& connection,
+                                                               const Incoming& from,
+                                                               Request& request) {
+  connection.stream.expires_after(in_seconds(options.header_timeout));
+  const std::function<bool()> has_place = [&] { return places.recount_bytes(connection); };
+  const error_code fault = co_await read_header(from, has_place);
+  places.end_idle(connection);
+  request.address = connection.address;
+  if (fault && !is_gone(fault)) {
+    request.path = plain_path(*rules, target_of(from.parser));
+    co_await refuse(connection, header_refusal(fault), request);
+  }
+  co_return !fault;
 }
 
 // The body, behind its head. False: there is none, and whoever still listens knows why.
@@ -327,7 +341,7 @@ std::optional<Response> HttpServer::State::check_and_count(const Connection& con
                                                            const BodyParser& parser,
                                                            Request& request, Counted& counted) {
   std::optional<Response> refusal =
-      check_request({options, router, *rules, identify, admit_request}, parser, request);
+      fill_and_check_request({options, router, *rules, identify, admit_request}, parser, request);
   if (connection.is_proxied) {
     request.address = options.proxies.client_address(request.headers, connection.address);
     const std::string network = counted_network(request.address);
@@ -348,19 +362,10 @@ asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
   BodyParser parser;
   parser.header_limit(kMaxHeader);
   parser.body_limit(boost::none);  // BodySink has the limit of the path
-  connection.stream.expires_after(in_seconds(options.header_timeout));
-  const std::function<bool()> has_place = [&] { return places.recount_bytes(connection); };
   const Incoming from = {connection.stream, connection.buffer, parser};
-  const error_code fault = co_await read_header(from, has_place);
-  places.end_idle(connection);
   Request request;
-  request.address = connection.address;
-  if (is_gone(fault)) co_return false;
-  if (fault) {
-    request.path = plain_path(*rules, target_of(parser));
-    co_await refuse(connection, header_refusal(fault), request);
-    co_return false;
-  }
+  const bool has_header = co_await read_header_or_refuse(connection, from, request);
+  if (!has_header) co_return false;
   const double begin = now_seconds();
   Counted counted;
   std::optional<Response> refusal = check_and_count(connection, parser, request, counted);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/check.h"
 #include "server/http/read_request.h"
 
 namespace strata::server {
@@ -34,6 +35,12 @@ asio::awaitable<void> Stream::end_tls() {
   }
 }
 
+void Pending::deliver(Response made) {
+  CHECK(!response.has_value());
+  response = std::move(made);
+  if (ready != nullptr) ready->cancel();
+}
+
 struct PeerWatch::State {
   void tell_gone() {
     if (const auto told = std::exchange(gone, nullptr)) told();
@@ -55,7 +62,7 @@ PeerWatch::PeerWatch(asio::io_context& io, std::shared_ptr<void> owner, Stream& 
           State{asio::steady_timer(io, asio::steady_timer::time_point::max()),
                 asio::steady_timer(io), std::move(owner), stream, buffer, std::move(gone)})) {
   stream.expires_never();
-  read(state_);
+  read_or_poll_for_end(state_);
 }
 
 PeerWatch::~PeerWatch() {
@@ -64,7 +71,7 @@ PeerWatch::~PeerWatch() {
   state_->next_look.cancel();
 }
 
-void PeerWatch::read(const std::shared_ptr<State>& state) {
+void PeerWatch::read_or_poll_for_end(const std::shared_ptr<State>& state) {
   if (state->buffer.size() >= kFirstRead) return poll_for_end(state);
   state->is_reading = true;
   state->stream.async_read_some(state->buffer.prepare(kFirstRead - state->buffer.size()),
@@ -73,7 +80,7 @@ void PeerWatch::read(const std::shared_ptr<State>& state) {
                                   state->ended.cancel();
                                   if (!fault && count > 0) {
                                     state->buffer.commit(count);
-                                    if (!state->is_stopping) read(state);
+                                    if (!state->is_stopping) read_or_poll_for_end(state);
                                   } else if (!state->is_stopping) {
                                     state->tell_gone();
                                   }

@@ -88,6 +88,8 @@ class Stream {
 struct Pending {
   std::optional<Response> response;
   boost::asio::steady_timer* ready = nullptr;  // cancelled by the response; null: nobody waits
+
+  void deliver(Response made);  // once
 };
 
 // A wait for the response, as long as its scope.
@@ -120,7 +122,7 @@ class PeerWatch {
 
  private:
   struct State;
-  static void read(const std::shared_ptr<State>& state);
+  static void read_or_poll_for_end(const std::shared_ptr<State>& state);
   static void poll_for_end(const std::shared_ptr<State>& state);
   std::shared_ptr<State> state_;
 };

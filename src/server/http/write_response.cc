@@ -29,8 +29,8 @@ constexpr size_t kSmall = 4 << 10;  // a connection's own
 // What the response holds until it has been sent. Where `tenant` has no space for that, the
 // response becomes one that says so, with this status. Results are shared by all who fetch them,
 // and count where they are kept.
-SharedLimit::Share reserve_response(const SharedLimit& limit, const std::string& tenant,
-                                    int busy_status, Response& response) {
+SharedLimit::Share reserve_response_or_refuse(const SharedLimit& limit, const std::string& tenant,
+                                              int busy_status, Response& response) {
   const size_t size = response.body.size();
   if (size <= kSmall) return {};
   SharedLimit responses = limit;
@@ -49,8 +49,8 @@ SharedLimit::Share reserve_response(const SharedLimit& limit, const std::string&
 }
 
 // Likewise for one that is a file; HEAD holds nothing.
-SharedLimit::Share reserve_download(const HttpOptions& options, bool head_only,
-                                    Response& response) {
+SharedLimit::Share reserve_download_or_refuse(const HttpOptions& options, bool head_only,
+                                              Response& response) {
   if (head_only) return {};
   const std::string& tenant = response.file->tenant;
   SharedLimit downloads = options.downloads;
@@ -101,6 +101,16 @@ asio::awaitable<std::string_view> read_piece(Outgoing to, const std::string& ten
   co_return reading->piece;
 }
 
+asio::awaitable<bool> write_file(Outgoing to, Pieces& pieces, const FilePart& file) {
+  const auto reader = std::make_shared<FileReader>(file, kPiece);
+  for (;;) {
+    const std::string_view piece = co_await read_piece(to, file.tenant, reader);
+    if (piece.empty()) co_return reader->complete();
+    const bool is_written = co_await pieces.write(asio::buffer(piece.data(), piece.size()));
+    if (!is_written) co_return false;
+  }
+}
+
 // Of a response that became a refusal here, where there is no space for it.
 void put_in_form(const HttpOptions& options, const AnswerTo& of, Response& response) {
   if (options.put_in_form) options.put_in_form(of.path, response);
@@ -121,13 +131,14 @@ asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool
     is_written = co_await pieces.write(asio::buffer(body.substr(0, kPiece)));
   }
   if (!is_written || !response.file || head_only) co_return is_written;
-  const auto reader = std::make_shared<FileReader>(*response.file, kPiece);
-  for (;;) {
-    const std::string_view piece = co_await read_piece(to, response.file->tenant, reader);
-    if (piece.empty()) co_return reader->complete();
-    is_written = co_await pieces.write(asio::buffer(piece.data(), piece.size()));
-    if (!is_written) co_return false;
-  }
+  co_return co_await write_file(to, pieces, *response.file);
+}
+
+void send_at_once_and_close(Stream::Protocol::socket& socket, const std::string& text) {
+  error_code ignored;
+  socket.non_blocking(true, ignored);
+  socket.send(asio::buffer(text), 0, ignored);
+  socket.close(ignored);
 }
 
 asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& response) {
@@ -135,15 +146,15 @@ asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& r
   const int busy_status = of.method == "POST" ? 429 : 503;
   const SharedLimit& limit = to.options.responses;
   const int made = response.status;
-  if (response.stream) reserve_stream(limit, of.tenant, busy_status, response);
+  if (response.stream) reserve_stream_or_refuse(limit, of.tenant, busy_status, response);
   if (response.stream) {
     const bool keep = of.keep_alive && !of.is_http10;
     const StreamedTo how = {of.owner, of.buffer, !of.is_http10, head_only, keep};
     co_return co_await write_stream(to, how, response) && keep;
   }
   const SharedLimit::Share sending =
-      response.file ? reserve_download(to.options, head_only, response)
-                    : reserve_response(limit, of.tenant, busy_status, response);
+      response.file ? reserve_download_or_refuse(to.options, head_only, response)
+                    : reserve_response_or_refuse(limit, of.tenant, busy_status, response);
   if (response.file && sending && of.sends_file) of.sends_file(response.file->tenant);
   if (response.status != made) put_in_form(to.options, of, response);
   co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;

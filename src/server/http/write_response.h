@@ -77,4 +77,7 @@ boost::asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Resp
 boost::asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool head_only,
                                             bool keep_alive);
 
+// As much of it as goes without waiting.
+void send_at_once_and_close(Stream::Protocol::socket& socket, const std::string& text);
+
 }  // namespace strata::server

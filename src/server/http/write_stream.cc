@@ -50,8 +50,8 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
 
 }  // namespace
 
-void reserve_stream(const SharedLimit& limit, const std::string& tenant, int busy_status,
-                    Response& response) {
+void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, int busy_status,
+                              Response& response) {
   if (response.stream->reserve(limit, tenant)) return;
   response.stream->close();
   response = busy_response(

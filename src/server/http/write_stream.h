@@ -15,8 +15,8 @@ namespace strata::server {
 
 // Where `tenant` has no space for what may wait to be sent, the stream is closed, and the response
 // becomes one that says so, with this status.
-void reserve_stream(const SharedLimit& limit, const std::string& tenant, int busy_status,
-                    Response& response);
+void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, int busy_status,
+                              Response& response);
 
 struct StreamedTo {
   std::shared_ptr<void> owner;  // of the stream and the buffer

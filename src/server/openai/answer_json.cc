@@ -73,9 +73,7 @@ Json chat_message(const AnswerOrder& order, const AnswerPiece& piece) {
 }
 
 Json chat_logprobs_json(const ServedText& text, const ToldTokens& told) {
-  return JsonObject{
-      {"content", Json::written("[" + chat_logprob_items(text.tokenizer, told) + "]")},
-      {"refusal", nullptr}};
+  return JsonObject{{"content", chat_logprob_items(text.tokenizer, told)}, {"refusal", nullptr}};
 }
 
 Json chat_choice(int64_t index, const AnswerOrder& order, const ServedText& text,
@@ -95,6 +93,17 @@ std::string prompt_text(const ServedText& text, const api::Sample& sample) {
   return text.tokenizer.decode(sample.prompt, /*skip_special=*/true);
 }
 
+Json text_logprobs_json(const AnswerOrder& order, const api::Sample& sample, const ServedText& text,
+                        const api::SampleOutput& output, const api::SampledSequence& sequence) {
+  if (!order.telling.logprobs) return nullptr;
+  CompletionLogprobs told;
+  if (order.echo)
+    told.add(text.tokenizer, {sample.prompt, output.prompt_logprobs, output.prompt_topk});
+  if (!order.drops_answer)
+    told.add(text.tokenizer, {sequence.tokens, sequence.logprobs, sequence.topk});
+  return told.take();
+}
+
 Json text_choice(int64_t index, const AnswerOrder& order, const api::Sample& sample,
                  const ServedText& text, const api::SampleOutput& output,
                  const api::SampledSequence& sequence) {
@@ -103,19 +112,9 @@ Json text_choice(int64_t index, const AnswerOrder& order, const api::Sample& sam
   if (!order.drops_answer) {
     shown += choice.push(sequence.tokens, /*ended=*/true, sequence.stopped).content;
   }
-  Json logprobs = nullptr;
-  if (order.telling.logprobs) {
-    CompletionLogprobs told;
-    if (order.echo)
-      told.add(text.tokenizer, {sample.prompt, output.prompt_logprobs, output.prompt_topk});
-    if (!order.drops_answer) {
-      told.add(text.tokenizer, {sequence.tokens, sequence.logprobs, sequence.topk});
-    }
-    logprobs = told.take();
-  }
   return JsonObject{{"index", index},
                     {"text", shown},
-                    {"logprobs", logprobs},
+                    {"logprobs", text_logprobs_json(order, sample, text, output, sequence)},
                     {"finish_reason", order.drops_answer ? "length" : choice.finish_reason()}};
 }
 

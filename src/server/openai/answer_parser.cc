@@ -47,6 +47,14 @@ Mark first_mark(std::string_view text, const CallForm& form) {
   return first;
 }
 
+// How much of the end of `text` may be the beginning of such a mark.
+size_t partial_first_mark_size(std::string_view text, const CallForm& form) {
+  size_t size = partial_mark_size(text, form.open);
+  for (const std::string_view mark : form.around)
+    size = std::max(size, partial_mark_size(text, mark));
+  return size;
+}
+
 }  // namespace
 
 std::vector<std::string_view> AnswerForm::marks() const {
@@ -183,8 +191,8 @@ void AnswerParser::give_content(AnswerPiece& out, std::string_view text) {
   has_content_ = has_content_ || !out.content.empty();
 }
 
-// Where calls are the whole answer: whether it is one.
-bool AnswerParser::detect_bare_call(bool is_last) {
+// Where calls are the whole answer; false while it may be either.
+bool AnswerParser::decide_call_or_content(bool is_last) {
   if (num_calls_ > 0) {  // what stands between two
     held_.erase(0, std::min(held_.find_first_not_of(" \t\r\n;"), held_.size()));
     if (held_.empty()) return false;
@@ -212,16 +220,11 @@ bool AnswerParser::read_content(AnswerPiece& out, bool is_last) {
     return false;
   }
   const CallForm& form = *form_.calls;
-  if (form.open.empty() && !has_content_) return detect_bare_call(is_last);
+  if (form.open.empty() && !has_content_) return decide_call_or_content(is_last);
   const std::string_view text = held_;
   const Mark mark = form.open.empty() ? Mark() : first_mark(text, form);
   if (mark.at == std::string_view::npos) {
-    size_t waits = 0;
-    if (!is_last && !form.open.empty()) {
-      waits = partial_mark_size(text, form.open);
-      for (const std::string_view around : form.around)
-        waits = std::max(waits, partial_mark_size(text, around));
-    }
+    const size_t waits = is_last || form.open.empty() ? 0 : partial_first_mark_size(text, form);
     const std::string certain = held_.substr(0, text.size() - waits);
     held_.erase(0, certain.size());
     give_content(out, certain);
@@ -253,11 +256,15 @@ bool AnswerParser::read_call(AnswerPiece& out, bool is_last) {
   const bool closes = !form.close.empty() && at != std::string::npos;
   const std::string inner = held_.substr(0, end);
   held_.erase(0, closes ? end + form.close.size() : end);
+  leave_call();
+  give_calls_or_text(out, inner, closes ? form.close : "");
+  return true;
+}
+
+void AnswerParser::leave_call() {
   state_ = State::kContent;
   stream_.reset();
   streamed_ = 0;
-  give_calls_or_text(out, inner, closes ? form.close : "");
-  return true;
 }
 
 // `close`: where its mark begins, or npos. One without a mark ends with its arguments.
@@ -279,9 +286,7 @@ bool AnswerParser::read_known_call(AnswerPiece& out, size_t close, bool is_last)
   size_t behind = close == std::string::npos ? held_.size() : close + form.close.size();
   if (by_itself) behind = streamed_ - stream_->num_behind();
   held_.erase(0, behind);
-  state_ = State::kContent;
-  stream_.reset();
-  streamed_ = 0;
+  leave_call();
   is_told_ = false;
   drops_space_ = true;
   ++num_calls_;

@@ -62,7 +62,8 @@ class AnswerParser {
   bool read_content(AnswerPiece& out, bool is_last);
   bool read_call(AnswerPiece& out, bool is_last);
   bool read_known_call(AnswerPiece& out, size_t close, bool is_last);
-  bool detect_bare_call(bool is_last);
+  bool decide_call_or_content(bool is_last);
+  void leave_call();
   void give_content(AnswerPiece& out, std::string_view text);
   void give_calls_or_text(AnswerPiece& out, std::string_view inner, std::string_view close);
 

@@ -14,15 +14,7 @@ void CallStream::push(std::string_view text) {
   if (is_known() && head_.next == nullptr) return read_object(text);
   if (head_.state == CallHead::State::kNone) return;
   text_ += text;
-  if (head_.state == CallHead::State::kNotYet) {
-    head_ = form_.head(text_);
-    if (head_.state == CallHead::State::kNotYet && text_.size() > kLongestHead)
-      head_.state = CallHead::State::kNone;
-    if (head_.state == CallHead::State::kNone) std::string().swap(text_);
-    if (!is_known()) return;
-    text_.erase(0, head_.arguments);
-    if (head_.next != nullptr) arguments_ += '{';
-  }
+  if (head_.state == CallHead::State::kNotYet) read_head();
   if (!is_known()) return;
   if (head_.next != nullptr) return read_parameters(/*is_last=*/false);
   const std::string begun = std::exchange(text_, {});
@@ -33,6 +25,17 @@ void CallStream::finish() {
   if (!is_known() || head_.next == nullptr) return;
   read_parameters(/*is_last=*/true);
   arguments_ += '}';
+}
+
+// Takes it off text_ once it is known; text of which it can be none goes.
+void CallStream::read_head() {
+  head_ = form_.head(text_);
+  if (head_.state == CallHead::State::kNotYet && text_.size() > kLongestHead)
+    head_.state = CallHead::State::kNone;
+  if (head_.state == CallHead::State::kNone) std::string().swap(text_);
+  if (!is_known()) return;
+  text_.erase(0, head_.arguments);
+  if (head_.next != nullptr) arguments_ += '{';
 }
 
 void CallStream::read_object(std::string_view text) {

@@ -33,6 +33,7 @@ class CallStream {
   [[nodiscard]] size_t num_behind() const { return num_behind_; }
 
  private:
+  void read_head();
   void read_object(std::string_view text);
   bool read_char(char c);
   void read_parameters(bool is_last);

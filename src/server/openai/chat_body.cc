@@ -35,17 +35,19 @@ struct JsonSize {
   size_t values = 0;
 };
 
-// `in_text`: a text is that of JSON, of which more values will be made.
+// `in_text`: it is JSON, of which more values will be made.
+void add_text_size(const json::string& text, bool in_text, JsonSize& size) {
+  const auto count = [&](auto is) { return static_cast<size_t>(std::ranges::count_if(text, is)); };
+  size.bytes += text.size() + kEscaped * count([](char c) { return c > 0 && c < ' '; });
+  if (in_text)
+    size.values += count([](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
+}
+
+// `in_text`: a text is that of JSON.
 void add_json_size(const json::value& value, bool in_text, JsonSize& size) {
   ++size.values;
   if (value.is_string()) {
-    const json::string& text = value.get_string();
-    const auto count = [&](auto is) {
-      return static_cast<size_t>(std::ranges::count_if(text, is));
-    };
-    size.bytes += text.size() + kEscaped * count([](char c) { return c > 0 && c < ' '; });
-    if (in_text)
-      size.values += count([](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
+    add_text_size(value.get_string(), in_text, size);
   } else if (value.is_array()) {
     for (const json::value& item : value.get_array()) add_json_size(item, in_text, size);
   } else if (value.is_object()) {
@@ -126,16 +128,21 @@ json::array read_calls(const Fields& message, const CallForm* form) {
   return calls;
 }
 
-json::object read_message(const Fields& message, const CallForm* form) {
-  for (const char* name : {"function_call", "audio"}) {
-    if (message.has(name)) message.fail(name, "is not supported by this server");
-  }
+std::string read_role(const Fields& message) {
   std::string role = message.string("role");
   if (role == "developer") role = "system";  // which is what templates know
   if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
     message.fail("role", fmt::format("got '{}', wanted system, developer, user, assistant or tool",
                                      role.substr(0, 100)));
   }
+  return role;
+}
+
+json::object read_message(const Fields& message, const CallForm* form) {
+  for (const char* name : {"function_call", "audio"}) {
+    if (message.has(name)) message.fail(name, "is not supported by this server");
+  }
+  const std::string role = read_role(message);
   const bool has_calls = role == "assistant" && message.has("tool_calls");
   if (!message.has("content") && !has_calls) message.fail("content", "this field is required");
   json::object out;
@@ -155,6 +162,24 @@ json::object read_message(const Fields& message, const CallForm* form) {
   return out;
 }
 
+void check_tool(const Fields& tool) {
+  const std::string type = tool.string("type");
+  if (type != "function") {
+    tool.fail("type", fmt::format("'{}' is not supported, only 'function'", type.substr(0, 100)));
+  }
+  const Fields function = tool.object("function");
+  const std::string name = function.string("name");
+  if (name.empty() || name.size() > kMostName) {
+    function.fail("name", fmt::format("has {} bytes, wanted 1 to {}", name.size(), kMostName));
+  }
+  if (function.boolean_or("strict", false)) {
+    function.fail("strict",
+                  "true is not supported: this server does not constrain what a model "
+                  "writes; leave it out");
+  }
+  if (function.has("parameters")) static_cast<void>(function.object("parameters"));
+}
+
 // As the request has it, once it is known to be a list of functions.
 std::string read_tools(const Fields& body) {
   size_t count = 0;
@@ -162,21 +187,7 @@ std::string read_tools(const Fields& body) {
     if (++count > kMostTools) {
       body.fail("tools", fmt::format("has more than {} items", kMostTools));
     }
-    const std::string type = tool.string("type");
-    if (type != "function") {
-      tool.fail("type", fmt::format("'{}' is not supported, only 'function'", type.substr(0, 100)));
-    }
-    const Fields function = tool.object("function");
-    const std::string name = function.string("name");
-    if (name.empty() || name.size() > kMostName) {
-      function.fail("name", fmt::format("has {} bytes, wanted 1 to {}", name.size(), kMostName));
-    }
-    if (function.boolean_or("strict", false)) {
-      function.fail("strict",
-                    "true is not supported: this server does not constrain what a model "
-                    "writes; leave it out");
-    }
-    if (function.has("parameters")) static_cast<void>(function.object("parameters"));
+    check_tool(tool);
   });
   if (count == 0) return "";
   if (!all_finite(*body.find("tools"))) body.fail("tools", "has a number that 64 bits do not hold");
@@ -202,6 +213,16 @@ void read_reasoning_effort(const Fields& body, const ServedText& text, json::obj
     refuse_parameter("reasoning_effort", "this model's chat template has no such variable");
   }
   vars["reasoning_effort"] = text_of(body.string("reasoning_effort"));
+}
+
+json::object read_template_vars(const Fields& body, const ServedText& text) {
+  json::object vars;
+  if (body.has("chat_template_kwargs")) {
+    static_cast<void>(body.object("chat_template_kwargs"));
+    vars = body.find("chat_template_kwargs")->get_object();
+  }
+  read_reasoning_effort(body, text, vars);
+  return vars;
 }
 
 std::string render_prompt(const ServedText& text, const text::ChatRequest& request) {
@@ -247,12 +268,7 @@ text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
     const std::string tools = read_tools(body);
     if (may_call) request.tools = tools;
   }
-  json::object vars;
-  if (body.has("chat_template_kwargs")) {
-    static_cast<void>(body.object("chat_template_kwargs"));
-    vars = body.find("chat_template_kwargs")->get_object();
-  }
-  read_reasoning_effort(body, text, vars);
+  const json::object vars = read_template_vars(body, text);
   if (!vars.empty()) request.vars = json::serialize(vars);
   request.add_generation_prompt = true;
   return request;
@@ -269,8 +285,7 @@ static std::string read_prompt_and_tools(const Fields& body, const ServedText& t
   return prompt;
 }
 
-AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
-                      uint64_t fallback_seed, const TakeMemory& take) {
+static void check_is_supported(const Fields& body, const ServedText& text) {
   if (!text.chat) {
     throw OpenAiFault(ErrorCode::kInvalidArgument,
                       "model: it has no chat template; ask /v1/completions for it", "model",
@@ -281,6 +296,11 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   }
   check_fields(body, /*is_chat=*/true);
   refuse_unsupported(body);
+}
+
+AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                      uint64_t fallback_seed, const TakeMemory& take) {
+  check_is_supported(body, text);
   AnswerOrder order;
   order.is_chat = true;
   order.telling = read_stream_options(body);

@@ -90,6 +90,20 @@ void read_logprob_options(const Fields& body, Telling& telling) {
   telling.top_logprobs = body.integer("logprobs", 0, kMostTopLogprobs);
 }
 
+// All of a sample but for its prompt, and max_tokens.
+api::Sample read_sample(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+                        uint64_t fallback_seed, const AnswerOrder& order) {
+  api::Sample sample;
+  read_sampling(body, text, base, fallback_seed, sample);
+  if (body.has("best_of") && body.integer("best_of", 1, 128) != sample.num_samples) {
+    refuse_parameter("best_of", "is not supported, unless it is n");
+  }
+  sample.topk_sample_logprobs = order.telling.top_logprobs;
+  sample.prompt_logprobs = order.echo && order.telling.logprobs;
+  sample.topk_prompt_logprobs = sample.prompt_logprobs ? order.telling.top_logprobs : 0;
+  return sample;
+}
+
 // The logprobs of a prompt come in one event of each of its choices, and all may be the first.
 void check_streamed_echo(const AnswerOrder& order) {
   if (!order.echo || !order.telling.logprobs || !order.telling.stream) return;
@@ -113,16 +127,9 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   order.telling = read_stream_options(body);
   read_logprob_options(body, order.telling);
   order.echo = body.boolean_or("echo", false);
-  api::Sample sample;
-  read_sampling(body, text, base, fallback_seed, sample);
-  if (body.has("best_of") && body.integer("best_of", 1, 128) != sample.num_samples) {
-    refuse_parameter("best_of", "is not supported, unless it is n");
-  }
+  const api::Sample sample = read_sample(body, text, base, fallback_seed, order);
   const int64_t max_tokens = body.integer_or("max_tokens", kUnasked, order.echo ? 0 : 1, INT64_MAX);
   order.drops_answer = max_tokens == 0;
-  sample.topk_sample_logprobs = order.telling.top_logprobs;
-  sample.prompt_logprobs = order.echo && order.telling.logprobs;
-  sample.topk_prompt_logprobs = sample.prompt_logprobs ? order.telling.top_logprobs : 0;
   PromptReader reader(body, text, base, take);
   std::vector<std::vector<int32_t>> prompts = reader.read();
   if (std::ssize(prompts) * sample.num_samples > kMostChoices) {
@@ -132,10 +139,9 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   if (take) take(reader.num_bytes() + prompts.size() * sizeof(api::Sample));
   order.samples.reserve(prompts.size());
   for (std::vector<int32_t>& prompt : prompts) {
-    api::Sample one = sample;
+    api::Sample& one = order.samples.emplace_back(sample);
     one.prompt = std::move(prompt);
     set_max_tokens(text, base, max_tokens, "prompt", one);
-    order.samples.push_back(std::move(one));
   }
   check_answer_size(order);
   check_streamed_echo(order);

@@ -14,7 +14,6 @@
 #include "server/openai/completion_body.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
-#include "server/openai/stream_writer.h"
 #include "server/protocol/json_body.h"
 #include "server/protocol/parsed_budget.h"
 #include "server/service/refusals.h"
@@ -96,6 +95,14 @@ api::Sample take_sample(AnswerOrder& order, size_t index) {
   return sample;
 }
 
+Response event_stream_response(std::shared_ptr<BodyStream> body) {
+  Response response;
+  response.content_type = "text/event-stream";
+  response.headers.push_back({"cache-control", "no-cache"});
+  response.stream = std::move(body);
+  return response;
+}
+
 }  // namespace
 
 struct OpenAiEndpoint::Call {
@@ -172,7 +179,7 @@ void OpenAiEndpoint::handle_request(bool is_chat, Request&& request, const Respo
         if (share != nullptr && *share) call->made.emplace(*share, where);
         call->request.free_body();
       },
-      [this, call] { read_order(call); });
+      [this, call] { read_order_and_start(call); });
 }
 
 // What is no fault of the name's, as a database that is away, is thrown on.
@@ -207,7 +214,7 @@ void OpenAiEndpoint::resolve_model(Call& call) const {
                .fingerprint = fingerprint_of(call.text->build, call.weights, *call.base)};
 }
 
-void OpenAiEndpoint::read_order(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::read_order_and_start(const std::shared_ptr<Call>& call) {
   resolve_model(*call);
   run_in_background_if_long(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
@@ -248,14 +255,14 @@ void OpenAiEndpoint::submit_samples(const std::shared_ptr<Call>& call, const Hea
       });
     }
     tokens += call->order->samples[i].prompt.size();
-    if (!submit_sample(call, i, hear)) return;
+    if (!submit_sample_or_refuse(call, i, hear)) return;
   }
   call->hold(call->order->kept);
   then();
 }
 
-bool OpenAiEndpoint::submit_sample(const std::shared_ptr<Call>& call, size_t sample,
-                                   const Hear& hear) {
+bool OpenAiEndpoint::submit_sample_or_refuse(const std::shared_ptr<Call>& call, size_t sample,
+                                             const Hear& hear) {
   // Also where it throws.
   const std::shared_ptr<void> unless_begun(nullptr, [&](void*) {
     if (call->samples.size() <= sample)
@@ -272,7 +279,7 @@ bool OpenAiEndpoint::submit_sample(const std::shared_ptr<Call>& call, size_t sam
   return false;
 }
 
-void OpenAiEndpoint::fail(Call& call, const api::Failure& failure) {
+void OpenAiEndpoint::cancel_and_answer_failure(Call& call, const api::Failure& failure) {
   cancel_samples(call, "another sample of the request failed");
   call.give(openai_error_response(status_of_failure(failure), failure.message));
 }
@@ -294,7 +301,8 @@ void OpenAiEndpoint::gather_output(const std::shared_ptr<Gathering>& gathering, 
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
   Call& call = *gathering->call;
   if (outcome == nullptr || call.is_answered) return;
-  if (const auto* failure = std::get_if<api::Failure>(outcome)) return fail(call, *failure);
+  if (const auto* failure = std::get_if<api::Failure>(outcome))
+    return cancel_and_answer_failure(call, *failure);
   const auto& output = std::get<api::SampleOutput>(*outcome);
   if (!reserve_or_refuse(*gathering, size_of(output).bytes)) return;
   gathering->outputs[sample] = output;
@@ -336,25 +344,23 @@ void OpenAiEndpoint::respond_whole(const std::shared_ptr<Gathering>& gathering) 
       });
 }
 
+Elsewhere OpenAiEndpoint::where_to_write(const Call& call) const {
+  if (!parts_.parse || !takes_long_to_write(*call.order)) return {};
+  return {.run = [this, tenant = call.request.tenant](
+                     std::function<void()> job) { parts_.parse(tenant, std::move(job)); },
+          .back = parts_.back};
+}
+
 void OpenAiEndpoint::stream_answer(const std::shared_ptr<Call>& call) {
   for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
-  Elsewhere elsewhere;
-  if (parts_.parse && takes_long_to_write(*call->order)) {
-    elsewhere.run = [this, tenant = call->request.tenant](std::function<void()> job) {
-      parts_.parse(tenant, std::move(job));
-    };
-    elsewhere.back = parts_.back;
-  }
-  int64_t bytes = 0;
-  for (const api::Sample& sample : call->order->samples)
-    bytes += sample.num_samples * kToldChoiceBytes;
+  const int64_t bytes = call->order->num_choices() * kToldChoiceBytes;
   auto& futures = parts_.service.futures();
   SharedLimit::Share held = futures.promise(call->request.tenant, bytes);
   if (!held) return call->give(over_budget_response(bytes, futures.most_bytes()));
   auto streaming = std::make_shared<Streaming>(
       Streaming{.call = call,
                 .writer = std::make_shared<StreamWriter>(
-                    AnswerStream(call->head, call->order, *call->text), std::move(elsewhere)),
+                    AnswerStream(call->head, call->order, *call->text), where_to_write(*call)),
                 .left = call->order->samples.size(),
                 .held = std::move(held)});
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
@@ -366,13 +372,7 @@ void OpenAiEndpoint::stream_answer(const std::shared_ptr<Call>& call) {
       [this, streaming](size_t sample, const api::Event& event) {
         write_event(*streaming, sample, event);
       },
-      [call, streaming] {
-        Response response;
-        response.content_type = "text/event-stream";
-        response.headers.push_back({"cache-control", "no-cache"});
-        response.stream = streaming->writer->body();
-        call->give(std::move(response));
-      });
+      [call, streaming] { call->give(event_stream_response(streaming->writer->body())); });
 }
 
 void OpenAiEndpoint::write_event(Streaming& streaming, size_t sample, const api::Event& event) {
@@ -391,7 +391,7 @@ void OpenAiEndpoint::write_event(Streaming& streaming, size_t sample, const api:
   }
   streaming.is_over = true;
   writer.fail(status_of_failure(*failure), failure->message);
-  fail(*streaming.call, *failure);  // which answers what has no response yet
+  cancel_and_answer_failure(*streaming.call, *failure);  // which answers what has no response yet
 }
 
 Json OpenAiEndpoint::model_json(const std::string& id, const api::BaseInfo& base) const {

@@ -15,6 +15,7 @@
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/openai/served_text.h"
+#include "server/openai/stream_writer.h"
 #include "server/service/service.h"
 
 namespace strata::server {
@@ -50,22 +51,23 @@ class OpenAiEndpoint {
   // What the body asks for: its model, the weights and texts of that, and the answer's head.
   void resolve_model(Call& call) const;
   // Makes samples of the body, which it frees, and submits them.
-  void read_order(const std::shared_ptr<Call>& call);
+  void read_order_and_start(const std::shared_ptr<Call>& call);
   void start_answer(const std::shared_ptr<Call>& call);
   using Hear = std::function<void(size_t sample, const api::Event& event)>;
   // Submits every sample of the order, in turns; then runs `then`. It has been answered instead
   // where one was refused, or the client left.
   void submit_samples(const std::shared_ptr<Call>& call, const Hear& hear,
                       const std::function<void()>& then);
-  bool submit_sample(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
+  bool submit_sample_or_refuse(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
   // What was submitted is cancelled, and no more is.
   void cancel_samples(Call& call, const std::string& reason);
-  void fail(Call& call, const api::Failure& failure);
+  void cancel_and_answer_failure(Call& call, const api::Failure& failure);
   void gather_answer(const std::shared_ptr<Call>& call);
   void gather_output(const std::shared_ptr<Gathering>& gathering, size_t sample,
                      const api::Event& event);
   [[nodiscard]] bool reserve_or_refuse(Gathering& gathering, int64_t bytes);
   void respond_whole(const std::shared_ptr<Gathering>& gathering);
+  [[nodiscard]] Elsewhere where_to_write(const Call& call) const;
   void stream_answer(const std::shared_ptr<Call>& call);
   void write_event(Streaming& streaming, size_t sample, const api::Event& event);
   // Runs `work` elsewhere where it is long, then `then` here; what either throws is the response.

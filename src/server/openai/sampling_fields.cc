@@ -26,6 +26,14 @@ constexpr int64_t kMostUnasked = 4096;
 
 bool is_text_format(const Fields& format) { return format.string("type") == "text"; }
 
+std::optional<int32_t> parse_token_id(const std::string& text, int64_t vocab_size) {
+  int32_t token = -1;
+  std::from_chars(text.data(), text.data() + text.size(), token);
+  // "05" too would be 5, which then counts twice.
+  if (token < 0 || token >= vocab_size || std::to_string(token) != text) return std::nullopt;
+  return token;
+}
+
 void read_logit_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sample) {
   if (!body.has("logit_bias")) return;
   const Fields bias = body.object("logit_bias");
@@ -33,10 +41,8 @@ void read_logit_bias(const Fields& body, const api::BaseInfo& base, api::Sample&
     if (sample.logit_bias.size() == api::kMostLogitBiases) {
       body.fail("logit_bias", fmt::format("has more than {} entries", api::kMostLogitBiases));
     }
-    int32_t token = -1;
-    std::from_chars(name.data(), name.data() + name.size(), token);
-    // "05" too would be 5, which then counts twice.
-    if (token < 0 || token >= base.vocab_size || std::to_string(token) != name) {
+    const std::optional<int32_t> token = parse_token_id(name, base.vocab_size);
+    if (!token) {
       body.fail("logit_bias", fmt::format("'{}' is no token id from 0 to {}", name.substr(0, 40),
                                           base.vocab_size - 1));
     }
@@ -44,8 +50,23 @@ void read_logit_bias(const Fields& body, const api::BaseInfo& base, api::Sample&
     if (add < -api::kMostLogitBias || add > api::kMostLogitBias) {
       bias.fail(name, fmt::format("got {0}, wanted -{1} to {1}", add, api::kMostLogitBias));
     }
-    sample.logit_bias.push_back({token, static_cast<float>(add)});
+    sample.logit_bias.push_back({*token, static_cast<float>(add)});
   });
+}
+
+void read_number_options(const Fields& body, api::Sample& sample) {
+  for (const api::SamplingOption& row : api::kSamplingOptions) {
+    if (!body.has(row.name)) continue;
+    const double value = body.number(row.name);
+    if (!row.allows(static_cast<float>(value)))
+      body.fail(row.name, fmt::format("got {}, wanted {}", value, row.wanted));
+    sample.*row.field = static_cast<float>(value);
+  }
+  // Logits divided by less than a thousandth leave the range of numbers.
+  if (sample.temperature > 0 && sample.temperature < 1e-3f) {
+    body.fail("temperature",
+              fmt::format("got {}, wanted 0, or 0.001 and more", sample.temperature));
+  }
 }
 
 }  // namespace
@@ -69,18 +90,7 @@ void read_sampling(const Fields& body, const ServedText& text, const api::BaseIn
                    uint64_t fallback_seed, api::Sample& sample) {
   static_cast<api::SampleRequest&>(sample) = text.defaults;
   sample.scaled_logprobs = true;
-  for (const api::SamplingOption& row : api::kSamplingOptions) {
-    if (!body.has(row.name)) continue;
-    const double value = body.number(row.name);
-    if (!row.allows(static_cast<float>(value)))
-      body.fail(row.name, fmt::format("got {}, wanted {}", value, row.wanted));
-    sample.*row.field = static_cast<float>(value);
-  }
-  // Logits divided by less than a thousandth leave the range of numbers.
-  if (sample.temperature > 0 && sample.temperature < 1e-3f) {
-    body.fail("temperature",
-              fmt::format("got {}, wanted 0, or 0.001 and more", sample.temperature));
-  }
+  read_number_options(body, sample);
   if (body.has("top_k")) {
     sample.top_k = std::max<int64_t>(0, body.integer("top_k", -1, INT32_MAX));
   }

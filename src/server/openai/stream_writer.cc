@@ -47,27 +47,34 @@ void StreamWriter::push(size_t sample, const api::RowTokens& told) {
   const size_t bytes = bytes_of(told);
   if (!body_->reserve_expected(bytes)) return waiting_.clear();
   waiting_.push_back({sample, told, bytes});
-  make_next_piece();
+  start_next_piece();
 }
 
-void StreamWriter::make_next_piece() {
-  if (is_making_ || waiting_.empty()) return;
-  is_making_ = true;
-  const auto piece = std::make_shared<Piece>();
+std::shared_ptr<StreamWriter::Piece> StreamWriter::take_next_piece() {
+  auto piece = std::make_shared<Piece>();
   for (size_t tokens = 0; tokens < kPieceTokens && !waiting_.empty(); waiting_.pop_front()) {
     tokens += num_told(waiting_.front().tokens);
     piece->bytes += waiting_.front().bytes;
     piece->told.push_back(std::move(waiting_.front()));
   }
-  elsewhere_.run([self = shared_from_this(), piece] {
-    try {
-      for (const Told& told : piece->told) {
-        piece->text += self->answer_.push(told.sample, told.tokens);
-      }
-    } catch (const std::exception& error) {
-      piece->is_broken = true;
-      log(LogLevel::kError, fmt::format("openai: a stream: {}", error.what()));
-    }
+  return piece;
+}
+
+// Elsewhere.
+void StreamWriter::make_text(Piece& piece) {
+  try {
+    for (const Told& told : piece.told) piece.text += answer_.push(told.sample, told.tokens);
+  } catch (const std::exception& error) {
+    piece.is_broken = true;
+    log(LogLevel::kError, fmt::format("openai: a stream: {}", error.what()));
+  }
+}
+
+void StreamWriter::start_next_piece() {
+  if (is_making_ || waiting_.empty()) return;
+  is_making_ = true;
+  elsewhere_.run([self = shared_from_this(), piece = take_next_piece()] {
+    self->make_text(*piece);
     self->elsewhere_.back([self, piece] { self->push_piece(*piece); });
   });
 }
@@ -80,7 +87,7 @@ void StreamWriter::push_piece(Piece& piece) {
     waiting_.clear();
     fault_ = AnswerStream::fault_events(500, "the server failed on this request; its log says why");
   }
-  make_next_piece();
+  start_next_piece();
   if (is_over_ && !is_making_) end_body();
 }
 

@@ -47,7 +47,9 @@ class StreamWriter : public std::enable_shared_from_this<StreamWriter> {
     size_t bytes = 0;
   };
   struct Piece;
-  void make_next_piece();
+  std::shared_ptr<Piece> take_next_piece();
+  void start_next_piece();
+  void make_text(Piece& piece);
   void push_piece(Piece& piece);
   void end_body();
 

@@ -42,23 +42,36 @@ void for_each_top(const api::TopkTable& topk, size_t i, const Take& take) {
   }
 }
 
+// Of the i-th token, whose text is `name`: it too is among them, and of texts that several tokens
+// have the first one counts.
+JsonObject top_logprobs_json(const text::Tokenizer& tokenizer, const ToldTokens& told, size_t i,
+                             const std::string& name) {
+  JsonObject top;
+  std::set<std::string> names;
+  const auto add = [&](const std::string& key, float logprob) {
+    if (names.insert(key).second) top.add(key, number_or_null(logprob));
+  };
+  for_each_top(told.topk, i,
+               [&](int32_t id, float logprob) { add(token_text(tokenizer, id), logprob); });
+  add(name, told.logprobs[i]);
+  return top;
+}
+
 }  // namespace
 
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token) {
   return utf8_or_escaped(tokenizer.token_bytes(token));
 }
 
-std::string chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told) {
-  std::string out;
+JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told) {
+  JsonArray out;
   for (size_t i = 0; i < told.tokens.size(); ++i) {
     JsonObject item = token_logprob_json(tokenizer, told.tokens[i], told.logprobs[i]);
     JsonArray top;
     for_each_top(told.topk, i, [&](int32_t id, float logprob) {
       top.add(token_logprob_json(tokenizer, id, logprob));
     });
-    item.add("top_logprobs", top);
-    if (!out.empty()) out += ',';
-    out += item.text();
+    out.add(item.add("top_logprobs", top));
   }
   return out;
 }
@@ -71,15 +84,7 @@ void CompletionLogprobs::add(const text::Tokenizer& tokenizer, const ToldTokens&
     logprobs_.add(number_or_null(told.logprobs[i]));
     offsets_.add(offset_);
     offset_ += text::count_code_points(name);
-    JsonObject top;
-    std::set<std::string> names;
-    const auto add = [&](const std::string& key, float logprob) {
-      if (names.insert(key).second) top.add(key, number_or_null(logprob));
-    };
-    for_each_top(told.topk, i,
-                 [&](int32_t id, float logprob) { add(token_text(tokenizer, id), logprob); });
-    if (has_logprob) add(name, told.logprobs[i]);
-    top_.add(has_logprob ? Json(top) : Json(nullptr));
+    top_.add(has_logprob ? Json(top_logprobs_json(tokenizer, told, i, name)) : Json(nullptr));
   }
 }
 

@@ -21,8 +21,8 @@ struct ToldTokens {
 // Bytes that are no whole characters are written as \xNN.
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token);
 
-// The items of a chat's logprobs.content: {token, logprob, bytes, top_logprobs}, with commas.
-std::string chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told);
+// A chat's logprobs.content: of each token {token, logprob, bytes, top_logprobs}.
+JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told);
 
 // A completion's logprobs, in pieces that follow one another.
 class CompletionLogprobs {

@@ -77,6 +77,17 @@ ToolCalls single_call(std::optional<ToolCall> call) {
   return std::vector<ToolCall>{std::move(*call)};
 }
 
+// All of them, one at least; where one is no call, nothing.
+ToolCalls read_call_objects(const std::vector<std::string_view>& texts) {
+  std::vector<ToolCall> calls;
+  for (const std::string_view text : texts) {
+    std::optional<ToolCall> call = read_call_object(text);
+    if (!call) return std::nullopt;
+    calls.push_back(std::move(*call));
+  }
+  return calls.empty() ? std::nullopt : ToolCalls(std::move(calls));
+}
+
 // <parameter=NAME> VALUE </parameter>, of which the end may be missing before the next.
 std::optional<ToolParameter> next_function_parameter(std::string_view& text, bool is_last) {
   std::string_view rest = text;
@@ -114,16 +125,9 @@ ToolCalls read_hermes(std::string_view inner, const ToolTypes&) {
 // [{...}, ...] or NAME[CALL_ID]ID[ARGS]{...}, of which [CALL_ID]ID and [ARGS] may be missing.
 ToolCalls read_mistral(std::string_view inner, const ToolTypes&) {
   const std::string_view text = trimmed(inner);
-  std::vector<ToolCall> calls;
   if (text.starts_with('[') || text.starts_with("{\"")) {
     if (!parse_json_text(text)) return std::nullopt;
-    const auto items = text.front() == '[' ? json_items(text) : std::vector<std::string_view>{text};
-    for (const std::string_view item : items) {
-      std::optional<ToolCall> call = read_call_object(item);
-      if (!call) return std::nullopt;
-      calls.push_back(std::move(*call));
-    }
-    return calls.empty() ? std::nullopt : ToolCalls(std::move(calls));
+    return read_call_objects(text.front() == '[' ? json_items(text) : std::vector{text});
   }
   const size_t brace = text.find('{');
   if (brace == std::string_view::npos || !is_object(text.substr(brace))) return std::nullopt;

@@ -91,28 +91,38 @@ void read_logprobs(const Fields& body, api::Sample& command) {
       prompt_size - body.integer("prompt_logprobs_last_n", 1, prompt_size - 1);
 }
 
-// [P - 1, K], dense or CSR; the layout is the answer's too.
-std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& command) {
-  constexpr const char* kName = "target_prompt_logprobs";
-  if (!body.has(kName)) return std::nullopt;
-  TensorParts parts;
-  const Fields tensor = body.object(kName);
-  if (tensor.string("dtype") != "int64") tensor.fail("dtype", "wanted 'int64'");
+std::vector<int32_t> read_target_ids(const Fields& tensor) {
+  std::vector<int32_t> ids;
   for (const int64_t id : tensor.integers("data")) {
     if (id < -1 || id > INT32_MAX) {
       tensor.fail("data", fmt::format("token {} is outside -1 to {}", id, INT32_MAX));
     }
-    command.prompt_targets.ids.push_back(static_cast<int32_t>(id));
+    ids.push_back(static_cast<int32_t>(id));
   }
-  const std::vector<int32_t>& ids = command.prompt_targets.ids;
   if (std::none_of(ids.begin(), ids.end(), [](int32_t id) { return id >= 0; }))
     tensor.fail("data", "names no token");
+  return ids;
+}
+
+TensorParts read_tensor_parts(const Fields& tensor) {
+  TensorParts parts;
   parts.shape = tensor.integers("shape");
   parts.is_sparse = tensor.has("sparse_crow_indices") || tensor.has("sparse_col_indices");
-  if (parts.is_sparse) {
-    parts.crow = tensor.integers("sparse_crow_indices");
-    parts.col = tensor.integers("sparse_col_indices");
-  }
+  if (!parts.is_sparse) return parts;
+  parts.crow = tensor.integers("sparse_crow_indices");
+  parts.col = tensor.integers("sparse_col_indices");
+  return parts;
+}
+
+// [P - 1, K], dense or CSR; the layout is the answer's too.
+std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& command) {
+  constexpr const char* kName = "target_prompt_logprobs";
+  if (!body.has(kName)) return std::nullopt;
+  const Fields tensor = body.object(kName);
+  if (tensor.string("dtype") != "int64") tensor.fail("dtype", "wanted 'int64'");
+  command.prompt_targets.ids = read_target_ids(tensor);
+  const std::vector<int32_t>& ids = command.prompt_targets.ids;
+  TensorParts parts = read_tensor_parts(tensor);
   const auto rows = static_cast<int64_t>(command.prompt.size()) - 1;
   const TensorLayout layout =
       tensor_layout(parts, std::ssize(ids), fmt::format("asample: {}", kName),
@@ -136,6 +146,15 @@ void check_ids(const std::string& field, const std::vector<int32_t>& ids, int32_
   for (const int32_t id : ids) {
     if (id < least || id >= vocab_size)
       fail(field, fmt::format("token {} is outside {} to {}", id, least, vocab_size - 1));
+  }
+}
+
+void check_table_widths(const api::Sample& command, int64_t vocab_size) {
+  for (const auto& [field, count] :
+       {std::pair("topk_prompt_logprobs", command.topk_prompt_logprobs),
+        std::pair("topk_sample_logprobs", command.topk_sample_logprobs),
+        std::pair("prompt_alt_tokens_k", command.prompt_draws)}) {
+    if (count > vocab_size) fail(field, fmt::format("got {}, wanted 0 to {}", count, vocab_size));
   }
 }
 
@@ -235,6 +254,15 @@ void check_stability_record(const api::Sample& sample, const ServiceOptions& opt
                   sample.num_samples, sample.max_tokens, bytes, options.max_stability_bytes));
 }
 
+// Without the records of its sequences.
+StateStore::StabilityRequest stability_request(const SampleCall& call, const std::string& session) {
+  return {call.request.tenant,
+          session,
+          fmt::format("{}:{}", call.sampler_id, call.seq_id),
+          pack_tokens(call.order.command.prompt),
+          {}};
+}
+
 // Any thread. A fault is told once its sampler is known, which the audit log names.
 void read_sample_call(SampleCall& call) {
   const JsonBody json(call.request.body, "asample", call.request.body_share.get());
@@ -262,13 +290,7 @@ Response submit_sample(Service& service, SampleCall& call) {
   order.command.snapshot_dir = sampler->dir;
   const int64_t num_samples = order.command.num_samples;
   StateStore::StabilityRequest record;
-  if (order.record) {
-    record = {request.tenant,
-              sampler->session,
-              fmt::format("{}:{}", id, seq_id),
-              pack_tokens(order.command.prompt),
-              {}};
-  }
+  if (order.record) record = stability_request(call, sampler->session);
   api::Command command =
       service.new_command(request.tenant, sampler->session, sampler->base, FutureKind::kSample);
   const std::string request_id = command.request.text;
@@ -322,13 +344,7 @@ void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order) {
   if (order.stops_at_end)
     command.stop.insert(command.stop.end(), base.end_tokens.begin(), base.end_tokens.end());
   command.top_k = std::min(command.top_k, base.vocab_size);
-  for (const auto& [field, count] :
-       {std::pair("topk_prompt_logprobs", command.topk_prompt_logprobs),
-        std::pair("topk_sample_logprobs", command.topk_sample_logprobs),
-        std::pair("prompt_alt_tokens_k", command.prompt_draws)}) {
-    if (count > base.vocab_size)
-      fail(field, fmt::format("got {}, wanted 0 to {}", count, base.vocab_size));
-  }
+  check_table_widths(command, base.vocab_size);
   check_result_size(command);
 }
 

@@ -17,12 +17,10 @@ const BaseName& find_base(const BaseNames& names, const Fields& body, const std:
   }
   const BaseName* base = names.find(name);
   if (base != nullptr) return *base;
-  std::string known;
-  for (const BaseName& row : names.names()) {
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-  }
+  std::vector<std::string_view> known;
+  for (const BaseName& row : names.names()) known.emplace_back(row.name);
   body.fail("base_model", fmt::format("'{}' is not served here; this server has: {}",
-                                      name.substr(0, 200), known));
+                                      name.substr(0, 200), fmt::join(known, ", ")));
 }
 
 const BaseName& find_trainable(const BaseNames& names, const Fields& body,

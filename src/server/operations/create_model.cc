@@ -40,7 +40,7 @@ api::LoraConfig read_lora(const Fields& body, int64_t max_rank) {
 Response create_model(Service& service, const Request& request) {
   const JsonBody json(request.body, "create_model");
   const Fields body = json.root();
-  const std::string session = checked_session(service, request, body);
+  const std::string session = read_and_check_session(service, request, body);
   const std::string base_name = body.string("base_model");
   const BaseName& base = find_trainable(service.parts().names, body, base_name);
   const api::LoraConfig lora = read_lora(body, service.options().max_rank);

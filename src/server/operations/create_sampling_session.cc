@@ -42,6 +42,23 @@ void read_weights_source(const ServiceParts& parts, const Fields& body, SamplerR
   }
 }
 
+// Whether it came before; one that made way, or is of before a restart, is alive again then.
+bool revive_known_sampler(Service& service, const Request& request, const std::string& id) {
+  if (service.samplers().contains(id)) return true;
+  if (!service.parts().store.find_sampler(id)) return false;
+  service.live_sampler(request, id);
+  return true;
+}
+
+std::optional<Response> session_full_refusal(Service& service, const std::string& session) {
+  const int64_t in_use = service.samplers().count_of(session);
+  if (in_use < service.options().max_samplers) return std::nullopt;
+  return error_response(
+      400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
+                       "(--max-samplers-per-session); use those again, or a new session",
+                       session, in_use));
+}
+
 Response create_sampling_session(Service& service, const Request& request) {
   const JsonBody json(request.body, "create_sampling_session");
   const Fields body = json.root();
@@ -52,18 +69,8 @@ Response create_sampling_session(Service& service, const Request& request) {
   SamplerRow row;
   row.id = SamplerTable::id_of(session, number);
   request.note(row.id);
-  if (service.samplers().contains(row.id)) return sampler_reply(row.id);
-  if (service.parts().store.find_sampler(row.id)) {  // it made way, or is of before a restart
-    service.live_sampler(request, row.id);
-    return sampler_reply(row.id);
-  }
-  const int64_t in_use = service.samplers().count_of(session);
-  if (in_use >= service.options().max_samplers) {
-    return error_response(
-        400, fmt::format("create_sampling_session: session {} has {} sampling sessions "
-                         "(--max-samplers-per-session); use those again, or a new session",
-                         session, in_use));
-  }
+  if (revive_known_sampler(service, request, row.id)) return sampler_reply(row.id);
+  if (auto refused = session_full_refusal(service, session)) return std::move(*refused);
   if (auto refused = service.sampler_refusal(request.tenant)) return std::move(*refused);
   row.session_id = session;
   row.sampling_seq = number;

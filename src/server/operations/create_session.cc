@@ -25,23 +25,26 @@ size_t num_characters(std::string_view utf8) {
       std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-SessionRow read_session(const Fields& body, const std::string& tenant) {
+// As JSON.
+std::string read_tags(const Fields& body) {
+  const std::vector<std::string> tags = body.strings("tags");
+  if (tags.size() > kMaxTags) {
+    body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
+  }
+  std::string text = JsonArray(tags).text();
+  if (text.size() > kMaxTagBytes) {
+    body.fail("tags", fmt::format("have {} bytes, the limit is {}", text.size(), kMaxTagBytes));
+  }
+  return text;
+}
+
+SessionRow read_new_session(const Fields& body, const std::string& tenant) {
   SessionRow row;
   row.id = random_id();
   row.tenant = tenant;
   row.created_at = wall_seconds();
   row.sdk_version = whole_characters(body.string_or("sdk_version", ""), kMaxVersion);
-  if (body.has("tags")) {
-    const std::vector<std::string> tags = body.strings("tags");
-    if (tags.size() > kMaxTags) {
-      body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
-    }
-    row.tags = JsonArray(tags).text();
-    if (row.tags.size() > kMaxTagBytes) {
-      body.fail("tags",
-                fmt::format("have {} bytes, the limit is {}", row.tags.size(), kMaxTagBytes));
-    }
-  }
+  if (body.has("tags")) row.tags = read_tags(body);
   row.user_metadata = read_metadata(body);
   row.display_name = body.maybe_string("display_name");
   if (row.display_name && num_characters(*row.display_name) > kMaxDisplayName) {
@@ -79,7 +82,7 @@ std::optional<Response> session_refusal(Service& service, const Request& request
 Response create_session(Service& service, const Request& request) {
   const JsonBody json(request.body, "create_session");
   if (service.is_stopping()) return busy_response(503, "the server is shutting down");
-  const SessionRow row = read_session(json.root(), request.tenant);
+  const SessionRow row = read_new_session(json.root(), request.tenant);
   if (auto refused = session_refusal(service, request)) return std::move(*refused);
   const std::string id = service.parts().store.add_session(row, idempotency_of(request));
   request.note(id);

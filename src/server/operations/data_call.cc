@@ -53,7 +53,7 @@ struct FindRecordOf {
       is_own = row && row->tenant == tenant;
     }
     if (!*is_own) return std::nullopt;
-    const auto found = store.get_stability(session, sequence, wall_seconds());
+    const auto found = store.read_and_touch_stability(session, sequence, wall_seconds());
     if (!found) return std::nullopt;
     return found->prompt ? unpack_sequence(*found->prompt, found->record)
                          : unpack_record(found->record);
@@ -87,6 +87,13 @@ std::optional<std::string> fault_of(const DataCall& call, const ServiceOptions& 
   return fault_of_lengths(call.op, base);
 }
 
+void log_own_formula_once(const std::string& id, LiveModel& model) {
+  if (std::exchange(model.told_formula, true)) return;
+  log(LogLevel::kWarning, fmt::format("model {}: stable_reinforce runs with Strata's own formula; "
+                                      "the service's is not published",
+                                      id));
+}
+
 Response submit_data(Service& service, DataCall& call) {
   const std::string& tenant = call.request.tenant;
   const std::string& id = call.model_id;
@@ -101,13 +108,7 @@ Response submit_data(Service& service, DataCall& call) {
   command.fingerprint = call.fingerprint;
   const bool is_ours = call.op.loss.name == api::LossName::kStableReinforce;
   command.op = std::move(call.op);
-  if (is_ours && !model.told_formula) {
-    model.told_formula = true;
-    log(LogLevel::kWarning,
-        fmt::format("model {}: stable_reinforce runs with Strata's own formula; "
-                    "the service's is not published",
-                    id));
-  }
+  if (is_ours) log_own_formula_once(id, model);
   service.parts().store.touch_run(id, wall_seconds());
   return service.submit(std::move(command), {.completion = std::make_shared<DataDone>(call.form),
                                              .key_id = call.request.key_id});

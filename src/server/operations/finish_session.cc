@@ -30,14 +30,30 @@ std::optional<Response> end_refusal(Service& service, const Request& request,
                        has_models ? "models" : "sampling sessions", scope_name(request.scope)));
 }
 
-Response finish_session(Service& service, const Request& request) {
-  const std::string& id = request.parts.at(0);
-  const JsonBody json(request.body, "finish");
-  const Fields body = json.root();
+std::string read_reason(const Fields& body) {
   std::string reason = "success";
   if (body.has("reason")) reason = body.object("reason").string_or("type", "success");
   if (reason != "success" && reason != "errored" && reason != "interrupted")
     body.fail("reason", "wanted a type of success, errored or interrupted");
+  return reason;
+}
+
+// How the session ended; `reason` where that is not known.
+Response ended_response(const SessionRow& row, const std::string& reason) {
+  const std::string kept = row.end_detail.value_or("");
+  return json_response(200,
+                       JsonObject{{"session_id", row.id},
+                                  {"reason", JsonObject{{"type", row.end_reason.value_or(reason)}}},
+                                  {"detail", kept.empty() ? Json(nullptr) : Json(kept)},
+                                  {"finished_at", rfc3339(row.ended_at.value_or(wall_seconds()))}}
+                           .text());
+}
+
+Response finish_session(Service& service, const Request& request) {
+  const std::string& id = request.parts.at(0);
+  const JsonBody json(request.body, "finish");
+  const Fields body = json.root();
+  const std::string reason = read_reason(body);
   const std::string detail = whole_characters(body.string_or("detail", ""), kMostDetail);
   std::optional<SessionRow> row = service.parts().store.find_session(id);
   if (!row || row->tenant != request.tenant)
@@ -48,13 +64,7 @@ Response finish_session(Service& service, const Request& request) {
     service.end_session(id, "finished", reason, detail);
     row = service.parts().store.find_session(id);
   }
-  const std::string kept = row->end_detail.value_or("");
-  return json_response(
-      200, JsonObject{{"session_id", id},
-                      {"reason", JsonObject{{"type", row->end_reason.value_or(reason)}}},
-                      {"detail", kept.empty() ? Json(nullptr) : Json(kept)},
-                      {"finished_at", rfc3339(row->ended_at.value_or(wall_seconds()))}}
-               .text());
+  return ended_response(*row, reason);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Response create_from_checkpoint(Service& service, const Request& request, const 
   const BaseNames& names = service.parts().names;
   CheckpointRegistry& registry = service.parts().registry;
   refuse_token(body);
-  const std::string session = checked_session(service, request, body);
+  const std::string session = read_and_check_session(service, request, body);
   const TinkerPath path = parse_tinker_path(body.string("path"));
   check_kind(body, path);
   const CheckpointRow row = find_to_load(service, request, path);

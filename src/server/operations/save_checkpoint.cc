@@ -21,7 +21,7 @@ struct CheckpointSaved : Completion {
 
   Response finish(const api::Outcome&) override {
     release();
-    const CheckpointRow row = registry.finish(dir, save, wall_seconds());
+    const CheckpointRow row = registry.finish_save(dir, save, wall_seconds());
     JsonObject reply = {{"type", type}, {"path", save.path.text()}};
     if (save.path.kind == CheckpointKind::kExternal) reply.add("size_bytes", row.size_bytes);
     return json_response(200, reply.text());
@@ -66,6 +66,29 @@ api::Operation save_operation(CheckpointKind kind, const std::string& dir,
   return api::SaveForSampler{.dir = dir, .base_model_name = base_name, .for_export = true};
 }
 
+// What all kinds of bodies say of it, and whose it is.
+void read_save(const NumberedCall& call, CheckpointKind kind, CheckpointSave& save) {
+  const std::string name =
+      call.body.string_or("path", fmt::format("checkpoint-{:06}", call.seq_id));
+  check_checkpoint_name("path", name);
+  save.path = {call.model_id, kind, name};
+  call.request.note(save.path.text());
+  save.tenant = call.request.tenant;
+  save.ttl_seconds = read_ttl(call.body);
+  save.user_metadata = read_metadata(call.body);
+  save.base_model = call.model.base_name;
+  save.lora = call.model.lora;
+}
+
+// The tenant's, where it has one; or the refusal.
+std::optional<Response> reserve_quota(const ServiceParts& parts, const std::string& tenant,
+                                      int64_t bytes, std::shared_ptr<void>& quota) {
+  if (!parts.usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
+  auto full = parts.usage.refuse_over_disk_quota(tenant, parts.store.stored_bytes(tenant), bytes);
+  if (!full) quota = parts.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
+  return full;
+}
+
 }  // namespace
 
 Response save_checkpoint(Service& service, const NumberedCall& call, const char* type,
@@ -73,26 +96,13 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
   const ServiceParts& parts = service.parts();
   const LiveModel& model = call.model;
   const std::string& tenant = call.request.tenant;
-  const std::string name =
-      call.body.string_or("path", fmt::format("checkpoint-{:06}", call.seq_id));
-  check_checkpoint_name("path", name);
-  save.path = {call.model_id, kind, name};
-  call.request.note(save.path.text());
-  save.tenant = tenant;
-  save.ttl_seconds = read_ttl(call.body);
-  save.user_metadata = read_metadata(call.body);
-  save.base_model = model.base_name;
-  save.lora = model.lora;
+  read_save(call, kind, save);
   const auto saved = std::make_shared<CheckpointSaved>(parts.registry, service.dispatch(), type);
   saved->save = std::move(save);
   saved->base = model.base;
   const int64_t parameters = service.dispatch().parameter_bytes(model.base, model.lora);
   const int64_t bytes = kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
-  if (parts.usage.has_quota(tenant, UsageKind::kDiskBytes)) {
-    if (auto full = parts.usage.disk_refusal(tenant, parts.store.stored_bytes(tenant), bytes))
-      return std::move(*full);
-    saved->quota = parts.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
-  }
+  if (auto full = reserve_quota(parts, tenant, bytes, saved->quota)) return std::move(*full);
   try {
     saved->disk = parts.registry.reserve(bytes);
   } catch (const Error& error) {

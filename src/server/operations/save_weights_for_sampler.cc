@@ -43,7 +43,7 @@ struct EphemeralSaved : Completion {
   // Until it is saved, its snapshot is another's of that name (sent again, it is refused), and no
   // folder of its own is there.
   void undo() override {
-    if (is_saved) service.let_go(sampler);
+    if (is_saved) service.release_if_ephemeral(sampler);
   }
 
   Service& service;
@@ -53,30 +53,39 @@ struct EphemeralSaved : Completion {
   bool is_saved = false;
 };
 
+SamplerRow ephemeral_row(const NumberedCall& call, int64_t number) {
+  SamplerRow row;
+  row.id = SamplerTable::id_of(call.model.session, number);
+  row.session_id = call.model.session;
+  row.sampling_seq = number;
+  row.tenant = call.request.tenant;
+  row.base_model = call.model.base_name;
+  row.is_ephemeral = true;
+  return row;
+}
+
+LiveSampler ephemeral_sampler(const SamplerRow& row, const LiveModel& model, std::string dir) {
+  return {.tenant = row.tenant,
+          .session = model.session,
+          .base_name = model.base_name,
+          .model_path = {},
+          .base = model.base,
+          .snapshot = {row.id},
+          .dir = std::move(dir),
+          .is_ephemeral = true,
+          .lease = {}};
+}
+
 Response save_ephemeral(Service& service, const NumberedCall& call) {
   const LiveModel& model = call.model;
   const int64_t number = call.body.integer("sampling_session_seq_id", 0, INT64_MAX);
-  SamplerRow row;
-  row.id = SamplerTable::id_of(model.session, number);
-  row.session_id = model.session;
-  row.sampling_seq = number;
-  row.tenant = call.request.tenant;
-  row.base_model = model.base_name;
-  row.is_ephemeral = true;
+  SamplerRow row = ephemeral_row(call, number);
   call.request.note(row.id);
-  LiveSampler sampler = {.tenant = row.tenant,
-                         .session = model.session,
-                         .base_name = model.base_name,
-                         .model_path = {},
-                         .base = model.base,
-                         .snapshot = {row.id},
-                         .dir = service.parts().registry.name_folder(),
-                         .is_ephemeral = true,
-                         .lease = {}};
+  LiveSampler sampler = ephemeral_sampler(row, model, service.parts().registry.name_folder());
   api::Command command = training_command(service, call);
   std::optional<Response> refused = service.sampler_refusal(row.tenant);
   SharedLimit::Share bytes;
-  if (!refused) bytes = service.samplers().take_bytes(row.id, sampler);
+  if (!refused) bytes = service.samplers().take_bytes_from_idle(row.id, sampler);
   if (!refused && !bytes && !service.samplers().leaves_bytes(row.id, model.session))
     refused = too_many_samplers_response();
   if (refused) {

@@ -82,9 +82,19 @@ RunRow run_row(Service& service, const Request& request, const Fields& body,
                           type, row.model_seq.value_or(0), row.session_id.value_or("")));
 }
 
+void add_live_model(Service& service, const RunRow& row, const std::string& session,
+                    api::BaseId base, std::string name) {
+  service.models().add(row.id, {row.tenant, session, row.base_model, base, row.lora, false});
+  service.parts().watch.note_run_started(row.id, {.tenant = row.tenant,
+                                                  .base_name = row.base_model,
+                                                  .name = std::move(name),
+                                                  .rank = row.lora.rank,
+                                                  .begin = row.created_at});
+}
+
 }  // namespace
 
-std::string checked_session(Service& service, const Request& request, const Fields& body) {
+std::string read_and_check_session(Service& service, const Request& request, const Fields& body) {
   std::string session = body.string("session_id");
   service.require_session(request, session);
   check_optimizer(body);
@@ -116,12 +126,7 @@ Response start_model(Service& service, const Request& request, const Fields& bod
         400, fmt::format("{}: model_seq_id: {} was used for another request", start.type, number));
   }
   if (response.status != 200 || !is_new) return response;
-  service.models().add(id, {row.tenant, start.session, row.base_model, base, row.lora, false});
-  service.parts().watch.note_run_started(id, {.tenant = row.tenant,
-                                              .base_name = row.base_model,
-                                              .name = std::move(name),
-                                              .rank = row.lora.rank,
-                                              .begin = row.created_at});
+  add_live_model(service, row, start.session, base, std::move(name));
   made->is_alive = true;
   return response;
 }

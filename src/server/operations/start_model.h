@@ -12,7 +12,7 @@ namespace strata::server {
 
 // The session, alive, in which the body wants a model. Throws Error also where it wants an
 // optimizer that is not here.
-std::string checked_session(Service& service, const Request& request, const Fields& body);
+std::string read_and_check_session(Service& service, const Request& request, const Fields& body);
 
 struct ModelStart {
   const char* type;  // of the reply

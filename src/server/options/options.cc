@@ -27,6 +27,17 @@ std::string variable_name(std::string_view option) {
   return name;
 }
 
+// Without empty ones.
+std::vector<std::string> parts_between_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 // These two hold keys and not the option's file name.
 bool holds_keys(std::string_view option) { return option == "keys" || option == "admin-keys"; }
 
@@ -85,11 +96,7 @@ OptionSource options_from_environment(const std::map<std::string, std::string>& 
       values.push_back(found->second);
       continue;
     }
-    for (size_t begin = 0; begin <= found->second.size();) {
-      const size_t end = std::min(found->second.find(',', begin), found->second.size());
-      if (end > begin) values.push_back(found->second.substr(begin, end - begin));
-      begin = end + 1;
-    }
+    values = parts_between_commas(found->second);
   }
   return source;
 }
@@ -107,6 +114,27 @@ std::vector<std::string> unknown_variables(const std::map<std::string, std::stri
 }
 
 namespace {
+
+// That of the strongest source that gives one; null also where it gives several, which is refused
+// with the others.
+const std::string* find_limits_preset(std::span<const OptionSource> sources) {
+  for (const OptionSource& source : sources) {
+    const auto limits = source.values.find("limits");
+    if (limits == source.values.end()) continue;
+    return limits->second.size() == 1 ? &limits->second.front() : nullptr;
+  }
+  return nullptr;
+}
+
+void check_names(std::span<const OptionSource> sources, const OptionTable& table) {
+  for (const OptionSource& source : sources) {
+    for (const auto& [name, values] : source.values) {
+      if (table.find(name) != nullptr) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: '{}' is no option of strata serve", source.where, name));
+    }
+  }
+}
 
 // The value that the strongest source gives which has one.
 void set_from_strongest(const OptionRow& row, std::span<const OptionSource> sources,
@@ -139,21 +167,11 @@ ServeOptions merge_options(std::span<const OptionSource> given) {
   ServeOptions options;
   const OptionTable table = options_of(options);
   std::vector<OptionSource> sources(given.begin(), given.end());
-  for (const OptionSource& source : given) {
-    const auto limits = source.values.find("limits");
-    if (limits == source.values.end()) continue;
-    if (limits->second.size() != 1) break;  // said below
-    table.find("limits")->set(limits->second.front());
+  if (const std::string* preset = find_limits_preset(given)) {
+    table.find("limits")->set(*preset);
     sources.push_back(limits_source(options.limits));
-    break;
   }
-  for (const OptionSource& source : sources) {
-    for (const auto& [name, values] : source.values) {
-      if (table.find(name) != nullptr) continue;
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: '{}' is no option of strata serve", source.where, name));
-    }
-  }
+  check_names(sources, table);
   for (const OptionRow& row : table.rows()) set_from_strongest(row, sources, options);
   check_options(options);
   return options;
@@ -175,7 +193,7 @@ int64_t connection_limit(const ServeOptions& options) {
                                      : options.max_parked + kOtherConnections;
 }
 
-void raise_file_limit(const ServeOptions& options) {
+void raise_and_check_file_limit(const ServeOptions& options) {
   struct rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;

@@ -55,7 +55,7 @@ struct ServeOptions {
   double keepalive = 120;
   double url_ttl = 3600;
   double shutdown_timeout = 30;
-  // Bytes; 0: a share of --memory, see share_memory() (server/budget.h).
+  // Bytes; 0: a share of --memory, see fill_unset_limits() (server/budget.h).
   int64_t max_body = 0;
   int64_t max_body_bytes = 0;
   int64_t max_queued_bytes = 0;
@@ -71,7 +71,7 @@ struct ServeOptions {
   int64_t max_downloads_per_tenant = 64;
   int64_t max_connections = 0;               // 0: see connection_limit()
   int64_t max_connections_per_address = 0;   // 0: half of them
-  int64_t max_handshakes = 0;                // unfinished; 0: see share_memory()
+  int64_t max_handshakes = 0;                // unfinished; 0: see fill_unset_limits()
   std::vector<std::string> trusted_proxies;  // addresses, networks, "unix"
   std::string limits = "default";            // or small, large: of the rows in limit_presets.cc
   int64_t max_adapters = 64;
@@ -138,7 +138,7 @@ int64_t connection_limit(const ServeOptions& options);
 
 // Raises RLIMIT_NOFILE to its hard limit; an Error when that is too low for the connections and the
 // files that the server opens itself.
-void raise_file_limit(const ServeOptions& options);
+void raise_and_check_file_limit(const ServeOptions& options);
 
 // Throws Error: the value of an option that is none.
 [[noreturn]] void refuse_value(const std::string& name, const std::string& text,

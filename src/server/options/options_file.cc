@@ -27,6 +27,18 @@ std::string scalar_text(const std::string& path, std::string_view key, const tom
   fail(path, node.source(), fmt::format("'{}': want a text, a number or true/false", key));
 }
 
+void add_values(const std::string& path, const std::string& name, const toml::node& node,
+                OptionKind kind, std::vector<std::string>& values) {
+  const toml::array* list = node.as_array();
+  if (list == nullptr) {
+    values.push_back(scalar_text(path, name, node));
+  } else if (kind == OptionKind::kList) {
+    for (const toml::node& item : *list) values.push_back(scalar_text(path, name, item));
+  } else {
+    fail(path, node.source(), fmt::format("'{}': got a list, want one value", name));
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::vector<std::string>> read_toml_options(const std::string& path,
@@ -42,15 +54,7 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
       if (row == nullptr) {
         fail(path, node.source(), fmt::format("'{}' is no option of strata {}", name, command));
       }
-      std::vector<std::string>& values = all[row->name];
-      const toml::array* list = node.as_array();
-      if (list == nullptr) {
-        values.push_back(scalar_text(path, name, node));
-      } else if (row->kind == OptionKind::kList) {
-        for (const toml::node& item : *list) values.push_back(scalar_text(path, name, item));
-      } else {
-        fail(path, node.source(), fmt::format("'{}': got a list, want one value", name));
-      }
+      add_values(path, name, node, row->kind, all[row->name]);
     }
   } catch (const toml::parse_error& error) {
     fail(path, error.source(), std::string(error.description()));

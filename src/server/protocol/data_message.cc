@@ -13,10 +13,11 @@
 namespace strata::server {
 namespace {
 
+// One after the other, until one cannot be read: false, as for bytes that are no message.
 // Numbers of tinker.proto stand where they are read. Of a field that comes twice the last counts;
 // a message that comes twice is read into the same place, but not where it is another of a oneof.
 template <typename Read>
-bool each_field(std::string_view bytes, const Read& read) {
+bool read_fields(std::string_view bytes, const Read& read) {
   Wire wire(bytes);
   for (WireField field; wire.next(field);) {
     if (!read(field)) return false;
@@ -32,21 +33,21 @@ bool read_string(const WireField& field, std::string_view& out) {
 bool read_chunk(std::string_view bytes, ChunkMessage& out) {
   using Kind = ChunkMessage::Kind;
   const auto is_whole = [](const WireField&) { return true; };
-  return each_field(bytes, [&](const WireField& field) {
+  return read_fields(bytes, [&](const WireField& field) {
     if (!field.is_bytes(1) && !field.is_bytes(2) && !field.is_bytes(3)) return true;
     const auto kind = static_cast<Kind>(field.number);
     if (out.kind != kind) out = {.kind = kind};
-    return each_field(field.bytes, [&](const WireField& part) {
+    return read_fields(field.bytes, [&](const WireField& part) {
       if (kind == Kind::kText && part.is_bytes(1)) out.tokens = part.bytes;
       if (kind != Kind::kImage) return true;
-      if (part.is_bytes(2)) return text::is_valid_utf8(part.bytes);  // its format
-      return !part.is_bytes(4) || each_field(part.bytes, is_whole);  // its dimensions
+      if (part.is_bytes(2)) return text::is_valid_utf8(part.bytes);   // its format
+      return !part.is_bytes(4) || read_fields(part.bytes, is_whole);  // its dimensions
     });
   });
 }
 
 bool read_sparse(std::string_view bytes, TensorMessage& out) {
-  return each_field(bytes, [&](const WireField& field) {
+  return read_fields(bytes, [&](const WireField& field) {
     if (field.is_bytes(1)) out.values = field.bytes;
     if (field.is_bytes(2)) out.crow = field.bytes;
     if (field.is_bytes(3)) out.col = field.bytes;
@@ -62,7 +63,7 @@ bool read_dims(std::string_view bytes, std::vector<int64_t>& out) {
 
 bool read_tensor(std::string_view bytes, TensorMessage& out) {
   using Form = TensorMessage::Form;
-  return each_field(bytes, [&](const WireField& field) {
+  return read_fields(bytes, [&](const WireField& field) {
     if (field.is_bytes(1)) {
       out.form = Form::kDense;
       out.values = field.bytes;
@@ -83,11 +84,11 @@ bool read_tensor(std::string_view bytes, TensorMessage& out) {
 
 bool read_span(std::string_view bytes, SpanMessage& out) {
   using Kind = SpanMessage::Kind;
-  return each_field(bytes, [&](const WireField& field) {
+  return read_fields(bytes, [&](const WireField& field) {
     if (!field.is_bytes(1) && !field.is_bytes(2)) return true;
     const Kind kind = field.number == 1 ? Kind::kPrompt : Kind::kSampled;
     if (out.kind != kind) out = {.kind = kind};
-    return each_field(field.bytes, [&](const WireField& part) {
+    return read_fields(field.bytes, [&](const WireField& part) {
       if (part.is_bytes(1)) return read_string(part, out.sequence_id);
       if (part.is_varint(2)) out.offset = static_cast<int64_t>(part.value);
       if (part.is_varint(3)) out.length = static_cast<int64_t>(part.value);
@@ -102,7 +103,7 @@ bool read_map_entry(std::string_view bytes, std::map<std::string_view, Value>& o
                     const ReadValue& read_value) {
   std::string_view name;
   Value value = {};
-  const bool is_whole = each_field(bytes, [&](const WireField& field) {
+  const bool is_whole = read_fields(bytes, [&](const WireField& field) {
     if (field.is_bytes(1)) return read_string(field, name);
     return field.number != 2 || read_value(field, value);
   });
@@ -121,7 +122,7 @@ bool read_double(const WireField& field, double& out) {
 
 bool read_config_value(const WireField& field, std::optional<double>& out) {
   if (field.type != WireType::kBytes) return true;
-  return each_field(field.bytes, [&](const WireField& value) {
+  return read_fields(field.bytes, [&](const WireField& value) {
     if (value.is(1, WireType::kFixed64)) out = std::bit_cast<double>(value.value);
     if (!value.is_bytes(2)) return true;
     out.reset();
@@ -131,7 +132,7 @@ bool read_config_value(const WireField& field, std::optional<double>& out) {
 }
 
 bool read_datum(std::string_view bytes, DatumMessage& out) {
-  return each_field(bytes, [&](const WireField& field) {
+  return read_fields(bytes, [&](const WireField& field) {
     if (field.type != WireType::kBytes) return true;
     switch (field.number) {
       case 1:
@@ -157,7 +158,7 @@ class PartCounter {
   void count_request(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
-      add(1);
+      add_parts_within_limit(1);
       if (field.is_bytes(kModelId)) head.model_id = field.bytes;
       if (field.is_varint(kSeqId)) head.seq_id = static_cast<int32_t>(field.value);
       if (!field.is_bytes(kData)) continue;
@@ -171,14 +172,14 @@ class PartCounter {
   void count_datum(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
-      add(1);
+      add_parts_within_limit(1);
       if (field.is_bytes(kLossInputs)) count_loss_input(field.bytes);
     }
   }
   void count_loss_input(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
-      add(1);
+      add_parts_within_limit(1);
       if (field.is_bytes(kEntryValue)) count_tensor(field.bytes);
     }
   }
@@ -186,10 +187,10 @@ class PartCounter {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       // A packed dimension takes one byte or more.
-      add(field.is_bytes(kShape) ? static_cast<int64_t>(field.bytes.size()) : 1);
+      add_parts_within_limit(field.is_bytes(kShape) ? static_cast<int64_t>(field.bytes.size()) : 1);
     }
   }
-  void add(int64_t count) {
+  void add_parts_within_limit(int64_t count) {
     head.num_parts += count;
     if (head.num_parts <= kMaxParts) return;
     throw Error(ErrorCode::kInvalidArgument,
@@ -222,7 +223,7 @@ DataScan scan_data(std::string_view bytes) {
 }
 
 bool read_data_message(std::string_view bytes, DataMessage& out) {
-  return each_field(bytes, [&](const WireField& field) {
+  return read_fields(bytes, [&](const WireField& field) {
     if (field.is_bytes(1)) return read_string(field, out.model_id);
     if (field.is_varint(2)) out.seq_id = static_cast<int32_t>(field.value);
     if (field.is_bytes(3)) return read_datum(field.bytes, out.data.emplace_back());

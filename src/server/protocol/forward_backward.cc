@@ -20,19 +20,20 @@ namespace {
 constexpr int64_t kMaxTargets = 1024;  // of a position
 constexpr size_t kPartBytes = 128;     // of a message's parts, besides what they borrow, at most
 
+void append_tokens(std::string_view bytes, const std::string& where, std::vector<int32_t>& tokens) {
+  if (bytes.size() % sizeof(int32_t) != 0) {
+    fail_data(where, fmt::format("{} bytes of tokens are no multiple of 4", bytes.size()));
+  }
+  const size_t before = tokens.size();
+  tokens.resize(before + bytes.size() / sizeof(int32_t));
+  if (!bytes.empty()) std::memcpy(tokens.data() + before, bytes.data(), bytes.size());
+}
+
 void append_chunk(const ChunkMessage& chunk, const std::string& where,
                   std::vector<int32_t>& tokens) {
   switch (chunk.kind) {
-    case ChunkMessage::Kind::kText: {
-      const std::string_view bytes = chunk.tokens;
-      if (bytes.size() % sizeof(int32_t) != 0) {
-        fail_data(where, fmt::format("{} bytes of tokens are no multiple of 4", bytes.size()));
-      }
-      const size_t before = tokens.size();
-      tokens.resize(before + bytes.size() / sizeof(int32_t));
-      if (!bytes.empty()) std::memcpy(tokens.data() + before, bytes.data(), bytes.size());
-      return;
-    }
+    case ChunkMessage::Kind::kText:
+      return append_tokens(chunk.tokens, where, tokens);
     case ChunkMessage::Kind::kImage:
       fail_data(where, "image chunks are not supported: the model reads text only");
     case ChunkMessage::Kind::kDmel:
@@ -72,6 +73,10 @@ void check_inputs(const DatumMessage& datum, const api::LossRow& loss, const std
   }
 }
 
+std::string shape_text(int64_t rows, int64_t columns) {
+  return columns > 0 ? fmt::format("({}, {})", rows, columns) : fmt::format("({},)", rows);
+}
+
 std::vector<float> read_floats(const DatumMessage& datum, std::string_view name, int64_t columns,
                                TensorLimits& limits, const std::string& where) {
   const std::string at = fmt::format("{}: {}", where, name);
@@ -80,13 +85,25 @@ std::vector<float> read_floats(const DatumMessage& datum, std::string_view name,
   limits.elements -= static_cast<int64_t>(tensor.values.size());
   if (tensor.num_rows != rows || tensor.num_columns != columns) {
     fail_data(at, fmt::format("has shape {}, target_tokens has {}",
-                              tensor.num_columns > 0
-                                  ? fmt::format("({}, {})", tensor.num_rows, tensor.num_columns)
-                                  : fmt::format("({},)", tensor.num_rows),
-                              columns > 0 ? fmt::format("({}, {})", rows, columns)
-                                          : fmt::format("({},)", rows)));
+                              shape_text(tensor.num_rows, tensor.num_columns),
+                              shape_text(rows, columns)));
   }
   return std::move(tensor.values);
+}
+
+IntTensor read_targets(const DatumMessage& datum, const api::LossRow& loss, TensorLimits& limits,
+                       const std::string& where) {
+  IntTensor targets =
+      read_int_tensor(datum.inputs.at("target_tokens"), where + ": target_tokens", limits);
+  limits.elements -= static_cast<int64_t>(targets.values.size());
+  if (targets.num_rows != limits.rows) {
+    fail_data(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
+                                 targets.num_rows, limits.rows));
+  }
+  const bool has_weights = loss.id == api::LossName::kCrossEntropy;
+  if (targets.num_columns > 0 && !has_weights)
+    fail_data(where, fmt::format("target_tokens has two dimensions, {} takes one", loss.name));
+  return targets;
 }
 
 // Takes what it builds off limits.elements. `records`: of a loss that reads some, else null.
@@ -97,16 +114,7 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
   const auto rows = static_cast<int64_t>(datum.tokens.size());
   check_inputs(message, loss, where);
   TensorLimits left = {.rows = rows, .columns = kMaxTargets, .elements = limits.elements};
-  IntTensor targets =
-      read_int_tensor(message.inputs.at("target_tokens"), where + ": target_tokens", left);
-  left.elements -= static_cast<int64_t>(targets.values.size());
-  if (targets.num_rows != rows) {
-    fail_data(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
-                                 targets.num_rows, rows));
-  }
-  const bool has_weights = loss.id == api::LossName::kCrossEntropy;
-  if (targets.num_columns > 0 && !has_weights)
-    fail_data(where, fmt::format("target_tokens has two dimensions, {} takes one", loss.name));
+  IntTensor targets = read_targets(message, loss, left, where);
   datum.targets = std::move(targets.values);
   datum.num_targets = targets.num_columns;
   for (const api::LossInput input : loss.inputs) {
@@ -149,17 +157,9 @@ const api::LossRow& need_loss(std::string_view name) {
             fmt::format("unknown loss_fn '{}'; known: {}", name.substr(0, 100), known));
 }
 
-// With what its row says where nothing is given; all faults are told as the protocol has them.
-api::Loss make_loss(const api::LossRow& row, const Config& config) {
-  const std::string where = "forward_backward: loss_fn_config";
-  api::Loss loss = api::default_loss(row.id);
-  for (const auto& [name, value] : config) {
-    const std::optional<size_t> at = api::option_index(row, name);
-    if (!at) fail_data(where, fmt::format("{} has no option '{}'", row.name, name.substr(0, 100)));
-    const auto rounded = static_cast<float>(value);  // beyond what one holds: not finite either
-    if (!std::isfinite(rounded)) fail_data(where, fmt::format("{} is not finite", name));
-    loss.options[*at] = rounded;
-  }
+// What is needed is there, and what ascends does.
+void check_options(const api::LossRow& row, const Config& config, const api::Loss& loss,
+                   const std::string& where) {
   for (size_t i = 0; i < row.options.size(); ++i) {
     const api::LossOptionRow& option = row.options[i];
     if (option.is_required && !config.contains(option.name)) {
@@ -171,6 +171,20 @@ api::Loss make_loss(const api::LossRow& row, const Config& config) {
                                    loss.options[i - 1], option.name, loss.options[i]));
     }
   }
+}
+
+// With what its row says where nothing is given; all faults are told as the protocol has them.
+api::Loss make_loss(const api::LossRow& row, const Config& config) {
+  const std::string where = "forward_backward: loss_fn_config";
+  api::Loss loss = api::default_loss(row.id);
+  for (const auto& [name, value] : config) {
+    const std::optional<size_t> at = api::option_index(row, name);
+    if (!at) fail_data(where, fmt::format("{} has no option '{}'", row.name, name.substr(0, 100)));
+    const auto rounded = static_cast<float>(value);  // beyond what one holds: not finite either
+    if (!std::isfinite(rounded)) fail_data(where, fmt::format("{} is not finite", name));
+    loss.options[*at] = rounded;
+  }
+  check_options(row, config, loss, where);
   return loss;
 }
 

@@ -15,8 +15,8 @@
 namespace strata::server {
 namespace {
 
-// The values' bytes; sets the type.
-std::string read_values(const Fields& tensor, TensorMessage& out) {
+// The values' bytes; the type goes into `out`.
+std::string read_dtype_and_values(const Fields& tensor, TensorMessage& out) {
   const std::string dtype = tensor.string("dtype");
   if (dtype == "int64") {
     out.dtype = tinker_public::DTYPE_INT64;
@@ -30,7 +30,7 @@ std::string read_values(const Fields& tensor, TensorMessage& out) {
 }
 
 void read_tensor(const Fields& tensor, DataMessage& message, TensorMessage& out) {
-  out.values = message.keep(read_values(tensor, out));
+  out.values = message.keep(read_dtype_and_values(tensor, out));
   if (tensor.has("shape")) out.shape = tensor.integers("shape");
   if (!tensor.has("sparse_crow_indices") && !tensor.has("sparse_col_indices")) {
     out.form = TensorMessage::Form::kDense;

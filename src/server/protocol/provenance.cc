@@ -35,22 +35,21 @@ std::vector<Run> read_runs(const std::vector<SpanMessage>& spans, int64_t size,
     if (span.kind == SpanMessage::Kind::kNone) {
       fail_data(where, "a span is neither prompt_tokens nor sampled_tokens");
     }
-    const Run run = {.sequence_id = span.sequence_id,
-                     .is_sampled = span.kind == SpanMessage::Kind::kSampled,
-                     .begin = next,
-                     .offset = span.offset,
-                     .length = span.length};
-    if (run.length < 0 || run.offset < 0 || run.length > size - next) {
+    if (span.length < 0 || span.offset < 0 || span.length > size - next) {
       fail_data(where,
                 fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
-                            size, run.offset, run.length));
+                            size, span.offset, span.length));
     }
-    if (run.sequence_id.size() > kMaxSequenceId) {
+    if (span.sequence_id.size() > kMaxSequenceId) {
       fail_data(where, fmt::format("a sequence_id has {} bytes, the limit is {}",
-                                   run.sequence_id.size(), kMaxSequenceId));
+                                   span.sequence_id.size(), kMaxSequenceId));
     }
-    next += run.length;
-    runs.push_back(run);
+    runs.push_back({.sequence_id = span.sequence_id,
+                    .is_sampled = span.kind == SpanMessage::Kind::kSampled,
+                    .begin = next,
+                    .offset = span.offset,
+                    .length = span.length});
+    next += span.length;
   }
   if (next != size)
     fail_data(where, fmt::format("the spans cover {} positions, there are {}", next, size));
@@ -101,6 +100,15 @@ const SampleRecord& SampleRecords::need(std::string_view sequence, const std::st
   return records_.emplace(sequence, std::move(*record)).first->second;
 }
 
+// Throws Error where the tokens of the run are not those of its record.
+static const SampleRecord& find_matching_record(const Run& run, SampleRecords& records,
+                                                const std::vector<int32_t>& tokens,
+                                                const std::string& where) {
+  const SampleRecord& record = records.need(run.sequence_id, where);
+  check_matches_record(run, record, tokens, where);
+  return record;
+}
+
 void apply_records(const DatumMessage& message, SampleRecords& records, const std::string& where,
                    api::Datum& datum) {
   if (message.model_input_spans.empty() || message.loss_input_spans.empty())
@@ -112,21 +120,16 @@ void apply_records(const DatumMessage& message, SampleRecords& records, const st
   std::vector<float>& logprobs = datum.inputs[api::LossInput::kLogprobs];
   mask.assign(datum.tokens.size(), 0.0f);
   logprobs.assign(datum.tokens.size(), 0.0f);
-  const auto check = [&](const std::vector<Run>& runs, const std::vector<int32_t>& tokens,
-                         bool is_output) {
-    for (const Run& run : runs) {
-      if (run.length == 0) continue;
-      const SampleRecord& record = records.need(run.sequence_id, where);
-      check_matches_record(run, record, tokens, where);
-      if (!is_output || !run.is_sampled) continue;
-      for (int64_t i = 0; i < run.length; ++i) {
-        mask[run.begin + i] = 1.0f;
-        logprobs[run.begin + i] = record.logprobs[run.offset + i];
-      }
-    }
-  };
-  check(inputs, datum.tokens, false);
-  check(outputs, datum.targets, true);
+  for (const Run& run : inputs) {
+    if (run.length > 0) find_matching_record(run, records, datum.tokens, where);
+  }
+  for (const Run& run : outputs) {
+    if (run.length == 0) continue;
+    const SampleRecord& record = find_matching_record(run, records, datum.targets, where);
+    if (!run.is_sampled) continue;
+    std::fill_n(mask.begin() + run.begin, run.length, 1.0f);
+    std::copy_n(record.logprobs.begin() + run.offset, run.length, logprobs.begin() + run.begin);
+  }
 }
 
 }  // namespace strata::server

@@ -22,20 +22,34 @@ Response proto_response(const google::protobuf::MessageLite& message) {
   return response;
 }
 
+Json float_array_json(const std::vector<float>& values) {
+  std::string text = "[";
+  for (const float value : values) {
+    if (text.size() > 1) text += ',';
+    // As a double, so that a reader of doubles has the very number.
+    text += Json(static_cast<double>(value)).text();
+  }
+  return Json::written(std::move(text) + "]");
+}
+
 // A datum's logprobs as TensorData.
 Json tensor_json(const api::DatumResult& datum) {
-  std::string data = "[";
-  for (const float value : datum.logprobs) {
-    if (data.size() > 1) data += ',';
-    // As a double, so that a reader of doubles has the very number.
-    data += Json(static_cast<double>(value)).text();
-  }
   JsonArray shape;
   const int64_t size = std::ssize(datum.logprobs), columns = datum.num_targets;
   shape.add(columns > 0 ? size / columns : size);
   if (columns > 0) shape.add(columns);
   return JsonObject{
-      {"data", Json::written(std::move(data) + "]")}, {"dtype", "float32"}, {"shape", shape}};
+      {"data", float_array_json(datum.logprobs)}, {"dtype", "float32"}, {"shape", shape}};
+}
+
+// Of the data from `first` on: behind the last one of its trailing shape, before another one.
+size_t end_of_same_shape(const api::ForwardBackwardResult& result, size_t first) {
+  size_t last = first + 1;
+  while (last < result.data.size() &&
+         result.data[last].num_targets == result.data[first].num_targets) {
+    ++last;
+  }
+  return last;
 }
 
 // Data [first, last), all with the same trailing shape.
@@ -94,11 +108,7 @@ Response forward_backward_response(const api::ForwardBackwardResult& result) {
   pb::ForwardBackwardOutput out;
   out.set_loss_fn_output_type("ArrayRecord");
   for (size_t first = 0; first < result.data.size();) {
-    size_t last = first + 1;
-    while (last < result.data.size() &&
-           result.data[last].num_targets == result.data[first].num_targets) {
-      ++last;
-    }
+    const size_t last = end_of_same_shape(result, first);
     add_record(result, first, last, out);
     first = last;
   }

@@ -16,6 +16,26 @@ std::vector<T> values_of(std::string_view bytes) {
   return values;
 }
 
+// Takes a number of at most nine digits and the space behind it off `text`; false: there is none.
+bool take_size(std::string_view& text, size_t& size) {
+  size_t digits = 0;
+  for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9' && digits < 9;
+       ++digits) {
+    size = size * 10 + static_cast<size_t>(text[digits] - '0');
+  }
+  if (digits == 0 || digits >= text.size() || text[digits] != ' ') return false;
+  text.remove_prefix(digits + 1);
+  return true;
+}
+
+std::string bytes_of_hex(std::string_view text) {
+  std::string bytes(text.size() / 2, 0);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(hex_value(text[2 * i]) * 16 + hex_value(text[2 * i + 1]));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::string pack_tokens(const std::vector<int32_t>& tokens) { return packed(tokens); }
@@ -34,24 +54,13 @@ std::optional<SampleRecord> unpack_sequence(std::string_view prompt, std::string
 }
 
 std::optional<SampleRecord> unpack_record(std::string_view text) {
-  size_t sizes[2] = {0, 0};
-  for (size_t& size : sizes) {
-    size_t digits = 0;
-    for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9' && digits < 9;
-         ++digits) {
-      size = size * 10 + static_cast<size_t>(text[digits] - '0');
-    }
-    if (digits == 0 || digits >= text.size() || text[digits] != ' ') return std::nullopt;
-    text.remove_prefix(digits + 1);
-  }
-  if (text.size() != (sizes[0] + 2 * sizes[1]) * 8) return std::nullopt;
+  size_t prompt = 0, tokens = 0;
+  if (!take_size(text, prompt) || !take_size(text, tokens)) return std::nullopt;
+  if (text.size() != (prompt + 2 * tokens) * 8) return std::nullopt;
   if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
-  std::string bytes(text.size() / 2, 0);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<char>(hex_value(text[2 * i]) * 16 + hex_value(text[2 * i + 1]));
-  }
+  const std::string bytes = bytes_of_hex(text);
   const std::string_view all = bytes;
-  return unpack_sequence(all.substr(0, sizes[0] * 4), all.substr(sizes[0] * 4));
+  return unpack_sequence(all.substr(0, prompt * 4), all.substr(prompt * 4));
 }
 
 }  // namespace strata::server

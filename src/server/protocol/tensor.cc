@@ -75,6 +75,49 @@ void check_csr(const TensorParts& parts, int64_t num_values, const std::string& 
   }
 }
 
+// In the dense form, of a tensor that check_csr() has let through.
+std::vector<int64_t> csr_positions(const TensorParts& parts, int64_t num_columns,
+                                   const std::string& where) {
+  std::vector<int64_t> positions;
+  positions.reserve(parts.col.size());
+  for (size_t row = 0; row + 1 < parts.crow.size(); ++row) {
+    for (int64_t i = parts.crow[row]; i < parts.crow[row + 1]; ++i) {
+      const int64_t col = parts.col[static_cast<size_t>(i)];
+      if (col < 0 || col >= num_columns) {
+        fail_data(where, fmt::format("CSR column {} of row {} is outside 0 to {}", col, row,
+                                     num_columns - 1));
+      }
+      positions.push_back(static_cast<int64_t>(row) * num_columns + col);
+    }
+  }
+  return positions;
+}
+
+void check_dimensions(const std::vector<int64_t>& shape, const std::string& where) {
+  if (shape.size() > 2)
+    fail_data(where, fmt::format("has {} dimensions, wanted one or two", shape.size()));
+  for (const int64_t dim : shape) {
+    if (dim < 0 || dim > INT32_MAX) fail_data(where, fmt::format("a dimension is {}", dim));
+  }
+}
+
+void check_within(const TensorLimits& limits, const TensorLayout& layout,
+                  const std::string& where) {
+  if (layout.num_rows > limits.rows) {
+    fail_data(where, fmt::format("has {} rows, there are {} tokens", layout.num_rows, limits.rows));
+  }
+  if (layout.num_columns > limits.columns) {
+    fail_data(where,
+              fmt::format("has {} columns, the limit is {}", layout.num_columns, limits.columns));
+  }
+  if (layout.num_elements() > limits.elements) {
+    fail_data(where,
+              fmt::format("has {} elements, {} are left of what the loss inputs of one request "
+                          "may hold in dense form (--max-body); send the data in several requests",
+                          layout.num_elements(), limits.elements));
+  }
+}
+
 // Columns of a row may come in any order, but each once.
 void check_distinct(const TensorLayout& layout, const std::string& where) {
   const std::vector<int64_t>& at = layout.positions;
@@ -132,13 +175,8 @@ Out read_dense(const TensorMessage& tensor, const std::string& where, const Tens
 
 TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const std::string& where,
                            const TensorLimits& limits) {
+  check_dimensions(parts.shape, where);
   TensorLayout layout;
-  if (parts.shape.size() > 2) {
-    fail_data(where, fmt::format("has {} dimensions, wanted one or two", parts.shape.size()));
-  }
-  for (const int64_t dim : parts.shape) {
-    if (dim < 0 || dim > INT32_MAX) fail_data(where, fmt::format("a dimension is {}", dim));
-  }
   layout.num_rows = parts.shape.empty() ? num_values : parts.shape[0];
   layout.num_columns = parts.shape.size() == 2 ? parts.shape[1] : 0;
   if (parts.shape.size() == 2 && layout.num_columns == 0)
@@ -147,32 +185,10 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
     fail_data(where, fmt::format("holds {} values, its shape wants {}", num_values,
                                  layout.num_elements()));
   }
-  if (layout.num_rows > limits.rows) {
-    fail_data(where, fmt::format("has {} rows, there are {} tokens", layout.num_rows, limits.rows));
-  }
-  if (layout.num_columns > limits.columns) {
-    fail_data(where,
-              fmt::format("has {} columns, the limit is {}", layout.num_columns, limits.columns));
-  }
-  if (layout.num_elements() > limits.elements) {
-    fail_data(where,
-              fmt::format("has {} elements, {} are left of what the loss inputs of one request "
-                          "may hold in dense form (--max-body); send the data in several requests",
-                          layout.num_elements(), limits.elements));
-  }
+  check_within(limits, layout, where);
   if (!parts.is_sparse) return layout;
   check_csr(parts, num_values, where);
-  layout.positions.reserve(parts.col.size());
-  for (size_t row = 0; row + 1 < parts.crow.size(); ++row) {
-    for (int64_t i = parts.crow[row]; i < parts.crow[row + 1]; ++i) {
-      const int64_t col = parts.col[static_cast<size_t>(i)];
-      if (col < 0 || col >= layout.num_columns) {
-        fail_data(where, fmt::format("CSR column {} of row {} is outside 0 to {}", col, row,
-                                     layout.num_columns - 1));
-      }
-      layout.positions.push_back(static_cast<int64_t>(row) * layout.num_columns + col);
-    }
-  }
+  layout.positions = csr_positions(parts, layout.num_columns, where);
   check_distinct(layout, where);
   return layout;
 }

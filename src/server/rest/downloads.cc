@@ -146,7 +146,7 @@ void Rest::get_external_urls(const Request& request, const Respond& respond) {
     return json_response(
         200, JsonObject{{"urls", urls}, {"expires", rfc3339(static_cast<double>(expires))}}.text());
   };
-  answer_aside(request, respond, urls_of);
+  answer_on_worker(request, respond, urls_of);
 }
 
 void Rest::get_archive_url(const Request& request, const Respond& respond) {
@@ -158,21 +158,8 @@ void Rest::get_archive_url(const Request& request, const Respond& respond) {
   }
   const Archive of = wants_merged(request) ? Archive::kMerged : Archive::kCheckpoint;
   const bool is_merged = of == Archive::kMerged;
-  if (const std::string why = is_merged ? why_not_merged(row) : ""; !why.empty()) {
-    return respond(error_response(400, why));
-  }
-  if (!is_merged && !parts_.registry.fits_archive(row)) {
-    return respond(error_response(
-        413, fmt::format("archive: the checkpoint has {} bytes, more than this tenant's archives "
-                         "may have (--max-archive-bytes); save_weights_external has no such limit",
-                         row.size_bytes)));
-  }
-  const double now = wall_seconds();
-  const int64_t expires = parts_.signer.expiry(row, now);
-  const std::string url = parts_.signer.sign(
-      request.base_url, row, is_merged ? kMergedArchive : kArchive, request.tenant, expires, now);
-  const std::string reply =
-      JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text();
+  if (auto refused = archive_refusal(row, of)) return respond(std::move(*refused));
+  const std::string reply = archive_url_text(request, row, of);
   const auto answer = std::make_shared<Answer>(respond);
   const auto packed = [this, row, is_merged, reply, answer](bool is_made,
                                                             const std::exception* fault) {
@@ -184,7 +171,30 @@ void Rest::get_archive_url(const Request& request, const Respond& respond) {
     answer->give(is_merged ? merge_fault_response(*fault, parts_.folders)
                            : busy_response(503, "the archive could not be written", 5));
   };
-  if (!pack(row, of, request.tenant, packed)) answer->give(busy_response(429, kManyArchives, 5));
+  if (!try_post_packing(row, of, request.tenant, packed))
+    answer->give(busy_response(429, kManyArchives, 5));
+}
+
+std::string Rest::archive_url_text(const Request& request, const CheckpointRow& row,
+                                   Archive of) const {
+  const double now = wall_seconds();
+  const int64_t expires = parts_.signer.expiry(row, now);
+  const char* file = of == Archive::kMerged ? kMergedArchive : kArchive;
+  const std::string url =
+      parts_.signer.sign(request.base_url, row, file, request.tenant, expires, now);
+  return JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text();
+}
+
+std::optional<Response> Rest::archive_refusal(const CheckpointRow& row, Archive of) const {
+  if (of == Archive::kMerged) {
+    const std::string why = why_not_merged(row);
+    return why.empty() ? std::nullopt : std::optional(error_response(400, why));
+  }
+  if (parts_.registry.fits_archive(row)) return std::nullopt;
+  return error_response(
+      413, fmt::format("archive: the checkpoint has {} bytes, more than this tenant's archives "
+                       "may have (--max-archive-bytes); save_weights_external has no such limit",
+                       row.size_bytes));
 }
 
 std::optional<size_t> Rest::model_of(const CheckpointRow& row) const {
@@ -204,8 +214,8 @@ std::string Rest::why_not_merged(const CheckpointRow& row) const {
       row.base_model);
 }
 
-bool Rest::pack(const CheckpointRow& row, Archive of, const std::string& tenant,
-                const Packed& packed) {
+bool Rest::try_post_packing(const CheckpointRow& row, Archive of, const std::string& tenant,
+                            const Packed& packed) {
   const bool is_merged = of == Archive::kMerged;
   Worker& worker = is_merged ? parts_.merges : parts_.archives;
   // Leased here: between now and the job a sweep may come.
@@ -242,13 +252,14 @@ void Rest::pack_again(const CheckpointRow& row, const std::string& tenant, Archi
     if (fault != nullptr) log_fault(row, of == Archive::kMerged, *fault);
     forget();
   };
-  if (!pack(row, of, tenant, packed)) forget();
+  if (!try_post_packing(row, of, tenant, packed)) forget();
 }
 
-Response Rest::archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
-                            const std::string& tenant, std::string_view range) {
+Response Rest::archive_response_or_pack(const CheckpointRow& row, const UrlSigner::Claim& claim,
+                                        const std::string& tenant, std::string_view range) {
   const Archive of = claim.file == kMergedArchive ? Archive::kMerged : Archive::kCheckpoint;
-  const std::optional<std::string> made = parts_.registry.find_archive(row, now_seconds(), of);
+  const std::optional<std::string> made =
+      parts_.registry.find_and_touch_archive(row, now_seconds(), of);
   if (made) return file_response(*made, claim.file, range, claim.tenant_number);
   if (of == Archive::kMerged && !why_not_merged(row).empty()) {
     return error_response(410, "this server makes no such merged model any more");
@@ -278,7 +289,7 @@ void Rest::download_file(const Request& request, const Respond& respond) {
   // Only names that were signed come here, so the name is one of ours.
   const auto find_file = [this, claim, row = *row, tenant, range = std::move(range)] {
     if (claim.file == kArchive || claim.file == kMergedArchive) {
-      return archive_file(row, claim, tenant, range);
+      return archive_response_or_pack(row, claim, tenant, range);
     }
     return file_response(parts_.registry.folder(row) + "/" + claim.file, claim.file, range,
                          claim.tenant_number);

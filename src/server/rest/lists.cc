@@ -201,6 +201,20 @@ Response Rest::list_sessions(const Asked& asked) {
   return out.finish();
 }
 
+// False where the list is full.
+bool Rest::add_sampler_ids(const std::string& session, const std::atomic<bool>& is_left,
+                           Listing& out) {
+  for (int64_t after = -1; !is_left;) {
+    const auto samplers = parts_.store_lists.samplers_of(session, after, kNamesAtOnce);
+    for (const SamplerName& sampler : samplers) {
+      if (!out.add(sampler.id)) return false;
+      after = sampler.sampling_seq;
+    }
+    if (std::ssize(samplers) < kNamesAtOnce) break;
+  }
+  return true;
+}
+
 Response Rest::get_session(const Asked& asked) {
   check_access_scope(asked.request);
   const std::string& id = asked.request.parts.at(0);
@@ -211,14 +225,7 @@ Response Rest::get_session(const Asked& asked) {
     if (!out.add(run)) break;
   }
   out.begin("sampler_ids");
-  for (int64_t after = -1; !asked.is_left;) {
-    const auto samplers = parts_.store_lists.samplers_of(id, after, kNamesAtOnce);
-    for (const SamplerName& sampler : samplers) {
-      if (!out.add(sampler.id)) return out.finish();
-      after = sampler.sampling_seq;
-    }
-    if (std::ssize(samplers) < kNamesAtOnce) break;
-  }
+  if (!add_sampler_ids(id, asked.is_left, out)) return out.finish();
   if (row->user_metadata) out.field("user_metadata", Json::written(*row->user_metadata));
   if (row->display_name) out.field("display_name", *row->display_name);
   return out.finish();

@@ -81,7 +81,7 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   const auto piece = [this, id, project, respond, last = std::make_shared<int64_t>(-1)] {
     bool has_more = false;
     Response answer = response_of([&] {
-      has_more = parts_.store.set_project(id, project, *last);
+      has_more = parts_.store.set_project_batch(id, project, *last);
       return ok();
     });
     if (!has_more) {
@@ -94,17 +94,17 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   if (!parts_.worker.try_post_pieces(request.tenant, piece)) respond(too_many_changes());
 }
 
-// On the worker: what waits for a disk. Faults are answered as the router answers those of
+// What waits for a disk. Faults are answered as the router answers those of
 // handlers.
-void Rest::answer_aside(const Request& request, const Respond& respond,
-                        std::function<Response()> work) {
+void Rest::answer_on_worker(const Request& request, const Respond& respond,
+                            std::function<Response()> work) {
   const bool is_taken = parts_.worker.try_post(
       request.tenant, [respond, work = std::move(work)] { respond(response_of(work)); });
   if (!is_taken) respond(too_many_changes());
 }
 
 void Rest::delete_checkpoint(const Request& request, const Respond& respond) {
-  answer_aside(request, respond, [this, row = checkpoint_of(request, false)] {
+  answer_on_worker(request, respond, [this, row = checkpoint_of(request, false)] {
     if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
       fail_missing("checkpoint", path_of(row).text());
     }
@@ -122,7 +122,7 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
   const CheckpointRow row = checkpoint_of(request, false);
   std::optional<double> expires_at;
   if (ttl) expires_at = wall_seconds() + static_cast<double>(*ttl);
-  answer_aside(request, respond, [this, id = row.id, expires_at] {
+  answer_on_worker(request, respond, [this, id = row.id, expires_at] {
     parts_.store.set_expiry(id, expires_at);
     return ok();
   });
@@ -130,10 +130,18 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
 
 void Rest::set_public(bool is_public, const Request& request, const Respond& respond) {
   // Twice is fine: a 409 would be retried for five minutes.
-  answer_aside(request, respond, [this, id = checkpoint_of(request, false).id, is_public] {
+  answer_on_worker(request, respond, [this, id = checkpoint_of(request, false).id, is_public] {
     parts_.store.set_public(id, is_public);
     return ok();
   });
+}
+
+std::optional<Response> Rest::reserve_disk(const std::string& tenant, int64_t bytes,
+                                           std::shared_ptr<void>& quota) {
+  if (!parts_.usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
+  auto full = parts_.usage.refuse_over_disk_quota(tenant, parts_.store.stored_bytes(tenant), bytes);
+  if (!full) quota = parts_.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
+  return full;
 }
 
 void Rest::copy_weights(const Request& request, const Respond& respond) {
@@ -156,15 +164,11 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
   }
   const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
   std::shared_ptr<void> quota;
-  if (parts_.usage.has_quota(request.tenant, UsageKind::kDiskBytes)) {
-    auto full = parts_.usage.disk_refusal(request.tenant, parts_.store.stored_bytes(request.tenant),
-                                          source.size_bytes);
-    if (full) return respond(std::move(*full));
-    quota = parts_.usage.reserve(request.tenant, UsageKind::kDiskBytes, source.size_bytes);
-  }
+  auto full = reserve_disk(request.tenant, source.size_bytes, quota);
+  if (full) return respond(std::move(*full));
   run.base_model = source.base_model;
   run.lora = source.lora;
-  answer_aside(
+  answer_on_worker(
       request, respond,
       [this, source, run, ttl, key, now, reply, quota, held = parts_.registry.lease(source.id)] {
         return reply(parts_.registry.copy(source, run, ttl, key, now));

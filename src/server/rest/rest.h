@@ -5,6 +5,7 @@
 // do that.
 //   Rest rest({store, registry, signer, worker, lists, ...});  rest.add_routes(router);
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,6 +64,7 @@ class Rest {
   Response list_checkpoints(const Asked& asked);
   Response list_sessions(const Asked& asked);
   Response get_session(const Asked& asked);
+  bool add_sampler_ids(const std::string& session, const std::atomic<bool>& is_left, Listing& out);
   void add_lists(Router& router);
   void answer_list(Request&& request, const Respond& respond, List list);
   Listing listing(std::string_view name, const Asked& asked, int64_t most) const;
@@ -75,21 +77,28 @@ class Rest {
   // Downloads (downloads.cc)
   void get_external_urls(const Request& request, const Respond& respond);
   void get_archive_url(const Request& request, const Respond& respond);
+  [[nodiscard]] std::string archive_url_text(const Request& request, const CheckpointRow& row,
+                                             Archive of) const;
+  [[nodiscard]] std::optional<Response> archive_refusal(const CheckpointRow& row, Archive of) const;
   // Why no merged model can be made of it; empty: one can.
   [[nodiscard]] std::string why_not_merged(const CheckpointRow& row) const;
   // Told on the worker's thread; neither made nor a fault: the server ends.
   using Packed = std::function<void(bool is_made, const std::exception* fault)>;
   // False where too many of the tenant's wait.
-  [[nodiscard]] bool pack(const CheckpointRow& row, Archive of, const std::string& tenant,
-                          const Packed& packed);
+  [[nodiscard]] bool try_post_packing(const CheckpointRow& row, Archive of,
+                                      const std::string& tenant, const Packed& packed);
   void download_file(const Request& request, const Respond& respond);
-  Response archive_file(const CheckpointRow& row, const UrlSigner::Claim& claim,
-                        const std::string& tenant, std::string_view range);
+  Response archive_response_or_pack(const CheckpointRow& row, const UrlSigner::Claim& claim,
+                                    const std::string& tenant, std::string_view range);
   void pack_again(const CheckpointRow& row, const std::string& tenant, Archive of);
   std::optional<size_t> model_of(const CheckpointRow& row) const;
 
-  void answer_aside(const Request& request, const Respond& respond, std::function<Response()> work);
+  void answer_on_worker(const Request& request, const Respond& respond,
+                        std::function<Response()> work);
   CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
+  // What a copy adds to the tenant's disk quota, as long as `quota` lives; or the refusal.
+  std::optional<Response> reserve_disk(const std::string& tenant, int64_t bytes,
+                                       std::shared_ptr<void>& quota);
   RunRow own_run(const Request& request, const std::string& id);
   JsonObject run_json(const RunRow& row);
 

@@ -112,12 +112,16 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
     sampler.snapshot = {base->snapshot_id()};
     sampler.dir = base->adapter;
   }
-  if (!row.checkpoint_id) return sampler;
+  if (row.checkpoint_id) read_from_checkpoint(row, sampler);
+  return sampler;
+}
+
+void Service::read_from_checkpoint(const SamplerRow& row, LiveSampler& sampler) {
   sampler.lease = parts_.registry.lease(*row.checkpoint_id);
   const std::optional<CheckpointRow> checkpoint =
       parts_.store.find_checkpoint_id(*row.checkpoint_id);
   // Another tenant's is read as long as it stands: its owner can take it back, and has its space.
-  sampler.reads_anothers = checkpoint && checkpoint->tenant != tenant;
+  sampler.reads_anothers = checkpoint && checkpoint->tenant != sampler.tenant;
   const bool is_read = checkpoint && (!sampler.reads_anothers || is_public_now(*checkpoint));
   if (!is_read) {
     throw Error(ErrorCode::kNotFound,
@@ -126,7 +130,6 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
   if (sampler.reads_anothers) sampler.lease = nullptr;
   sampler.snapshot = {*row.checkpoint_id};
   sampler.dir = parts_.registry.folder(*checkpoint);
-  return sampler;
 }
 
 SamplerTable::Row Service::keep_sampler(const std::string& id, LiveSampler sampler,
@@ -137,7 +140,7 @@ SamplerTable::Row Service::keep_sampler(const std::string& id, LiveSampler sampl
   if (added.replaced && added.replaced->is_ephemeral) remove_files(*added.replaced);
   if (added.crowded_out) {
     remembered_.forget(*added.crowded_out);
-    let_go(*added.of_crowded_out);
+    release_if_ephemeral(*added.of_crowded_out);
   }
   return std::move(added.row);
 }
@@ -153,7 +156,7 @@ std::optional<Response> Service::sampler_refusal(const std::string& tenant) cons
       kSamplerWait);
 }
 
-void Service::let_go(const LiveSampler& sampler) {
+void Service::release_if_ephemeral(const LiveSampler& sampler) {
   if (!sampler.is_ephemeral) return;
   dispatch_.release(sampler.base, sampler.snapshot);
   remove_files(sampler);
@@ -164,20 +167,23 @@ void Service::remove_files(const LiveSampler& sampler) {
   parts_.aside ? parts_.aside(sampler.tenant, job) : job();
 }
 
-// Samplers, and then the numbers of those that had made way.
+// And then the numbers of those that had made way.
+void Service::drop_samplers_of(const std::string& session) {
+  for (const std::string& id : samplers_.of_session(session, drops_left_)) {
+    if (drops_left_ <= 0) return;
+    drops_left_ -= 1 + remembered_.forget(id);
+    release_if_ephemeral(*samplers_.take(id));
+  }
+  while (drops_left_ > 0) {
+    const int64_t count = remembered_.forget_below(SamplerTable::id_of(session));
+    if (count == 0) break;
+    drops_left_ -= count;
+  }
+}
+
 void Service::drop_ended() {
   while (!ended_.empty() && drops_left_ > 0) {
-    const std::string& session = ended_.front();
-    for (const std::string& id : samplers_.of_session(session, drops_left_)) {
-      if (drops_left_ <= 0) return;
-      drops_left_ -= 1 + remembered_.forget(id);
-      let_go(*samplers_.take(id));
-    }
-    while (drops_left_ > 0) {
-      const int64_t count = remembered_.forget_below(SamplerTable::id_of(session));
-      if (count == 0) break;
-      drops_left_ -= count;
-    }
+    drop_samplers_of(ended_.front());
     if (drops_left_ > 0) ended_.pop_front();
   }
   while (!gone_.empty() && drops_left_ > 0) {

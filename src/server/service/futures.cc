@@ -49,15 +49,16 @@ void Remembered::add(const RequestNumber& number, KnownRequest known) {
   things_[number.of].waiting[number.number] = {std::move(known), {}};
 }
 
-void Remembered::settle(const std::string& tenant, const RequestNumber& number,
-                        const std::string& request) {
+void Remembered::mark_answered(const std::string& tenant, const RequestNumber& number,
+                               const std::string& request) {
   const auto thing = things_.find(number.of);
   if (thing == things_.end()) return;
   Numbers& numbers = thing->second;
   const auto found = numbers.waiting.find(number.number);
   if (found == numbers.waiting.end() || found->second.known.request != request) return;
   auto entry = numbers.waiting.extract(found);
-  if (number.number == kMaking || take_space(tenant, numbers, entry.mapped().bytes))
+  if (number.number == kMaking ||
+      take_space_forgetting_oldest(tenant, numbers, entry.mapped().bytes))
     numbers.answered.insert(std::move(entry));
   if (numbers.waiting.empty() && numbers.answered.empty()) things_.erase(thing);
 }
@@ -69,8 +70,8 @@ bool Remembered::forget_oldest(Numbers& numbers) {
   return true;
 }
 
-bool Remembered::take_space(const std::string& tenant, Numbers& numbers,
-                            SharedLimit::Share& bytes) {
+bool Remembered::take_space_forgetting_oldest(const std::string& tenant, Numbers& numbers,
+                                              SharedLimit::Share& bytes) {
   if (numbers.answered.size() >= kMostOfOne) forget_oldest(numbers);
   do {
     if (!numbers.bytes) numbers.bytes = bytes_.take(tenant, kThingBytes);
@@ -155,7 +156,7 @@ void Futures::forget(const api::RequestId& id) {
 }
 
 // Moves what the response holds to where polls share it; false when there is no space for it.
-bool Futures::hold(Entry& entry, Response& response) {
+bool Futures::move_to_shared(Entry& entry, Response& response) {
   struct Held {
     std::string bytes;
     Encoding encoding;
@@ -163,7 +164,7 @@ bool Futures::hold(Entry& entry, Response& response) {
   };
   const auto size = static_cast<int64_t>(response.num_bytes()) + kEntryBytes;
   SharedLimit::Share share = std::move(entry.reserved);
-  if (!take_space(share, entry.tenant, size)) return false;
+  if (!take_space_dropping_delivered(share, entry.tenant, size)) return false;
   auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(share)});
   response.body.clear();
   if (response.encoding) {
@@ -175,7 +176,8 @@ bool Futures::hold(Entry& entry, Response& response) {
   return true;
 }
 
-bool Futures::take_space(SharedLimit::Share& share, const std::string& tenant, int64_t size) {
+bool Futures::take_space_dropping_delivered(SharedLimit::Share& share, const std::string& tenant,
+                                            int64_t size) {
   const auto fits = [&] {
     if (share) return share.resize(size);
     share = held_.take(tenant, size);
@@ -189,7 +191,7 @@ bool Futures::take_space(SharedLimit::Share& share, const std::string& tenant, i
 
 SharedLimit::Share Futures::promise(const std::string& tenant, int64_t size) {
   SharedLimit::Share share;
-  [[maybe_unused]] const bool fits = take_space(share, tenant, size);
+  [[maybe_unused]] const bool fits = take_space_dropping_delivered(share, tenant, size);
   return share;
 }
 
@@ -245,15 +247,16 @@ Response Futures::note_over_budget(const std::string& tenant, int64_t size) {
                   size, held_.limit()));
 }
 
-void Futures::note(const api::RequestId& id, const std::string& how_far) {
+void Futures::note_progress(const api::RequestId& id, const std::string& how_far) {
   const auto found = entries_.find(id.text);
   if (found != entries_.end()) found->second.how_far = how_far;
 }
 
-bool Futures::reserve(const api::RequestId& id, int64_t size, double now) {
+bool Futures::reserve_or_fail(const api::RequestId& id, int64_t size, double now) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return false;
-  if (take_space(found->second.reserved, found->second.tenant, size)) return true;
+  if (take_space_dropping_delivered(found->second.reserved, found->second.tenant, size))
+    return true;
   finish(id, note_over_budget(found->second.tenant, size), now, /*is_fault=*/true);
   return false;
 }
@@ -262,18 +265,22 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
   finish(id, std::move(response), now, /*is_fault=*/false);
 }
 
+// What there is no space for is replaced, unless it is a fault in few words.
+void Futures::share_or_replace(Entry& entry, Response& response, bool is_fault) {
+  if (move_to_shared(entry, response)) return;
+  const auto size = static_cast<int64_t>(response.num_bytes());
+  if (is_fault && size <= kShort) {
+    missed_.try_emplace(entry.tenant, size + kEntryBytes);
+  } else {
+    response = note_over_budget(entry.tenant, size);
+  }
+}
+
 void Futures::finish(const api::RequestId& id, Response response, double now, bool is_fault) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   Entry& entry = found->second;
-  if (!hold(entry, response)) {
-    const auto size = static_cast<int64_t>(response.num_bytes());
-    if (is_fault && size <= kShort) {
-      missed_.try_emplace(entry.tenant, size + kEntryBytes);
-    } else {
-      response = note_over_budget(entry.tenant, size);
-    }
-  }
+  share_or_replace(entry, response, is_fault);
   completed_.emplace(now, id.text);
   // Where memory lacked for what is above it is pending still, and may fail.
   entry.done = true;
@@ -326,17 +333,7 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
     limit_delivered(tenant);
     return 0;
   }
-  bool is_parked = parked_by_tenant_.take_only(tenant, 1);
-  // Many may wait for one result; who comes again and again for it takes its own place.
-  const auto is_old = [&](const Poll& poll) {
-    const double since = parked_.at(poll.number).deadline - options_.poll_hold;
-    return now - since >= std::min(kLeastHold, options_.poll_hold / 2);
-  };
-  if (!is_parked && entry.polls.size() >= kMaxPolls && is_old(entry.polls.front())) {
-    end_poll(id, entry, 0);
-    is_parked = parked_by_tenant_.take_only(tenant, 1);
-  }
-  if (!is_parked) {
+  if (!take_place_for_poll(id, entry, now)) {
     respond(busy_response(
         429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
                          parked_by_tenant_.used(tenant), num_parked(), parked_by_tenant_.limit())));
@@ -345,6 +342,19 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
   entry.polls.push_back({++last_poll_, respond});
   parked_.emplace(last_poll_, Parked{now + options_.poll_hold, id});
   return last_poll_;
+}
+
+// Its own of the tenant's, or that of the oldest of this future.
+bool Futures::take_place_for_poll(const std::string& id, Entry& entry, double now) {
+  if (parked_by_tenant_.take_only(entry.tenant, 1)) return true;
+  // Many may wait for one result; who comes again and again for it takes its own place.
+  const auto is_old = [&](const Poll& poll) {
+    const double since = parked_.at(poll.number).deadline - options_.poll_hold;
+    return now - since >= std::min(kLeastHold, options_.poll_hold / 2);
+  };
+  if (entry.polls.size() < kMaxPolls || !is_old(entry.polls.front())) return false;
+  end_poll(id, entry, 0);
+  return parked_by_tenant_.take_only(entry.tenant, 1);
 }
 
 void Futures::cancel_poll(const std::string& id, uint64_t poll) {

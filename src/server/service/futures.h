@@ -54,7 +54,8 @@ class Remembered {
   [[nodiscard]] const KnownRequest* find(const RequestNumber& number) const;
   // A request that waits, and that it waits no longer.
   void add(const RequestNumber& number, KnownRequest known);
-  void settle(const std::string& tenant, const RequestNumber& number, const std::string& request);
+  void mark_answered(const std::string& tenant, const RequestNumber& number,
+                     const std::string& request);
   // All numbers of a thing; how many there were.
   int64_t forget(const std::string& of);
   // Those of the first thing whose name begins with this; how many. 0: there are no more.
@@ -69,8 +70,8 @@ class Remembered {
     std::map<int64_t, Entry> waiting, answered;
     SharedLimit::Share bytes;  // its own, where any of the answered takes some
   };
-  [[nodiscard]] bool take_space(const std::string& tenant, Numbers& numbers,
-                                SharedLimit::Share& bytes);
+  [[nodiscard]] bool take_space_forgetting_oldest(const std::string& tenant, Numbers& numbers,
+                                                  SharedLimit::Share& bytes);
   static bool forget_oldest(Numbers& numbers);
 
   SharedLimit bytes_;
@@ -155,11 +156,11 @@ class Futures {
   [[nodiscard]] bool free_budget(const std::string& tenant);
 
   // How far its request is, in words: what polls that end without a result say.
-  void note(const api::RequestId& id, const std::string& how_far);
+  void note_progress(const api::RequestId& id, const std::string& how_far);
 
   // Before a large result is packed: takes space for about so many bytes. Without space it is a
   // failure already, and false.
-  bool reserve(const api::RequestId& id, int64_t size, double now);
+  bool reserve_or_fail(const api::RequestId& id, int64_t size, double now);
   // The final answer; waiting polls get it now. Later calls for the same id are ignored. A result
   // for which there is no space becomes a failure.
   void complete(const api::RequestId& id, Response response, double now);
@@ -207,12 +208,15 @@ class Futures {
   // A fault in few words is kept even where there is no space; then no new work is begun before
   // there is.
   void finish(const api::RequestId& id, Response response, double now, bool is_fault);
-  [[nodiscard]] bool hold(Entry& entry, Response& response);
+  void share_or_replace(Entry& entry, Response& response, bool is_fault);
+  [[nodiscard]] bool move_to_shared(Entry& entry, Response& response);
+  [[nodiscard]] bool take_place_for_poll(const std::string& id, Entry& entry, double now);
   [[nodiscard]] Response note_over_budget(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
   // The share has `size` bytes of the tenant's from then on: for space the oldest results go that
   // were delivered. False, and it is as it was, where that is not enough.
-  [[nodiscard]] bool take_space(SharedLimit::Share& share, const std::string& tenant, int64_t size);
+  [[nodiscard]] bool take_space_dropping_delivered(SharedLimit::Share& share,
+                                                   const std::string& tenant, int64_t size);
   bool drop_delivered(const std::string& tenant);
   void limit_delivered(const std::string& tenant);
   void erase(const std::string& id);

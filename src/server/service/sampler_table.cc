@@ -32,7 +32,8 @@ std::string SamplerTable::id_of(const std::string& session, int64_t number) {
   return id_of(session) + fmt::to_string(number);
 }
 
-SharedLimit::Share SamplerTable::take_bytes(const std::string& id, const LiveSampler& sampler) {
+SharedLimit::Share SamplerTable::take_bytes_from_idle(const std::string& id,
+                                                      const LiveSampler& sampler) {
   const int64_t bytes = bytes_of(id, sampler);
   SharedLimit::Share share = bytes_.take(sampler.tenant, bytes);
   const auto idle = idle_.find(sampler.tenant);
@@ -67,18 +68,20 @@ SamplerTable::Added SamplerTable::add(const std::string& id, LiveSampler sampler
     }
     ephemerals.push_back(id);
   }
-  if (!bytes) bytes = take_bytes(id, sampler);
+  if (!bytes) bytes = take_bytes_from_idle(id, sampler);
   if (!bytes && sampler.is_ephemeral) bytes = bytes_.take(sampler.tenant, left);
   const bool is_kept = sampler.is_ephemeral || bytes;
   added.row = std::make_shared<const LiveSampler>(std::move(sampler));
-  if (!is_kept) return added;
-  const auto at = rows_.try_emplace(id, Kept{added.row, std::move(bytes)}).first;
-  if (added.row->reads_anothers) readers_.emplace(added.row->snapshot.text, id);
-  if (!added.row->is_ephemeral) {
-    Idle& idle = idle_[added.row->tenant];
-    at->second.idle = idle.insert(idle.end(), &at->first);
-  }
+  if (is_kept) insert(id, added.row, std::move(bytes));
   return added;
+}
+
+void SamplerTable::insert(const std::string& id, const Row& row, SharedLimit::Share bytes) {
+  const auto at = rows_.try_emplace(id, Kept{row, std::move(bytes)}).first;
+  if (row->reads_anothers) readers_.emplace(row->snapshot.text, id);
+  if (row->is_ephemeral) return;
+  Idle& idle = idle_[row->tenant];
+  at->second.idle = idle.insert(idle.end(), &at->first);
 }
 
 SamplerTable::Row SamplerTable::take(const std::string& id) {
@@ -114,7 +117,7 @@ bool SamplerTable::contains(const std::string& id) const {
   return found != rows_.end() && sessions_.contains(found->second.row->session);
 }
 
-SamplerTable::Row SamplerTable::find(const std::string& id, const std::string& tenant) {
+SamplerTable::Row SamplerTable::find_and_touch(const std::string& id, const std::string& tenant) {
   const auto found = rows_.find(id);
   if (found == rows_.end()) return nullptr;
   Kept& kept = found->second;

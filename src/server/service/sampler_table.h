@@ -8,7 +8,7 @@
 //   - an ephemeral one, which lives in memory or a folder of tmp alone, has its row until it is
 //     replaced by one of the same id, crowded out, or taken; a session has so many of them at most.
 // I/O thread only.
-//   if (SharedLimit::Share bytes = table.take_bytes(id, sampler))
+//   if (SharedLimit::Share bytes = table.take_bytes_from_idle(id, sampler))
 //     table.add(id, std::move(sampler), std::move(bytes));
 #pragma once
 #include <cstdint>
@@ -53,7 +53,8 @@ class SamplerTable {
 
   // What a row takes, from its tenant's; others of the tenant make way. Empty when all that is left
   // are ephemeral.
-  [[nodiscard]] SharedLimit::Share take_bytes(const std::string& id, const LiveSampler& sampler);
+  [[nodiscard]] SharedLimit::Share take_bytes_from_idle(const std::string& id,
+                                                        const LiveSampler& sampler);
   // Whether an ephemeral row of this id would replace one, or crowd out its session's oldest: it
   // needs no bytes beforehand.
   [[nodiscard]] bool leaves_bytes(const std::string& id, const std::string& session) const;
@@ -75,7 +76,7 @@ class SamplerTable {
 
   [[nodiscard]] bool contains(const std::string& id) const;
   // A use. Null when the tenant has none of that name.
-  [[nodiscard]] Row find(const std::string& id, const std::string& tenant);
+  [[nodiscard]] Row find_and_touch(const std::string& id, const std::string& tenant);
   // Whether a session that is alive has any.
   [[nodiscard]] bool has_any(const std::string& session) const;
   // At most so many, in order.
@@ -101,6 +102,7 @@ class SamplerTable {
     int64_t stored = 0;
     std::deque<std::string> ephemerals;  // oldest first
   };
+  void insert(const std::string& id, const Row& row, SharedLimit::Share bytes);
   Row erase(Rows::iterator at);
 
   const int64_t max_ephemerals_;

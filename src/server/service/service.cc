@@ -77,6 +77,10 @@ Response unknown_model_response(const std::string& model_id) {
                                          model_id));
 }
 
+bool makes_model(const api::Command& command) {
+  return std::holds_alternative<api::CreateModel>(command.op);
+}
+
 constexpr const char* kStopping = "the server is shutting down";
 
 Response not_taken_response(api::Admission admission, const std::string& model_id, int64_t seq_id,
@@ -169,7 +173,7 @@ LiveModel& Service::live_model(const Request& request, const std::string& id) {
 
 SamplerTable::Row Service::live_sampler(const Request& request, const std::string& id) {
   request.note(id);
-  SamplerTable::Row sampler = samplers_.find(id, request.tenant);
+  SamplerTable::Row sampler = samplers_.find_and_touch(id, request.tenant);
   return sampler ? sampler : restore_sampler(request, id);
 }
 
@@ -203,8 +207,8 @@ std::optional<Response> Service::admit(const Request& request) {
   if (std::optional<Response> refused = overload_refusal(request)) return refused;
   const double now = now_seconds();
   std::optional<Response> refused =
-      parts_.usage.refusal(request.tenant, UsageKind::kRequests, 1, now);
-  if (!refused) parts_.usage.add(request.tenant, request.key_id, UsageKind::kRequests, 1, now);
+      parts_.usage.refuse_over_limit(request.tenant, UsageKind::kRequests, 1, now);
+  if (!refused) parts_.usage.charge(request.tenant, request.key_id, UsageKind::kRequests, 1, now);
   return refused;
 }
 
@@ -225,53 +229,63 @@ std::string Service::run_guarded(const char* step, const std::function<void()>& 
   return fault;
 }
 
+std::optional<Response> Service::refuse_or_promise(const api::Command& command,
+                                                   const RequestNumber& number, const TokenUse& use,
+                                                   SharedLimit::Share& promised) {
+  const std::string& tenant = command.tenant.text;
+  if (command.seq_id > 0 || makes_model(command)) {
+    if (auto known = known_answer(number, command.fingerprint)) return known;
+  }
+  if (stopping_) return busy_response(503, kStopping);
+  if (command.may_be_put_off() && !futures_.free_budget(tenant)) return over_budget_response();
+  if (const int64_t wanted = prompt_table_bytes(command); wanted > 0) {
+    promised = futures_.promise(tenant, wanted);
+    if (!promised) return over_budget_response(wanted, futures_.most_bytes());
+  }
+  return parts_.usage.refuse_over_limit(tenant, use, now_seconds());
+}
+
 Response Service::submit(api::Command command, PendingCommand pending) {
   const std::string tenant = command.tenant.text;
-  const api::RequestId id = command.request;
   const std::string model = command.model.text;
   const int64_t seq_id = command.seq_id;
+  const uint64_t fingerprint = command.fingerprint;
+  const bool is_making = makes_model(command);
   pending.watched = watched_command(command, now_seconds());
   pending.tenant = tenant;
-  pending.request = id;
+  pending.request = command.request;
   pending.is_sample = std::holds_alternative<api::Sample>(command.op);
-  const int64_t wanted = prompt_table_bytes(command);
-  const auto refuse = [&](Response response) {
-    undo(pending);
-    return response;
-  };
-  const uint64_t fingerprint = command.fingerprint;
-  const bool makes_model = std::holds_alternative<api::CreateModel>(command.op);
-  if (seq_id > 0 || makes_model) {
-    pending.number = {model, makes_model ? Remembered::kMaking : seq_id};
-    if (auto known = known_answer(pending.number, fingerprint)) return refuse(std::move(*known));
-  }
-  if (stopping_) return refuse(busy_response(503, kStopping));
-  if (command.may_be_put_off() && !futures_.free_budget(tenant))
-    return refuse(over_budget_response());
-  SharedLimit::Share promised;
-  if (wanted > 0) {
-    promised = futures_.promise(tenant, wanted);
-    if (!promised) return refuse(over_budget_response(wanted, futures_.most_bytes()));
-  }
+  if (seq_id > 0 || is_making) pending.number = {model, is_making ? Remembered::kMaking : seq_id};
   const TokenUse use = tokens_of(command);
-  if (auto over = parts_.usage.refusal(tenant, use, now_seconds())) return refuse(std::move(*over));
-  const api::Admission admission = dispatch_.submit(std::move(command));
-  if (admission == api::Admission::kAccepted) {
-    pending.tokens = parts_.usage.add(tenant, pending.key_id, use, now_seconds());
-    log(LogLevel::kDebug,
-        fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
-                    pending.watched.operation, model.empty() ? "-" : model, seq_id));
-    const auto kept = std::make_shared<PendingCommand>(std::move(pending));
-    futures_.add(id, tenant, std::move(promised), kept);
-    if (!kept->number.of.empty())
-      remembered_.add(kept->number, {fingerprint, id.text, kept->num_samples});
-    if (kept->listener) kept->listener({id, api::Accepted{}});
-    return future_response(id.text, model);
+  SharedLimit::Share promised;
+  if (auto refused = refuse_or_promise(command, pending.number, use, promised)) {
+    undo(pending);
+    return std::move(*refused);
   }
+  const api::Admission admission = dispatch_.submit(std::move(command));
+  if (admission == api::Admission::kAccepted)
+    return add_pending_future(std::move(pending), model, seq_id, fingerprint, use,
+                              std::move(promised));
   undo(pending);
   if (admission == api::Admission::kTooLarge && !model.empty())
     return add_failed_future(tenant, model, seq_id, fingerprint, too_large_text());
-  return not_taken_response(admission, model, seq_id, makes_model);
+  return not_taken_response(admission, model, seq_id, is_making);
+}
+
+Response Service::add_pending_future(PendingCommand pending, const std::string& model,
+                                     int64_t seq_id, uint64_t fingerprint, const TokenUse& use,
+                                     SharedLimit::Share promised) {
+  const api::RequestId id = pending.request;
+  pending.tokens = parts_.usage.charge(pending.tenant, pending.key_id, use, now_seconds());
+  log(LogLevel::kDebug,
+      fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
+                  pending.watched.operation, model.empty() ? "-" : model, seq_id));
+  const auto kept = std::make_shared<PendingCommand>(std::move(pending));
+  futures_.add(id, kept->tenant, std::move(promised), kept);
+  if (!kept->number.of.empty())
+    remembered_.add(kept->number, {fingerprint, id.text, kept->num_samples});
+  if (kept->listener) kept->listener({id, api::Accepted{}});
+  return future_response(id.text, model);
 }
 
 std::optional<Response> Service::known_answer(const RequestNumber& number,
@@ -297,7 +311,7 @@ Response Service::add_failed_future(const std::string& tenant, const std::string
   futures_.fail(id, category, message, now_seconds());
   dispatch_.consume({model_id}, seq_id);
   remembered_.add(number, {fingerprint, id.text});
-  remembered_.settle(tenant, number, id.text);
+  remembered_.mark_answered(tenant, number, id.text);
   return future_response(id.text, model_id);
 }
 
@@ -314,11 +328,12 @@ void Service::note_event(const api::Event& event) {
   const auto* progress = std::get_if<api::Progress>(&event.what);
   if (progress == nullptr) return;
   const std::string text = fmt::format("{} of {} data are done", progress->done, progress->total);
-  futures_.note(event.request, text);
+  futures_.note_progress(event.request, text);
   parts_.watch.note_progress(pending->watched, text);
 }
 
-void Service::settle_usage(PendingCommand& pending, const api::Result& result, double now) {
+void Service::charge_sampled_tokens(PendingCommand& pending, const api::Result& result,
+                                    double now) {
   pending.tokens.reset();
   if (!pending.is_sample) return;
   int64_t tokens = pending.num_told;  // of one that was cut off
@@ -327,17 +342,17 @@ void Service::settle_usage(PendingCommand& pending, const api::Result& result, d
     for (const api::SampledSequence& s : output->sequences)
       tokens += static_cast<int64_t>(s.tokens.size());
   }
-  parts_.usage.add(pending.tenant, pending.key_id, UsageKind::kSampledTokens, tokens, now);
+  parts_.usage.charge(pending.tenant, pending.key_id, UsageKind::kSampledTokens, tokens, now);
 }
 
-bool Service::settle(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
-                     double now) {
+bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                               double now) {
   if (pending == nullptr) {
     if (std::holds_alternative<api::Saved>(result.outcome)) dispatch_.drop_saved(result.request);
     return true;
   }
   parts_.watch.note_settled(pending->watched, result.request, result.outcome, now);
-  settle_usage(*pending, result, now);
+  charge_sampled_tokens(*pending, result, now);
   auto* failure = std::get_if<api::Failure>(&result.outcome);
   if (failure != nullptr) {
     failure->message = message_for_clients(failure->message);
@@ -352,20 +367,25 @@ bool Service::settle(const std::shared_ptr<PendingCommand>& pending, api::Result
     futures_.fail(result.request, failure->category, failure->message, now);
     return true;
   }
+  return complete(pending, result, now);
+}
+
+bool Service::complete(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                       double now) {
   const size_t values = num_values(result.outcome);
   const bool is_large = values > kValuesAtOnce && parts_.parse;
   // What waits to be packed counts as a result too.
   const auto bytes = static_cast<int64_t>(values * sizeof(float));
-  if (is_large && !futures_.reserve(result.request, bytes, now)) return true;
+  if (is_large && !futures_.reserve_or_fail(result.request, bytes, now)) return true;
   if ((pending->completion->writes_files() && parts_.aside) || is_large) {
-    settle_aside(pending, result);
+    complete_aside(pending, result);
     return false;
   }
   futures_.complete(result.request, finish_command(*pending, result), now);
   return true;
 }
 
-void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result) {
+void Service::complete_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result) {
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
     const auto response = std::make_shared<Response>();
@@ -373,13 +393,13 @@ void Service::settle_aside(const std::shared_ptr<PendingCommand>& pending, api::
     if (!fault.empty()) *response = failed_response(moved->request, fault);
     parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
-      remembered_.settle(pending->tenant, pending->number, moved->request.text);
+      remembered_.mark_answered(pending->tenant, pending->number, moved->request.text);
       parts_.watch.note_progress(pending->watched, "");
     });
   };
   if (std::holds_alternative<api::Saved>(moved->outcome)) {
     constexpr auto kHowFar = "its files are being written";
-    futures_.note(moved->request, kHowFar);
+    futures_.note_progress(moved->request, kHowFar);
     parts_.watch.note_progress(pending->watched, kHowFar);
   }
   const auto& elsewhere = pending->completion->writes_files() ? parts_.aside : parts_.parse;
@@ -428,21 +448,21 @@ Response Service::finish_command(const PendingCommand& pending, const api::Resul
 void Service::post(std::vector<api::Event> events) {
   const bool is_under_way = !posted_.empty();  // its next turn is posted
   std::move(events.begin(), events.end(), std::back_inserter(posted_));
-  if (!is_under_way) settle_posted(kEventsAtOnce);
+  if (!is_under_way) handle_posted(kEventsAtOnce);
 }
 
-void Service::settle_posted(size_t most) {
+void Service::handle_posted(size_t most) {
   const double now = now_seconds();
   for (; most > 0 && !posted_.empty(); --most) {
-    run_guarded("settle", [&] { settle_event(posted_.front(), now); });
+    run_guarded("settle", [&] { handle_event(posted_.front(), now); });
     posted_.pop_front();
   }
   if (posted_.empty()) return;
-  if (!parts_.back) return settle_posted(posted_.size());
-  parts_.back([this] { settle_posted(kEventsAtOnce); });
+  if (!parts_.back) return handle_posted(posted_.size());
+  parts_.back([this] { handle_posted(kEventsAtOnce); });
 }
 
-void Service::settle_event(api::Event& event, double now) {
+void Service::handle_event(api::Event& event, double now) {
   auto* outcome = std::get_if<api::Outcome>(&event.what);
   if (outcome == nullptr) {
     run_guarded("tell", [&] { note_event(event); });
@@ -451,10 +471,11 @@ void Service::settle_event(api::Event& event, double now) {
   api::Result result = {event.request, std::move(*outcome)};
   const std::shared_ptr<PendingCommand> pending = futures_.take_pending(event.request);
   bool is_told = true;
-  const std::string fault = run_guarded("settle", [&] { is_told = settle(pending, result, now); });
+  const std::string fault =
+      run_guarded("settle", [&] { is_told = complete_or_fail(pending, result, now); });
   if (!fault.empty()) futures_.fail(event.request, api::FaultCategory::kServer, kFailed, now);
   if (pending != nullptr && is_told)
-    remembered_.settle(pending->tenant, pending->number, event.request.text);
+    remembered_.mark_answered(pending->tenant, pending->number, event.request.text);
 }
 
 Service::Sampling Service::sample(const Request& request, const LiveSampler& weights,

@@ -132,7 +132,7 @@ class Service {
   // Writes what keys have used since it was written last. Throws Error.
   void keep_usage();
   // Settles what was told so far, however much it is.
-  void settle_rest() { settle_posted(posted_.size()); }
+  void handle_all_posted() { handle_posted(posted_.size()); }
   // Fails what is still pending; every poll gets its answer.
   void fail_pending();
 
@@ -166,7 +166,7 @@ class Service {
   std::optional<Response> sampler_refusal(const std::string& tenant) const;
   void drop_model(const std::string& id);
   // The files and the engine's copy of one whose row was taken, or never was.
-  void let_go(const LiveSampler& sampler);
+  void release_if_ephemeral(const LiveSampler& sampler);
   // With its models and samplers, and its requests, which fail.
   void end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail);
@@ -212,6 +212,9 @@ class Service {
   void remove_files(const LiveSampler& sampler);
   // Some of what ended sessions leave, and checkpoints whose files went.
   void drop_ended();
+  void drop_samplers_of(const std::string& session);
+  // The checkpoint that the row names, kept as long as its files may be read.
+  void read_from_checkpoint(const SamplerRow& row, LiveSampler& sampler);
   // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
   [[noreturn]] void fail_ended_session(const Request& request, const std::string& id) const;
   [[noreturn]] void fail_lost_model(const Request& request, const std::string& id) const;
@@ -219,16 +222,26 @@ class Service {
 
   // A thread that is behind takes no new data and samples.
   [[nodiscard]] std::optional<Response> overload_refusal(const Request& request) const;
-  void settle_usage(PendingCommand& pending, const api::Result& result, double now);
+  void charge_sampled_tokens(PendingCommand& pending, const api::Result& result, double now);
 
   void undo(const PendingCommand& pending);
   void note_event(const api::Event& event);
-  void settle_event(api::Event& event, double now);
-  void settle_posted(size_t most);
+  void handle_event(api::Event& event, double now);
+  void handle_posted(size_t most);
   // Whether its end is told now; false: its answer is being made elsewhere.
-  bool settle(const std::shared_ptr<PendingCommand>& pending, api::Result& result, double now);
+  bool complete_or_fail(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                        double now);
+  bool complete(const std::shared_ptr<PendingCommand>& pending, api::Result& result, double now);
+  // Why a command is not handed on, or what its result is known to take.
+  std::optional<Response> refuse_or_promise(const api::Command& command,
+                                            const RequestNumber& number, const TokenUse& use,
+                                            SharedLimit::Share& promised);
+  // The future of a command that the engines have taken, and what else goes with it.
+  Response add_pending_future(PendingCommand pending, const std::string& model, int64_t seq_id,
+                              uint64_t fingerprint, const TokenUse& use,
+                              SharedLimit::Share promised);
   // Takes the answer's making elsewhere, and completes the future when it is there.
-  void settle_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
+  void complete_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
   void write_files(const PendingCommand& pending) const;
   // The response of a success; of a fault in making it, its failure. Any thread.
   Response finish_command(const PendingCommand& pending, const api::Result& result) const;

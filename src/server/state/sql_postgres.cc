@@ -116,6 +116,15 @@ std::string with_numbered_parameters(std::string_view statement) {
   return out;
 }
 
+// As libpq takes it: bytes as they are, all else in words.
+std::string parameter_text(const SqlValue& parameter) {
+  if (const auto* number = std::get_if<int64_t>(&parameter)) return std::to_string(*number);
+  if (const auto* real = std::get_if<double>(&parameter)) return fmt::format("{}", *real);
+  if (const auto* text = std::get_if<std::string>(&parameter)) return *text;
+  if (const auto* blob = std::get_if<Blob>(&parameter)) return blob->bytes;
+  return {};
+}
+
 // 0 where it is none.
 template <typename Number>
 Number number_of(std::string_view text) {
@@ -161,12 +170,7 @@ class Postgres final : public Sql {
       }
     }
     opening_.clear();
-    if (!is_good(reply)) {
-      const char* state = libpq().PQresultErrorField(reply.get(), PG_DIAG_SQLSTATE);
-      if (state != nullptr && state == kUniqueViolation)
-        throw NotUnique(not_unique_text(statement));
-      fail(statement, libpq().PQresultErrorMessage(reply.get()));
-    }
+    if (!is_good(reply)) fail_of(reply, statement);
     return result_of(reply);
   }
 
@@ -207,6 +211,12 @@ class Postgres final : public Sql {
   [[noreturn]] void fail(std::string_view statement, const char* why = "") {
     throw StoreError(fmt::format("postgresql: {}: {}", statement_name(statement),
                                  one_line(*why == 0 ? libpq().PQerrorMessage(connection_) : why)));
+  }
+
+  [[noreturn]] void fail_of(const Reply& reply, std::string_view statement) {
+    const char* state = libpq().PQresultErrorField(reply.get(), PG_DIAG_SQLSTATE);
+    if (state != nullptr && state == kUniqueViolation) throw NotUnique(not_unique_text(statement));
+    fail(statement, libpq().PQresultErrorMessage(reply.get()));
   }
 
   static bool is_good(const Reply& reply) {
@@ -289,18 +299,20 @@ class Postgres final : public Sql {
     return false;
   }
 
+  void begin_reconnecting(double now) {
+    if (now < next_attempt_) fail("the database is away");
+    next_attempt_ = now + kRetry;
+    if (libpq().PQresetStart(connection_) == 0) fail("connect");
+    is_connecting_ = true;
+    give_up_ = now + kStatement;
+  }
+
   // The connection is lost. Looks for a moment, where the last call left off; an Error when it is
   // not there yet.
   void reconnect() {
     const double now = now_seconds();
     if (deadline_ != kNoDeadline || hurried_at_ != kNoDeadline) fail("the database is away");
-    if (!is_connecting_) {
-      if (now < next_attempt_) fail("the database is away");
-      next_attempt_ = now + kRetry;
-      if (libpq().PQresetStart(connection_) == 0) fail("connect");
-      is_connecting_ = true;
-      give_up_ = now + kStatement;
-    }
+    if (!is_connecting_) begin_reconnecting(now);
     try {
       if (!finish_connecting(now + kReconnect, libpq().PQresetPoll)) {
         is_connecting_ = now < give_up_;
@@ -343,20 +355,10 @@ class Postgres final : public Sql {
     std::vector<int> formats;
     for (size_t i = 0; i < parameters.size(); ++i) {
       const SqlValue& parameter = parameters[i];
-      bool is_binary = false;
-      if (const auto* number = std::get_if<int64_t>(&parameter)) {
-        texts[i] = std::to_string(*number);
-      } else if (const auto* real = std::get_if<double>(&parameter)) {
-        texts[i] = fmt::format("{}", *real);
-      } else if (const auto* text = std::get_if<std::string>(&parameter)) {
-        texts[i] = *text;
-      } else if (const auto* blob = std::get_if<Blob>(&parameter)) {
-        texts[i] = blob->bytes;
-        is_binary = true;
-      }
+      texts[i] = parameter_text(parameter);
       values.push_back(parameter.index() == 0 ? nullptr : texts[i].data());
       lengths.push_back(static_cast<int>(texts[i].size()));
-      formats.push_back(is_binary ? 1 : 0);
+      formats.push_back(std::holds_alternative<Blob>(parameter) ? 1 : 0);
     }
     return libpq().PQsendQueryParams(connection_, with_numbered_parameters(statement).c_str(),
                                      static_cast<int>(parameters.size()), nullptr, values.data(),
@@ -420,16 +422,18 @@ class Postgres final : public Sql {
     const Oid type = libpq().PQftype(reply, column);
     if (type == kInt8 || type == kInt4) return number_of<int64_t>(text);
     if (type == kFloat8) return number_of<double>(text);
-    if (type == kBytea) {
-      size_t size = 0;
-      unsigned char* bytes =
-          libpq().PQunescapeBytea(reinterpret_cast<const unsigned char*>(data), &size);
-      if (bytes == nullptr) throw StoreError("postgresql: no memory for a value of bytes");
-      Blob blob{std::string(reinterpret_cast<const char*>(bytes), size)};
-      libpq().PQfreemem(bytes);
-      return blob;
-    }
+    if (type == kBytea) return unescaped_bytes(data);
     return std::string(text);
+  }
+
+  static Blob unescaped_bytes(const char* data) {
+    size_t size = 0;
+    unsigned char* bytes =
+        libpq().PQunescapeBytea(reinterpret_cast<const unsigned char*>(data), &size);
+    if (bytes == nullptr) throw StoreError("postgresql: no memory for a value of bytes");
+    Blob blob{std::string(reinterpret_cast<const char*>(bytes), size)};
+    libpq().PQfreemem(bytes);
+    return blob;
   }
 
   const Use use_;

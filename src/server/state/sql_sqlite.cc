@@ -63,18 +63,7 @@ class Sqlite final : public Sql {
     for (size_t i = 0; i < parameters.size(); ++i) {
       bind(prepared, static_cast<int>(i) + 1, parameters[i], statement);
     }
-    SqlResult result;
-    const int columns = sqlite3_column_count(prepared);
-    for (;;) {
-      const int code = sqlite3_step(prepared);
-      if (code == SQLITE_DONE) break;
-      if (code != SQLITE_ROW) fail(statement);
-      SqlRow row;
-      for (int column = 0; column < columns; ++column) row.push_back(cell(prepared, column));
-      result.rows.push_back(std::move(row));
-    }
-    result.changed = columns > 0 ? 0 : sqlite3_changes64(db_);
-    return result;
+    return step_to_end(prepared, statement);
   }
 
   void begin(Durability durability) override {
@@ -145,6 +134,21 @@ class Sqlite final : public Sql {
       code = sqlite3_bind_null(prepared, index);
     }
     if (code != SQLITE_OK) fail(statement);
+  }
+
+  SqlResult step_to_end(sqlite3_stmt* prepared, std::string_view statement) {
+    SqlResult result;
+    const int columns = sqlite3_column_count(prepared);
+    for (;;) {
+      const int code = sqlite3_step(prepared);
+      if (code == SQLITE_DONE) break;
+      if (code != SQLITE_ROW) fail(statement);
+      SqlRow row;
+      for (int column = 0; column < columns; ++column) row.push_back(cell(prepared, column));
+      result.rows.push_back(std::move(row));
+    }
+    result.changed = columns > 0 ? 0 : sqlite3_changes64(db_);
+    return result;
   }
 
   static SqlValue cell(sqlite3_stmt* row, int column) {

@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <ctime>
 #include <iterator>
 #include <utility>
 
@@ -20,7 +17,6 @@
 namespace strata::server {
 namespace {
 
-constexpr double kClockSet = 1'577'836'800;  // 2020
 constexpr double kDay = 86400;
 
 // Clients are told it: no statement in it.
@@ -37,35 +33,33 @@ size_t size_of(const SqlValue& value) {
   return blob == nullptr ? sizeof(int64_t) : blob->bytes.size();
 }
 
-}  // namespace
-
-double clock_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+// Rows from `next` on, as many as are sent at once.
+std::vector<std::vector<SqlValue>> make_batch(
+    size_t next, size_t count, FunctionRef<std::vector<SqlValue>(size_t index)> values) {
+  constexpr size_t kMost = 64, kMostBytes = 1 << 20;
+  std::vector<std::vector<SqlValue>> batch;
+  for (size_t bytes = 0; batch.size() < std::min(kMost, count - next) && bytes < kMostBytes;) {
+    batch.push_back(values(next + batch.size()));
+    for (const SqlValue& value : batch.back()) bytes += size_of(value);
+  }
+  // Of few sizes, since a database keeps each statement that it was told.
+  batch.resize(batch.size() == kMost ? kMost : batch.size() >= 8 ? 8 : 1);
+  return batch;
 }
 
-double believed_seconds(double clock) { return std::max(clock, kClockSet); }
-
-double wall_seconds() { return believed_seconds(clock_seconds()); }
-
-void check_clock(double clock) {
-  if (clock >= kClockSet) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("the machine's clock says {}; set it first: what is written, keys and "
-                          "certificates go by it",
-                          rfc3339(clock)));
+// Deletes rows of before some time: the first so many.
+std::string delete_older(const char* table, const char* key, const char* time) {
+  return fmt::format("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} < ? LIMIT ?)",
+                     table, key, time);
 }
 
-std::string rfc3339(double seconds) {
-  const auto total = static_cast<int64_t>(std::llround(seconds * 1000));
-  const std::time_t whole = total / 1000 - (total % 1000 < 0 ? 1 : 0);
-  std::tm parts{};
-  ::gmtime_r(&whole, &parts);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900,
-                     parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
-                     total - 1000 * whole);
+// Rows of a tenant and bytes, off the sums of the tenants that have one.
+void subtract_known(const SqlResult& dropped, std::map<std::string, int64_t>& sums) {
+  for (const SqlRow& row : dropped.rows) {
+    const auto known = sums.find(std::get<std::string>(row[0]));
+    if (known != sums.end()) known->second -= std::get<int64_t>(row[1]);
+  }
 }
-
-namespace {
 
 void check_bound_fingerprint(Sql& sql, int64_t fingerprint) {
   const SqlResult bound = sql.run("SELECT value FROM meta WHERE name = 'data_directory'", {});
@@ -134,14 +128,18 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
   run("UPDATE meta SET value = value + 1 WHERE name = 'boot'", {});
   boot_ = rows::only_number(run("SELECT value FROM meta WHERE name = 'boot'", {}));
   run("UPDATE runs SET state = 'lost', ended_at = ? WHERE state = 'live'", {now});
+  load_highest_number();
+  load_stored_bytes();
+  load_sampler_counts();
+  transaction.commit();
+}
+
+void StateStore::load_highest_number() {
   for (const char* table : {"tenants", "sessions", "samplers", "runs", "checkpoints"}) {
     number_ = std::max(
         number_,
         rows::only_number(run(fmt::format("SELECT COALESCE(MAX(number), 0) FROM {}", table), {})));
   }
-  load_stored_bytes();
-  load_sampler_counts();
-  transaction.commit();
 }
 
 StateStore::~StateStore() {
@@ -202,15 +200,8 @@ std::optional<std::string> StateStore::tenant_of(int64_t number) {
 
 void StateStore::run_in_batches(std::string_view statement, std::string_view row, size_t count,
                                 FunctionRef<std::vector<SqlValue>(size_t index)> values) {
-  constexpr size_t kMost = 64, kMostBytes = 1 << 20;
   for (size_t next = 0; next < count;) {
-    std::vector<std::vector<SqlValue>> batch;
-    for (size_t bytes = 0; batch.size() < std::min(kMost, count - next) && bytes < kMostBytes;) {
-      batch.push_back(values(next + batch.size()));
-      for (const SqlValue& value : batch.back()) bytes += size_of(value);
-    }
-    // Of few sizes, since a database keeps each statement that it was told.
-    batch.resize(batch.size() == kMost ? kMost : batch.size() >= 8 ? 8 : 1);
+    std::vector<std::vector<SqlValue>> batch = make_batch(next, count, values);
     const std::vector<std::string_view> places(batch.size(), row);
     std::vector<SqlValue> parameters;
     for (auto& one : batch) std::ranges::move(one, std::back_inserter(parameters));
@@ -243,23 +234,19 @@ std::optional<std::string> StateStore::find_remembered(const std::string& tenant
   return std::get<std::string>(found.rows[0][0]);
 }
 
-bool StateStore::prune(double now) {
+bool StateStore::prune_old_rows(double now) {
   constexpr int64_t kLarge = 10;  // what a row counts for that may have hundreds of pages
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   int64_t left = rows::kAtOnce;
-  const auto some_of = [](const char* table, const char* key, const char* which) {
-    return fmt::format("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} < ? LIMIT ?)",
-                       table, key, which);
-  };
-  left -=
-      run(some_of("idempotency", "tenant, scope, name", "created_at"), {now - kDay, left}).changed;
-  left -= kLarge * run(some_of("stability", "session_id, sequence_id", "last_used"),
+  left -= run(delete_older("idempotency", "tenant, scope, name", "created_at"), {now - kDay, left})
+              .changed;
+  left -= kLarge * run(delete_older("stability", "session_id, sequence_id", "last_used"),
                        {now - kDay, left / kLarge})
                        .changed;
-  const SqlResult prompts =
-      run(some_of("stability_prompts", "session_id, id", "last_used") + " RETURNING tenant, bytes",
-          {now - kDay, left / kLarge});
+  const SqlResult prompts = run(
+      delete_older("stability_prompts", "session_id, id", "last_used") + " RETURNING tenant, bytes",
+      {now - kDay, left / kLarge});
   left -= kLarge * std::ssize(prompts.rows);
   const SqlResult checkpoints =
       run("DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE files_gone = 1 "
@@ -269,10 +256,7 @@ bool StateStore::prune(double now) {
   note_ended(checkpoints);  // what kept a session or run is gone
   std::map<std::string, int64_t> bytes = std::exchange(stability_bytes_, {});
   transaction.commit();
-  for (const SqlRow& row : prompts.rows) {
-    const auto known = bytes.find(std::get<std::string>(row[0]));
-    if (known != bytes.end()) known->second -= std::get<int64_t>(row[1]);
-  }
+  subtract_known(prompts, bytes);
   stability_bytes_ = std::move(bytes);
   return left < kLarge;
 }

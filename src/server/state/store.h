@@ -21,6 +21,7 @@
 #include "server/state/sql.h"
 #include "server/state/store_mutex.h"
 #include "server/state/tenant_sums.h"
+#include "server/wall_clock.h"
 
 namespace strata::server {
 
@@ -154,7 +155,8 @@ class StateStore {
                    const std::string& detail, double now);
   // The session's, and some of its runs', behind the one of number `last` (-1: from the first);
   // true when there may be more.
-  bool set_project(const std::string& session_id, const std::string& project_id, int64_t& last);
+  bool set_project_batch(const std::string& session_id, const std::string& project_id,
+                         int64_t& last);
 
   // Adds the sampler unless (session, sampling_seq) has one; returns what is there.
   SamplerRow add_sampler(SamplerRow row);
@@ -176,7 +178,7 @@ class StateStore {
 
   // Replaces a checkpoint of the same run, kind and name, if there is one, in one durable
   // transaction. Where its run was forgotten meanwhile, there is one of that id again.
-  void add_checkpoint(const CheckpointRow& row);
+  void add_or_replace_checkpoint(const CheckpointRow& row);
   // Adds the checkpoint with a run of its own (copy_weights), remembered under the idempotency key.
   // False, and nothing is added, when the run's id is there.
   [[nodiscard]] bool add_copy(const RunRow& run, const CheckpointRow& checkpoint,
@@ -224,8 +226,8 @@ class StateStore {
   std::optional<std::string> recall(const std::string& tenant, const std::string& scope,
                                     const Idempotency& key);
 
-  // Records of stable_reinforce, opaque here; get_stability() counts as a use. Of a tenant's that
-  // take more than `quota` bytes, those go that were not used for longest.
+  // Records of stable_reinforce, opaque here; read_and_touch_stability() counts as a use. Of a
+  // tenant's that take more than `quota` bytes, those go that were not used for longest.
   struct StabilityRecord {
     std::string sequence_id;
     std::string record;
@@ -243,12 +245,13 @@ class StateStore {
     std::optional<std::string> prompt;  // none: a record of before there were any
     std::string record;
   };
-  std::optional<StabilityFound> get_stability(const std::string& session,
-                                              const std::string& sequence_id, double now);
+  std::optional<StabilityFound> read_and_touch_stability(const std::string& session,
+                                                         const std::string& sequence_id,
+                                                         double now);
 
   // Drops what nobody can ask for any more: day-old idempotency keys and stability records, and
   // week-old dead checkpoints; a batch of them. True: there may be more.
-  bool prune(double now);
+  bool prune_old_rows(double now);
   // Drops sessions and runs that ended 30 days ago, and a tenant's beyond the newest `keep`, unless
   // a checkpoint is theirs; a batch of them. True when there may be more.
   bool prune_history(double now, int64_t keep);
@@ -266,6 +269,13 @@ class StateStore {
                                              const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
+  // The request's prompt, with the `bytes` that all of it takes.
+  void insert_stability_prompt(const StabilityRequest& request, int64_t bytes, double now);
+  void touch_stability(const std::string& session, const std::string& sequence_id,
+                       const SqlValue& prompt_id, double now) REQUIRES(mutex_);
+  // The requests up to one in the order of their use, with some of their records; true when those
+  // were not all: then they stay.
+  bool drop_stability_up_to(const std::string& tenant, const SqlRow& last) REQUIRES(mutex_);
   // A request whose number came before, and was forgotten.
   void forget_stability(const StabilityRequest& request);
   // A batch of those that a tenant has beyond so many bytes; true when there are more.
@@ -281,8 +291,11 @@ class StateStore {
   // samplers were not all, and the place is behind those.
   std::optional<bool> look_for_readers(const std::string& tenant, CollectPlace& place,
                                        int64_t& left) REQUIRES(mutex_);
+  // When the last checkpoint was deleted whose files are there; -1: none was.
+  double last_deletion() REQUIRES(mutex_);
   // Rows of checkpoints and whether there are samplers of them, a batch.
   SqlResult next_ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
+  void load_highest_number() REQUIRES(mutex_);
   void load_stored_bytes() REQUIRES(mutex_);
   void load_sampler_counts() REQUIRES(mutex_);
   // Tenants, of a statement that ended rows or took what kept them.
@@ -294,15 +307,22 @@ class StateStore {
                                                   const std::optional<std::set<std::string>>& ended)
       REQUIRES(mutex_);
   void add_next_tenant(HistoryWalk& walk) REQUIRES(mutex_);
+  void add_looks_of_next_tenant(HistoryWalk& walk, int64_t keep, int64_t& left) REQUIRES(mutex_);
   void add_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
   // Goes on by `left` rows, those that it drops counted; with what it drops of `samplers`.
   void prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
+  // Samplers and runs of a session, `most` at most of each; false where there may be more.
+  bool drop_rows_of(const std::string& session, const std::string& tenant, int64_t most,
+                    int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
   // prune_samplers(): tenants that have too many, and the number of the session that was looked at
   // last of the last of them.
   struct SamplerWalk {
     std::vector<std::string> tenants;
     int64_t number = -1;
   };
+  // Goes on by `left` rows with the walk's last tenant; with what it drops in `more`.
+  void prune_samplers_of_tenant(SamplerWalk& walk, int64_t keep, int64_t& left,
+                                TenantSums::Sums& more) REQUIRES(mutex_);
   // Ids and numbers of a tenant's, and whether samplers are theirs, in order.
   SqlResult ended_sessions(const std::string& tenant, int64_t behind, int64_t most)
       REQUIRES(mutex_);
@@ -328,16 +348,6 @@ class StateStore {
   // nothing: of whom, nobody knows.
   std::optional<std::set<std::string>> ended_ GUARDED_BY(mutex_);
 };
-
-// Seconds since 1970, UTC; and as RFC 3339 with milliseconds, ending in Z. A clock of before 2020
-// was never set, so it is believed to be later: readers of what is written then know such times.
-double wall_seconds();
-double believed_seconds(double clock);
-std::string rfc3339(double seconds);
-// Error{kInvalidArgument} for a clock that was never set.
-void check_clock(double clock);
-// As it is, whether it is believed or not.
-double clock_seconds();
 
 std::string_view kind_name(CheckpointKind kind);  // weights, sampler_weights, external_weights
 std::string lora_text(const api::LoraConfig& lora);

@@ -86,7 +86,7 @@ void StateStore::insert_checkpoint(const CheckpointRow& row) {
        lora_text(row.lora)});
 }
 
-void StateStore::add_checkpoint(const CheckpointRow& row) {
+void StateStore::add_or_replace_checkpoint(const CheckpointRow& row) {
   {
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
@@ -217,6 +217,13 @@ std::optional<bool> StateStore::look_for_readers(const std::string& tenant, Coll
   return std::nullopt;
 }
 
+double StateStore::last_deletion() {
+  const SqlResult newest =
+      run("SELECT MAX(deleted_at) FROM checkpoints WHERE files_gone = 0 AND deleted_at IS NOT NULL",
+          {});
+  return rows::Reader(newest.rows[0]).maybe_real().value_or(-1);
+}
+
 SqlResult StateStore::next_ended_checkpoints(double now, CollectPlace& from) {
   const std::string has_samplers =
       rows::exists("SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id");
@@ -231,12 +238,7 @@ SqlResult StateStore::next_ended_checkpoints(double now, CollectPlace& from) {
     return run(select_without_metadata(rest, has_samplers),
                {until, begin, begin, last == nullptr ? "" : last->id, kCollectBatch});
   };
-  if (!from.deleted_by) {
-    const SqlResult newest = run(
-        "SELECT MAX(deleted_at) FROM checkpoints WHERE files_gone = 0 AND deleted_at IS NOT NULL",
-        {});
-    from.deleted_by = rows::Reader(newest.rows[0]).maybe_real().value_or(-1);
-  }
+  if (!from.deleted_by) from.deleted_by = last_deletion();
   const CheckpointRow* last = from.behind ? &*from.behind : nullptr;
   // Two selects, since no index serves an OR of two columns; the plus keeps the second one from
   // checkpoints_by_end, where all that live stand together.

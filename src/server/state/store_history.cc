@@ -30,6 +30,30 @@ constexpr Table kSessions{"sessions", std::span(kSessionStates).subspan(1),
 constexpr Table kRuns{"runs", std::span(kRunStates).subspan(1),
                       "SELECT 1 FROM checkpoints WHERE checkpoints.run_id = runs.id"};
 
+struct Statement {
+  std::string text;
+  std::vector<SqlValue> parameters;
+};
+
+// Finds the number below which rows of the tenant's that ended are too many: of each state as many
+// as may be above it are looked at, `most`.
+Statement select_oldest_kept(const Table& table, const std::string& tenant, int64_t keep,
+                             int64_t most) {
+  std::string newest;
+  std::vector<SqlValue> parameters;
+  for (const char* state : table.ended) {
+    newest += fmt::format(
+        "{}SELECT number FROM (SELECT number FROM {} WHERE tenant = ? AND state = ? ORDER BY "
+        "number DESC LIMIT ?) AS {}",
+        newest.empty() ? "" : " UNION ALL ", table.name, state);
+    parameters.insert(parameters.end(), {tenant, state, most});
+  }
+  parameters.emplace_back(keep);
+  return {fmt::format("SELECT number FROM ({}) AS newest ORDER BY number DESC LIMIT 1 OFFSET ?",
+                      newest),
+          std::move(parameters)};
+}
+
 }  // namespace
 
 // What a walk of prune_history() has still to look at: rows of one state, in the order of an index.
@@ -41,6 +65,20 @@ struct StateStore::HistoryWalk {
     SqlValue until;                     // its number, at most; or when it ended, before that
     double ended_at = -1;               // of the row that was looked at last, and its number
     int64_t number = 0;
+
+    // Finds the rows behind that one, each with whether a checkpoint keeps it.
+    [[nodiscard]] std::string statement() const {
+      return fmt::format(
+          "SELECT id, tenant, ended_at, number, {} FROM {} WHERE state = ? AND {} LIMIT ?",
+          rows::exists(table->checkpoints), table->name,
+          tenant ? "number <= ? AND number > ? AND tenant = ? ORDER BY number"
+                 : "ended_at < ? AND ended_at >= ? AND (ended_at > ? OR number > ?) "
+                   "ORDER BY ended_at, number");
+    }
+    [[nodiscard]] std::vector<SqlValue> parameters(int64_t most) const {
+      if (tenant) return {state, until, number, *tenant, most};
+      return {state, until, ended_at, ended_at, number, most};
+    }
   };
 
   [[nodiscard]] bool has_more() const { return !looks.empty() || !tenants.empty() || behind; }
@@ -87,44 +125,28 @@ void StateStore::add_next_tenant(HistoryWalk& walk) {
 void StateStore::add_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) {
   const int64_t most = std::min(keep, std::numeric_limits<int64_t>::max() - 1) + 1;
   for (const Table* table : {&kSessions, &kRuns}) {
-    std::string newest;  // of each state, as many as may be above the line
-    std::vector<SqlValue> parameters;
-    for (const char* state : table->ended) {
-      newest += fmt::format(
-          "{}SELECT number FROM (SELECT number FROM {} WHERE tenant = ? AND state = ? ORDER BY "
-          "number DESC LIMIT ?) AS {}",
-          newest.empty() ? "" : " UNION ALL ", table->name, state);
-      parameters.insert(parameters.end(), {tenant, state, most});
-    }
-    parameters.emplace_back(keep);
-    const SqlResult oldest =
-        run(fmt::format("SELECT number FROM ({}) AS newest ORDER BY number DESC LIMIT 1 OFFSET ?",
-                        newest),
-            parameters);
+    const auto [statement, parameters] = select_oldest_kept(*table, tenant, keep, most);
+    const SqlResult oldest = run(statement, parameters);
     if (oldest.rows.empty()) continue;
     for (const char* state : table->ended)
       walk.looks.push_back({table, state, tenant, oldest.rows[0][0]});
   }
 }
 
+void StateStore::add_looks_of_next_tenant(HistoryWalk& walk, int64_t keep, int64_t& left) {
+  if (walk.tenants.empty()) add_next_tenant(walk);
+  left -= kStatement;
+  if (walk.tenants.empty()) return;
+  const std::string tenant = std::move(walk.tenants.back());
+  walk.tenants.pop_back();
+  add_looks(walk, tenant, keep);
+  left -= kLooksOfATenant;
+}
+
 void StateStore::prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) {
   HistoryWalk::Look& look = walk.looks.front();
   const int64_t most = left;
-  const bool by_age = !look.tenant;
-  std::vector<SqlValue> parameters = {look.state, look.until};
-  if (by_age) {
-    parameters.insert(parameters.end(), {look.ended_at, look.ended_at, look.number});
-  } else {
-    parameters.insert(parameters.end(), {look.number, *look.tenant});
-  }
-  parameters.emplace_back(most);
-  const SqlResult found = run(
-      fmt::format("SELECT id, tenant, ended_at, number, {} FROM {} WHERE state = ? AND {} LIMIT ?",
-                  rows::exists(look.table->checkpoints), look.table->name,
-                  by_age ? "ended_at < ? AND ended_at >= ? AND (ended_at > ? OR number > ?) "
-                           "ORDER BY ended_at, number"
-                         : "number <= ? AND number > ? AND tenant = ? ORDER BY number"),
-      parameters);
+  const SqlResult found = run(look.statement(), look.parameters(most));
   for (const SqlRow& row : found.rows) {
     rows::Reader in(row);
     const std::string id = in.text(), tenant = in.text();
@@ -132,20 +154,23 @@ void StateStore::prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& 
     const int64_t number = in.integer();
     const bool is_kept = in.flag();
     if (!is_kept) left -= (look.table == &kSessions ? 3 : 1) * kStatement;
-    if (!is_kept && look.table == &kSessions) {
-      const int64_t dropped = drop_by_session("samplers", id, most);
-      samplers[tenant] -= dropped;
-      left -= dropped;
-      const int64_t runs = drop_by_session("runs", id, most);
-      left -= runs;
-      if (dropped == most || runs == most) return;  // it may have more
-    }
+    if (!is_kept && look.table == &kSessions && !drop_rows_of(id, tenant, most, left, samplers))
+      return;
     if (!is_kept) run(fmt::format("DELETE FROM {} WHERE id = ?", look.table->name), {id});
     look.ended_at = ended_at;
     look.number = number;
     if (--left <= 0) return;
   }
   if (std::ssize(found.rows) < most) walk.looks.pop_front();
+}
+
+bool StateStore::drop_rows_of(const std::string& session, const std::string& tenant, int64_t most,
+                              int64_t& left, TenantSums::Sums& samplers) {
+  const int64_t dropped = drop_by_session("samplers", session, most);
+  samplers[tenant] -= dropped;
+  const int64_t runs = drop_by_session("runs", session, most);
+  left -= dropped + runs;
+  return dropped < most && runs < most;
 }
 
 bool StateStore::prune_history(double now, int64_t keep) {
@@ -163,15 +188,9 @@ bool StateStore::prune_history(double now, int64_t keep) {
   while (left > 0 && walk->has_more()) {
     if (!walk->looks.empty()) {
       prune_rows(*walk, left, samplers);
-      continue;
+    } else {
+      add_looks_of_next_tenant(*walk, keep, left);
     }
-    if (walk->tenants.empty()) add_next_tenant(*walk);
-    left -= kStatement;
-    if (walk->tenants.empty()) continue;
-    const std::string tenant = std::move(walk->tenants.back());
-    walk->tenants.pop_back();
-    add_looks(*walk, tenant, keep);
-    left -= kLooksOfATenant;
   }
   samplers_.commit(transaction, samplers);
   ended_ = std::move(ended);
@@ -201,22 +220,7 @@ bool StateStore::prune_samplers(int64_t keep) {
   TenantSums::Sums more;
   Transaction transaction(*sql_);
   while (!walk.tenants.empty()) {
-    const std::string tenant = walk.tenants.back();
-    int64_t excess = samplers_.of(tenant).value_or(0) + more[tenant] - keep;
-    const SqlResult ended = excess > 0 ? ended_sessions(tenant, walk.number, left) : SqlResult();
-    for (const SqlRow& row : ended.rows) {
-      int64_t count = 0;
-      if (std::get<int64_t>(row[2]) != 0) {
-        count = drop_by_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
-        left -= kStatement;
-      }
-      more[tenant] -= count;
-      excess -= count;
-      left -= count + 1;
-      if (left <= 0 || excess <= 0) break;
-      walk.number = std::get<int64_t>(row[1]);
-    }
-    left -= kStatement;
+    prune_samplers_of_tenant(walk, keep, left, more);
     if (left <= 0) break;
     walk.tenants.pop_back();
     walk.number = -1;
@@ -225,6 +229,26 @@ bool StateStore::prune_samplers(int64_t keep) {
   if (walk.tenants.empty()) return false;
   sampler_walk_ = std::move(walk);
   return true;
+}
+
+void StateStore::prune_samplers_of_tenant(SamplerWalk& walk, int64_t keep, int64_t& left,
+                                          TenantSums::Sums& more) {
+  const std::string tenant = walk.tenants.back();
+  int64_t excess = samplers_.of(tenant).value_or(0) + more[tenant] - keep;
+  const SqlResult ended = excess > 0 ? ended_sessions(tenant, walk.number, left) : SqlResult();
+  for (const SqlRow& row : ended.rows) {
+    int64_t count = 0;
+    if (std::get<int64_t>(row[2]) != 0) {
+      count = drop_by_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
+      left -= kStatement;
+    }
+    more[tenant] -= count;
+    excess -= count;
+    left -= count + 1;
+    if (left <= 0 || excess <= 0) break;
+    walk.number = std::get<int64_t>(row[1]);
+  }
+  left -= kStatement;
 }
 
 SqlResult StateStore::ended_sessions(const std::string& tenant, int64_t behind, int64_t most) {

@@ -3,35 +3,45 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
 
 namespace strata::server {
+namespace {
+
+// One of those that a count has, while it lives.
+struct Waits {
+  explicit Waits(std::atomic<int>* of) : count(of) {
+    if (count != nullptr) ++*count;
+  }
+  ~Waits() {
+    if (count != nullptr) --*count;
+  }
+  Waits(const Waits&) = delete;
+  Waits& operator=(const Waits&) = delete;
+
+  std::atomic<int>* count;  // null: none
+};
+
+}  // namespace
 
 bool StoreMutex::is_hurried() const {
   return sql_.may_hang() && hurried_.load() == std::this_thread::get_id();
 }
 
 void StoreMutex::lock() {
-  struct Waits {
-    std::atomic<int>& count;
-    ~Waits() { --count; }
-  };
-  std::optional<Waits> waits;
-  if (hurried_.load() == std::this_thread::get_id()) {
-    ++hurried_waits_;
-    waits.emplace(hurried_waits_);
-  } else {
-    // A mutex that was given back goes to who asks next, not to who waits.
-    while (hurried_waits_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  if (!is_hurried()) {
-    mutex_.lock();
-    sql_.set_deadline(Sql::kNoDeadline);
-    return;
-  }
+  const bool comes_first = hurried_.load() == std::this_thread::get_id();
+  // A mutex that was given back goes to who asks next, not to who waits.
+  while (!comes_first && hurried_waits_ > 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  const Waits waits(comes_first ? &hurried_waits_ : nullptr);
+  if (is_hurried()) return lock_with_patience();
+  mutex_.lock();
+  sql_.set_deadline(Sql::kNoDeadline);
+}
+
+void StoreMutex::lock_with_patience() {
   if (sql_.is_away()) throw StoreError("state store: its database is away");
   const double now = now_seconds();
   left_ = std::min(kPatience, left_ + kPatienceShare * (now - counted_at_));

@@ -102,8 +102,8 @@ bool StateStore::end_session(const std::string& id, const std::string& state,
   return true;
 }
 
-bool StateStore::set_project(const std::string& session_id, const std::string& project_id,
-                             int64_t& last) {
+bool StateStore::set_project_batch(const std::string& session_id, const std::string& project_id,
+                                   int64_t& last) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   if (last < 0) run("UPDATE sessions SET project_id = ? WHERE id = ?", {project_id, session_id});

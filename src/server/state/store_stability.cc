@@ -14,12 +14,18 @@ constexpr double kTouch = 3600;  // a use is written down when the last one is o
 constexpr int64_t kRecordsAtOnce = 500;
 constexpr int64_t kBytesAtOnce = 16 << 20;
 
+int64_t bytes_of(const StateStore::StabilityRequest& request) {
+  constexpr int64_t kRow = StateStore::kStabilityRowBytes;
+  int64_t bytes = kRow + std::ssize(request.prompt);
+  for (const StateStore::StabilityRecord& record : request.records)
+    bytes += kRow + std::ssize(record.sequence_id) + std::ssize(record.record);
+  return bytes;
+}
+
 }  // namespace
 
 void StateStore::put_stability(const StabilityRequest& request, int64_t quota, double now) {
-  int64_t bytes = kStabilityRowBytes + std::ssize(request.prompt);
-  for (const StabilityRecord& record : request.records)
-    bytes += kStabilityRowBytes + std::ssize(record.sequence_id) + std::ssize(record.record);
+  const int64_t bytes = bytes_of(request);
   forget_stability(request);
   while (drop_oldest_stability(request.tenant, quota - bytes)) {
   }
@@ -31,7 +37,11 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
         const StabilityRecord& record = request.records[i];
         return {request.session, record.sequence_id, now, Blob{record.record}, request.id};
       });
-  // Last: records whose prompt is not there are none.
+  insert_stability_prompt(request, bytes, now);  // last: records without their prompt are none
+}
+
+void StateStore::insert_stability_prompt(const StabilityRequest& request, int64_t bytes,
+                                         double now) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   const int64_t taken = stability_bytes(request.tenant);
@@ -74,11 +84,19 @@ bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) 
     const bool is_large = before - taken >= kBytesAtOnce;
     if (taken <= most || is_large || row + 1 == oldest.rows.end()) break;
   }
+  Transaction transaction(*sql_);
+  const bool may_be_more = drop_stability_up_to(tenant, *row);
+  stability_bytes_.erase(tenant);
+  transaction.commit();
+  stability_bytes_[tenant] = may_be_more ? before : taken;
+  return may_be_more || taken > most;
+}
+
+bool StateStore::drop_stability_up_to(const std::string& tenant, const SqlRow& last) {
   const std::string dropped =
       "FROM stability_prompts WHERE tenant = ? AND (last_used, stability_prompts.session_id, id) "
       "<= (?, ?, ?)";
-  std::vector<SqlValue> up_to = {tenant, row->at(0), row->at(1), row->at(2)};
-  Transaction transaction(*sql_);
+  const std::vector<SqlValue> up_to = {tenant, last.at(0), last.at(1), last.at(2)};
   std::vector<SqlValue> some = up_to;
   some.emplace_back(kRecordsAtOnce);
   const SqlResult records =
@@ -90,10 +108,7 @@ bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) 
           some);
   const bool may_be_more = records.changed == kRecordsAtOnce;
   if (!may_be_more) run("DELETE " + dropped, up_to);
-  stability_bytes_.erase(tenant);
-  transaction.commit();
-  stability_bytes_[tenant] = may_be_more ? before : taken;
-  return may_be_more || taken > most;
+  return may_be_more;
 }
 
 int64_t StateStore::stability_bytes(const std::string& tenant) {
@@ -104,9 +119,8 @@ int64_t StateStore::stability_bytes(const std::string& tenant) {
           {tenant}));
 }
 
-std::optional<StateStore::StabilityFound> StateStore::get_stability(const std::string& session,
-                                                                    const std::string& sequence_id,
-                                                                    double now) {
+std::optional<StateStore::StabilityFound> StateStore::read_and_touch_stability(
+    const std::string& session, const std::string& sequence_id, double now) {
   const StoreLock lock(mutex_);
   const SqlResult found = run(
       "SELECT stability.record, stability.last_used, stability_prompts.prompt, stability.prompt_id "
@@ -120,20 +134,23 @@ std::optional<StateStore::StabilityFound> StateStore::get_stability(const std::s
   in.skip();
   const bool lacks_prompt = row[2].index() == 0 && row[3].index() != 0;
   if (lacks_prompt) return std::nullopt;  // written in part
-  if (in.real() < now - kTouch) {
-    Transaction transaction(*sql_);
-    run("UPDATE stability SET last_used = ? WHERE session_id = ? AND sequence_id = ?",
-        {now, session, sequence_id});
-    if (row[3].index() != 0) {
-      run("UPDATE stability_prompts SET last_used = ? WHERE session_id = ? AND id = ?",
-          {now, session, row[3]});
-    }
-    transaction.commit();
-  }
+  if (in.real() < now - kTouch) touch_stability(session, sequence_id, row[3], now);
   StabilityFound out;
   out.record = std::get<Blob>(row[0]).bytes;
   if (row[2].index() != 0) out.prompt = std::get<Blob>(row[2]).bytes;
   return out;
+}
+
+void StateStore::touch_stability(const std::string& session, const std::string& sequence_id,
+                                 const SqlValue& prompt_id, double now) {
+  Transaction transaction(*sql_);
+  run("UPDATE stability SET last_used = ? WHERE session_id = ? AND sequence_id = ?",
+      {now, session, sequence_id});
+  if (prompt_id.index() != 0) {
+    run("UPDATE stability_prompts SET last_used = ? WHERE session_id = ? AND id = ?",
+        {now, session, prompt_id});
+  }
+  transaction.commit();
 }
 
 }  // namespace strata::server

@@ -57,6 +57,20 @@ bool may_see(const Request& request, const std::string& tenant) {
   return request.is_admin || request.tenant == tenant;
 }
 
+using NamedRun = std::pair<const std::string*, const WatchedRun*>;
+
+// Of those that the request may see, kMostRuns at most, the last that began first.
+std::vector<NamedRun> newest_runs(const Watch& watch, const Request& request) {
+  std::vector<NamedRun> runs;
+  for (const auto& [id, run] : watch.runs()) {
+    if (may_see(request, run.tenant)) runs.emplace_back(&id, &run);
+  }
+  std::sort(runs.begin(), runs.end(),
+            [](const auto& a, const auto& b) { return a.second->begin > b.second->begin; });
+  if (runs.size() > kMostRuns) runs.resize(kMostRuns);
+  return runs;
+}
+
 }  // namespace
 
 JsonArray LivePage::models_json() const {
@@ -83,15 +97,8 @@ JsonArray LivePage::adapters_json(const Request& request) const {
 }
 
 JsonArray LivePage::runs_json(const Request& request) const {
-  std::vector<std::pair<const std::string*, const WatchedRun*>> runs;
-  for (const auto& [id, run] : parts_.watch.runs()) {
-    if (may_see(request, run.tenant)) runs.emplace_back(&id, &run);
-  }
-  std::sort(runs.begin(), runs.end(),
-            [](const auto& a, const auto& b) { return a.second->begin > b.second->begin; });
-  if (runs.size() > kMostRuns) runs.resize(kMostRuns);
   JsonArray out;
-  for (const auto& [id, run] : runs) {
+  for (const auto& [id, run] : newest_runs(parts_.watch, request)) {
     out.add(JsonObject{{"id", *id},
                        {"tenant", run->tenant},
                        {"base", run->base_name},

@@ -47,6 +47,23 @@ const char* outcome_name(const api::Outcome& outcome) {
   return failure->category == api::FaultCategory::kUser ? "user" : "server";
 }
 
+void add_outcome(const WatchedCommand& command, const api::Outcome& outcome, WatchedRun& run) {
+  run.in_flight.clear();
+  if (const auto* result = std::get_if<api::ForwardBackwardResult>(&outcome)) {
+    const auto loss = result->metrics.find("loss:sum");
+    if (loss == result->metrics.end()) return;
+    if (command.evaluates) {
+      run.evaluations.add_evaluation(run.steps, loss->second, command.loss_weight);
+    } else {
+      run.curve.add_loss(loss->second, command.loss_weight);
+    }
+  } else if (const auto* step = std::get_if<api::StepResult>(&outcome)) {
+    if (!step->stepped) return;
+    run.steps = step->step;
+    run.curve.note_step(step->step);
+  }
+}
+
 }  // namespace
 
 WatchedCommand watched_command(const api::Command& command, double now) {
@@ -88,22 +105,7 @@ void Watch::note_settled(const WatchedCommand& command, const api::RequestId& re
                   request.text, command.operation, command.run.empty() ? "-" : command.run, how,
                   now - command.begin));
   const auto found = runs_.find(command.run);
-  if (found == runs_.end()) return;
-  WatchedRun& run = found->second;
-  run.in_flight.clear();
-  if (const auto* result = std::get_if<api::ForwardBackwardResult>(&outcome)) {
-    const auto loss = result->metrics.find("loss:sum");
-    if (loss == result->metrics.end()) return;
-    if (command.evaluates) {
-      run.evaluations.add_evaluation(run.steps, loss->second, command.loss_weight);
-    } else {
-      run.curve.add_loss(loss->second, command.loss_weight);
-    }
-  } else if (const auto* step = std::get_if<api::StepResult>(&outcome)) {
-    if (!step->stepped) return;
-    run.steps = step->step;
-    run.curve.note_step(step->step);
-  }
+  if (found != runs_.end()) add_outcome(command, outcome, found->second);
 }
 
 Watch::Rate Watch::rate_between(const Reading& a, const Reading& b) {

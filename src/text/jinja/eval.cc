@@ -116,6 +116,25 @@ bool is_plain_list(const Value& value) {
          (value.as_list().kind == List::Kind::kList || value.as_list().kind == List::Kind::kTuple);
 }
 
+Value slice_list(const List& list, SliceBounds slice) {
+  std::vector<Value> out;
+  for (int64_t i = 0; i < slice.count; ++i)
+    out.push_back(list.items[static_cast<size_t>(slice.begin + i * slice.step)]);
+  const bool tuple = list.kind == List::Kind::kTuple;
+  return Value::list(std::move(out), tuple ? List::Kind::kTuple : List::Kind::kList);
+}
+
+// Of a text or a sequence, counted from its end below 0; nothing where it ends before.
+std::optional<Value> element_at(const Value& object, int64_t index) {
+  const bool is_text = object.is_string();
+  const int64_t size =
+      is_text ? count_code_points(object.text()) : std::ssize(object.as_list().items);
+  const int64_t at = index < 0 ? index + size : index;
+  if (at < 0 || at >= size) return std::nullopt;
+  if (is_text) return py_slice_text(object.text(), {at, 1, 1});
+  return object.as_list().items[static_cast<size_t>(at)];
+}
+
 // An attribute of `loop` that is a value; nothing where it has none of that name.
 std::optional<Value> loop_attribute(const LoopState& loop, const std::string& name) {
   const auto index = static_cast<int64_t>(loop.index);
@@ -284,6 +303,14 @@ Value Interpreter::evaluate_compare(const Expression& node, const ScopePtr& scop
   return true;
 }
 
+void Interpreter::charge_repeat(const Value& repeated, int64_t count) {
+  const int64_t size = repeated.is_string()
+                           ? repeated.weight()
+                           : static_cast<int64_t>(repeated.as_list().items.size()) * 64 + 1;
+  if (count > kMaxSteps) charge(kMaxSteps + 1);
+  charge_made(size * std::max<int64_t>(count, 0));
+}
+
 Value Interpreter::apply_binary(const std::string& op, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
     if (a.is_float() || b.is_float()) return float_binary(op, a.as_float(), b.as_float());
@@ -305,18 +332,13 @@ Value Interpreter::apply_binary(const std::string& op, const Value& a, const Val
     charge_value(b);
     return format_percent(*this, a.text(), b);
   }
-  if (op == "*") {
-    const bool left = a.is_string() || is_plain_list(a);
-    const Value& repeated = left ? a : b;
-    const Value& count = left ? b : a;
-    if ((repeated.is_string() || is_plain_list(repeated)) && (count.is_int() || count.is_bool())) {
-      const int64_t size = repeated.is_string()
-                               ? repeated.weight()
-                               : static_cast<int64_t>(repeated.as_list().items.size()) * 64 + 1;
-      if (count.as_int() > kMaxSteps) charge(kMaxSteps + 1);
-      charge_made(size * std::max<int64_t>(count.as_int(), 0));
-      return repeat_value(repeated, count.as_int());
-    }
+  const bool left = a.is_string() || is_plain_list(a);
+  const Value& repeated = left ? a : b;
+  const Value& count = left ? b : a;
+  if (op == "*" && (repeated.is_string() || is_plain_list(repeated)) &&
+      (count.is_int() || count.is_bool())) {
+    charge_repeat(repeated, count.as_int());
+    return repeat_value(repeated, count.as_int());
   }
   refuse_operands(op, a, b);
 }
@@ -350,16 +372,9 @@ Value Interpreter::item(const Value& object, const Value& index) {
   if (object.is_dict()) {
     if (const Value* found = object.as_dict().find(index)) return *found;
   }
-  const bool is_text = object.is_string();
-  if ((index.is_int() || index.is_bool()) && (is_text || object.is_sequence())) {
-    if (is_text) charge_value(object);
-    const int64_t size =
-        is_text ? count_code_points(object.text()) : std::ssize(object.as_list().items);
-    const int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
-    if (at >= 0 && at < size) {
-      if (is_text) return py_slice_text(object.text(), {at, 1, 1});
-      return object.as_list().items[static_cast<size_t>(at)];
-    }
+  if ((index.is_int() || index.is_bool()) && (object.is_string() || object.is_sequence())) {
+    if (object.is_string()) charge_value(object);
+    if (auto found = element_at(object, index.as_int())) return *std::move(found);
   }
   if (index.is_string() && (!object.is_dict() || has_method(object, index.text())))
     return attribute(object, index.text());
@@ -401,14 +416,9 @@ Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
   if (!object.is_sequence())
     template_fault(object.is_dict() ? "unhashable type: 'slice'"
                                     : "'" + object.type_name() + "' object is not subscriptable");
-  const auto& items = object.as_list().items;
-  const SliceBounds slice = cut(static_cast<int64_t>(items.size()));
+  const SliceBounds slice = cut(std::ssize(object.as_list().items));
   charge_items(slice.count);
-  std::vector<Value> out;
-  for (int64_t i = 0; i < slice.count; ++i)
-    out.push_back(items[static_cast<size_t>(slice.begin + i * slice.step)]);
-  const bool tuple = object.as_list().kind == List::Kind::kTuple;
-  return Value::list(std::move(out), tuple ? List::Kind::kTuple : List::Kind::kList);
+  return slice_list(object.as_list(), slice);
 }
 
 Arguments Interpreter::evaluate_arguments(const CallArguments& given, const ScopePtr& scope) {

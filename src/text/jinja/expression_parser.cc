@@ -12,14 +12,15 @@ bool Parser::tuple_ends(std::string_view end_name) const {
          (!end_name.empty() && at_name(end_name));
 }
 
-ExpressionPtr Parser::tuple(bool with_conditional, bool parentheses, std::string_view end_name) {
+ExpressionPtr Parser::parse_tuple(bool with_conditional, bool parentheses,
+                                  std::string_view end_name) {
   const int line = peek().line;
   std::vector<ExpressionPtr> items;
   bool is_tuple = false;
   for (;;) {
     if (!items.empty()) expect_op(",");
     if (tuple_ends(end_name)) break;
-    items.push_back(expression(with_conditional));
+    items.push_back(parse_expression(with_conditional));
     if (!at_op(",")) break;
     is_tuple = true;
   }
@@ -32,21 +33,21 @@ ExpressionPtr Parser::tuple(bool with_conditional, bool parentheses, std::string
   return node;
 }
 
-ExpressionPtr Parser::expression(bool with_conditional) {
+ExpressionPtr Parser::parse_expression(bool with_conditional) {
   const Nested nested(*this);
-  return with_conditional ? conditional() : disjunction();
+  return with_conditional ? parse_conditional() : parse_disjunction();
 }
 
-ExpressionPtr Parser::conditional() {
+ExpressionPtr Parser::parse_conditional() {
   const int line = peek().line;
-  ExpressionPtr node = disjunction();
+  ExpressionPtr node = parse_disjunction();
   int links = 0;
   while (take_name("if")) {
-    ExpressionPtr test = disjunction();
+    ExpressionPtr test = parse_disjunction();
     ExpressionPtr otherwise;
     if (take_name("else")) {
       const Nested nested(*this);
-      otherwise = conditional();
+      otherwise = parse_conditional();
     }
     node = chained(
         make(Kind::kConditional, line, std::move(test), std::move(node), std::move(otherwise)),
@@ -55,37 +56,37 @@ ExpressionPtr Parser::conditional() {
   return node;
 }
 
-ExpressionPtr Parser::disjunction() {
-  ExpressionPtr node = conjunction();
+ExpressionPtr Parser::parse_disjunction() {
+  ExpressionPtr node = parse_conjunction();
   int links = 0;
   for (int line = peek().line; take_name("or"); line = peek().line)
-    node = chained(make(Kind::kOr, line, std::move(node), conjunction()), links);
+    node = chained(make(Kind::kOr, line, std::move(node), parse_conjunction()), links);
   return node;
 }
 
-ExpressionPtr Parser::conjunction() {
-  ExpressionPtr node = negation();
+ExpressionPtr Parser::parse_conjunction() {
+  ExpressionPtr node = parse_negation();
   int links = 0;
   for (int line = peek().line; take_name("and"); line = peek().line)
-    node = chained(make(Kind::kAnd, line, std::move(node), negation()), links);
+    node = chained(make(Kind::kAnd, line, std::move(node), parse_negation()), links);
   return node;
 }
 
-ExpressionPtr Parser::negation() {
+ExpressionPtr Parser::parse_negation() {
   const int line = peek().line;
-  if (!take_name("not")) return comparison();
+  if (!take_name("not")) return parse_comparison();
   const Nested nested(*this);
-  return make(Kind::kNot, line, negation());
+  return make(Kind::kNot, line, parse_negation());
 }
 
-ExpressionPtr Parser::comparison() {
+ExpressionPtr Parser::parse_comparison() {
   const int line = peek().line;
-  ExpressionPtr first = sum();
+  ExpressionPtr first = parse_sum();
   std::unique_ptr<Expression> node;
   const auto add = [&](const std::string& op) {
     if (!node) node = make(Kind::kCompare, line, std::move(first));
     node->operators.push_back(op);
-    node->parts.push_back(sum());
+    node->parts.push_back(parse_sum());
   };
   for (;;) {
     const Token& token = peek();
@@ -107,61 +108,61 @@ ExpressionPtr Parser::comparison() {
   }
 }
 
-ExpressionPtr Parser::sum() {
-  ExpressionPtr node = concat();
+ExpressionPtr Parser::parse_sum() {
+  ExpressionPtr node = parse_concat();
   int links = 0;
   while (at_op("+") || at_op("-")) {
     const int line = peek().line;
     const std::string op = next().text;
-    node = chained(binary(line, op, std::move(node), concat()), links);
+    node = chained(binary(line, op, std::move(node), parse_concat()), links);
   }
   return node;
 }
 
-ExpressionPtr Parser::concat() {
+ExpressionPtr Parser::parse_concat() {
   const int line = peek().line;
-  ExpressionPtr first = product();
+  ExpressionPtr first = parse_product();
   if (!at_op("~")) return first;
   auto node = make(Kind::kConcat, line, std::move(first));
-  while (take_op("~")) node->parts.push_back(product());
+  while (take_op("~")) node->parts.push_back(parse_product());
   return node;
 }
 
-ExpressionPtr Parser::product() {
-  ExpressionPtr node = power();
+ExpressionPtr Parser::parse_product() {
+  ExpressionPtr node = parse_power();
   int links = 0;
   while (at_op("*") || at_op("/") || at_op("//") || at_op("%")) {
     const int line = peek().line;
     const std::string op = next().text;
-    node = chained(binary(line, op, std::move(node), power()), links);
+    node = chained(binary(line, op, std::move(node), parse_power()), links);
   }
   return node;
 }
 
-ExpressionPtr Parser::power() {
-  ExpressionPtr node = unary();
+ExpressionPtr Parser::parse_power() {
+  ExpressionPtr node = parse_unary();
   int links = 0;
   for (int line = peek().line; take_op("**"); line = peek().line)
-    node = chained(binary(line, "**", std::move(node), unary()), links);
+    node = chained(binary(line, "**", std::move(node), parse_unary()), links);
   return node;
 }
 
-ExpressionPtr Parser::unary(bool with_filter) {
+ExpressionPtr Parser::parse_unary(bool with_filter) {
   const Nested nested(*this);
   const int line = peek().line;
   ExpressionPtr node;
   if (take_op("-")) {
-    node = make(Kind::kNegate, line, unary(false));
+    node = make(Kind::kNegate, line, parse_unary(false));
   } else if (take_op("+")) {
-    node = make(Kind::kPlus, line, unary(false));
+    node = make(Kind::kPlus, line, parse_unary(false));
   } else {
-    node = primary();
+    node = parse_primary();
   }
-  node = postfix(std::move(node));
-  return with_filter ? filter_expression(std::move(node)) : std::move(node);
+  node = parse_postfix(std::move(node));
+  return with_filter ? parse_filter_expression(std::move(node)) : std::move(node);
 }
 
-ExpressionPtr Parser::number() {
+ExpressionPtr Parser::parse_number() {
   const Token& token = next();
   const char* begin = token.text.data();
   const char* end = begin + token.text.size();
@@ -178,7 +179,7 @@ ExpressionPtr Parser::number() {
   return constant(value, token.line);
 }
 
-ExpressionPtr Parser::primary() {
+ExpressionPtr Parser::parse_primary() {
   const Token& token = peek();
   const int line = token.line;
   if (token.kind == Token::Kind::kName) {
@@ -198,91 +199,92 @@ ExpressionPtr Parser::primary() {
     while (peek().kind == Token::Kind::kString) text += next().text;
     return constant(std::move(text), line);
   }
-  if (token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat) return number();
+  if (token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat)
+    return parse_number();
   if (take_op("(")) {
-    ExpressionPtr node = tuple(true, true);
+    ExpressionPtr node = parse_tuple(true, true);
     expect_op(")");
     return node;
   }
-  if (at_op("[") || at_op("{")) return list_or_dict();
+  if (at_op("[") || at_op("{")) return parse_list_or_dict();
   fail("expected an expression");
 }
 
-ExpressionPtr Parser::list_or_dict() {
+ExpressionPtr Parser::parse_list_or_dict() {
   const bool is_dict = at_op("{");
   const char* close = is_dict ? "}" : "]";
   auto node = make(is_dict ? Kind::kDict : Kind::kList, next().line);
   while (!at_op(close)) {
     if (!node->parts.empty()) expect_op(",");
     if (at_op(close)) break;
-    node->parts.push_back(expression());
+    node->parts.push_back(parse_expression());
     if (is_dict) {
       expect_op(":");
-      node->parts.push_back(expression());
+      node->parts.push_back(parse_expression());
     }
   }
   expect_op(close);
   return node;
 }
 
-ExpressionPtr Parser::postfix(ExpressionPtr node) {
+ExpressionPtr Parser::parse_postfix(ExpressionPtr node) {
   for (int links = 0;;) {
     if (at_op(".") || at_op("[")) {
-      node = chained(subscript(std::move(node)), links);
+      node = chained(parse_subscript(std::move(node)), links);
     } else if (at_op("(")) {
-      node = chained(call(std::move(node)), links);
+      node = chained(parse_call(std::move(node)), links);
     } else {
       return node;
     }
   }
 }
 
-ExpressionPtr Parser::filter_expression(ExpressionPtr node) {
+ExpressionPtr Parser::parse_filter_expression(ExpressionPtr node) {
   for (int links = 0;;) {
     if (at_op("|")) {
-      node = chained(filter_chain(std::move(node), false), links);
+      node = chained(parse_filter_chain(std::move(node), false), links);
     } else if (at_name("is")) {
-      node = chained(test(std::move(node)), links);
+      node = chained(parse_test(std::move(node)), links);
     } else if (at_op("(")) {
-      node = chained(call(std::move(node)), links);
+      node = chained(parse_call(std::move(node)), links);
     } else {
       return node;
     }
   }
 }
 
-ExpressionPtr Parser::subscript(ExpressionPtr node) {
+ExpressionPtr Parser::parse_subscript(ExpressionPtr node) {
   const int line = peek().line;
   if (take_op(".")) {
     if (peek().kind == Token::Kind::kInteger)
-      return make(Kind::kItem, line, std::move(node), number());
+      return make(Kind::kItem, line, std::move(node), parse_number());
     auto out = make(Kind::kAttribute, line, std::move(node));
     out->name = expect_name();
     return out;
   }
   expect_op("[");
-  ExpressionPtr index = subscribed();
+  ExpressionPtr index = parse_index_or_slice();
   if (at_op(",")) template_unsupported(line, "a subscript of more than one part");
   expect_op("]");
   return make(Kind::kItem, line, std::move(node), std::move(index));
 }
 
-ExpressionPtr Parser::subscribed() {
+ExpressionPtr Parser::parse_index_or_slice() {
   const int line = peek().line;
   std::vector<ExpressionPtr> parts(3);
   if (!at_op(":")) {
-    parts[0] = expression();
+    parts[0] = parse_expression();
     if (!at_op(":")) return std::move(parts[0]);
   }
   next();
-  if (!at_op(":") && !at_op("]") && !at_op(",")) parts[1] = expression();
-  if (take_op(":") && !at_op("]") && !at_op(",")) parts[2] = expression();
+  if (!at_op(":") && !at_op("]") && !at_op(",")) parts[1] = parse_expression();
+  if (take_op(":") && !at_op("]") && !at_op(",")) parts[2] = parse_expression();
   auto node = make(Kind::kSlice, line);
   node->parts = std::move(parts);
   return node;
 }
 
-CallArguments Parser::call_arguments() {
+CallArguments Parser::parse_call_arguments() {
   CallArguments out;
   expect_op("(");
   bool first = true;
@@ -292,47 +294,47 @@ CallArguments Parser::call_arguments() {
     first = false;
     if (take_op("**")) {
       if (out.rest_named) fail("invalid syntax for function call expression");
-      out.rest_named = expression();
+      out.rest_named = parse_expression();
     } else if (take_op("*")) {
       if (out.rest || out.rest_named) fail("invalid syntax for function call expression");
-      out.rest = expression();
+      out.rest = parse_expression();
     } else if (peek().kind == Token::Kind::kName && at(Token::Kind::kOperator, "=", 1)) {
       if (out.rest_named) fail("invalid syntax for function call expression");
       std::string name = next().text;
       next();
-      out.named.emplace_back(std::move(name), expression());
+      out.named.emplace_back(std::move(name), parse_expression());
     } else {
       if (out.rest || out.rest_named || !out.named.empty())
         fail("invalid syntax for function call expression");
-      out.positional.push_back(expression());
+      out.positional.push_back(parse_expression());
     }
   }
   expect_op(")");
   return out;
 }
 
-ExpressionPtr Parser::call(ExpressionPtr node) {
+ExpressionPtr Parser::parse_call(ExpressionPtr node) {
   auto out = make(Kind::kCall, peek().line, std::move(node));
-  out->arguments = call_arguments();
+  out->arguments = parse_call_arguments();
   return out;
 }
 
-ExpressionPtr Parser::filter(ExpressionPtr node) {
+ExpressionPtr Parser::parse_filter(ExpressionPtr node) {
   auto out = make(Kind::kFilter, peek().line, std::move(node));
   out->name = expect_name();
   if (at_op(".")) template_unsupported(out->line, "a filter with a dot in its name");
-  if (at_op("(")) out->arguments = call_arguments();
+  if (at_op("(")) out->arguments = parse_call_arguments();
   return out;
 }
 
-ExpressionPtr Parser::filter_chain(ExpressionPtr node, bool inline_start) {
+ExpressionPtr Parser::parse_filter_chain(ExpressionPtr node, bool inline_start) {
   int links = 0;
-  if (inline_start) node = filter(std::move(node));
-  while (take_op("|")) node = chained(filter(std::move(node)), links);
+  if (inline_start) node = parse_filter(std::move(node));
+  while (take_op("|")) node = chained(parse_filter(std::move(node)), links);
   return node;
 }
 
-ExpressionPtr Parser::test(ExpressionPtr node) {
+ExpressionPtr Parser::parse_test(ExpressionPtr node) {
   const int line = next().line;
   const bool negated = take_name("not");
   auto out = make(Kind::kTest, line, std::move(node));
@@ -344,10 +346,10 @@ ExpressionPtr Parser::test(ExpressionPtr node) {
                                (token.kind == Token::Kind::kName && token.text != "else" &&
                                 token.text != "or" && token.text != "and");
   if (at_op("(")) {
-    out->arguments = call_arguments();
+    out->arguments = parse_call_arguments();
   } else if (begins_argument) {
     if (at_name("is")) fail("You cannot chain multiple tests with is");
-    out->arguments.positional.push_back(postfix(primary()));
+    out->arguments.positional.push_back(parse_postfix(parse_primary()));
   }
   if (!negated) return out;
   return make(Kind::kNot, line, std::move(out));

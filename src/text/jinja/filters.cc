@@ -173,6 +173,15 @@ Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments)
   return generator(std::move(out), interpreter);
 }
 
+// Those by position from the `first` on, and those by name.
+Arguments arguments_from(const Arguments& arguments, size_t first) {
+  Arguments rest;
+  rest.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(first),
+                         arguments.positional.end());
+  rest.named = arguments.named;
+  return rest;
+}
+
 // select, reject, selectattr, rejectattr.
 template <bool Keep, bool ByAttribute>
 Value select_or_reject(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -190,10 +199,7 @@ Value select_or_reject(Interpreter& interpreter, const Value& value, Arguments& 
     if (!given.is_string()) template_fault("a test is named by a string");
     name = given.text();
   }
-  Arguments rest;
-  rest.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(used),
-                         arguments.positional.end());
-  rest.named = arguments.named;
+  const Arguments rest = arguments_from(arguments, used);
   std::vector<Value> out;
   for (Value& item : interpreter.iterate(value)) {
     const Value subject = ByAttribute ? read_path(interpreter, item, attribute, kNoFallback) : item;
@@ -221,9 +227,7 @@ Value map(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   }
   if (!arguments.positional[0].is_string()) template_fault("a filter is named by a string");
   const std::string name = arguments.positional[0].text();
-  Arguments rest;
-  rest.positional.assign(arguments.positional.begin() + 1, arguments.positional.end());
-  rest.named = arguments.named;
+  const Arguments rest = arguments_from(arguments, 1);
   for (Value& item : interpreter.iterate(value)) {
     Arguments copy = rest;
     out.push_back(interpreter.filter(name, item, copy));

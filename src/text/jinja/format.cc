@@ -19,10 +19,10 @@ struct Spec {
 
 class PercentFormatter {
  public:
-  PercentFormatter(Interpreter& interpreter, const std::string& format, const Value& values)
-      : interpreter_(interpreter), format_(format), values_(values) {}
+  PercentFormatter(Interpreter& interpreter, const std::string& text, const Value& values)
+      : interpreter_(interpreter), format_(text), values_(values) {}
 
-  std::string run() {
+  std::string format() {
     for (; pos_ < format_.size(); ++pos_) {
       if (format_[pos_] != '%') {
         out_ += format_[pos_];
@@ -72,6 +72,7 @@ class PercentFormatter {
     return *found;
   }
   void format_directive();
+  void read_spec(char& c, Spec& spec);
   static std::string convert(char kind, const Value& value, const Spec& spec);
 
   Interpreter& interpreter_;
@@ -139,19 +140,8 @@ std::string padded(std::string text, const Spec& spec, bool is_number) {
   return text.insert(is_signed ? 1 : 0, std::string(static_cast<size_t>(missing), '0'));
 }
 
-void PercentFormatter::format_directive() {
-  char c = next();
-  if (c == '%') {
-    out_ += '%';
-    return;
-  }
-  Spec spec;
-  Value value;
-  const bool by_name = c == '(';
-  if (by_name) {
-    value = take_named();
-    c = next();
-  }
+// From its first character on; `c` is then what stands behind it.
+void PercentFormatter::read_spec(char& c, Spec& spec) {
   for (;; c = next()) {
     bool* flag = c == '-'   ? &spec.minus
                  : c == '0' ? &spec.zero
@@ -167,24 +157,66 @@ void PercentFormatter::format_directive() {
     c = next();
     spec.precision = read_number(c);
   }
+}
+
+void PercentFormatter::format_directive() {
+  char c = next();
+  if (c == '%') {
+    out_ += '%';
+    return;
+  }
+  Spec spec;
+  Value value;
+  const bool by_name = c == '(';
+  if (by_name) {
+    value = take_named();
+    c = next();
+  }
+  read_spec(c, spec);
   if (!by_name) value = take_value();
   interpreter_.charge_made(value.weight() + spec.width);
   out_ += padded(convert(c, value, spec), spec, c != 's' && c != 'r');
 }
 
+// What stands for the fields of str.format: {} for the next argument, {0} and {name}.
+class FieldValues {
+ public:
+  explicit FieldValues(const Arguments& arguments) : positional_(arguments.positional) {
+    for (const auto& [name, value] : arguments.named) named_.emplace(name, &value);
+  }
+
+  const Value& take(const std::string& field) {
+    if (field.find_first_of(":!.[{") != std::string::npos)
+      unsupported("the format field {" + field + "}");
+    const bool numeric = field.find_first_not_of("0123456789") == std::string::npos;
+    const Value* value = nullptr;
+    if (numeric && field.size() < 6) {
+      const size_t index = field.empty() ? automatic_++ : static_cast<size_t>(std::stoi(field));
+      if (index < positional_.size()) value = &positional_[index];
+    }
+    const auto found = named_.find(field);
+    if (!numeric && found != named_.end()) value = found->second;
+    if (value == nullptr) template_fault("format: no value for {" + field + "}");
+    return *value;
+  }
+
+ private:
+  const std::vector<Value>& positional_;
+  std::unordered_map<std::string_view, const Value*> named_;
+  size_t automatic_ = 0;
+};
+
 }  // namespace
 
 std::string format_percent(Interpreter& interpreter, const std::string& format,
                            const Value& values) {
-  return PercentFormatter(interpreter, format, values).run();
+  return PercentFormatter(interpreter, format, values).format();
 }
 
 std::string format_braces(Interpreter& interpreter, const std::string& format,
                           Arguments& arguments) {
-  std::unordered_map<std::string_view, const Value*> named;
-  for (const auto& [name, value] : arguments.named) named.emplace(name, &value);
+  FieldValues values(arguments);
   std::string out;
-  size_t automatic = 0;
   for (size_t i = 0; i < format.size(); ++i) {
     const char c = format[i];
     if ((c == '{' || c == '}') && i + 1 < format.size() && format[i + 1] == c) {
@@ -200,20 +232,10 @@ std::string format_braces(Interpreter& interpreter, const std::string& format,
     const size_t end = format.find('}', i);
     if (end == std::string::npos) template_fault("Single '{' encountered in format string");
     const std::string field = format.substr(i + 1, end - i - 1);
-    if (field.find_first_of(":!.[{") != std::string::npos)
-      unsupported("the format field {" + field + "}");
     i = end;
-    const bool numeric = field.find_first_not_of("0123456789") == std::string::npos;
-    const Value* value = nullptr;
-    if (numeric && field.size() < 6) {
-      const size_t index = field.empty() ? automatic++ : static_cast<size_t>(std::stoi(field));
-      if (index < arguments.positional.size()) value = &arguments.positional[index];
-    }
-    const auto found = named.find(field);
-    if (!numeric && found != named.end()) value = found->second;
-    if (value == nullptr) template_fault("format: no value for {" + field + "}");
-    interpreter.charge_made(value->weight());
-    out += to_text(*value);
+    const Value& value = values.take(field);
+    interpreter.charge_made(value.weight());
+    out += to_text(value);
   }
   return out;
 }

@@ -9,7 +9,11 @@ namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // jinja2's sandbox
 
-Value range(Interpreter& interpreter, Arguments& arguments) {
+struct RangeBounds {
+  int64_t begin, end, step;
+};
+
+RangeBounds read_range_bounds(const Arguments& arguments) {
   if (!arguments.named.empty() || arguments.positional.empty() || arguments.positional.size() > 3)
     template_fault("range expected 1 to 3 arguments");
   int64_t bounds[3] = {0, 0, 1};
@@ -21,8 +25,12 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
       template_fault("'" + value.type_name() + "' object cannot be interpreted as an integer");
     bounds[count == 1 ? 1 : i] = value.as_int();
   }
-  const auto [begin, end, step] = bounds;
-  if (step == 0) template_fault("range() arg 3 must not be zero");
+  if (bounds[2] == 0) template_fault("range() arg 3 must not be zero");
+  return {bounds[0], bounds[1], bounds[2]};
+}
+
+Value range(Interpreter& interpreter, Arguments& arguments) {
+  const auto [begin, end, step] = read_range_bounds(arguments);
   std::vector<Value> items;
   for (__int128 i = begin; step > 0 ? i < end : i > end; i += step) {
     if (static_cast<int64_t>(items.size()) == kMaxRange)

@@ -18,6 +18,22 @@ std::shared_ptr<Scope> scope_in(const std::shared_ptr<Scope>& parent) {
   return made;
 }
 
+std::optional<Value> take_named(std::vector<std::pair<std::string, Value>>& named,
+                                std::string_view name) {
+  const auto found = std::find_if(named.begin(), named.end(),
+                                  [&](const auto& item) { return item.first == name; });
+  if (found == named.end()) return std::nullopt;
+  Value value = std::move(found->second);
+  named.erase(found);
+  return value;
+}
+
+[[noreturn]] void fail_unpacking(size_t got, size_t wanted) {
+  const std::string expected = "values to unpack (expected " + std::to_string(wanted);
+  template_fault(got < wanted ? "not enough " + expected + ", got " + std::to_string(got) + ")"
+                              : "too many " + expected + ")");
+}
+
 }  // namespace
 
 Interpreter::Nested::Nested(Interpreter& in) : interpreter(in) {
@@ -88,7 +104,7 @@ std::string Interpreter::render(const Block& program,
   for (auto& [name, value] : variables) scope->names[name] = std::move(value);
   std::string out;
   try {
-    run(program, scope, out);
+    run_block(program, scope, out);
   } catch (const Error& error) {
     const std::string message = error.what();
     if (message.starts_with("chat template: ")) throw;
@@ -97,17 +113,18 @@ std::string Interpreter::render(const Block& program,
   return out;
 }
 
-Interpreter::Flow Interpreter::run(const Block& block, const ScopePtr& scope, std::string& out) {
+Interpreter::Flow Interpreter::run_block(const Block& block, const ScopePtr& scope,
+                                         std::string& out) {
   const Nested nested(*this);
   for (const Statement& statement : block) {
-    const Flow flow = run(statement, scope, out);
+    const Flow flow = run_statement(statement, scope, out);
     if (flow != Flow::kNormal) return flow;
   }
   return Flow::kNormal;
 }
 
-Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& scope,
-                                   std::string& out) {
+Interpreter::Flow Interpreter::run_statement(const Statement& statement, const ScopePtr& scope,
+                                             std::string& out) {
   using Kind = Statement::Kind;
   line_ = statement.line;
   charge(1);
@@ -151,15 +168,14 @@ Interpreter::Flow Interpreter::run(const Statement& statement, const ScopePtr& s
 Interpreter::Flow Interpreter::run_if(const Statement& statement, const ScopePtr& scope,
                                       std::string& out) {
   for (const auto& [test, body] : statement.branches) {
-    if (!test || evaluate(*test, scope).truthy()) return run(body, scope, out);
+    if (!test || evaluate(*test, scope).truthy()) return run_block(body, scope, out);
   }
   return Flow::kNormal;
 }
 
-// A break or continue of `else` is that of the loop around it.
-Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePtr& scope,
-                                       const Value& items, int level, std::string& out) {
-  const Nested nested(*this);
+// With the items that pass the loop's test.
+std::shared_ptr<LoopState> Interpreter::start_loop(const Statement& statement,
+                                                   const ScopePtr& scope, const Value& items) {
   auto loop = std::make_shared<LoopState>();
   for (Value& value : iterate(items)) {
     if (statement.test) {
@@ -171,16 +187,24 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePt
     loop->items.push_back(std::move(value));
   }
   if (loop->depth > Value::kMaxDepth) template_fault("values nested too deep for a loop");
+  return loop;
+}
+
+// A break or continue of `else` is that of the loop around it.
+Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePtr& scope,
+                                       const Value& items, int level, std::string& out) {
+  const Nested nested(*this);
+  const std::shared_ptr<LoopState> loop = start_loop(statement, scope, items);
   loop->level = level;
   loop->loop = statement.recursive ? &statement : nullptr;
   if (statement.recursive) loop->scope = scope;
-  if (loop->items.empty()) return run(statement.otherwise, scope_in(scope), out);
+  if (loop->items.empty()) return run_block(statement.otherwise, scope_in(scope), out);
   for (; loop->index < loop->items.size(); ++loop->index) {
     charge(1);
     const ScopePtr inner = scope_in(scope);
     inner->names["loop"] = loop;
     assign(statement.target, loop->items[loop->index], *inner, inner);
-    if (run(statement.body, inner, out) == Flow::kBreak) break;
+    if (run_block(statement.body, inner, out) == Flow::kBreak) break;
   }
   // A name that outlives the loop must not keep the scope that holds it.
   loop->scope.reset();
@@ -191,7 +215,7 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePt
 Interpreter::Flow Interpreter::run_captured_block(const Statement& statement, const ScopePtr& scope,
                                                   std::string& out) {
   std::string text;
-  const Flow flow = run(statement.body, scope_in(scope), text);
+  const Flow flow = run_block(statement.body, scope_in(scope), text);
   if (flow != Flow::kNormal) return flow;
   Value value = std::move(text);
   if (statement.expression) {  // its filters
@@ -212,7 +236,7 @@ Interpreter::Flow Interpreter::run_with(const Statement& statement, const ScopeP
   const ScopePtr inner = scope_in(scope);
   for (const auto& [target, expression] : statement.bindings)
     assign(target, evaluate(*expression, scope), *inner, scope);
-  return run(statement.body, inner, out);
+  return run_block(statement.body, inner, out);
 }
 
 void Interpreter::run_call_block(const Statement& statement, const ScopePtr& scope,
@@ -229,19 +253,17 @@ void Interpreter::assign(const Target& target, const Value& value, Scope& names,
   if (!target.targets.empty()) {
     const std::vector<Value> values = iterate(value);
     if (values.size() != target.targets.size())
-      template_fault(values.size() < target.targets.size()
-                         ? "not enough values to unpack (expected " +
-                               std::to_string(target.targets.size()) + ", got " +
-                               std::to_string(values.size()) + ")"
-                         : "too many values to unpack (expected " +
-                               std::to_string(target.targets.size()) + ")");
+      fail_unpacking(values.size(), target.targets.size());
     for (size_t i = 0; i < values.size(); ++i) assign(target.targets[i], values[i], names, lookup);
-    return;
-  }
-  if (target.attribute.empty()) {
+  } else if (target.attribute.empty()) {
     names.names[target.name] = value;
-    return;
+  } else {
+    assign_attribute(target, value, lookup);
   }
+}
+
+void Interpreter::assign_attribute(const Target& target, const Value& value,
+                                   const ScopePtr& lookup) {
   Expression name;
   name.kind = Expression::Kind::kName;
   name.line = line_;
@@ -275,25 +297,17 @@ void Interpreter::bind_arguments(const Statement& macro, const std::string& name
   const size_t num_given = std::min(parameters.size(), arguments.positional.size());
   auto& names = inner->names;
   std::vector<std::pair<std::string, Value>> named = std::move(arguments.named);
-  const auto take_named = [&](const std::string& key) -> std::optional<Value> {
-    const auto found = std::find_if(named.begin(), named.end(),
-                                    [&](const auto& item) { return item.first == key; });
-    if (found == named.end()) return std::nullopt;
-    Value value = std::move(found->second);
-    named.erase(found);
-    return value;
-  };
   std::vector<const Parameter*> missing;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const std::string& parameter = parameters[i].name;
     std::optional<Value> value =
-        i < num_given ? std::move(arguments.positional[i]) : take_named(parameter);
+        i < num_given ? std::move(arguments.positional[i]) : take_named(named, parameter);
     if (!value) missing.push_back(&parameters[i]);
     names[parameter] =
         value ? *std::move(value) : Value::undefined("'" + parameter + "' is undefined");
   }
   if (macro.takes_caller && !names.contains("caller"))
-    names["caller"] = take_named("caller").value_or(Value::undefined("No caller defined"));
+    names["caller"] = take_named(named, "caller").value_or(Value::undefined("No caller defined"));
   if (macro.takes_rest_named && !names.contains("kwargs")) {
     names["kwargs"] = Value::dict({named.begin(), named.end()});
   } else if (!named.empty()) {
@@ -307,8 +321,13 @@ void Interpreter::bind_arguments(const Statement& macro, const std::string& name
     template_fault("macro '" + name + "' takes not more than " + std::to_string(parameters.size()) +
                    " argument(s)");
   }
+  bind_fallbacks(missing, inner);
+}
+
+void Interpreter::bind_fallbacks(const std::vector<const Parameter*>& missing,
+                                 const ScopePtr& inner) {
   for (const Parameter* parameter : missing) {
-    names[parameter->name] =
+    inner->names[parameter->name] =
         parameter->fallback
             ? evaluate(*parameter->fallback, inner)
             : Value::undefined("parameter '" + parameter->name + "' was not provided");
@@ -325,7 +344,7 @@ std::string Interpreter::call_macro(const Statement& statement, const std::strin
   bind_arguments(statement, name, arguments, inner);
   const int line = line_;
   std::string out;
-  run(statement.body, inner, out);
+  run_block(statement.body, inner, out);
   line_ = line;
   return out;
 }

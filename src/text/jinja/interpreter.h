@@ -91,18 +91,22 @@ class Interpreter {
     Interpreter& interpreter;
   };
 
-  Flow run(const Block& block, const ScopePtr& scope, std::string& out);
-  Flow run(const Statement& statement, const ScopePtr& scope, std::string& out);
+  Flow run_block(const Block& block, const ScopePtr& scope, std::string& out);
+  Flow run_statement(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_if(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level,
                std::string& out);
+  std::shared_ptr<LoopState> start_loop(const Statement& statement, const ScopePtr& scope,
+                                        const Value& items);
   Flow run_captured_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_with(const Statement& statement, const ScopePtr& scope, std::string& out);
   void run_call_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   void assign(const Target& target, const Value& value, Scope& names, const ScopePtr& lookup);
+  void assign_attribute(const Target& target, const Value& value, const ScopePtr& lookup);
   Value make_macro(const Statement& statement, const std::string& name, const ScopePtr& scope);
   void bind_arguments(const Statement& macro, const std::string& name, Arguments& arguments,
                       const ScopePtr& inner);
+  void bind_fallbacks(const std::vector<const Parameter*>& missing, const ScopePtr& inner);
   std::string call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
                          Arguments& arguments);
   void print(std::string_view text, std::string& out);
@@ -121,6 +125,7 @@ class Interpreter {
   Value evaluate_call(const Expression& node, const ScopePtr& scope);
   Arguments evaluate_arguments(const CallArguments& arguments, const ScopePtr& scope);
   Value call_loop(LoopState& loop, Arguments& arguments);
+  void charge_repeat(const Value& repeated, int64_t count);
 
   std::string now_;
   // How often a text may be cut: charging for one more is a fault.

@@ -43,7 +43,7 @@ class Lexer {
  public:
   explicit Lexer(std::string_view source) : text_(source) {}
 
-  std::vector<Token> run() {
+  std::vector<Token> lex() {
     while (pos_ < text_.size()) lex_text_and_tag();
     add(Token::Kind::kEnd, "");
     return std::move(tokens_);
@@ -68,6 +68,7 @@ class Lexer {
   }
   void skip_spaces() { advance(behind_spaces(pos_)); }
 
+  [[nodiscard]] size_t find_tag() const;
   void lex_text_and_tag();
   void lex_comment();
   bool try_raw_block(size_t begin);
@@ -75,9 +76,13 @@ class Lexer {
   bool try_end_tag(std::string_view end, Token::Kind end_kind);
   void finish_tag(std::string_view close, bool trim_newline);
   void lex_token();
+  bool try_name();
+  void lex_operator();
+  void match_brackets(std::string_view op);
   void lex_string(char quote);
   void lex_number();
   std::string_view trim_before_tag(std::string_view text, char sign, bool is_print) const;
+  void append_escape(std::string_view text, size_t& i, std::string& out) const;
   uint32_t decode_escape(std::string_view text, size_t& i) const;
 
   std::string_view text_;
@@ -99,12 +104,19 @@ std::string_view Lexer::trim_before_tag(std::string_view text, char sign, bool i
   return blank ? text.substr(0, start) : text;
 }
 
+// Where the next tag begins, or the end of the text.
+size_t Lexer::find_tag() const {
+  size_t at = text_.find('{', pos_);
+  while (at != std::string_view::npos) {
+    const char kind = at + 1 < text_.size() ? text_[at + 1] : ' ';
+    if (kind == '{' || kind == '%' || kind == '#') return at;
+    at = text_.find('{', at + 1);
+  }
+  return text_.size();
+}
+
 void Lexer::lex_text_and_tag() {
-  size_t tag = pos_;
-  while (tag < text_.size() &&
-         !(text_[tag] == '{' && tag + 1 < text_.size() &&
-           (text_[tag + 1] == '{' || text_[tag + 1] == '%' || text_[tag + 1] == '#')))
-    ++tag;
+  const size_t tag = find_tag();
   const std::string_view before = text_.substr(pos_, tag - pos_);
   if (tag == text_.size()) {
     if (!before.empty()) add(Token::Kind::kText, std::string(before));
@@ -203,6 +215,10 @@ void Lexer::lex_token() {
   const char c = text_[pos_];
   if (c == '"' || c == '\'') return lex_string(c);
   if (c >= '0' && c <= '9') return lex_number();
+  if (!try_name()) lex_operator();
+}
+
+bool Lexer::try_name() {
   size_t end = pos_;
   static const CodePointSet words(word_ranges());
   while (end < text_.size()) {
@@ -212,21 +228,30 @@ void Lexer::lex_token() {
   }
   if (end > pos_ + kMaxNameBytes)
     template_unsupported(line_, "a name of more than " + std::to_string(kMaxNameBytes) + " bytes");
-  if (end > pos_) {
-    add(Token::Kind::kName, std::string(text_.substr(pos_, end - pos_)));
-    return advance(end);
-  }
+  if (end == pos_) return false;
+  add(Token::Kind::kName, std::string(text_.substr(pos_, end - pos_)));
+  advance(end);
+  return true;
+}
+
+void Lexer::lex_operator() {
   constexpr std::array<std::string_view, 26> kOperators = {
       "//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[",
       "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
   const auto* found = std::find_if(kOperators.begin(), kOperators.end(),
                                    [&](std::string_view op) { return at(op); });
   if (found == kOperators.end()) {
+    size_t end = pos_;
     next_code_point(text_, end);
     template_syntax(line_,
                     "unexpected character '" + std::string(text_.substr(pos_, end - pos_)) + "'");
   }
-  const std::string_view op = *found;
+  match_brackets(*found);
+  add(Token::Kind::kOperator, std::string(*found));
+  advance(pos_ + found->size());
+}
+
+void Lexer::match_brackets(std::string_view op) {
   if (op == "(" || op == "[" || op == "{") open_.push_back(op[0]);
   if (op == ")" || op == "]" || op == "}") {
     const char wanted = op == ")" ? '(' : op == "]" ? '[' : '{';
@@ -234,8 +259,6 @@ void Lexer::lex_token() {
       template_syntax(line_, "unexpected '" + std::string(op) + "'");
     open_.pop_back();
   }
-  add(Token::Kind::kOperator, std::string(op));
-  advance(pos_ + op.size());
 }
 
 void Lexer::lex_number() {
@@ -292,6 +315,26 @@ uint32_t Lexer::decode_escape(std::string_view text, size_t& i) const {
   return static_cast<uint32_t>(value);
 }
 
+// text[i] is behind the backslash, and in the end behind the escape.
+void Lexer::append_escape(std::string_view text, size_t& i, std::string& out) const {
+  constexpr std::string_view kLetters = "ntr\\'\"abfv";
+  constexpr std::string_view kValues = "\n\t\r\\'\"\a\b\f\v";
+  const char letter = text[i];
+  const size_t simple = kLetters.find(letter);
+  if (simple != std::string_view::npos) {
+    out += kValues[simple];
+    ++i;
+  } else if (letter == 'x' || letter == 'u' || letter == 'U' || (letter >= '0' && letter <= '7')) {
+    append_utf8(out, decode_escape(text, i));
+  } else if (letter == 'N') {
+    template_unsupported(line_, "\\N in a string");
+  } else if (letter == '\n') {
+    ++i;
+  } else {
+    out += '\\';
+  }
+}
+
 void Lexer::lex_string(char quote) {
   size_t end = pos_ + 1;
   while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
@@ -303,23 +346,7 @@ void Lexer::lex_string(char quote) {
       out += body[i++];
       continue;
     }
-    constexpr std::string_view kLetters = "ntr\\'\"abfv";
-    constexpr std::string_view kValues = "\n\t\r\\'\"\a\b\f\v";
-    const char letter = body[++i];
-    const size_t simple = kLetters.find(letter);
-    if (simple != std::string_view::npos) {
-      out += kValues[simple];
-      ++i;
-    } else if (letter == 'x' || letter == 'u' || letter == 'U' ||
-               (letter >= '0' && letter <= '7')) {
-      append_utf8(out, decode_escape(body, i));
-    } else if (letter == 'N') {
-      template_unsupported(line_, "\\N in a string");
-    } else if (letter == '\n') {
-      ++i;
-    } else {
-      out += '\\';
-    }
+    append_escape(body, ++i, out);
   }
   add(Token::Kind::kString, std::move(out));
   advance(end + 1);
@@ -329,7 +356,7 @@ void Lexer::lex_string(char quote) {
 
 std::vector<Token> lex_template(std::string_view source) {
   const std::string text = normalize_newlines(source);
-  return Lexer(text).run();
+  return Lexer(text).lex();
 }
 
 }  // namespace strata::text

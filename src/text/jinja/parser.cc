@@ -3,7 +3,7 @@
 
 namespace strata::text {
 
-Block Parser::block(std::initializer_list<std::string_view> ends) {
+Block Parser::parse_block(std::initializer_list<std::string_view> ends) {
   const Nested nested(*this);
   Block out;
   for (;;) {
@@ -20,41 +20,41 @@ Block Parser::block(std::initializer_list<std::string_view> ends) {
     } else if (token.kind == Token::Kind::kPrintBegin) {
       next();
       made.kind = Statement::Kind::kPrint;
-      made.expression = tuple();
+      made.expression = parse_tuple();
       expect(Token::Kind::kPrintEnd, "'}}'");
     } else {
       expect(Token::Kind::kBlockBegin, "a statement");
       if (peek().kind == Token::Kind::kName &&
           std::find(ends.begin(), ends.end(), peek().text) != ends.end())
         return out;
-      made = statement();
+      made = parse_statement();
       expect(Token::Kind::kBlockEnd, "'%}'");
     }
     out.push_back(std::move(made));
   }
 }
 
-Statement Parser::statement() {
+Statement Parser::parse_statement() {
   const int line = peek().line;
   const std::string word = expect_name();
   Statement out;
   constexpr std::pair<std::string_view, Statement (Parser::*)()> kStatements[] = {
-      {"for", &Parser::for_statement},   {"if", &Parser::if_statement},
-      {"set", &Parser::set_statement},   {"macro", &Parser::macro_statement},
-      {"call", &Parser::call_statement}, {"with", &Parser::with_statement}};
+      {"for", &Parser::parse_for_statement},   {"if", &Parser::parse_if_statement},
+      {"set", &Parser::parse_set_statement},   {"macro", &Parser::parse_macro_statement},
+      {"call", &Parser::parse_call_statement}, {"with", &Parser::parse_with_statement}};
   const auto* known =
       std::ranges::find(kStatements, word, [](const auto& row) { return row.first; });
   if (known != std::end(kStatements)) {
     out = (this->*known->second)();
   } else if (word == "filter") {
     out.kind = Statement::Kind::kFilterBlock;
-    out.expression = filter_chain(nullptr, true);
-    out.body = statements({"endfilter"});
+    out.expression = parse_filter_chain(nullptr, true);
+    out.body = parse_statements({"endfilter"});
     next();
   } else if (word == "generation") {
     out.kind = Statement::Kind::kGeneration;
     const int loops = std::exchange(loops_, 0);  // transformers makes a macro of it
-    out.body = statements({"endgeneration"});
+    out.body = parse_statements({"endgeneration"});
     loops_ = loops;
     next();
   } else if (word == "break" || word == "continue") {
@@ -67,60 +67,60 @@ Statement Parser::statement() {
   return out;
 }
 
-Statement Parser::for_statement() {
+Statement Parser::parse_for_statement() {
   Statement out;
   out.kind = Statement::Kind::kFor;
-  out.target = target(false);
+  out.target = parse_target(false);
   if (!take_name("in")) fail("expected 'in'");
-  out.expression = tuple(false, false, "recursive");
-  if (take_name("if")) out.test = expression();
+  out.expression = parse_tuple(false, false, "recursive");
+  if (take_name("if")) out.test = parse_expression();
   out.recursive = take_name("recursive");
   ++loops_;
-  out.body = statements({"else", "endfor"});
+  out.body = parse_statements({"else", "endfor"});
   --loops_;
   if (next().text == "else") {
     const int loops = loops_;
     if (out.recursive) loops_ = 0;  // a function, as a macro's body
-    out.otherwise = statements({"endfor"});
+    out.otherwise = parse_statements({"endfor"});
     loops_ = loops;
     next();
   }
   return out;
 }
 
-Statement Parser::if_statement() {
+Statement Parser::parse_if_statement() {
   Statement out;
   out.kind = Statement::Kind::kIf;
   for (;;) {
-    ExpressionPtr test = tuple(false);
-    Block body = statements({"elif", "else", "endif"});
+    ExpressionPtr test = parse_tuple(false);
+    Block body = parse_statements({"elif", "else", "endif"});
     out.branches.emplace_back(std::move(test), std::move(body));
     const std::string word = next().text;
     if (word == "elif") continue;
     if (word == "else") {
-      out.branches.emplace_back(nullptr, statements({"endif"}));
+      out.branches.emplace_back(nullptr, parse_statements({"endif"}));
       next();
     }
     return out;
   }
 }
 
-Statement Parser::set_statement() {
+Statement Parser::parse_set_statement() {
   Statement out;
-  out.target = target(true);
+  out.target = parse_target(true);
   if (take_op("=")) {
     out.kind = Statement::Kind::kSet;
-    out.expression = tuple();
+    out.expression = parse_tuple();
     return out;
   }
   out.kind = Statement::Kind::kSetBlock;
-  if (at_op("|")) out.expression = filter_chain(nullptr, false);
-  out.body = statements({"endset"});
+  if (at_op("|")) out.expression = parse_filter_chain(nullptr, false);
+  out.body = parse_statements({"endset"});
   next();
   return out;
 }
 
-std::vector<Parameter> Parser::signature() {
+std::vector<Parameter> Parser::parse_signature() {
   std::vector<Parameter> out;
   expect_op("(");
   while (!at_op(")")) {
@@ -129,7 +129,7 @@ std::vector<Parameter> Parser::signature() {
     Parameter parameter;
     parameter.name = expect_name();
     if (take_op("=")) {
-      parameter.fallback = expression();
+      parameter.fallback = parse_expression();
     } else if (!out.empty() && out.back().fallback) {
       fail("non-default argument follows default argument");
     }
@@ -139,31 +139,31 @@ std::vector<Parameter> Parser::signature() {
   return out;
 }
 
-Statement Parser::macro_statement() {
+Statement Parser::parse_macro_statement() {
   Statement out;
   out.kind = Statement::Kind::kMacro;
   out.name = expect_name();
-  out.parameters = signature();
-  macro_body("endmacro", out);
+  out.parameters = parse_signature();
+  parse_macro_body("endmacro", out);
   return out;
 }
 
-Statement Parser::call_statement() {
+Statement Parser::parse_call_statement() {
   Statement out;
   out.kind = Statement::Kind::kCallBlock;
-  if (at_op("(")) out.parameters = signature();
-  out.expression = expression();
+  if (at_op("(")) out.parameters = parse_signature();
+  out.expression = parse_expression();
   if (out.expression->kind != Kind::kCall) fail("expected a call");
-  macro_body("endcall", out);
+  parse_macro_body("endcall", out);
   return out;
 }
 
-void Parser::macro_body(std::string_view end, Statement& out) {
+void Parser::parse_macro_body(std::string_view end, Statement& out) {
   const int loops = std::exchange(loops_, 0);
   const bool says_varargs = std::exchange(says_varargs_, false);
   const bool says_kwargs = std::exchange(says_kwargs_, false);
   const bool says_caller = std::exchange(says_caller_, false);
-  out.body = statements({end});
+  out.body = parse_statements({end});
   out.takes_rest = says_varargs_;
   out.takes_rest_named = says_kwargs_;
   out.takes_caller = says_caller_;
@@ -175,25 +175,25 @@ void Parser::macro_body(std::string_view end, Statement& out) {
   next();
 }
 
-Statement Parser::with_statement() {
+Statement Parser::parse_with_statement() {
   Statement out;
   out.kind = Statement::Kind::kWith;
   while (peek().kind != Token::Kind::kBlockEnd) {
     if (!out.bindings.empty()) expect_op(",");
-    Target bound = target(false);
+    Target bound = parse_target(false);
     expect_op("=");
-    out.bindings.emplace_back(std::move(bound), expression());
+    out.bindings.emplace_back(std::move(bound), parse_expression());
   }
-  out.body = statements({"endwith"});
+  out.body = parse_statements({"endwith"});
   next();
   return out;
 }
 
-Target Parser::single_target(bool with_namespace) {
+Target Parser::parse_single_target(bool with_namespace) {
   Target out;
   if (take_op("(")) {
     const Nested nested(*this);
-    out = target(with_namespace);
+    out = parse_target(with_namespace);
     expect_op(")");
     return out;
   }
@@ -204,14 +204,14 @@ Target Parser::single_target(bool with_namespace) {
   return out;
 }
 
-Target Parser::target(bool with_namespace) {
-  Target first = single_target(with_namespace);
+Target Parser::parse_target(bool with_namespace) {
+  Target first = parse_single_target(with_namespace);
   if (!at_op(",")) return first;
   Target out;
   out.targets.push_back(std::move(first));
   while (take_op(",")) {
     if (at_name("in") || at_op("=") || at_op(")") || peek().kind == Token::Kind::kBlockEnd) break;
-    out.targets.push_back(single_target(with_namespace));
+    out.targets.push_back(parse_single_target(with_namespace));
   }
   return out;
 }

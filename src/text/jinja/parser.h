@@ -21,7 +21,7 @@ class Parser {
 
   explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
-  Block parse() { return block({}); }
+  Block parse() { return parse_block({}); }
 
  private:
   using Kind = Expression::Kind;
@@ -74,25 +74,25 @@ class Parser {
                                                                 : "'" + token.text + "'"));
   }
 
-  Block block(std::initializer_list<std::string_view> ends);
-  Block statements(std::initializer_list<std::string_view> ends) {
+  Block parse_block(std::initializer_list<std::string_view> ends);
+  Block parse_statements(std::initializer_list<std::string_view> ends) {
     take_op(":");
     expect(Token::Kind::kBlockEnd, "'%}'");
-    return block(ends);
+    return parse_block(ends);
   }
-  Statement statement();
-  Statement for_statement();
-  Statement if_statement();
-  Statement set_statement();
-  Statement macro_statement();
-  Statement call_statement();
-  Statement with_statement();
-  void macro_body(std::string_view end, Statement& out);
-  std::vector<Parameter> signature();
-  Target target(bool with_namespace);
-  Target single_target(bool with_namespace);
-  ExpressionPtr tuple(bool with_conditional = true, bool parentheses = false,
-                      std::string_view end_name = {});
+  Statement parse_statement();
+  Statement parse_for_statement();
+  Statement parse_if_statement();
+  Statement parse_set_statement();
+  Statement parse_macro_statement();
+  Statement parse_call_statement();
+  Statement parse_with_statement();
+  void parse_macro_body(std::string_view end, Statement& out);
+  std::vector<Parameter> parse_signature();
+  Target parse_target(bool with_namespace);
+  Target parse_single_target(bool with_namespace);
+  ExpressionPtr parse_tuple(bool with_conditional = true, bool parentheses = false,
+                            std::string_view end_name = {});
   [[nodiscard]] bool tuple_ends(std::string_view end_name) const;
 
   std::unique_ptr<Expression> make(Kind kind, int line) const {
@@ -113,34 +113,34 @@ class Parser {
     return node;
   }
 
-  ExpressionPtr expression(bool with_conditional = true);
-  ExpressionPtr conditional();
-  ExpressionPtr disjunction();
-  ExpressionPtr conjunction();
-  ExpressionPtr negation();
-  ExpressionPtr comparison();
-  ExpressionPtr sum();
-  ExpressionPtr concat();
-  ExpressionPtr product();
-  ExpressionPtr power();
-  ExpressionPtr unary(bool with_filter = true);
-  ExpressionPtr primary();
+  ExpressionPtr parse_expression(bool with_conditional = true);
+  ExpressionPtr parse_conditional();
+  ExpressionPtr parse_disjunction();
+  ExpressionPtr parse_conjunction();
+  ExpressionPtr parse_negation();
+  ExpressionPtr parse_comparison();
+  ExpressionPtr parse_sum();
+  ExpressionPtr parse_concat();
+  ExpressionPtr parse_product();
+  ExpressionPtr parse_power();
+  ExpressionPtr parse_unary(bool with_filter = true);
+  ExpressionPtr parse_primary();
   ExpressionPtr constant(Value value, int line) const {
     auto node = make(Kind::kConst, line);
     node->value = std::move(value);
     return node;
   }
-  ExpressionPtr number();
-  ExpressionPtr list_or_dict();
-  ExpressionPtr postfix(ExpressionPtr node);
-  ExpressionPtr filter_expression(ExpressionPtr node);
-  ExpressionPtr subscript(ExpressionPtr node);
-  ExpressionPtr subscribed();
-  ExpressionPtr call(ExpressionPtr node);
-  ExpressionPtr filter(ExpressionPtr node);
-  ExpressionPtr filter_chain(ExpressionPtr node, bool inline_start);
-  ExpressionPtr test(ExpressionPtr node);
-  CallArguments call_arguments();
+  ExpressionPtr parse_number();
+  ExpressionPtr parse_list_or_dict();
+  ExpressionPtr parse_postfix(ExpressionPtr node);
+  ExpressionPtr parse_filter_expression(ExpressionPtr node);
+  ExpressionPtr parse_subscript(ExpressionPtr node);
+  ExpressionPtr parse_index_or_slice();
+  ExpressionPtr parse_call(ExpressionPtr node);
+  ExpressionPtr parse_filter(ExpressionPtr node);
+  ExpressionPtr parse_filter_chain(ExpressionPtr node, bool inline_start);
+  ExpressionPtr parse_test(ExpressionPtr node);
+  CallArguments parse_call_arguments();
   // A chain that a loop builds counts as nesting: the tree is as deep.
   ExpressionPtr chained(ExpressionPtr node, int& links) const {
     if (++links > kMaxDepth)

@@ -99,6 +99,40 @@ bool char_passes(CharTest test, uint32_t c) {
   return false;
 }
 
+size_t end_of_first_word(std::string_view text) {
+  size_t pos = 0;
+  for (size_t next = pos; pos < text.size(); pos = next) {
+    if (py_is_space(next_code_point(text, next))) break;
+  }
+  return pos;
+}
+
+size_t start_of_last_word(std::string_view text) {
+  size_t pos = text.size();
+  while (pos > 0) {
+    const size_t start = previous_start(text, pos);
+    size_t next = start;
+    if (py_is_space(next_code_point(text, next))) break;
+    pos = start;
+  }
+  return pos;
+}
+
+// What Python replaces where the old text is empty: before each character and at the end.
+std::string insert_around_characters(std::string_view text, std::string_view with,
+                                     int64_t max_count) {
+  std::string out;
+  size_t pos = 0;
+  for (int64_t count = 0; max_count < 0 || count < max_count; ++count) {
+    out += with;
+    if (pos == text.size()) return out;
+    const size_t begin = pos;
+    next_code_point(text, pos);
+    out += text.substr(begin, pos - begin);
+  }
+  return out.append(text.substr(pos));
+}
+
 std::vector<std::string> split_words(std::string_view text, int64_t max_splits, bool from_right) {
   std::vector<std::string> out;
   text = py_strip(text, {}, !from_right, from_right);
@@ -107,13 +141,7 @@ std::vector<std::string> split_words(std::string_view text, int64_t max_splits, 
       out.emplace_back(text);
       break;
     }
-    size_t pos = from_right ? text.size() : 0;
-    while (from_right ? pos > 0 : pos < text.size()) {
-      size_t start = from_right ? previous_start(text, pos) : pos;
-      size_t next = start;
-      if (py_is_space(next_code_point(text, next))) break;
-      pos = from_right ? start : next;
-    }
+    const size_t pos = from_right ? start_of_last_word(text) : end_of_first_word(text);
     out.emplace_back(from_right ? text.substr(pos) : text.substr(0, pos));
     text = from_right ? text.substr(0, pos) : text.substr(pos);
     text = py_strip(text, {}, !from_right, from_right);
@@ -253,19 +281,10 @@ std::vector<std::string> py_splitlines(std::string_view text, bool keep_ends, in
 
 std::string py_replace(std::string_view text, std::string_view old, std::string_view with,
                        int64_t max_count) {
+  if (old.empty()) return insert_around_characters(text, with, max_count);
   std::string out;
   size_t pos = 0;
   for (int64_t count = 0; max_count < 0 || count < max_count; ++count) {
-    if (old.empty()) {
-      if (pos > text.size()) break;
-      out += with;
-      if (pos == text.size()) return out;
-      size_t next = pos;
-      next_code_point(text, next);
-      out += text.substr(pos, next - pos);
-      pos = next;
-      continue;
-    }
     const size_t at = find_text(text, old, pos);
     if (at == std::string_view::npos) break;
     out += text.substr(pos, at - pos);

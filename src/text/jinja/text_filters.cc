@@ -66,21 +66,22 @@ Value safe(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   return Value(text_of(interpreter, value), true);
 }
 
+std::string pad_of_width(Interpreter& interpreter, const Value& width) {
+  if (width.is_string()) return width.text();
+  if (!width.is_int())
+    template_fault("indent: the width must be int or str, not " + width.type_name());
+  const int64_t blanks = std::max<int64_t>(width.as_int(), 0);
+  interpreter.charge(blanks);
+  return std::string(static_cast<size_t>(blanks), ' ');
+}
+
 Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("indent", arguments);
   const Value width = reader.next_or("width", int64_t{4});
   const bool indent_first = reader.bool_or("first", false);
   const bool indent_blank = reader.bool_or("blank", false);
   reader.done();
-  std::string pad;
-  if (width.is_string()) {
-    pad = width.text();
-  } else if (width.is_int()) {
-    interpreter.charge(std::max<int64_t>(width.as_int(), 0));
-    pad.assign(static_cast<size_t>(std::max<int64_t>(width.as_int(), 0)), ' ');
-  } else {
-    template_fault("indent: the width must be int or str, not " + width.type_name());
-  }
+  const std::string pad = pad_of_width(interpreter, width);
   expect_text("indent", value);
   // jinja2 adds a newline so that a last empty line counts.
   const auto lines = interpreter.split_lines(text_of(interpreter, value) + "\n", false);
@@ -140,17 +141,23 @@ void refuse_non_ascii_digits(std::string_view text) {
   }
 }
 
+// False where one is not between two digits or letters.
+bool drop_underscores(std::string_view text, std::string& out) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool between = i > 0 && i + 1 < text.size() && text[i - 1] != '_' &&
+                         std::isalnum(static_cast<unsigned char>(text[i - 1])) != 0;
+    if (text[i] == '_' && !between) return false;
+    if (text[i] != '_') out += text[i];
+  }
+  return true;
+}
+
 // As Python's int(): digits with single underscores between, a sign, blanks around.
 bool parse_int(std::string_view text, int64_t base, int64_t& out) {
   text = py_strip(text, {}, true, true);
   refuse_non_ascii_digits(text);
   std::string digits;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool between = i > 0 && i + 1 < text.size() && text[i - 1] != '_' &&
-                         std::isalnum(static_cast<unsigned char>(text[i - 1])) != 0;
-    if (text[i] == '_' && !between) return false;
-    if (text[i] != '_') digits += text[i];
-  }
+  if (!drop_underscores(text, digits)) return false;
   const bool negative = digits.starts_with('-');
   if (negative || digits.starts_with('+')) digits.erase(0, 1);
   const char letter = base == 16 ? 'x' : base == 8 ? 'o' : base == 2 ? 'b' : '\0';
@@ -224,6 +231,13 @@ Value float_filter(Interpreter&, const Value& value, Arguments& arguments) {
   return value.is_string() && parse_float(value.text(), number) ? Value(number) : other;
 }
 
+// Correctly rounded decimal digits, ties to even of the exact value: what Python's round does.
+double round_to_even(double value, int64_t precision) {
+  char buffer[700];
+  std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(precision), value);
+  return std::strtod(buffer, nullptr);
+}
+
 Value round_number(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("round", arguments);
   const int64_t precision = reader.int_or("precision", 0);
@@ -236,10 +250,7 @@ Value round_number(Interpreter&, const Value& value, Arguments& arguments) {
     unsupported("round: the precision " + std::to_string(precision));
   if (method == "common") {
     if (!value.is_float()) return value.as_int();
-    // Correctly rounded decimal digits, ties to even of the exact value: what Python's round does.
-    char buffer[700];
-    std::snprintf(buffer, sizeof(buffer), "%.*f", static_cast<int>(precision), value.as_float());
-    return std::strtod(buffer, nullptr);
+    return round_to_even(value.as_float(), precision);
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = value.as_float() * scale;
@@ -274,6 +285,28 @@ Value format(Interpreter& interpreter, const Value& value, Arguments& arguments)
   return format_percent(interpreter, text_of(interpreter, value), values);
 }
 
+void set_indent(JsonStyle& style, const Value& indent) {
+  style.has_indent = true;
+  style.item_separator = ",";
+  if (indent.is_string()) {
+    style.indent = indent.text();
+  } else if (indent.is_int() || indent.is_bool()) {
+    style.indent.assign(static_cast<size_t>(std::clamp<int64_t>(indent.as_int(), 0, 101)), ' ');
+  } else {
+    template_fault("tojson: indent must be int or str, not " + indent.type_name());
+  }
+  if (style.indent.size() > 100) unsupported("tojson: an indent of more than 100");
+}
+
+void set_separators(JsonStyle& style, const std::vector<Value>& parts) {
+  if (parts.size() != 2 || !parts[0].is_string() || !parts[1].is_string())
+    template_fault("tojson: separators must be two strings");
+  if (parts[0].text().size() > 100 || parts[1].text().size() > 100)
+    throw Error(ErrorCode::kUnsupported, "tojson: separators longer than 100 are not supported");
+  style.item_separator = parts[0].text();
+  style.key_separator = parts[1].text();
+}
+
 JsonStyle read_json_style(Interpreter& interpreter, Arguments& arguments) {
   ArgumentReader reader("tojson", arguments);
   JsonStyle style;
@@ -282,27 +315,8 @@ JsonStyle read_json_style(Interpreter& interpreter, Arguments& arguments) {
   const Value separators = reader.next_or("separators", {});
   style.sort_keys = reader.bool_or("sort_keys", false);
   reader.done();
-  if (!indent.is_none()) {
-    style.has_indent = true;
-    style.item_separator = ",";
-    if (indent.is_string()) {
-      style.indent = indent.text();
-    } else if (indent.is_int() || indent.is_bool()) {
-      style.indent.assign(static_cast<size_t>(std::clamp<int64_t>(indent.as_int(), 0, 101)), ' ');
-    } else {
-      template_fault("tojson: indent must be int or str, not " + indent.type_name());
-    }
-    if (style.indent.size() > 100) unsupported("tojson: an indent of more than 100");
-  }
-  if (!separators.is_none()) {
-    const auto parts = interpreter.iterate(separators);
-    if (parts.size() != 2 || !parts[0].is_string() || !parts[1].is_string())
-      template_fault("tojson: separators must be two strings");
-    if (parts[0].text().size() > 100 || parts[1].text().size() > 100)
-      throw Error(ErrorCode::kUnsupported, "tojson: separators longer than 100 are not supported");
-    style.item_separator = parts[0].text();
-    style.key_separator = parts[1].text();
-  }
+  if (!indent.is_none()) set_indent(style, indent);
+  if (!separators.is_none()) set_separators(style, interpreter.iterate(separators));
   return style;
 }
 

@@ -42,6 +42,7 @@ class Compiler {
   void emit(const Node& node);
   void emit_alternate(const Node& node);
   void emit_repeat(const Node& node);
+  void emit_turns(const Node& inner, const Node& repeat);
   void emit_enclosed(const Node& node, Regex::Op op);
 
   const std::string& where_;
@@ -115,6 +116,15 @@ void Compiler::emit_repeat(const Node& node) {
   }
   uint32_t atomic = 0;
   if (node.greed == Greed::kPossessive) atomic = add({.op = Regex::Op::kAtomic});
+  emit_turns(*inner, node);
+  if (node.greed == Greed::kPossessive) {
+    add({.op = Regex::Op::kMatch});
+    program_.code[atomic].arg = here();
+  }
+}
+
+// As many copies of what is repeated as it must match, and the loop or the copies that it may.
+void Compiler::emit_turns(const Node& inner, const Node& repeat) {
   const auto split = [&] {
     const uint32_t at = add({.op = Regex::Op::kSplit});
     program_.code[at].arg = at + 1;
@@ -122,25 +132,21 @@ void Compiler::emit_repeat(const Node& node) {
   };
   const auto leave = [&](uint32_t at) {
     program_.code[at].other = here();
-    if (node.greed == Greed::kLazy) std::swap(program_.code[at].arg, program_.code[at].other);
+    if (repeat.greed == Greed::kLazy) std::swap(program_.code[at].arg, program_.code[at].other);
   };
-  for (uint32_t i = 0; i < node.min; ++i) emit(*inner);
-  if (node.max == kUnbounded) {
+  for (uint32_t i = 0; i < repeat.min; ++i) emit(inner);
+  if (repeat.max == kUnbounded) {
     const uint32_t at = split();
-    emit(*inner);
+    emit(inner);
     add({.op = Regex::Op::kJump, .arg = at});
     leave(at);
   } else {
     std::vector<uint32_t> splits;
-    for (uint32_t i = node.min; i < node.max; ++i) {
+    for (uint32_t i = repeat.min; i < repeat.max; ++i) {
       splits.push_back(split());
-      emit(*inner);
+      emit(inner);
     }
     for (const uint32_t at : splits) leave(at);
-  }
-  if (node.greed == Greed::kPossessive) {
-    add({.op = Regex::Op::kMatch});
-    program_.code[atomic].arg = here();
   }
 }
 

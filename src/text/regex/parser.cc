@@ -40,7 +40,7 @@ class Parser {
       : text_(pattern), where_(where), is_python_(syntax == Regex::Syntax::kPython) {}
 
   Node parse() {
-    Node node = alternatives();
+    Node node = parse_alternatives();
     if (pos_ < text_.size()) fail("an unmatched ')'");
     return node;
   }
@@ -63,21 +63,21 @@ class Parser {
     return next_code_point(text_, pos_);
   }
 
-  Node alternatives();
-  Node sequence();
-  Node quantified();
+  Node parse_alternatives();
+  Node parse_sequence();
+  Node parse_quantified();
   bool take_quantifier(Node& atom);
   bool take_bounds(uint32_t& min, uint32_t& max);
-  Node atom();
-  Node group();
-  Node escape_atom();
+  Node parse_atom();
+  Node parse_group();
+  Node parse_escape_atom();
   void check_escape(size_t letter) const;
-  Ranges char_class();
-  Ranges class_item();
+  Ranges parse_char_class();
+  Ranges parse_class_item();
   // \s, \d, \w, \p{..}, and what they are not by their capitals; false of other letters.
   bool parse_shorthand(uint32_t c, Ranges& out);
   Ranges parse_property();
-  uint32_t escape_code_point(uint32_t c);
+  uint32_t parse_escape_code_point(uint32_t c);
   uint32_t parse_hex(int min_digits, int max_digits);
   Ranges literal_ranges(uint32_t first, uint32_t last);
   static Node set_node(Ranges ranges) {
@@ -92,11 +92,11 @@ class Parser {
   bool ignore_case_ = false;
 };
 
-Node Parser::alternatives() {
+Node Parser::parse_alternatives() {
   if (++depth_ > kMaxDepth) fail("nesting beyond " + std::to_string(kMaxDepth));
   const bool outer_case = ignore_case_;
   Node node{.kind = Node::Kind::kAlternate};
-  do node.children.push_back(sequence());
+  do node.children.push_back(parse_sequence());
   while (take("|"));
   ignore_case_ = outer_case;
   --depth_;
@@ -105,14 +105,14 @@ Node Parser::alternatives() {
   return only;
 }
 
-Node Parser::sequence() {
+Node Parser::parse_sequence() {
   Node node;
-  while (pos_ < text_.size() && !at("|") && !at(")")) node.children.push_back(quantified());
+  while (pos_ < text_.size() && !at("|") && !at(")")) node.children.push_back(parse_quantified());
   return node;
 }
 
-Node Parser::quantified() {
-  Node node = atom();
+Node Parser::parse_quantified() {
+  Node node = parse_atom();
   for (bool is_repeat = false; take_quantifier(node); is_repeat = true)
     if (is_python_ && is_repeat) fail("a repeat of a repeat");
   return node;
@@ -174,10 +174,10 @@ bool Parser::take_quantifier(Node& atom) {
   return true;
 }
 
-Node Parser::atom() {
-  if (at("(")) return group();
-  if (at("[")) return set_node(char_class());
-  if (at("\\")) return escape_atom();
+Node Parser::parse_atom() {
+  if (at("(")) return parse_group();
+  if (at("[")) return set_node(parse_char_class());
+  if (at("\\")) return parse_escape_atom();
   if (take("^")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineBegin};
   if (take("$")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineEnd};
   if (take(".")) return set_node(complement({{'\n', '\n'}}));
@@ -188,7 +188,7 @@ Node Parser::atom() {
   return set_node(literal_ranges(c, c));
 }
 
-Node Parser::group() {
+Node Parser::parse_group() {
   pos_ += 1;
   Node node;
   const bool outer_case = ignore_case_;
@@ -211,7 +211,7 @@ Node Parser::group() {
   } else if (!take("?:") && at("?")) {
     fail("this kind of group");
   }
-  node.children.push_back(alternatives());
+  node.children.push_back(parse_alternatives());
   ignore_case_ = outer_case;
   if (!take(")")) fail("a group without ')'");
   if (node.kind == Node::Kind::kBehind) {
@@ -222,7 +222,7 @@ Node Parser::group() {
   return node;
 }
 
-Node Parser::escape_atom() {
+Node Parser::parse_escape_atom() {
   Node node{.kind = Node::Kind::kAssert};
   struct Named {
     const char* token;
@@ -245,7 +245,7 @@ Node Parser::escape_atom() {
   const uint32_t c = next();
   Ranges ranges;
   if (parse_shorthand(c, ranges)) return set_node(std::move(ranges));
-  const uint32_t code_point = escape_code_point(c);
+  const uint32_t code_point = parse_escape_code_point(c);
   return set_node(literal_ranges(code_point, code_point));
 }
 
@@ -303,7 +303,7 @@ uint32_t Parser::parse_hex(int min_digits, int max_digits) {
   return value;
 }
 
-uint32_t Parser::escape_code_point(uint32_t c) {
+uint32_t Parser::parse_escape_code_point(uint32_t c) {
   constexpr std::string_view kLetters = "nrtfvae", kValues = "\n\r\t\f\v\a\x1B";
   const size_t simple = c < 128 ? kLetters.find(static_cast<char>(c)) : std::string_view::npos;
   if (simple != std::string_view::npos) return static_cast<uint32_t>(kValues[simple]);
@@ -349,16 +349,16 @@ Ranges Parser::literal_ranges(uint32_t first, uint32_t last) {
 }
 
 // One item of a class: a range, a character, an escape, or a class inside.
-Ranges Parser::class_item() {
+Ranges Parser::parse_class_item() {
   if (at("[:")) fail("a POSIX bracket");
-  if (at("[")) return char_class();
+  if (at("[")) return parse_char_class();
   const auto code_point = [&](Ranges& ranges) {
     const uint32_t c = next();
     if (c != '\\') return c;
     check_escape(pos_);
     const uint32_t escaped = next();
     if (escaped == 'b') return uint32_t{8};
-    return parse_shorthand(escaped, ranges) ? kUnbounded : escape_code_point(escaped);
+    return parse_shorthand(escaped, ranges) ? kUnbounded : parse_escape_code_point(escaped);
   };
   Ranges ranges;
   const uint32_t first = code_point(ranges);
@@ -376,7 +376,7 @@ Ranges Parser::class_item() {
   return literal_ranges(first, last);
 }
 
-Ranges Parser::char_class() {
+Ranges Parser::parse_char_class() {
   if (++depth_ > kMaxDepth) fail("nesting beyond " + std::to_string(kMaxDepth));
   pos_ += 1;
   const bool negate = take("^");
@@ -393,7 +393,7 @@ Ranges Parser::char_class() {
       current.clear();
       continue;
     }
-    current = unite(current, class_item());
+    current = unite(current, parse_class_item());
   }
   --depth_;
   if (intersected) current = intersect(result, current);

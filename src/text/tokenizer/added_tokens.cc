@@ -29,6 +29,26 @@ bool word_before(std::string_view text, size_t pos) {
   return is_word(next_code_point(text, start));
 }
 
+// Where the spaces begin that end at `end`, `begin` at the earliest.
+size_t start_of_spaces(std::string_view text, size_t begin, size_t end) {
+  while (end > begin) {
+    const size_t before = previous_start(text, end);
+    size_t next = before;
+    if (!is_space(next_code_point(text, next))) break;
+    end = before;
+  }
+  return end;
+}
+
+size_t end_of_spaces(std::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    size_t next = begin;
+    if (!is_space(next_code_point(text, next))) break;
+    begin = next;
+  }
+  return begin;
+}
+
 }  // namespace
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens,
@@ -39,20 +59,22 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens,
     uint32_t node = 0;
     for (const char c : contents_[t]) {
       const auto byte = static_cast<uint8_t>(c);
-      uint32_t next = child(node, byte);
-      if (next == 0) {
-        next = static_cast<uint32_t>(nodes_.size());
-        nodes_.emplace_back();
-        auto& children = nodes_[node].children;
-        const std::pair<uint8_t, uint32_t> entry{byte, next};
-        children.insert(std::lower_bound(children.begin(), children.end(), entry), entry);
-        if (node == 0) first_[byte] = next;
-      }
-      node = next;
+      const uint32_t next = child(node, byte);
+      node = next == 0 ? add_child(node, byte) : next;
     }
     // Of two with the same text the first counts.
     if (nodes_[node].token < 0) nodes_[node].token = static_cast<int32_t>(t);
   }
+}
+
+uint32_t AddedTokenFinder::add_child(uint32_t node, uint8_t byte) {
+  const auto added = static_cast<uint32_t>(nodes_.size());
+  nodes_.emplace_back();
+  auto& children = nodes_[node].children;
+  const std::pair<uint8_t, uint32_t> entry{byte, added};
+  children.insert(std::lower_bound(children.begin(), children.end(), entry), entry);
+  if (node == 0) first_[byte] = added;
+  return added;
 }
 
 uint32_t AddedTokenFinder::child(uint32_t node, uint8_t byte) const {
@@ -89,17 +111,8 @@ bool AddedTokenFinder::split(std::string_view text, FunctionRef<bool(Segment)> t
     pos = end;
     const AddedToken& token = tokens_[t];
     if (token.single_word && (word_before(text, begin) || word_at(text, end))) continue;
-    while (token.lstrip && begin > done) {
-      size_t start = previous_start(text, begin);
-      const size_t before = start;
-      if (!is_space(next_code_point(text, start))) break;
-      begin = before;
-    }
-    while (token.rstrip && end < text.size()) {
-      size_t next = end;
-      if (!is_space(next_code_point(text, next))) break;
-      end = next;
-    }
+    if (token.lstrip) begin = start_of_spaces(text, done, begin);
+    if (token.rstrip) end = end_of_spaces(text, end);
     if (done < begin && !take({-1, done, begin})) return false;
     if (!take({token.id, begin, end})) return false;
     done = end;

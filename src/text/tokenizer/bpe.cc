@@ -40,6 +40,19 @@ bool merges_across_marks(const TokenizerSpec& spec) {
   });
 }
 
+void link_neighbours(std::vector<BpeScratch::Link>& links, int32_t size) {
+  links.clear();
+  links.reserve(static_cast<size_t>(size));
+  for (int32_t i = 0; i < size; ++i) links.push_back({i - 1, i + 1 < size ? i + 1 : -1});
+}
+
+// Takes the one behind `at`, which has one, out of the list.
+void unlink_next(std::vector<BpeScratch::Link>& links, uint32_t at) {
+  BpeScratch::Link& link = links[at];
+  link.next = links[static_cast<size_t>(link.next)].next;
+  if (link.next >= 0) links[static_cast<size_t>(link.next)].previous = static_cast<int32_t>(at);
+}
+
 // Lowest rank first, then leftmost; counts itself.
 struct Worse {
   uint64_t* count;
@@ -58,32 +71,48 @@ Bpe::Bpe(const TokenizerSpec& spec, bool byte_level, const std::string& where)
       ignore_merges_(spec.ignore_merges),
       vocab_(spec.vocab.size()),
       whole_(byte_level && spec.ignore_merges ? spec.vocab.size() : 0) {
-  for (size_t id = 0; id < spec.vocab.size(); ++id) {
-    if (!spec.vocab[id]) continue;
-    vocab_.insert(*spec.vocab[id], static_cast<int32_t>(id));
-    if (!byte_level || !ignore_merges_) continue;
-    if (const auto bytes = byte_level_bytes(*spec.vocab[id]))
-      whole_.insert(*bytes, static_cast<int32_t>(id));
-  }
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    std::string token;
-    append_utf8(token, byte_level_character(static_cast<uint8_t>(byte)));
-    byte_ids_[byte] = vocab_.find(byte_level ? token : fallback_token(byte));
-  }
+  index_vocab(spec);
   if (spec.unk_token) {
     unk_id_ = vocab_.find(*spec.unk_token);
     if (unk_id_ == StringTable::kNone)
       throw Error(ErrorCode::kInvalidArgument,
                   where + ": model.unk_token: '" + *spec.unk_token + "' is not in model.vocab");
   }
+  index_merges(spec);
+  parts_at_marks_ = !byte_level && !ignore_merges_ && vocab_.find(kMark) != StringTable::kNone &&
+                    !merges_across_marks(spec);
+  weigh_bytes(spec);
+}
+
+void Bpe::index_vocab(const TokenizerSpec& spec) {
+  for (size_t id = 0; id < spec.vocab.size(); ++id) {
+    if (!spec.vocab[id]) continue;
+    vocab_.insert(*spec.vocab[id], static_cast<int32_t>(id));
+    if (!byte_level_ || !ignore_merges_) continue;
+    if (const auto bytes = byte_level_bytes(*spec.vocab[id]))
+      whole_.insert(*bytes, static_cast<int32_t>(id));
+  }
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    std::string token;
+    append_utf8(token, byte_level_character(static_cast<uint8_t>(byte)));
+    byte_ids_[byte] = vocab_.find(byte_level_ ? token : fallback_token(byte));
+  }
+}
+
+void Bpe::index_merges(const TokenizerSpec& spec) {
   size_t num_slots = 16;
   while (num_slots < spec.merges.size() * 2) num_slots *= 2;
   merges_.assign(num_slots, {kNoPair, 0, 0});
   for (size_t rank = 0; rank < spec.merges.size(); ++rank)
     add_merge(spec.merges[rank], static_cast<uint32_t>(rank));
-  parts_at_marks_ = !byte_level && !ignore_merges_ && vocab_.find(kMark) != StringTable::kNone &&
-                    !merges_across_marks(spec);
-  weigh_bytes(spec);
+}
+
+bool Bpe::merges_fallback_bytes(const TokenizerSpec& spec) const {
+  std::vector<bool> is_byte(spec.vocab.size());
+  for (const int32_t id : byte_ids_) is_byte[static_cast<size_t>(id)] = true;
+  return std::ranges::any_of(spec.merges, [&](const Merge& merge) {
+    return is_byte[static_cast<size_t>(merge.left)] || is_byte[static_cast<size_t>(merge.right)];
+  });
 }
 
 void Bpe::weigh_bytes(const TokenizerSpec& spec) {
@@ -91,14 +120,7 @@ void Bpe::weigh_bytes(const TokenizerSpec& spec) {
   // A token of unknown bytes, or merged from <0xXX>, has other bytes than its text says.
   const bool lacks_some = std::ranges::any_of(byte_ids_, is_missing);
   if (lacks_some && (unk_id_ != StringTable::kNone || !byte_level_)) return;
-  std::vector<bool> is_byte(byte_level_ ? 0 : spec.vocab.size());
-  for (size_t byte = 0; byte < 256 && !byte_level_; ++byte)
-    is_byte[static_cast<size_t>(byte_ids_[byte])] = true;
-  for (const Merge& merge : spec.merges) {
-    if (byte_level_) break;
-    if (is_byte[static_cast<size_t>(merge.left)] || is_byte[static_cast<size_t>(merge.right)])
-      return;
-  }
+  if (!byte_level_ && merges_fallback_bytes(spec)) return;
   size_t longest[256];
   std::ranges::fill(longest, 1);
   for (const auto& token : spec.vocab) {
@@ -261,11 +283,9 @@ void Bpe::merge_by_heap(BpeScratch& scratch) const {
   auto& heap = scratch.heap;
   const Worse worse{&scratch.heap_operations};
   const auto size = static_cast<int32_t>(symbols.size());
-  links.clear();
-  links.reserve(symbols.size());
+  link_neighbours(links, size);
   heap.clear();
   heap.reserve(2 * symbols.size());  // a merge adds two at most, and ends one
-  for (int32_t i = 0; i < size; ++i) links.push_back({i - 1, i + 1 < size ? i + 1 : -1});
   const auto candidate = [&](int32_t at) {
     const int32_t next = links[static_cast<size_t>(at)].next;
     const MergeSlot* slot =
@@ -289,9 +309,7 @@ void Bpe::merge_by_heap(BpeScratch& scratch) const {
     symbol.id = best.merged;
     symbol.size += right.size;
     right.size = 0;
-    link.next = links[static_cast<size_t>(link.next)].next;
-    if (link.next >= 0)
-      links[static_cast<size_t>(link.next)].previous = static_cast<int32_t>(best.at);
+    unlink_next(links, best.at);
     if (link.previous >= 0 && candidate(link.previous))
       std::push_heap(heap.begin(), heap.end(), worse);
     if (link.next >= 0 && candidate(static_cast<int32_t>(best.at)))

@@ -66,7 +66,10 @@ class Bpe {
   };
   [[nodiscard]] const MergeSlot* find_merge(int32_t left, int32_t right) const;
   void add_merge(const Merge& merge, uint32_t rank);
+  void index_vocab(const TokenizerSpec& spec);
+  void index_merges(const TokenizerSpec& spec);
   void weigh_bytes(const TokenizerSpec& spec);
+  [[nodiscard]] bool merges_fallback_bytes(const TokenizerSpec& spec) const;  // all are there
   void push_bytes(std::string_view piece, BpeScratch& scratch) const;
   void push_characters(std::string_view piece, BpeScratch& scratch) const;
   bool push_fallback(std::string_view piece, size_t begin, size_t end, BpeScratch& scratch) const;

@@ -37,7 +37,7 @@ class PreTokenizer {
         rebuilt_(steps.size(), {false, text.tracked ? text.map[part.begin] : 0}) {}
 
   // The steps from `step` on. `first`: nothing comes before it in its text.
-  bool run(size_t step, const AlignedText& text, Piece piece, bool first);
+  bool run_steps(size_t step, const AlignedText& text, Piece piece, bool first);
 
  private:
   // Of the texts that a step makes of its pieces, which follow each other.
@@ -61,7 +61,7 @@ class PreTokenizer {
   std::vector<Rebuilt> rebuilt_;  // by step
 };
 
-bool PreTokenizer::run(size_t step, const AlignedText& text, Piece piece, bool first) {
+bool PreTokenizer::run_steps(size_t step, const AlignedText& text, Piece piece, bool first) {
   if (step == steps_.size()) return take_(text, piece);
   const PreTokenizerStep& one = steps_[step];
   switch (one.kind) {
@@ -73,7 +73,7 @@ bool PreTokenizer::run(size_t step, const AlignedText& text, Piece piece, bool f
       return one.add_prefix_space ? add_prefix_space(step, text, piece)
              : one.pattern
                  ? split(step, *one.pattern, Behavior::kIsolated, false, text, piece, first)
-                 : run(step + 1, text, piece, first);
+                 : run_steps(step + 1, text, piece, first);
   }
   return true;
 }
@@ -83,7 +83,8 @@ bool PreTokenizer::split(size_t step, const Regex& pattern, Behavior behavior, b
   Piece waiting = {piece.begin, piece.begin};  // may join with the next part
   bool previous = false;
   const auto give = [&](Piece part) {
-    return part.end == part.begin || run(step + 1, text, part, first && part.begin == piece.begin);
+    return part.end == part.begin ||
+           run_steps(step + 1, text, part, first && part.begin == piece.begin);
   };
   const auto put = [&](size_t begin, size_t end, bool delimiter) {
     if (end == begin || (behavior == Behavior::kRemoved && delimiter)) return true;
@@ -120,7 +121,7 @@ bool PreTokenizer::finish_text(size_t step, const AlignedText& out, const Regex*
   if (out.tracked) rebuilt.boundary = out.map.back();
   const bool leads = !std::exchange(rebuilt.begun, true);
   const Piece whole = {0, out.text.size()};
-  return pattern == nullptr ? run(step + 1, out, whole, leads)
+  return pattern == nullptr ? run_steps(step + 1, out, whole, leads)
                             : split(step, *pattern, behavior, false, out, whole, leads);
 }
 
@@ -156,7 +157,7 @@ bool PreTokenizer::apply_metaspace(size_t step, const AlignedText& text, Piece p
 bool pre_tokenize(std::span<const PreTokenizerStep> steps, const AlignedText& text, Piece part,
                   bool at_start, TakePiece take) {
   if (part.end == part.begin) return true;
-  return PreTokenizer(steps, at_start, text, part, take).run(0, text, part, /*first=*/true);
+  return PreTokenizer(steps, at_start, text, part, take).run_steps(0, text, part, /*first=*/true);
 }
 
 }  // namespace strata::text

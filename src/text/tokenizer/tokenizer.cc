@@ -72,11 +72,14 @@ AlignedText sanitize_with_map(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
     const Utf8Step step = step_utf8(text, pos);
     const size_t end = pos + static_cast<size_t>(step.num_bytes);
-    out.text += step.valid ? text.substr(pos, end - pos) : kReplacement;
-    while (out.map.size() < out.text.size())
-      out.map.push_back(step.valid ? pos + (out.map.size() - (out.text.size() - (end - pos)))
-                                   : pos);
-    out.map.push_back(end);
+    if (step.valid) {
+      out.text += text.substr(pos, end - pos);
+      for (size_t at = pos + 1; at <= end; ++at) out.map.push_back(at);
+    } else {
+      out.text += kReplacement;
+      out.map.insert(out.map.end(), kReplacement.size() - 1, pos);
+      out.map.push_back(end);
+    }
     pos = end;
   }
   return out;
@@ -105,17 +108,7 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     added_ids.insert(token.content, token.id);
     if (token.special) special_texts.insert(token.content, token.id);
   }
-  if (keeps_all_bytes(spec)) {
-    for (const auto& token : tokens) longest = std::max(longest, token ? token->size() : 0);
-    for (size_t byte = 0; byte < 256; ++byte)
-      weights[byte] = bpe.weight(static_cast<uint8_t>(byte));
-    for (const AddedToken& token : spec.added_tokens) {
-      for (const char c : token.content) {
-        uint64_t& weight = weights[static_cast<uint8_t>(c)];
-        weight = std::min(weight, Bpe::kWeightOfToken / token.content.size());
-      }
-    }
-  }
+  if (keeps_all_bytes(spec)) weigh_bytes();
   special.resize(tokens.size());
   skipped.resize(tokens.size());
   for (const AddedToken& token : spec.added_tokens) {
@@ -126,6 +119,17 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
   }
   Run run;
   if (encode_text("a", /*add_special=*/false, run)) before = std::move(run.out.ids);
+}
+
+void Tokenizer::Impl::weigh_bytes() {
+  for (const auto& token : tokens) longest = std::max(longest, token ? token->size() : 0);
+  for (size_t byte = 0; byte < 256; ++byte) weights[byte] = bpe.weight(static_cast<uint8_t>(byte));
+  for (const AddedToken& token : spec.added_tokens) {
+    for (const char c : token.content) {
+      uint64_t& weight = weights[static_cast<uint8_t>(c)];
+      weight = std::min(weight, Bpe::kWeightOfToken / token.content.size());
+    }
+  }
 }
 
 const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {

@@ -62,6 +62,7 @@ struct Tokenizer::Impl {
   uint64_t weights[256] = {};  // as Bpe's, with added tokens
 
  private:
+  void weigh_bytes();
   [[nodiscard]] AlignedText normalize_part(std::string_view text, size_t origin, Run& run) const;
   bool encode_normalized(const AlignedText& text, bool at_start, Run& run) const;
   bool encode_piece(const AlignedText& text, Piece piece, Run& run) const;

@@ -183,6 +183,12 @@ void read_decoder(const JsonField& field, std::vector<DecoderStep>& out) {
   out.push_back(std::move(step));
 }
 
+void append_ids(const JsonField& ids, std::vector<int32_t>& out) {
+  for (size_t i = 0; i < ids.array().size(); ++i) {
+    out.push_back(static_cast<int32_t>(ids.item(i).integer(0, kMaxId)));
+  }
+}
+
 void read_template_processing(const JsonField& field, Template& out) {
   field.expect_keys({"type", "single", "pair", "special_tokens"});
   const JsonField single = field.at("single");
@@ -198,11 +204,7 @@ void read_template_processing(const JsonField& field, Template& out) {
     }
     const JsonField special =
         field.at("special_tokens").at(item.at("SpecialToken").at("id").string());
-    const JsonField ids = special.at("ids");
-    for (size_t k = 0; k < ids.array().size(); ++k) {
-      auto& list = num_sequences == 0 ? added.before : added.after;
-      list.push_back(static_cast<int32_t>(ids.item(k).integer(0, kMaxId)));
-    }
+    append_ids(special.at("ids"), num_sequences == 0 ? added.before : added.after);
   }
   if (num_sequences != 1) single.unsupported("a template without exactly one sequence");
   if (!out.before.empty() || !out.after.empty()) field.unsupported("a second template");
@@ -305,6 +307,23 @@ void read_model(const JsonField& field, TokenizerSpec& spec) {
   read_merges(field.at("merges"), spec);
 }
 
+AddedToken read_added_token(const JsonField& item, int64_t max_id) {
+  item.expect_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+  AddedToken token;
+  token.id = static_cast<int32_t>(item.at("id").integer(0, max_id));
+  token.content = item.at("content").string();
+  if (token.content.empty()) item.fail("an added token without text");
+  if (token.content.size() > kMaxAddedTokenBytes)
+    item.fail("an added token of " + std::to_string(token.content.size()) + " bytes, at most " +
+              std::to_string(kMaxAddedTokenBytes) + " are read");
+  token.single_word = item.boolean_or("single_word", false);
+  token.lstrip = item.boolean_or("lstrip", false);
+  token.rstrip = item.boolean_or("rstrip", false);
+  token.special = item.boolean_or("special", false);
+  token.normalized = item.boolean_or("normalized", !token.special);
+  return token;
+}
+
 void read_added_tokens(const JsonField& list, TokenizerSpec& spec) {
   std::unordered_map<std::string, int64_t> ids;
   for (size_t id = 0; id < spec.vocab.size(); ++id)
@@ -312,19 +331,7 @@ void read_added_tokens(const JsonField& list, TokenizerSpec& spec) {
   const int64_t most = max_id(spec.vocab.size() + list.array().size());
   for (size_t i = 0; i < list.array().size(); ++i) {
     const JsonField item = list.item(i);
-    item.expect_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-    AddedToken token;
-    token.id = static_cast<int32_t>(item.at("id").integer(0, most));
-    token.content = item.at("content").string();
-    if (token.content.empty()) item.fail("an added token without text");
-    if (token.content.size() > kMaxAddedTokenBytes)
-      item.fail("an added token of " + std::to_string(token.content.size()) + " bytes, at most " +
-                std::to_string(kMaxAddedTokenBytes) + " are read");
-    token.single_word = item.boolean_or("single_word", false);
-    token.lstrip = item.boolean_or("lstrip", false);
-    token.rstrip = item.boolean_or("rstrip", false);
-    token.special = item.boolean_or("special", false);
-    token.normalized = item.boolean_or("normalized", !token.special);
+    AddedToken token = read_added_token(item, most);
     const auto [known, added] = ids.emplace(token.content, token.id);
     if (!added && known->second != token.id)
       item.fail("'" + token.content + "' has the id " + std::to_string(known->second) +

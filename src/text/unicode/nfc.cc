@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <unordered_map>
 
 #include "text/unicode/unicode.h"
@@ -109,22 +110,23 @@ const Tables& tables() {
   return kTables;
 }
 
-// Marks of one run of non-zero classes sorted by class, equal ones in their order: by counting,
-// since a hostile run may be long.
+// Equal classes in their order: by counting, since a hostile run may be long.
+void sort_by_class(std::span<Mark> run, std::vector<Mark>& sorted) {
+  std::array<size_t, 257> first{};
+  for (const Mark mark : run) ++first[static_cast<size_t>(mark.combining_class) + 1];
+  for (size_t c = 1; c < first.size(); ++c) first[c] += first[c - 1];
+  sorted.assign(run.size(), {});
+  for (const Mark mark : run) sorted[first[static_cast<size_t>(mark.combining_class)]++] = mark;
+  std::copy(sorted.begin(), sorted.end(), run.begin());
+}
+
+// Sorts each run of marks of non-zero classes.
 void reorder_canonically(std::vector<Mark>& parts) {
   std::vector<Mark> sorted;
   for (size_t i = 0; i < parts.size();) {
     size_t end = i;
-    std::array<size_t, 257> first{};
-    for (; end < parts.size() && parts[end].combining_class != 0; ++end)
-      ++first[static_cast<size_t>(parts[end].combining_class) + 1];
-    if (end > i + 1) {
-      for (size_t c = 1; c < first.size(); ++c) first[c] += first[c - 1];
-      sorted.assign(end - i, {});
-      for (size_t k = i; k < end; ++k)
-        sorted[first[static_cast<size_t>(parts[k].combining_class)]++] = parts[k];
-      std::copy(sorted.begin(), sorted.end(), parts.begin() + static_cast<std::ptrdiff_t>(i));
-    }
+    while (end < parts.size() && parts[end].combining_class != 0) ++end;
+    if (end > i + 1) sort_by_class(std::span(parts).subspan(i, end - i), sorted);
     i = std::max(end, i + 1);
   }
 }
@@ -152,6 +154,21 @@ void compose_canonically(std::vector<Mark>& parts) {
   parts.resize(kept);
 }
 
+// The piece that begins at `begin`; where it ends. A piece goes from one starter that joins nothing
+// before it to the next such starter.
+size_t decompose_piece(std::string_view text, size_t begin, std::vector<Mark>& parts) {
+  size_t end = begin;
+  parts.clear();
+  while (end < text.size()) {
+    size_t next = end;
+    const uint32_t c = next_code_point(text, next);
+    if (end > begin && (c < 0x300 || tables().is_inert(c))) break;
+    tables().decompose(c, parts);
+    end = next;
+  }
+  return end;
+}
+
 }  // namespace
 
 AlignedText normalize_nfc(AlignedText in) {
@@ -162,16 +179,7 @@ AlignedText normalize_nfc(AlignedText in) {
   std::vector<Mark> parts;
   std::string piece;
   for (size_t begin = 0; begin < in.text.size();) {
-    // A piece goes from one starter that joins nothing before it to the next such starter.
-    size_t end = begin;
-    parts.clear();
-    while (end < in.text.size()) {
-      size_t next = end;
-      const uint32_t c = next_code_point(in.text, next);
-      if (end > begin && (c < 0x300 || tables().is_inert(c))) break;
-      tables().decompose(c, parts);
-      end = next;
-    }
+    const size_t end = decompose_piece(in.text, begin, parts);
     reorder_canonically(parts);
     compose_canonically(parts);
     piece.clear();

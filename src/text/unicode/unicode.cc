@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "base/check.h"
 
@@ -128,17 +129,28 @@ Ranges word_ranges() {
   return out;
 }
 
+namespace {
+
+// The bits of a block of 256 code points; `ranges` are those from the first that reaches it on.
+std::array<uint64_t, 4> block_words(std::span<const CodePointRange> ranges, uint32_t block) {
+  std::array<uint64_t, 4> words{};
+  const uint32_t end = block * 256 + 255;
+  for (const CodePointRange range : ranges) {
+    if (range.first > end) break;
+    for (uint32_t c = std::max(range.first, block * 256); c <= std::min(range.last, end); ++c)
+      words[c >> 6 & 3] |= uint64_t{1} << (c & 63);
+  }
+  return words;
+}
+
+}  // namespace
+
 CodePointSet::CodePointSet(const Ranges& ranges) : index_(0x1100) {
   std::map<std::array<uint64_t, 4>, uint16_t> known;
   auto range = ranges.begin();
   for (uint32_t block = 0; block < 0x1100; ++block) {
-    std::array<uint64_t, 4> words{};
-    const uint32_t end = block * 256 + 255;
     while (range != ranges.end() && range->last < block * 256) ++range;
-    for (auto r = range; r != ranges.end() && r->first <= end; ++r) {
-      for (uint32_t c = std::max(r->first, block * 256); c <= std::min(r->last, end); ++c)
-        words[c >> 6 & 3] |= uint64_t{1} << (c & 63);
-    }
+    const std::array<uint64_t, 4> words = block_words({range, ranges.end()}, block);
     const auto [found, added] = known.try_emplace(words, static_cast<uint16_t>(known.size()));
     if (added) blocks_.insert(blocks_.end(), words.begin(), words.end());
     index_[block] = found->second;

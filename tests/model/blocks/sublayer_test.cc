@@ -223,9 +223,9 @@ class OneLayer {
     at.block->keep(pass, at.inner, saved.inner.data());
     if (tested_.connector) {
       at.connector->construct(saved.outer.data());
-      at.connector->save(pass, at, saved.outer.data());
+      at.connector->take_saved(pass, at, saved.outer.data());
     }
-    at.block->save(pass, at.inner, saved.inner.data());
+    at.block->take_saved(pass, at.inner, saved.inner.data());
   }
 
   const SublayerCase& tested_;

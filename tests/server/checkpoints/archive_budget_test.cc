@@ -16,7 +16,7 @@ struct ArchiveRoomTest : ::testing::Test {
   ArchiveRoomTest() { limit.set_num_tenants(2); }
   // As a name; its file is written.
   bool take(const std::string& name, const std::string& tenant, double now, int64_t bytes = 100) {
-    const bool is_taken = budget.take(dir.file(name), tenant, bytes, now);
+    const bool is_taken = budget.take_evicting(dir.file(name), tenant, bytes, now);
     if (is_taken) write_bytes(dir.file(name), "x");
     if (is_taken) budget.finish_packing(dir.file(name));
     return is_taken;
@@ -62,7 +62,7 @@ TEST_F(ArchiveRoomTest, WhoHasMoreTakesNothingFromWhoHasLess) {
 
 // Its file would appear in space that another has by then.
 TEST_F(ArchiveRoomTest, WhatIsBeingPackedKeepsItsSpace) {
-  ASSERT_TRUE(budget.take(dir.file("big"), "alice", 700, 0));
+  ASSERT_TRUE(budget.take_evicting(dir.file("big"), "alice", 700, 0));
   EXPECT_FALSE(take("a", "alice", 1000, 400));
   EXPECT_FALSE(take("b", "bob", 1000, 400));
   EXPECT_TRUE(take("a", "alice", 1000, 50)) << "it fits";
@@ -74,7 +74,7 @@ TEST_F(ArchiveRoomTest, WhatIsBeingPackedKeepsItsSpace) {
   budget.finish_packing(dir.file("big"));
   EXPECT_TRUE(take("b", "bob", 9000, 400));
   EXPECT_FALSE(is_there("big"));
-  ASSERT_TRUE(budget.take(dir.file("failed"), "alice", 100, 9000));
+  ASSERT_TRUE(budget.take_evicting(dir.file("failed"), "alice", 100, 9000));
   budget.finish_packing(dir.file("failed"));
   EXPECT_EQ(limit.used(), 400);
 }

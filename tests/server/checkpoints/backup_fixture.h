@@ -49,7 +49,7 @@ class Backup : public ::testing::Test {
   }
 
   CheckpointRow save(const std::string& name) {
-    const std::string dir = registry_->begin();
+    const std::string dir = registry_->begin_save();
     SafetensorsWriter writer(dir + "/adapter_model.safetensors", {{"w", DType::kF32, {4}}});
     const float values[] = {1, 2, 3, static_cast<float>(rows_.size())};
     writer.append("w", std::as_bytes(std::span(values)));
@@ -60,7 +60,7 @@ class Backup : public ::testing::Test {
     out.tenant = "alice";
     out.base_model = "base";
     out.lora.rank = 8;
-    return registry_->finish(dir, out, 1000);
+    return registry_->finish_save(dir, out, 1000);
   }
   void close() {
     registry_.reset();

@@ -62,13 +62,13 @@ std::string content_of(int generation) {
     const int name = generation % kNames;
     // A negative generation announces what may already be visible without being acknowledged.
     tell(name, -generation);
-    const std::string folder = parts.registry.begin();
+    const std::string folder = parts.registry.begin_save();
     write_bytes(folder + "/adapter_model.safetensors", content_of(generation));
     CheckpointSave save;
     save.path = path_of_name(name);
     save.tenant = "alice";
     save.base_model = "base";
-    const CheckpointRow row = parts.registry.finish(folder, save, wall_seconds());
+    const CheckpointRow row = parts.registry.finish_save(folder, save, wall_seconds());
     tell(name, generation);
     if (generation % 7 == 3) {
       tell(name, INT32_MIN);

@@ -40,10 +40,10 @@ class Registry : public ::testing::Test {
   }
   CheckpointRow finish(const CheckpointSave& save, double now = 1000,
                        const std::string& content = "weights") {
-    const std::string dir = registry_->begin();
+    const std::string dir = registry_->begin_save();
     write_bytes(dir + "/adapter_model.safetensors", content);
     write_bytes(dir + "/adapter_config.json", "{}");
-    return registry_->finish(dir, save, now);
+    return registry_->finish_save(dir, save, now);
   }
   std::string adapter(const CheckpointRow& row) {
     return read_bytes(registry_->folder(row) + "/adapter_model.safetensors");

@@ -330,17 +330,18 @@ TEST_F(Registry, ArchivesAreBoundedAndThoseGoThatNobodyRead) {
   const CheckpointRow first = saved("1"), second = saved("2"), third = saved("3");
   registry_->pack_archive(first, "alice", 1);
   registry_->pack_archive(second, "alice", 2);
-  EXPECT_TRUE(registry_->find_archive(first, 3).has_value());
+  EXPECT_TRUE(registry_->find_and_touch_archive(first, 3).has_value());
   registry_->pack_archive(third, "alice", 4);
-  EXPECT_TRUE(registry_->find_archive(first, 5).has_value());
-  EXPECT_FALSE(registry_->find_archive(second, 5).has_value());
+  EXPECT_TRUE(registry_->find_and_touch_archive(first, 5).has_value());
+  EXPECT_FALSE(registry_->find_and_touch_archive(second, 5).has_value());
   EXPECT_TRUE(registry_->fits_archive(third));
   const CheckpointRow large = finish(save("large"), 1000, std::string(300'000, 'x'));
   EXPECT_FALSE(registry_->fits_archive(large));
   EXPECT_THROW(registry_->pack_archive(large, "alice", 5), Busy);
-  EXPECT_TRUE(registry_->find_archive(first, 5).has_value());
+  EXPECT_TRUE(registry_->find_and_touch_archive(first, 5).has_value());
   registry_->sweep(2000, 8000);
-  EXPECT_FALSE(registry_->find_archive(first, 8000).has_value()) << "nobody read it for two hours";
+  EXPECT_FALSE(registry_->find_and_touch_archive(first, 8000).has_value())
+      << "nobody read it for two hours";
 }
 
 TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
@@ -366,10 +367,11 @@ TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
   EXPECT_TRUE(fs::exists(tar)) << "nothing goes for what is refused";
   EXPECT_TRUE(registry_->pack_merged(small, merger, 1, "alice", 1));
   EXPECT_FALSE(fs::exists(tar));
-  const auto made = registry_->find_archive(small, 1, CheckpointRegistry::Archive::kMerged);
+  const auto made =
+      registry_->find_and_touch_archive(small, 1, CheckpointRegistry::Archive::kMerged);
   ASSERT_TRUE(made);
   EXPECT_EQ(fs::file_size(*made) % 512, 0u);
-  EXPECT_FALSE(registry_->find_archive(small, 1));
+  EXPECT_FALSE(registry_->find_and_touch_archive(small, 1));
   int num_entries = 0;
   for (const auto& entry : fs::directory_iterator(data_->temporary())) {
     EXPECT_EQ(entry.path(), *made);

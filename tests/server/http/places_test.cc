@@ -33,16 +33,16 @@ TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
   EXPECT_EQ(limit.acquire("10.0.0.1"), "");
   EXPECT_EQ(limit.acquire(""), "");
   int64_t one = 0, other = 0;
-  EXPECT_TRUE(limit.resize("10.0.0.1", one, 500));
-  EXPECT_FALSE(limit.resize("10.0.0.1", one, 501));
+  EXPECT_TRUE(limit.resize_held("10.0.0.1", one, 500));
+  EXPECT_FALSE(limit.resize_held("10.0.0.1", one, 501));
   EXPECT_EQ(one, 500);
-  EXPECT_FALSE(limit.resize("", other, 501));
-  EXPECT_TRUE(limit.resize("", other, 500));
-  EXPECT_TRUE(limit.resize("10.0.0.1", one, 100));
-  EXPECT_TRUE(limit.resize("", other, 900));
+  EXPECT_FALSE(limit.resize_held("", other, 501));
+  EXPECT_TRUE(limit.resize_held("", other, 500));
+  EXPECT_TRUE(limit.resize_held("10.0.0.1", one, 100));
+  EXPECT_TRUE(limit.resize_held("", other, 900));
   EXPECT_EQ(bytes.used(), 1000);
-  EXPECT_TRUE(limit.resize("10.0.0.1", one, 0));
-  EXPECT_TRUE(limit.resize("", other, 0));
+  EXPECT_TRUE(limit.resize_held("10.0.0.1", one, 0));
+  EXPECT_TRUE(limit.resize_held("", other, 0));
   EXPECT_EQ(bytes.used(), 0);
 }
 

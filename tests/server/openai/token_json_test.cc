@@ -15,7 +15,7 @@ std::string told_bytes(const text::Tokenizer& tokenizer, const std::string& text
   const std::vector<int32_t> ids = tokenizer.encode(text);
   const std::vector<float> logprobs(ids.size(), -1.0f);
   const boost::json::value items =
-      boost::json::parse("[" + chat_logprob_items(tokenizer, {ids, logprobs, {}}) + "]");
+      boost::json::parse(chat_logprob_items(tokenizer, {ids, logprobs, {}}).text());
   std::string out;
   for (const boost::json::value& item : items.as_array()) {
     for (const boost::json::value& byte : item.at("bytes").as_array())

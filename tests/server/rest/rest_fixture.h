@@ -77,7 +77,7 @@ class RestTest : public ::testing::Test {
   }
   CheckpointRow save(const std::string& name, CheckpointKind kind = CheckpointKind::kWeights,
                      const std::string& base = "base") {
-    const std::string dir = registry_.begin();
+    const std::string dir = registry_.begin_save();
     write_bytes(dir + "/adapter_model.safetensors", "0123456789");
     write_bytes(dir + "/adapter_config.json", "{}");
     CheckpointSave save;
@@ -85,7 +85,7 @@ class RestTest : public ::testing::Test {
     save.tenant = "alice";
     save.base_model = base;
     save.user_metadata = R"({"step":"1"})";
-    return registry_.finish(dir, save, wall_seconds());
+    return registry_.finish_save(dir, save, wall_seconds());
   }
 
   // The answer may be a while in coming.

@@ -10,7 +10,7 @@ namespace {
 void answer(Remembered& remembered, const std::string& tenant, const std::string& of,
             int64_t number, const std::string& request = "r") {
   remembered.add({of, number}, {.request = request});
-  remembered.settle(tenant, {of, number}, request);
+  remembered.mark_answered(tenant, {of, number}, request);
 }
 
 TEST(Remembered, KnowsWhatCameUntilItIsForgotten) {
@@ -18,7 +18,7 @@ TEST(Remembered, KnowsWhatCameUntilItIsForgotten) {
   Remembered remembered(bytes);
   answer(remembered, "a", "model", 7, "r7");
   remembered.add({"sampler", 7}, {.fingerprint = 2, .request = "s7", .num_samples = 3});
-  remembered.settle("a", {"sampler", 7}, "s7");
+  remembered.mark_answered("a", {"sampler", 7}, "s7");
   ASSERT_NE(remembered.find({"model", 7}), nullptr);
   EXPECT_EQ(remembered.find({"model", 7})->request, "r7");
   EXPECT_EQ(remembered.find({"sampler", 7})->num_samples, 3);
@@ -59,9 +59,9 @@ TEST(Remembered, WhatWaitsIsKnown) {
   for (int64_t i = 2; i <= 10'000; ++i) answer(remembered, "a", "model", i);
   EXPECT_EQ(remembered.find({"model", 2}), nullptr);
   ASSERT_NE(remembered.find({"model", 1}), nullptr);
-  remembered.settle("a", {"model", 1}, "another");
+  remembered.mark_answered("a", {"model", 1}, "another");
   EXPECT_NE(remembered.find({"model", 1}), nullptr);
-  remembered.settle("a", {"model", 1}, "first");
+  remembered.mark_answered("a", {"model", 1}, "first");
   EXPECT_EQ(remembered.find({"model", 1}), nullptr);
   EXPECT_EQ(remembered.forget("model"), 0);
   EXPECT_EQ(bytes.used(), 0);

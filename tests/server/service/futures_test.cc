@@ -195,17 +195,17 @@ TEST_F(FuturesTest, AFaultIsToldWhateverIsHeld) {
   EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"user\""));
   EXPECT_FALSE(futures.free_budget("a"));
   const api::RequestId next = begin("a");
-  EXPECT_FALSE(futures.reserve(next, 60'000, 0));
+  EXPECT_FALSE(futures.reserve_or_fail(next, 60'000, 0));
   poll("a", next);
   EXPECT_THAT(answers.back().bytes(), HasSubstr("the result has 60000 bytes"));
 }
 
 TEST_F(FuturesTest, AResultCountsFromBeforeItIsPacked) {
   const api::RequestId id = begin("a");
-  EXPECT_TRUE(futures.reserve(id, 60'000, 0));
+  EXPECT_TRUE(futures.reserve_or_fail(id, 60'000, 0));
   EXPECT_EQ(futures.result_bytes(), 60'000);
   const api::RequestId next = begin("a");
-  EXPECT_FALSE(futures.reserve(next, 60'000, 0));
+  EXPECT_FALSE(futures.reserve_or_fail(next, 60'000, 0));
   EXPECT_EQ(futures.num_pending(), 1u);
   poll("a", next);
   EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no space"));
@@ -241,7 +241,7 @@ TEST_F(FuturesTest, AResultThatIsLargerThanWasReservedTakesTheDifference) {
   const api::RequestId delivered = finish("a", 30'000), id = begin("a");
   poll("a", delivered);
   answers.clear();
-  ASSERT_TRUE(futures.reserve(id, 60'000, 0));
+  ASSERT_TRUE(futures.reserve_or_fail(id, 60'000, 0));
   futures.complete(id, json_response(200, std::string(75'000, 'x')), 0);
   poll("a", id);
   EXPECT_EQ(answers.back().bytes().size(), 75'000u);

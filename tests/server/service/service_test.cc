@@ -180,12 +180,12 @@ TEST(Service, AFullDiskIsSweptAllTheSame) {
   CheckpointSave save;
   save.path = {house.model(session), CheckpointKind::kWeights, "gone"};
   save.tenant = "alice";
-  const std::string dir = house.registry().begin();
+  const std::string dir = house.registry().begin_save();
   write_file_atomic(dir + "/adapter_config.json", "{}");
-  const CheckpointRow row = house.registry().finish(dir, save, wall_seconds());
+  const CheckpointRow row = house.registry().finish_save(dir, save, wall_seconds());
   ASSERT_TRUE(house.store().delete_checkpoint(row.id, wall_seconds()));
   house.faults().statement = "INSERT INTO usage_by_key";
-  house.usage().add("alice", "key", UsageKind::kRequests, 1, now_seconds());
+  house.usage().charge("alice", "key", UsageKind::kRequests, 1, now_seconds());
   double now = now_seconds();
   for (int second = 0; second < 12; ++second) house.service().tick(++now);
   EXPECT_FALSE(file_exists(house.registry().folder(row)));
@@ -229,7 +229,7 @@ TEST(Service, AShutdownSettlesWhatWasTold) {
   const std::string request = house.step(model);
   events.emplace_back(api::RequestId{request}, api::Failure{api::FaultCategory::kUser, "told"});
   house.service().post(std::move(events));
-  house.service().settle_rest();
+  house.service().handle_all_posted();
   house.service().fail_pending();
   EXPECT_THAT(house.poll(request).body, HasSubstr("told"));
 }

@@ -35,7 +35,7 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
   store.end_session("s", "finished", "", "", 1000);
   store.prune_history(1000 + 3700, 10);
   store.prune_samplers(0);
-  store.prune(1000);
+  store.prune_old_rows(1000);
   (void)store.last_checkpoint(run.id, CheckpointKind::kWeights, 1000);
   store.put_stability({"alice", "s", "q", "prompt", {{"q:0", "record"}}}, 1000, 1000);
   store.put_stability({"alice", "s", "r", "prompt", {{"r:0", "record"}}}, 1000, 1000);

@@ -70,7 +70,7 @@ class Store : public ::testing::TestWithParam<const char*> {
   // In so many batches.
   int set_project(const std::string& session_id, const std::string& project_id) {
     int count = 1;
-    for (int64_t last = -1; store_->set_project(session_id, project_id, last);) ++count;
+    for (int64_t last = -1; store_->set_project_batch(session_id, project_id, last);) ++count;
     return count;
   }
   CheckpointRow add_checkpoint(const std::string& run, const std::string& name,
@@ -87,7 +87,7 @@ class Store : public ::testing::TestWithParam<const char*> {
     row.size_bytes = 100;
     row.expires_at = expires_at;
     row.base_model = "base";
-    store_->add_checkpoint(row);
+    store_->add_or_replace_checkpoint(row);
     return row;
   }
 

@@ -50,7 +50,7 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
   store_->mark_files_gone("id1");
-  store_->prune(10 * 86400);
+  store_->prune_old_rows(10 * 86400);
   while (store_->prune_history(10 * 86400, 10)) {
   }
   EXPECT_FALSE(store_->find_session("s3").has_value());

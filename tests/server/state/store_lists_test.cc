@@ -57,7 +57,7 @@ class StoreListsTest : public ::testing::TestWithParam<const char*> {
     row.name = name;
     row.expires_at = expires_at;
     row.base_model = "base";
-    store_->add_checkpoint(row);
+    store_->add_or_replace_checkpoint(row);
   }
 
   TempDir dir_;

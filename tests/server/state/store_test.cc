@@ -328,9 +328,9 @@ TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
   store_->end_session("s", "timed_out", "", "", 2100);
   EXPECT_THAT(ids(store_->collectable(2100).rows), ElementsAre("id1"));
   store_->mark_files_gone("id1");
-  store_->prune(2100);
+  store_->prune_old_rows(2100);
   EXPECT_TRUE(store_->find_checkpoint_id("id1").has_value());
-  store_->prune(2100 + 8 * 86400);
+  store_->prune_old_rows(2100 + 8 * 86400);
   EXPECT_FALSE(store_->find_checkpoint_id("id1").has_value());
 }
 
@@ -346,7 +346,7 @@ TEST_P(Store, RemembersIdempotencyKeysForADay) {
               HasSubstr("another request"));
   row.id = "t";
   EXPECT_THAT(error_of([&] { store_->add_session(row, {"k", 8}); }), HasSubstr("another request"));
-  store_->prune(1000 + 86401);
+  store_->prune_old_rows(1000 + 86401);
   EXPECT_EQ(store_->recall("alice", "session", {"k", 7}), std::nullopt);
 }
 
@@ -358,8 +358,8 @@ TEST_P(Store, WhatAgedOutIsDroppedInBatches) {
     row.created_at = 1000;
     store_->add_session(row, {"k" + std::to_string(i), 7});
   }
-  EXPECT_TRUE(store_->prune(1000 + 86401));
-  EXPECT_FALSE(store_->prune(1000 + 86401));
+  EXPECT_TRUE(store_->prune_old_rows(1000 + 86401));
+  EXPECT_FALSE(store_->prune_old_rows(1000 + 86401));
   for (const char* key : {"k0", "k250", "k500"})
     EXPECT_EQ(store_->recall("alice", "session", {key, 7}), std::nullopt) << key;
 }
@@ -410,7 +410,7 @@ TEST_P(Store, AnOlderDatabaseOpens) {
   open(2000);
   EXPECT_TRUE(store_->find_session("s").has_value());
   EXPECT_EQ(store_->recall("alice", "copy", {"k", 5}), "path");
-  const auto found = store_->get_stability("s", "q", 2000);
+  const auto found = store_->read_and_touch_stability("s", "q", 2000);
   ASSERT_TRUE(found.has_value());
   EXPECT_FALSE(found->prompt.has_value());
   EXPECT_EQ(found->record, "1 1 00");

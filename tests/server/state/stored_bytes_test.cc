@@ -75,7 +75,7 @@ class StoredBytesTest : public Store {
     switch (draw(9)) {
       case 0:
       case 1:
-        return store_->add_checkpoint(row_of(tenant));
+        return store_->add_or_replace_checkpoint(row_of(tenant));
       case 2:
         return copy_into_a_run(row_of(tenant));
       case 3:
@@ -92,7 +92,7 @@ class StoredBytesTest : public Store {
       case 7:
         return store_->mark_files_gone(id);  // also of one whose files were gone, or that never was
       default:
-        store_->prune(now_ + 8 * 86400);
+        store_->prune_old_rows(now_ + 8 * 86400);
         while (store_->prune_history(now_, 1)) {
         }
     }
@@ -127,7 +127,7 @@ TEST_P(StoredBytesTest, AreThoseOfTheRowsAfterWhateverWasDone) {
 
 // What every save asks adds up no rows: they may be many, and it holds up everybody.
 TEST_P(StoredBytesTest, AskNoDatabase) {
-  store_->add_checkpoint(row_of("alice"));
+  store_->add_or_replace_checkpoint(row_of("alice"));
   const int64_t bytes = summed("alice");
   reopen();
   faults_->away = true;

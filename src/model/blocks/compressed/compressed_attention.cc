@@ -142,44 +142,47 @@ struct CompressedAttention {
 
   static void keep(Pass&, const BlockContext&, Saved&) {}
 
-  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const DType dtype = pass.dtype();
     const auto flops = [&](Key key) { return linear_flops(pass, context, key); };
-    s.q_a = pass.save("query_wa_proj", flops(kCompressedQA), dtype, {tokens, c.q_lora_rank});
-    s.q_raw =
-        pass.save("query_proj", flops(kCompressedQB), dtype, {tokens, c.num_heads, c.head_dim});
-    s.kv = pass.save("kv_proj", flops(kCompressedKv), dtype, {tokens, c.head_dim});
+    s.q_a = pass.take_saved("query_wa_proj", flops(kCompressedQA), dtype, {tokens, c.q_lora_rank});
+    s.q_raw = pass.take_saved("query_proj", flops(kCompressedQB), dtype,
+                              {tokens, c.num_heads, c.head_dim});
+    s.kv = pass.take_saved("kv_proj", flops(kCompressedKv), dtype, {tokens, c.head_dim});
     if (c.ratio > 0) {
       const Shape shape = {tokens, projected_width(c, c.head_dim)};
-      s.compress_kv = pass.save("compressor_proj", flops(kCompressorKv), DType::kF32, shape);
-      s.compress_gate = pass.save("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
+      s.compress_kv = pass.take_saved("compressor_proj", flops(kCompressorKv), DType::kF32, shape);
+      s.compress_gate =
+          pass.take_saved("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
     }
     if (c.index_heads > 0) {
       const double cost =
           flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate) + flops(kIndexerWeights);
-      s.listed = pass.save("indexer", cost, DType::kF32, {tokens, c.top_k});
+      s.listed = pass.take_saved("indexer", cost, DType::kF32, {tokens, c.top_k});
     }
-    s.context = pass.save("context", executed_attention_flops(pass, work(c)), dtype,
-                          {tokens, c.num_heads, c.head_dim});
-    s.lse = pass.save("context", 0.0, DType::kF32, {tokens, c.num_heads});
+    s.context = pass.take_saved("context", executed_attention_flops(pass, work(c)), dtype,
+                                {tokens, c.num_heads, c.head_dim});
+    s.lse = pass.take_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
     // Each group's own columns alone, whose rows are padded in the panel.
     const double grouped = 2.0 * static_cast<double>(tokens * c.o_lora_rank) *
                            static_cast<double>(c.num_heads * c.head_dim);
-    s.grouped = pass.save("attention_out", grouped, dtype, {tokens, c.num_groups * c.o_lora_rank});
+    s.grouped =
+        pass.take_saved("attention_out", grouped, dtype, {tokens, c.num_groups * c.o_lora_rank});
     for (const Key key : {kCompressedQA, kCompressedQB, kCompressedKv, kCompressedOB, kCompressorKv,
                           kCompressorGate}) {
       s.lora_h[key] = take_lora_h(pass, context, key);
     }
   }
 
-  static EntryStore compress_entries(Pass& pass, const BlockContext& context, const Saved& s) {
+  static EntryStore compress_and_store_entries(Pass& pass, const BlockContext& context,
+                                               const Saved& s) {
     const auto& c = context.as<Config>();
     if (c.ratio == 0) return {};
     const KeyCompressor part = main_compressor(c, pass.dtype());
-    return make_entries(pass, context, part,
-                        make_raw_entries(pass, context, part, s.compress_kv, s.compress_gate));
+    return make_and_store_entries(
+        pass, context, part, make_raw_entries(pass, context, part, s.compress_kv, s.compress_gate));
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -199,7 +202,7 @@ struct CompressedAttention {
     if (c.index_heads > 0 && !pass.is_computed(s.listed)) {
       select_entries(pass, context, n, latent, s.selected());
     }
-    if (!pass.is_computed(s.context)) attend(pass, context, s);
+    if (!pass.is_computed(s.context)) attend_and_store_keys(pass, context, s);
     if (!pass.is_computed(s.grouped)) {
       const TensorView back = rotated(pass, inverse_rope_args(pass, context, s.context));
       grouped_linear_forward(pass, context, output_groups(c), flat(back), s.grouped);
@@ -208,12 +211,12 @@ struct CompressedAttention {
                    output.out);
   }
 
-  static void attend(Pass& pass, const BlockContext& context, const Saved& s) {
+  static void attend_and_store_keys(Pass& pass, const BlockContext& context, const Saved& s) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
     const TensorView keys = rotated(pass, key_rope_args(pass, context, s));
     const TensorView key_rows = keys.reshape(s.kv.shape);
-    const EntryStore entries = compress_entries(pass, context, s);
+    const EntryStore entries = compress_and_store_entries(pass, context, s);
     const TensorView q = rotated(pass, query_rope_args(pass, context, s));
     ops::sparse_attention(pass.backend, attention_args(pass, context, s, q, key_rows, entries),
                           s.context, s.lse);
@@ -253,7 +256,7 @@ struct CompressedAttention {
     if (c.ratio > 0) {
       const KeyCompressor part = main_compressor(c, pass.dtype());
       raw = make_raw_entries(pass, context, part, s.compress_kv, s.compress_gate);
-      entries = make_entries(pass, context, part, raw);
+      entries = make_and_store_entries(pass, context, part, raw);
       d_entries = take_entries(pass, c, DType::kF32, c.head_dim);
     }
     const TensorView d_q = pass.take(pass.dtype(), q.shape);
@@ -293,7 +296,7 @@ struct CompressedAttention {
                                TensorView n) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const EntryStore entries = compress_entries(pass, context, s);
+    const EntryStore entries = compress_and_store_entries(pass, context, s);
     const ops::ListedAttention attention = {.q = rotated(pass, query_rope_args(pass, context, s)),
                                             .entries = entries.rows,
                                             .lse = s.lse,
@@ -363,67 +366,79 @@ std::string CompressedAttention::fault(const Config& c) {
   return fault;
 }
 
-void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
-  constexpr int kFirstOrder = 24;  // behind every other block's
-  const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
-                       const RowShards& shards = {}, RowBlocks blocks = {},
-                       bool of_indexer = false) {
+// Appends the rows of the block's parameters, of three sorts.
+struct RowList {
+  ParamRows& rows;
+
+  void add(Key key, std::string_view suffix, std::string_view path, Shape shape,
+           const RowShards& shards = {}, RowBlocks blocks = {}) {
+    constexpr int kFirstOrder = 24;  // behind every other block's
     rows.push_back({.key = key,
                     .suffix = suffix,
                     .shape = shape,
                     .blocks = blocks,
                     .shards = shards,
-                    .lora = {.path = path,
-                             .order = kFirstOrder + key,
-                             .is_fresh = !of_indexer,
-                             .of_indexer = of_indexer}});
-  };
-  const auto add_norm = [&](Key key, std::string_view suffix, int64_t width) {
+                    .lora = {.path = path, .order = kFirstOrder + key}});
+  }
+  // The choice has no gradient: a fresh adapter has the indexer where a loss of its own trains it.
+  void add_of_indexer(Key key, std::string_view suffix, std::string_view path, Shape shape) {
+    add(key, suffix, path, shape);
+    rows.back().lora.is_fresh = false;
+    rows.back().lora.of_indexer = true;
+  }
+  void add_norm(Key key, std::string_view suffix, int64_t width) {
     rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = 1.0f});
-  };
-  const auto add_f32 = [&](Key key, std::string_view suffix, Shape shape,
-                           const RowShards& shards = {}) {
+  }
+  void add_f32(Key key, std::string_view suffix, Shape shape, const RowShards& shards = {}) {
     rows.push_back(
         {.key = key, .suffix = suffix, .shape = shape, .shards = shards, .floor = DType::kF32});
-  };
+  }
+};
+
+void add_compressor_rows(const Config& c, int64_t d, RowList& list) {
+  const int64_t width = projected_width(c, c.head_dim);
+  list.add_f32(kCompressorBias, "self_attn.compressor.position_bias", {c.ratio, width});
+  list.add(kCompressorKv, "self_attn.compressor.kv_proj.weight", "self_attn.compressor.kv_proj",
+           {width, d});
+  list.add(kCompressorGate, "self_attn.compressor.gate_proj.weight",
+           "self_attn.compressor.gate_proj", {width, d});
+  list.add_norm(kCompressorNorm, "self_attn.compressor.kv_norm.weight", c.head_dim);
+}
+
+void add_indexer_rows(const Config& c, int64_t d, RowList& list) {
+  const int64_t width = projected_width(c, c.index_dim);
+  list.add_f32(kIndexerBias, "self_attn.compressor.indexer.position_bias", {c.ratio, width});
+  list.add_of_indexer(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
+                      "self_attn.compressor.indexer.kv_proj", {width, d});
+  list.add_of_indexer(kIndexerGate, "self_attn.compressor.indexer.gate_proj.weight",
+                      "self_attn.compressor.indexer.gate_proj", {width, d});
+  list.add_norm(kIndexerNorm, "self_attn.compressor.indexer.kv_norm.weight", c.index_dim);
+  list.add_of_indexer(kIndexerQ, "self_attn.compressor.indexer.q_b_proj.weight",
+                      "self_attn.compressor.indexer.q_b_proj",
+                      {c.index_heads * c.index_dim, c.q_lora_rank});
+  list.add_of_indexer(kIndexerWeights, "self_attn.compressor.indexer.scorer.weights_proj.weight",
+                      "self_attn.compressor.indexer.scorer.weights_proj", {c.index_heads, d});
+}
+
+void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
+  RowList list{rows};
   // A rank makes the latent, the keys and the indexer's choice whole, for its heads.
   const RowShards heads = outputs_by(c.num_heads, "heads");
   const RowShards groups = outputs_by(c.num_groups, "groups of heads");
-  add_f32(kCompressedSinks, "self_attn.sinks", {c.num_heads}, heads);
-  add(kCompressedQA, "self_attn.q_a_proj.weight", "self_attn.q_a_proj", {c.q_lora_rank, d});
-  add_norm(kCompressedQANorm, "self_attn.q_a_norm.weight", c.q_lora_rank);
-  add(kCompressedQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj", {c.width(), c.q_lora_rank},
-      heads);
-  add(kCompressedKv, "self_attn.kv_proj.weight", "self_attn.kv_proj", {c.head_dim, d});
-  add_norm(kCompressedKvNorm, "self_attn.kv_norm.weight", c.head_dim);
-  add(kCompressedOA, "self_attn.o_a_proj.weight", "self_attn.o_a_proj",
-      {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, groups, {c.o_lora_rank, 0});
-  add(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
-      {d, c.num_groups * c.o_lora_rank}, inputs_by(c.num_groups, "groups of heads"));
+  list.add_f32(kCompressedSinks, "self_attn.sinks", {c.num_heads}, heads);
+  list.add(kCompressedQA, "self_attn.q_a_proj.weight", "self_attn.q_a_proj", {c.q_lora_rank, d});
+  list.add_norm(kCompressedQANorm, "self_attn.q_a_norm.weight", c.q_lora_rank);
+  list.add(kCompressedQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj",
+           {c.width(), c.q_lora_rank}, heads);
+  list.add(kCompressedKv, "self_attn.kv_proj.weight", "self_attn.kv_proj", {c.head_dim, d});
+  list.add_norm(kCompressedKvNorm, "self_attn.kv_norm.weight", c.head_dim);
+  list.add(kCompressedOA, "self_attn.o_a_proj.weight", "self_attn.o_a_proj",
+           {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, groups, {c.o_lora_rank, 0});
+  list.add(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
+           {d, c.num_groups * c.o_lora_rank}, inputs_by(c.num_groups, "groups of heads"));
   if (c.ratio == 0) return;
-  const int64_t width = projected_width(c, c.head_dim);
-  add_f32(kCompressorBias, "self_attn.compressor.position_bias", {c.ratio, width});
-  add(kCompressorKv, "self_attn.compressor.kv_proj.weight", "self_attn.compressor.kv_proj",
-      {width, d});
-  add(kCompressorGate, "self_attn.compressor.gate_proj.weight", "self_attn.compressor.gate_proj",
-      {width, d});
-  add_norm(kCompressorNorm, "self_attn.compressor.kv_norm.weight", c.head_dim);
-  if (c.index_heads == 0) return;
-  // The choice has no gradient: a fresh adapter has the indexer where a loss of its own trains it.
-  const int64_t index_width = projected_width(c, c.index_dim);
-  const auto add_of_indexer = [&](Key key, std::string_view suffix, std::string_view path,
-                                  Shape shape) { add(key, suffix, path, shape, {}, {}, true); };
-  add_f32(kIndexerBias, "self_attn.compressor.indexer.position_bias", {c.ratio, index_width});
-  add_of_indexer(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
-                 "self_attn.compressor.indexer.kv_proj", {index_width, d});
-  add_of_indexer(kIndexerGate, "self_attn.compressor.indexer.gate_proj.weight",
-                 "self_attn.compressor.indexer.gate_proj", {index_width, d});
-  add_norm(kIndexerNorm, "self_attn.compressor.indexer.kv_norm.weight", c.index_dim);
-  add_of_indexer(kIndexerQ, "self_attn.compressor.indexer.q_b_proj.weight",
-                 "self_attn.compressor.indexer.q_b_proj",
-                 {c.index_heads * c.index_dim, c.q_lora_rank});
-  add_of_indexer(kIndexerWeights, "self_attn.compressor.indexer.scorer.weights_proj.weight",
-                 "self_attn.compressor.indexer.scorer.weights_proj", {c.index_heads, d});
+  add_compressor_rows(c, d, list);
+  if (c.index_heads > 0) add_indexer_rows(c, d, list);
 }
 
 }  // namespace

@@ -68,6 +68,34 @@ TensorView scratch_lora_h(const Pass& pass, const BlockContext& context, int key
   return rank == 0 ? TensorView() : pass.take(pass.dtype(), {pass.num_tokens(), rank});
 }
 
+// Gradients of what the loss reads, f32.
+struct IndexerGradients {
+  TensorView q, weights, keys;
+};
+
+// From these to the gradients of the indexer's own parameters.
+void indexer_rows_backward(Pass& pass, const BlockContext& context, const IndexerRows& rows,
+                           TensorView n, TensorView latent, const IndexerGradients& d) {
+  const auto& c = context.as<Config>();
+  const auto project_backward = [&](CompressedAttentionKey key, TensorView x, TensorView dy) {
+    linear_backward(pass, context, key, x, rows.lora_h[key], dy, {}, false);
+  };
+  // keys = compressed(kv, gate)
+  const TensorView d_kv = pass.take(pass.dtype(), rows.kv.shape);
+  const TensorView d_gate = pass.take(pass.dtype(), rows.gate.shape);
+  entries_backward(pass, context, indexer_compressor(pass, c),
+                   {.kv = rows.kv, .gate = rows.gate, .raw = rows.raw}, d.keys, d_kv, d_gate);
+  project_backward(kIndexerKv, n, d_kv);
+  project_backward(kIndexerGate, n, d_gate);
+  // q = rotated(latent W^T)
+  const TensorView d_q_raw = pass.take(pass.dtype(), rows.q.shape);
+  ops::tail_rope_backward(pass.backend, rope_args(pass, context, rows.q, false), d.q, d_q_raw, {});
+  project_backward(kIndexerQ, latent,
+                   d_q_raw.reshape({d_q_raw.shape[0], c.index_heads * c.index_dim}));
+  // weights = n W^T
+  project_backward(kIndexerWeights, n, to_compute_dtype(pass, d.weights));
+}
+
 // n [T, D], latent [T, Q]
 IndexerRows make_indexer_rows(Pass& pass, const BlockContext& context, TensorView n,
                               TensorView latent, bool wants_backward) {
@@ -85,7 +113,7 @@ IndexerRows make_indexer_rows(Pass& pass, const BlockContext& context, TensorVie
   project(kIndexerKv, n, rows.kv);
   project(kIndexerGate, n, rows.gate);
   rows.raw = make_raw_entries(pass, context, part, rows.kv, rows.gate);
-  rows.keys = make_entries(pass, context, part, rows.raw);
+  rows.keys = make_and_store_entries(pass, context, part, rows.raw);
   rows.q = pass.take(pass.dtype(), {tokens, c.index_heads, c.index_dim});
   project(kIndexerQ, latent, rows.q.reshape({tokens, c.index_heads * c.index_dim}));
   ops::tail_rope(pass.backend, rope_args(pass, context, rows.q, false), rows.q);
@@ -151,8 +179,8 @@ TensorView make_raw_entries(Pass& pass, const BlockContext& context, const KeyCo
   return raw;
 }
 
-EntryStore make_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
-                        TensorView raw) {
+EntryStore make_and_store_entries(Pass& pass, const BlockContext& context,
+                                  const KeyCompressor& part, TensorView raw) {
   const auto& c = context.as<Config>();
   const EntryStore store = {.rows = take_entries(pass, c, pass.dtype(), part.channels),
                             .ratio = c.ratio,
@@ -194,9 +222,9 @@ void indexer_loss_backward(Pass& pass, const BlockContext& context, TensorView n
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
   const IndexerRows rows = make_indexer_rows(pass, context, n, latent, true);
-  const TensorView d_q = pass.take(DType::kF32, rows.q.shape);
-  const TensorView d_weights = pass.take(DType::kF32, rows.weights.shape);
-  const TensorView d_keys = take_entries(pass, c, DType::kF32, c.index_dim);
+  const IndexerGradients d = {.q = pass.take(DType::kF32, rows.q.shape),
+                              .weights = pass.take(DType::kF32, rows.weights.shape),
+                              .keys = take_entries(pass, c, DType::kF32, c.index_dim)};
   ops::indexer_loss(
       pass.backend,
       {.q = rows.q,
@@ -208,24 +236,8 @@ void indexer_loss_backward(Pass& pass, const BlockContext& context, TensorView n
        .segments = entry_segments(pass, c.ratio),
        .ratio = c.ratio,
        .weight = pass.indexer_loss->weight},
-      pass.indexer_loss->losses, {.d_q = d_q, .d_weights = d_weights, .d_keys = d_keys});
-  const auto project_backward = [&](CompressedAttentionKey key, TensorView x, TensorView d) {
-    linear_backward(pass, context, key, x, rows.lora_h[key], d, {}, false);
-  };
-  // keys = compressed(kv, gate)
-  const TensorView d_kv = pass.take(pass.dtype(), rows.kv.shape);
-  const TensorView d_gate = pass.take(pass.dtype(), rows.gate.shape);
-  entries_backward(pass, context, indexer_compressor(pass, c),
-                   {.kv = rows.kv, .gate = rows.gate, .raw = rows.raw}, d_keys, d_kv, d_gate);
-  project_backward(kIndexerKv, n, d_kv);
-  project_backward(kIndexerGate, n, d_gate);
-  // q = rotated(latent W^T)
-  const TensorView d_q_raw = pass.take(pass.dtype(), rows.q.shape);
-  ops::tail_rope_backward(pass.backend, rope_args(pass, context, rows.q, false), d_q, d_q_raw, {});
-  project_backward(kIndexerQ, latent,
-                   d_q_raw.reshape({d_q_raw.shape[0], c.index_heads * c.index_dim}));
-  // weights = n W^T
-  project_backward(kIndexerWeights, n, to_compute_dtype(pass, d_weights));
+      pass.indexer_loss->losses, {.d_q = d.q, .d_weights = d.weights, .d_keys = d.keys});
+  indexer_rows_backward(pass, context, rows, n, latent, d);
 }
 
 }  // namespace strata::model

@@ -41,8 +41,8 @@ TensorView take_entries(Pass& pass, const CompressedAttentionConfig& c, DType ty
 TensorView make_raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
                             TensorView kv, TensorView gate);
 // The entries as attention reads them, in the scratch, and in the pages where there are any.
-EntryStore make_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
-                        TensorView raw);
+EntryStore make_and_store_entries(Pass& pass, const BlockContext& context,
+                                  const KeyCompressor& part, TensorView raw);
 
 // What forward made of a compressor.
 struct CompressedRows {

@@ -73,6 +73,53 @@ void list_entry_ranges(const Pass& pass, const BlockContext& context, const Pass
   }
 }
 
+// Where the sequence's new entries go in its pages, a run for each page; they are rows `row` and on
+// of the pass's own. Returns the row behind them.
+int64_t list_entry_runs(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                        const EntryStore& store, int64_t row,
+                        std::vector<ops::CacheSegment>& runs) {
+  const int64_t each = pass.cache.page_size() / store.ratio;
+  const int64_t bytes = row_bytes(store.rows);
+  const int64_t end = end_of(sequence) / store.ratio;
+  for (int64_t entry = sequence.first_position / store.ratio; entry < end;) {
+    const int64_t count = std::min(end - entry, each - entry % each);  // of this page
+    char* part = page_part(pass, context, sequence, entry / each, store.offset);
+    runs.push_back({row, row + count, part + entry % each * bytes});
+    entry += count;
+    row += count;
+  }
+  return row;
+}
+
+// Where the sequence's last keys go in its ring: one run, or two around its end.
+void list_ring_runs(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                    TensorView keys, int64_t window, std::vector<ops::CacheSegment>& runs) {
+  char* ring = ring_of(pass, context, sequence);
+  for (int64_t row = std::max(sequence.begin, sequence.end - window); row < sequence.end;) {
+    const int64_t slot = (sequence.first_position + row - sequence.begin) % window;
+    const int64_t end = std::min(sequence.end, row + window - slot);
+    runs.push_back({row, end, ring + slot * row_bytes(keys)});
+    row = end;
+  }
+}
+
+// Hands out a list of ranges, which is whole and stays where it is, part by part.
+class RangeParts {
+ public:
+  RangeParts(std::span<const ops::KvRange> ranges, int64_t position_stride)
+      : ranges_(ranges), position_stride_(position_stride) {}
+  ops::KvView take_up_to(size_t end) {
+    const auto part = ranges_.subspan(begin_, end - begin_);
+    begin_ = end;
+    return {.ranges = part, .position_stride = position_stride_};
+  }
+
+ private:
+  std::span<const ops::KvRange> ranges_;
+  int64_t position_stride_;
+  size_t begin_ = 0;
+};
+
 }  // namespace
 
 int64_t most_new_entries(const Pass& pass, int64_t ratio) {
@@ -102,20 +149,11 @@ std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio) {
 void store_entries(Pass& pass, const BlockContext& context, const EntryStore& store) {
   if (!pass.cached()) return;
   pass.on_host([&] {
-    const int64_t each = pass.cache.page_size() / store.ratio;
-    const int64_t bytes = row_bytes(store.rows);
     std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
     runs.clear();
     int64_t row = 0;
     for (const PassSequence& sequence : pass.sequences) {
-      const int64_t end = end_of(sequence) / store.ratio;
-      for (int64_t entry = sequence.first_position / store.ratio; entry < end;) {
-        const int64_t count = std::min(end - entry, each - entry % each);  // of this page
-        char* part = page_part(pass, context, sequence, entry / each, store.offset);
-        runs.push_back({row, row + count, part + entry % each * bytes});
-        entry += count;
-        row += count;
-      }
+      row = list_entry_runs(pass, context, sequence, store, row, runs);
     }
     ops::cache_write(pass.backend, store.rows, runs);
   });
@@ -148,16 +186,10 @@ std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockConte
                         .first_entry = first_entry});
     if (entries.ratio > 0) first_entry += new_entries(sequence, entries.ratio);
   }
-  // The list is whole now and stays where it is.
-  size_t begin = 0;
+  RangeParts parts(ranges, keys.cols());
   for (size_t s = 0; s < segments.size(); ++s) {
-    const auto next = [&](size_t end) {
-      const auto part = std::span<const ops::KvRange>(ranges).subspan(begin, end - begin);
-      begin = end;
-      return ops::KvView{.ranges = part, .position_stride = keys.cols()};
-    };
-    segments[s].window = next(ends[2 * s]);
-    segments[s].entries = next(ends[2 * s + 1]);
+    segments[s].window = parts.take_up_to(ends[2 * s]);
+    segments[s].entries = parts.take_up_to(ends[2 * s + 1]);
   }
   return segments;
 }
@@ -180,13 +212,8 @@ std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockCon
                         .keys = {}});
     first_row += new_entries(sequence, entries.ratio);
   }
-  size_t begin = 0;
-  for (size_t s = 0; s < segments.size(); ++s) {
-    segments[s].keys = {
-        .ranges = std::span<const ops::KvRange>(ranges).subspan(begin, ends[s] - begin),
-        .position_stride = entries.rows.cols()};
-    begin = ends[s];
-  }
+  RangeParts parts(ranges, entries.rows.cols());
+  for (size_t s = 0; s < segments.size(); ++s) segments[s].keys = parts.take_up_to(ends[s]);
   return segments;
 }
 
@@ -203,18 +230,11 @@ std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
 
 void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
   pass.on_host([&] {
-    const int64_t bytes = row_bytes(keys);
     std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
     runs.clear();
     for (const PassSequence& sequence : pass.sequences) {
       if (sequence.kept.state == nullptr) continue;
-      char* ring = ring_of(pass, context, sequence);
-      for (int64_t row = std::max(sequence.begin, sequence.end - window); row < sequence.end;) {
-        const int64_t slot = (sequence.first_position + row - sequence.begin) % window;
-        const int64_t end = std::min(sequence.end, row + window - slot);
-        runs.push_back({row, end, ring + slot * bytes});
-        row = end;
-      }
+      list_ring_runs(pass, context, sequence, keys, window, runs);
     }
     ops::cache_write(pass.backend, keys, runs);
   });

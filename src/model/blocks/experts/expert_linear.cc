@@ -70,6 +70,22 @@ void for_each_module(const Pass& pass, const BlockContext& context, MoeKey key, 
   }
 }
 
+// y += h B^T, h = scale * x A^T; of gate and up together h is made once, with gate's.
+void list_forward_run(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found,
+                      const ExpertLoraH& lora_h) {
+  const int64_t first = run.first_end;
+  const int64_t end = run.first_end + run.num_ends;
+  const LoraModule& module = *found.module;
+  if (found.half == 0) {
+    (found.shared() ? lists.shared : lists.own)
+        .push_back({.first = first, .end = end, .w = a_of(module), .scale = module.scale});
+  }
+  lists.low_rank.push_back({.first = first,
+                            .end = end,
+                            .x = lora_h.of(found.key).slice_cols(0, module.spec.rank),
+                            .w = b_of(found)});
+}
+
 // y (and d_x) of one projection in backward, and where its shared d_h waits.
 struct Backward {
   Pass& pass;
@@ -164,8 +180,8 @@ ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context) {
     const int key = kMoeGate + static_cast<int>(i);
     const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
     if (rank > 0) {
-      lora_h.h[i] =
-          pass.save(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(), {rows, rank});
+      lora_h.h[i] = pass.take_saved(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(),
+                                    {rows, rank});
     }
   }
   return lora_h;
@@ -180,17 +196,7 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
   }
   ExpertLists& lists = ExpertLists::cleared(pass);
   for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
-    const int64_t first = run.first_end;
-    const int64_t end = run.first_end + run.num_ends;
-    const LoraModule& module = *found.module;
-    if (found.half == 0) {
-      (found.shared() ? lists.shared : lists.own)
-          .push_back({.first = first, .end = end, .w = a_of(module), .scale = module.scale});
-    }
-    lists.low_rank.push_back({.first = first,
-                              .end = end,
-                              .x = lora_h.of(found.key).slice_cols(0, module.spec.rank),
-                              .w = b_of(found)});
+    list_forward_run(lists, run, found, lora_h);
   });
   // h = round(scale * x A^T)
   if (!lists.own.empty()) {

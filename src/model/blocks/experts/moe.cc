@@ -57,18 +57,19 @@ struct Moe {
     s.routing = take_routing(pass, context.as<Config>());
   }
 
-  static void save(Pass& pass, const BlockContext& context, Saved& s) {
+  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const Shape shape = {pass.num_tokens() * c.top_k, c.expert_width};
     const auto k = static_cast<double>(c.top_k);
-    s.gate =
-        pass.save("moe_mlpwi_0", k * linear_flops(pass, context, kMoeGate), pass.dtype(), shape);
-    s.up = pass.save("moe_mlpwi_1", k * linear_flops(pass, context, kMoeUp), pass.dtype(), shape);
+    s.gate = pass.take_saved("moe_mlpwi_0", k * linear_flops(pass, context, kMoeGate), pass.dtype(),
+                             shape);
+    s.up = pass.take_saved("moe_mlpwi_1", k * linear_flops(pass, context, kMoeUp), pass.dtype(),
+                           shape);
     s.lora_h = take_expert_lora_h(pass, context);
-    if (c.shared_width > 0) gated_mlp_save(pass, context, shared_parts(context), s.shared);
+    if (c.shared_width > 0) gated_mlp_take_saved(pass, context, shared_parts(context), s.shared);
     if (!c.shared_gate) return;
-    s.shared_logits = pass.save("shared_gate", linear_flops(pass, context, kMoeSharedScale),
-                                DType::kF32, {pass.num_tokens(), 1});
+    s.shared_logits = pass.take_saved("shared_gate", linear_flops(pass, context, kMoeSharedScale),
+                                      DType::kF32, {pass.num_tokens(), 1});
     s.shared_lora_h = take_lora_h(pass, context, kMoeSharedScale);
   }
 

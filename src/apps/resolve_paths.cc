@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/find_models.h"
+#include "apps/resolve_paths.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace strata::apps {
 namespace {
 
 // A model and what it is sampled with; the adapter alone stands for both.
-void find_model_and_adapter(std::string& model, std::string& adapter) {
+void resolve_model_and_adapter(std::string& model, std::string& adapter) {
   if (model.empty()) {
     const ModelPath path = find_model(find_adapter(adapter));
     model = path.model;
@@ -33,7 +33,7 @@ void find_model_and_adapter(std::string& model, std::string& adapter) {
   adapter = adapter.empty() ? path.adapter : find_adapter(adapter);
 }
 
-void find_served_model(server::ServeOptions& o, std::string& name_and_dir) {
+void resolve_served_model(server::ServeOptions& o, std::string& name_and_dir) {
   const size_t sign = name_and_dir.find('=');
   if (sign == std::string::npos || sign == 0 || sign + 1 == name_and_dir.size()) return;
   const std::string name = name_and_dir.substr(0, sign);
@@ -49,22 +49,23 @@ void find_served_model(server::ServeOptions& o, std::string& name_and_dir) {
 
 // The adapters that are to be added to a model, which may be one itself: then `model` becomes its
 // base.
-std::vector<model::AdapterPart> find_parts(std::string& model,
-                                           const std::vector<std::string>& adapters,
-                                           Archives& archives) {
+std::vector<model::AdapterPart> resolve_model_and_parts(std::string& model,
+                                                        const std::vector<std::string>& adapters,
+                                                        Archives& archives) {
   const ModelPath path = find_model(model);
   std::vector<model::AdapterPart> parts;
   model = path.model;
   if (!path.adapter.empty()) parts.push_back({.dir = path.adapter});
-  for (const std::string& adapter : adapters) parts.push_back(find_adapter_part(adapter, archives));
+  for (const std::string& adapter : adapters)
+    parts.push_back(find_or_unpack_adapter_part(adapter, archives));
   return parts;
 }
 
 }  // namespace
 
-void find_models(TrainOptions& o) {
+void resolve_paths(TrainOptions& o) {
   if (o.model.empty()) {
-    find_model_and_adapter(o.model, o.adapter);
+    resolve_model_and_adapter(o.model, o.adapter);
   } else {
     o.model = find_base_model(o.model);
     if (!o.adapter.empty()) o.adapter = find_adapter(o.adapter);
@@ -74,12 +75,12 @@ void find_models(TrainOptions& o) {
   data::find_sources("eval", o.eval, data::Weights::kNone);
 }
 
-void find_models(DataOptions& o) {
+void resolve_paths(DataOptions& o) {
   o.model = find_model(o.model).model;
   data::find_sources("data", o.data);
 }
 
-void find_models(EvalOptions& o) {
+void resolve_paths(EvalOptions& o) {
   for (std::string& adapter : o.adapters) adapter = find_adapter(adapter);
   const ModelPath path = find_model(o.model.empty() ? o.adapters.front() : o.model);
   if (!o.model.empty() && !path.adapter.empty()) {
@@ -89,48 +90,50 @@ void find_models(EvalOptions& o) {
   data::find_sources("data", o.data, data::Weights::kNone);
 }
 
-void find_models(PlanOptions& o) {
+void resolve_paths(PlanOptions& o) {
   if (!o.model.empty()) o.model = find_config_path("model", o.model);
 }
 
-void find_models(GenerateOptions& o) {
-  find_model_and_adapter(o.generation.model, o.generation.adapter);
+void resolve_paths(GenerateOptions& o) {
+  resolve_model_and_adapter(o.generation.model, o.generation.adapter);
 }
 
-void find_models(ChatOptions& o) {
-  find_model_and_adapter(o.generation.model, o.generation.adapter);
+void resolve_paths(ChatOptions& o) {
+  resolve_model_and_adapter(o.generation.model, o.generation.adapter);
 }
 
-void find_models(ProbeOptions& o) {
+void resolve_paths(ProbeOptions& o) {
   const ModelPath path = find_model(o.model);
   o.model = path.model;
   for (std::string& adapter : o.adapters) adapter = find_adapter(adapter);
   if (!path.adapter.empty()) o.adapters.insert(o.adapters.begin(), path.adapter);
 }
 
-void find_models(InspectOptions& o) { o.model = find_directory("model", o.model); }
+void resolve_paths(InspectOptions& o) { o.model = find_directory("model", o.model); }
 
-void find_models(MergeOptions& o) {
-  o.parts = find_parts(o.model, o.adapters, o.archives);
+void resolve_paths(MergeOptions& o) {
+  o.parts = resolve_model_and_parts(o.model, o.adapters, o.archives);
   if (o.parts.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "--adapter: is missing; name what is to be merged");
   }
 }
 
-void find_models(ConvertOptions& o) { o.parts = find_parts(o.model, o.adapters, o.archives); }
+void resolve_paths(ConvertOptions& o) {
+  o.parts = resolve_model_and_parts(o.model, o.adapters, o.archives);
+}
 
-void find_models(InitOptions& o) { o.config = find_config_path("config", o.config); }
+void resolve_paths(InitOptions& o) { o.config = find_config_path("config", o.config); }
 
-void find_models(TokenizeOptions& o) {
+void resolve_paths(TokenizeOptions& o) {
   if (!file_exists(o.tokenizer)) o.tokenizer = find_directory("tokenizer", o.tokenizer);
 }
 
-void find_models(BenchOptions& o) {
+void resolve_paths(BenchOptions& o) {
   if (!o.model.empty()) o.model = find_base_model(o.model);
 }
 
-void find_models(server::ServeOptions& o) {
-  for (std::string& model : o.models) find_served_model(o, model);
+void resolve_paths(server::ServeOptions& o) {
+  for (std::string& model : o.models) resolve_served_model(o, model);
 }
 
 }  // namespace strata::apps

@@ -2,7 +2,7 @@
 // What may be typed for a model, through the program: directories with and without --model, LoRA
 // adapters, names of the Hugging Face hub in a made cache, `strata pull` with a stand-in for hf,
 // and what is no model.
-#include "apps/find_models.h"
+#include "apps/resolve_paths.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class FindModels : public TrainTest {
+class ResolvePaths : public TrainTest {
  protected:
   void SetUp() override {
     TrainTest::SetUp();
@@ -93,7 +93,7 @@ std::vector<std::string> with(std::vector<std::string> first,
   return first;
 }
 
-TEST_F(FindModels, TheModelMayStandWithoutItsOption) {
+TEST_F(ResolvePaths, TheModelMayStandWithoutItsOption) {
   for (const char* command : {"chat", "generate"}) {
     const Ran named = run(with({command, "--model", "model"}, kAsk));
     EXPECT_EQ(named.code, 0) << named.err;
@@ -110,7 +110,7 @@ TEST_F(FindModels, TheModelMayStandWithoutItsOption) {
   expect_refused({"chat", "model", "other"}, "not expected: other; model is model");
 }
 
-TEST_F(FindModels, AnAdapterStandsForItsBaseAndItself) {
+TEST_F(ResolvePaths, AnAdapterStandsForItsBaseAndItself) {
   const std::string adapter = make_adapter("model");  // seen from where the program runs
   const Ran named = run(with({"chat", "--model", "model", "--adapter", adapter}, kAsk));
   ASSERT_EQ(named.code, 0) << named.err;
@@ -127,14 +127,14 @@ TEST_F(FindModels, AnAdapterStandsForItsBaseAndItself) {
                  "this is a model, want a LoRA");
 }
 
-TEST_F(FindModels, ABaseMayBeNamedAsSeenFromItsAdapter) {
+TEST_F(ResolvePaths, ABaseMayBeNamedAsSeenFromItsAdapter) {
   const std::string adapter = make_adapter("../model");
   fs::create_directories(root_ + "/elsewhere/deep");
   around_.folder = root_ + "/elsewhere/deep";
   expect_works(with({"chat", adapter}, kAsk));
 }
 
-TEST_F(FindModels, ABaseThatIsNotHereIsAskedForByName) {
+TEST_F(ResolvePaths, ABaseThatIsNotHereIsAskedForByName) {
   const std::string adapter = make_adapter("Org/Tiny-1.5");
   const Ran ran = run(with({"chat", "adapter"}, kAsk));
   EXPECT_EQ(ran.code, 2);
@@ -145,7 +145,7 @@ TEST_F(FindModels, ABaseThatIsNotHereIsAskedForByName) {
   expect_works(with({"chat", "adapter"}, kAsk));
 }
 
-TEST_F(FindModels, InspectSaysWhatAnAdapterAdaptsAndWhatIsWrong) {
+TEST_F(ResolvePaths, InspectSaysWhatAnAdapterAdaptsAndWhatIsWrong) {
   const std::string adapter = make_adapter("model");
   const Ran ran = run({"inspect", "adapter"});
   EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
@@ -175,7 +175,7 @@ TEST_F(FindModels, InspectSaysWhatAnAdapterAdaptsAndWhatIsWrong) {
   EXPECT_THAT(broken.out, HasSubstr("FAULT"));
 }
 
-TEST_F(FindModels, ANameOfTheHubIsFoundInEachCache) {
+TEST_F(ResolvePaths, ANameOfTheHubIsFoundInEachCache) {
   struct Case {
     const char* variable;
     const char* value;
@@ -199,7 +199,7 @@ TEST_F(FindModels, ANameOfTheHubIsFoundInEachCache) {
   }
 }
 
-TEST_F(FindModels, WithoutARefTheOnlySnapshotIsTaken) {
+TEST_F(ResolvePaths, WithoutARefTheOnlySnapshotIsTaken) {
   const std::string cache = root_ + "/cache";
   around_.variables["HF_HUB_CACHE"] = cache;
   make_snapshot(cache, "abc123");
@@ -209,7 +209,7 @@ TEST_F(FindModels, WithoutARefTheOnlySnapshotIsTaken) {
   expect_refused({"inspect", "Org/Tiny-1.5"}, "hf download Org/Tiny-1.5");
 }
 
-TEST_F(FindModels, ARefNamesASnapshotAndNothingElse) {
+TEST_F(ResolvePaths, ARefNamesASnapshotAndNothingElse) {
   const std::string cache = root_ + "/cache";
   around_.variables["HF_HUB_CACHE"] = cache;
   make_snapshot(cache, "abc123");
@@ -222,7 +222,7 @@ TEST_F(FindModels, ARefNamesASnapshotAndNothingElse) {
   expect_works({"inspect", "Org/Tiny-1.5"});
 }
 
-TEST_F(FindModels, ADirectoryThatIsHereWinsOverAName) {
+TEST_F(ResolvePaths, ADirectoryThatIsHereWinsOverAName) {
   around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
   make_snapshot(root_ + "/cache", "abc123");
   fs::create_directories(root_ + "/Org");
@@ -232,7 +232,7 @@ TEST_F(FindModels, ADirectoryThatIsHereWinsOverAName) {
   EXPECT_THAT(ran.out, Not(HasSubstr("snapshots")));
 }
 
-TEST_F(FindModels, AnAdapterOfAHubModelNamesItAsTheHubDoes) {
+TEST_F(ResolvePaths, AnAdapterOfAHubModelNamesItAsTheHubDoes) {
   around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
   make_snapshot(root_ + "/cache", "abc123");
   expect_works({"train", "Org/Tiny-1.5", "--data", "data.jsonl", "--out", "tuned", "--steps", "1"});
@@ -241,7 +241,7 @@ TEST_F(FindModels, AnAdapterOfAHubModelNamesItAsTheHubDoes) {
   expect_works(with({"chat", "tuned"}, kAsk));
 }
 
-TEST_F(FindModels, AServerFindsModelsOfTheHubAndCallsTheirTokenizersSo) {
+TEST_F(ResolvePaths, AServerFindsModelsOfTheHubAndCallsTheirTokenizersSo) {
   expect_refused({"serve", "--model", "tiny=Org/Tiny-1.5", "--data", "state", "--no-keys"},
                  "hf download Org/Tiny-1.5");
   const std::string snapshot = make_snapshot(root_ + "/cache", "abc123");
@@ -249,21 +249,21 @@ TEST_F(FindModels, AServerFindsModelsOfTheHubAndCallsTheirTokenizersSo) {
   server::ServeOptions options;
   options.models = {"tiny=Org/Tiny-1.5", "mine=" + model(), "same=Org/Tiny-1.5", "bare"};
   options.tokenizers = {"same=other"};
-  find_models(options);
+  resolve_paths(options);
   ::unsetenv("HF_HUB_CACHE");
   EXPECT_THAT(options.models,
               ElementsAre("tiny=" + snapshot, "mine=" + model(), "same=" + snapshot, "bare"));
   EXPECT_THAT(options.tokenizers, ElementsAre("same=other", "tiny=Org/Tiny-1.5"));
 }
 
-TEST_F(FindModels, ADownloadThatDidNotEndIsCalledSo) {
+TEST_F(ResolvePaths, ADownloadThatDidNotEndIsCalledSo) {
   around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
   fs::remove(make_snapshot(root_ + "/cache", "abc123") + "/model.safetensors");
   expect_refused(with({"chat", "Org/Tiny-1.5"}, kAsk),
                  "has no weights: a download that did not end?");
 }
 
-TEST_F(FindModels, PullRunsHfAndSaysWhatIsNext) {
+TEST_F(ResolvePaths, PullRunsHfAndSaysWhatIsNext) {
   around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
   make_hf(
       "printf '%s|' \"$@\" > arguments\n"
@@ -277,7 +277,7 @@ TEST_F(FindModels, PullRunsHfAndSaysWhatIsNext) {
   expect_works(with({"chat", "Org/Tiny-1.5"}, kAsk));
 }
 
-TEST_F(FindModels, PullLeavesHfTheTerminal) {
+TEST_F(ResolvePaths, PullLeavesHfTheTerminal) {
   around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
   make_snapshot(root_ + "/cache", "abc");
   make_hf("if [ -t 0 ] && [ -t 1 ] && [ -t 2 ]; then echo a terminal; else echo none; fi\n");
@@ -286,7 +286,7 @@ TEST_F(FindModels, PullLeavesHfTheTerminal) {
   EXPECT_EQ(terminal.wait(), 0);
 }
 
-TEST_F(FindModels, PullSaysWhatFailed) {
+TEST_F(ResolvePaths, PullSaysWhatFailed) {
   around_.variables["PATH"] = root_ + "/bin";
   expect_refused({"pull", "Org/Tiny-1.5"}, "pip install huggingface_hub");
   make_hf("echo no such model >&2; exit 3\n");
@@ -299,7 +299,7 @@ TEST_F(FindModels, PullSaysWhatFailed) {
   expect_refused({"pull"}, "pull: this is required:\n  model");
 }
 
-TEST_F(FindModels, PullTakesNamesOfTheHubAlone) {
+TEST_F(ResolvePaths, PullTakesNamesOfTheHubAlone) {
   make_hf("touch called\n");
   for (const char* bad : {"Qwen3", "a/b/c", "a/..", "../b", "a/b;touch x", "a/b c", "a/$(touch x)",
                           "a/-b", "-a/b", "a/b--c", "/b", "a/", "https://huggingface.co/a/b"}) {
@@ -313,7 +313,7 @@ TEST_F(FindModels, PullTakesNamesOfTheHubAlone) {
   EXPECT_TRUE(fs::exists(root_ + "/called"));
 }
 
-TEST_F(FindModels, WhatIsNoModelIsCalledWhatItIs) {
+TEST_F(ResolvePaths, WhatIsNoModelIsCalledWhatItIs) {
   make_adapter("model");
   const auto refused = [&](const std::string& typed, const std::string& what) {
     expect_refused(with({"chat", typed}, kAsk), what);
@@ -340,7 +340,7 @@ TEST_F(FindModels, WhatIsNoModelIsCalledWhatItIs) {
   refused("old", "its weights are files of PyTorch");
 }
 
-TEST_F(FindModels, DataThatIsNoDataIsCalledSo) {
+TEST_F(ResolvePaths, DataThatIsNoDataIsCalledSo) {
   const auto refused = [&](const std::string& option, const std::string& path,
                            const std::string& what) {
     std::vector<std::string> line = {"train", "model", "--out", "more", option, path};
@@ -367,7 +367,7 @@ TEST_F(FindModels, DataThatIsNoDataIsCalledSo) {
 }
 
 // tests of GGUF itself are elsewhere: here it gets as far as its reader.
-TEST_F(FindModels, AGgufFileIsAModel) {
+TEST_F(ResolvePaths, AGgufFileIsAModel) {
   std::ofstream(root_ + "/tiny.gguf") << std::string("GGUF\3\0\0\0", 8);
   for (const char* typed : {"tiny.gguf", "./tiny.gguf"}) {
     const Ran ran = run(with({"chat", typed}, kAsk));

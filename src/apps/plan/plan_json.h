@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans as `strata plan --json` prints them.
+#pragma once
+#include <boost/json.hpp>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/pipeline/sent_plan.h"
+#include "engine/plan/run_plan.h"
+
+namespace strata::apps {
+
+// Of training that nothing divides into stages.
+boost::json::object passes_json(const engine::RunPlan& plan, const engine::Engine& engine,
+                                const engine::MachineLimits& limits);
+boost::json::object stages_json(const engine::RunPlan& plan, const engine::MachineLimits& limits);
+// Of each rank, of which so many have the same stages.
+boost::json::array ranks_json(const engine::RunPlan& plan,
+                              const std::vector<engine::SentBytes>& sent, int num_data_ranks);
+boost::json::object server_json(const engine::RunPlan& plan);
+
+}  // namespace strata::apps

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replaces what a command's options name by paths: models and adapters, by what the user typed
+// (apps/setup/model_path.h). Before a command runs; options of others stay as they are.
+#pragma once
+#include "apps/options.h"
+#include "server/options/options.h"
+
+namespace strata::apps {
+
+void resolve_paths(TrainOptions& o);
+void resolve_paths(PlanOptions& o);
+void resolve_paths(DataOptions& o);
+void resolve_paths(EvalOptions& o);
+void resolve_paths(GenerateOptions& o);
+void resolve_paths(ChatOptions& o);
+void resolve_paths(ProbeOptions& o);
+void resolve_paths(InspectOptions& o);
+void resolve_paths(InitOptions& o);
+void resolve_paths(MergeOptions& o);
+void resolve_paths(ConvertOptions& o);
+void resolve_paths(TokenizeOptions& o);
+void resolve_paths(BenchOptions& o);
+// Of NAME=DIR. A model of the hub has its name there as tokenizer_id where none was given.
+void resolve_paths(server::ServeOptions& o);
+
+template <typename Options>
+void resolve_paths(Options&) {}
+
+}  // namespace strata::apps
