@@ -74,7 +74,7 @@ void* Scratch::take(int64_t bytes, ScratchTag tag) {
   return data;
 }
 
-void Scratch::reserve(int64_t bytes, int64_t most) {
+void Scratch::book(int64_t bytes, int64_t most) {
   CHECK(total_ == 0, total_);
   high_water_ = 0;
   num_tags_ = num_peak_tags_ = 0;

@@ -66,7 +66,7 @@ class Scratch {
   };
 
   explicit Scratch(Allocator& allocator) : allocator_(&allocator) {}
-  Scratch(Allocator& allocator, int64_t bytes) : Scratch(allocator) { reserve(bytes); }
+  Scratch(Allocator& allocator, int64_t bytes) : Scratch(allocator) { book(bytes); }
   // Those that a pass is counted with: the addresses of each are its own.
   enum class Counted : uint8_t { kPass, kFiles, kHeld, kBorders, kDeferred };
   static Scratch counting(Counted what) { return Scratch(what); }
@@ -76,11 +76,11 @@ class Scratch {
 
   void* take(int64_t bytes, ScratchTag tag = kTemporaryTag);
   TensorView take(DType dtype, const Shape& shape, ScratchTag tag = kTemporaryTag);
-  // Call when nothing is taken: space for `bytes`, in one block; what was measured starts again.
-  // More memory than that is given back when it is more than `most`.
-  void reserve(int64_t bytes, int64_t most = INT64_MAX);
+  // Call when nothing is taken: books space for `bytes`, in one block; what was measured starts
+  // again. More memory than that is given back when it is more than `most`.
+  void book(int64_t bytes, int64_t most = INT64_MAX);
   [[nodiscard]] int64_t booked() const { return num_blocks_ == 0 ? 0 : blocks_[0].memory.size(); }
-  // The most that was taken at once since reserve(), and by what, in the order of first takes.
+  // The most that was taken at once since book(), and by what, in the order of first takes.
   [[nodiscard]] int64_t high_water() const { return high_water_; }
   [[nodiscard]] std::span<const Use> peak_uses() const { return {peak_, num_peak_tags_}; }
   [[nodiscard]] int64_t grown() const { return grown_; }

@@ -41,8 +41,8 @@ void Backend::let_in() {
 
 void Backend::reset_count() {
   counted_flops_ = 0.0;
-  scratch_.reserve(0);
-  counted_files_.reserve(0);
+  scratch_.book(0);
+  counted_files_.book(0);
   book_workers(0);
 }
 

@@ -106,7 +106,7 @@ class Backend {
   [[nodiscard]] virtual int64_t worker_high_water() const { return 0; }
   // Space for what a pass was counted to take, of scratch and of each worker's.
   void book(int64_t bytes, int64_t worker_bytes) {
-    scratch_.reserve(bytes);
+    scratch_.book(bytes);
     if (worker_bytes > 0) book_workers(worker_bytes);
   }
 

@@ -31,7 +31,7 @@ class OffloadSpace {
   }
   void book(Scratch& scratch, int64_t bytes) {
     queue_->wait();
-    scratch.reserve(bytes);
+    scratch.book(bytes);
   }
   [[nodiscard]] PageQueue& queue() { return *queue_; }
 

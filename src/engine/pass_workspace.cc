@@ -18,7 +18,7 @@ const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
   copy(counter_->file_scratch(), plan_.file_uses);
   plan_.held_bytes = held_.high_water();
   copy(held_, plan_.held_uses);
-  held_.reserve(0);
+  held_.book(0);
   plan_.deferred_bytes = 0;
   return plan_;
 }

@@ -438,7 +438,7 @@ TEST(DeltaNet, ScratchIsCountedBeforehand) {
         CpuBackend counting = CpuBackend::counting(path, threads);
         call(counting);
         CpuBackend backend(path, threads);
-        backend.scratch().reserve(counting.scratch().high_water());
+        backend.scratch().book(counting.scratch().high_water());
         call(backend);
         call(backend);
         EXPECT_EQ(backend.scratch().high_water(), counting.scratch().high_water());

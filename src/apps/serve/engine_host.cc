@@ -106,7 +106,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.bytes_of("adapters");
   book_ = std::make_unique<engine::AdapterBook>(limits);
-  set_limits();
+  apply_plan_to_engines();
   make_runners(options);
   for (const ServedAdapter& adapter : options.served) {
     engines_[adapter.model].runner->keep_adapter(adapter.id, adapter.dir,
@@ -141,7 +141,7 @@ engine::RunPlan EngineHost::plan_serving(const HostOptions& options) const {
   return planner::plan_run(run);
 }
 
-void EngineHost::set_limits() {
+void EngineHost::apply_plan_to_engines() {
   auto planned = plan_.stages.begin();
   for (size_t i = 0; i < engines_.size(); ++i) {
     bases_[i].longest_datum = plan_.server.longest_data[i];

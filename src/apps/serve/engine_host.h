@@ -112,7 +112,7 @@ class EngineHost {
   [[nodiscard]] engine::RunPlan plan_serving(const HostOptions& options) const;
   void check_drafts(const HostOptions& options) const;
   // As the plan says.
-  void set_limits();
+  void apply_plan_to_engines();
   void make_runners(const HostOptions& options);
   void loop();
   std::vector<api::Result> run(const api::Work& work);

@@ -262,7 +262,7 @@ void StageRunner::book_counted(Flight& flight) {
   const PassPlan& counted = engine_.last_plan();
   engine_.workspace().book(counted);
   pass_bytes_ = std::max(pass_bytes_, counted.total());
-  flight.held.reserve(counted.held_bytes);
+  flight.held.book(counted.held_bytes);
   flight.deferred_bytes = counted.deferred_bytes;
   flight.mark.emplace(has_flights_ ? flight.held : backend.scratch());
   if (flight.files) {
@@ -310,7 +310,7 @@ model::DeferredProducts& StageRunner::take_deferred(const Flight& flight) {
   }
   Waiting& waiting = **free;
   waiting.microbatch = flight.microbatch;
-  waiting.memory.reserve(flight.deferred_bytes);
+  waiting.memory.book(flight.deferred_bytes);
   waiting.mark.emplace(waiting.memory);
   return waiting.products;
 }

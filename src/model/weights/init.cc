@@ -114,7 +114,7 @@ LoadedModel init_model(Backend& backend, const ModelConfig& config, DType comput
       draw_parameter(backend, config, random, *model.weights, index);
     }
   }
-  backend.scratch().reserve(0, 0);  // what was drawn through is no pass's
+  backend.scratch().book(0, 0);  // what was drawn through is no pass's
   return model;
 }
 

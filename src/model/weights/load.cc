@@ -252,7 +252,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   if (!faults.empty()) fail_faults(dir, faults);
   const bool is_filled = options.shared != nullptr && options.shared->is_filled();
   if (!is_filled) load_held_parameters(backend, *model.checkpoint, *model.weights);
-  backend.scratch().reserve(0, 0);  // what was read through is no pass's
+  backend.scratch().book(0, 0);  // what was read through is no pass's
   return model;
 }
 

@@ -68,7 +68,7 @@ int64_t CpuBackend::worker_high_water() const {
 
 void CpuBackend::book_workers(int64_t bytes) {
   if (bytes > 0) make_workers();
-  for (const std::unique_ptr<CpuBackend>& worker : workers_) worker->scratch().reserve(bytes);
+  for (const std::unique_ptr<CpuBackend>& worker : workers_) worker->scratch().book(bytes);
 }
 
 void CpuBackend::set_breaks(const Interruption* interruption) {

@@ -149,7 +149,7 @@ void check_ids(const std::string& field, const std::vector<int32_t>& ids, int32_
   }
 }
 
-void check_table_widths(const api::Sample& command, int64_t vocab_size) {
+void check_topk_counts(const api::Sample& command, int64_t vocab_size) {
   for (const auto& [field, count] :
        {std::pair("topk_prompt_logprobs", command.topk_prompt_logprobs),
         std::pair("topk_sample_logprobs", command.topk_sample_logprobs),
@@ -344,7 +344,7 @@ void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order) {
   if (order.stops_at_end)
     command.stop.insert(command.stop.end(), base.end_tokens.begin(), base.end_tokens.end());
   command.top_k = std::min(command.top_k, base.vocab_size);
-  check_table_widths(command, base.vocab_size);
+  check_topk_counts(command, base.vocab_size);
   check_result_size(command);
 }
 

@@ -269,6 +269,7 @@ class StateStore {
                                              const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
   int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
+  void upsert_stability_records(const StabilityRequest& request, double now);
   // The request's prompt, with the `bytes` that all of it takes.
   void insert_stability_prompt(const StabilityRequest& request, int64_t bytes, double now);
   void touch_stability(const std::string& session, const std::string& sequence_id,

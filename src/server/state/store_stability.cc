@@ -29,6 +29,11 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
   forget_stability(request);
   while (drop_oldest_stability(request.tenant, quota - bytes)) {
   }
+  upsert_stability_records(request, now);
+  insert_stability_prompt(request, bytes, now);  // last: records without their prompt are none
+}
+
+void StateStore::upsert_stability_records(const StabilityRequest& request, double now) {
   run_in_batches(
       "INSERT INTO stability (session_id, sequence_id, last_used, record, prompt_id) VALUES {} "
       "ON CONFLICT (session_id, sequence_id) DO UPDATE SET last_used = excluded.last_used, "
@@ -37,7 +42,6 @@ void StateStore::put_stability(const StabilityRequest& request, int64_t quota, d
         const StabilityRecord& record = request.records[i];
         return {request.session, record.sequence_id, now, Blob{record.record}, request.id};
       });
-  insert_stability_prompt(request, bytes, now);  // last: records without their prompt are none
 }
 
 void StateStore::insert_stability_prompt(const StabilityRequest& request, int64_t bytes,

@@ -38,14 +38,20 @@ uint32_t lower_at(std::string_view text, size_t begin, size_t end, uint32_t c) {
   return after_letter && !letter_follows ? kFinalSigma : kSigma + 0x20;
 }
 
-void append_upper(std::string& out, uint32_t c, bool title) {
+void append_upper(std::string& out, uint32_t c) {
   if (c == kSharpS) {
-    out += title ? "Ss" : "SS";
+    out += "SS";
     return;
   }
-  const auto code_point = static_cast<utf8proc_int32_t>(c);
-  append_utf8(out, static_cast<uint32_t>(title ? utf8proc_totitle(code_point)
-                                               : utf8proc_toupper(code_point)));
+  append_utf8(out, static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+}
+
+void append_titlecase(std::string& out, uint32_t c) {
+  if (c == kSharpS) {
+    out += "Ss";
+    return;
+  }
+  append_utf8(out, static_cast<uint32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
 }
 
 std::string reversed(std::string_view text) { return {text.rbegin(), text.rend()}; }
@@ -65,7 +71,7 @@ std::string to_title_case(std::string_view text, bool is_one_word) {
     if (in_word) {
       append_utf8(out, lower_at(text, begin, pos, c));
     } else {
-      append_upper(out, c, true);
+      append_titlecase(out, c);
     }
     in_word = is_one_word || is_cased(c);
   }
@@ -212,7 +218,7 @@ std::string py_lower(std::string_view text) {
 
 std::string py_upper(std::string_view text) {
   std::string out;
-  for (size_t pos = 0; pos < text.size();) append_upper(out, next_code_point(text, pos), false);
+  for (size_t pos = 0; pos < text.size();) append_upper(out, next_code_point(text, pos));
   return out;
 }
 
@@ -226,7 +232,7 @@ std::string jinja_title(std::string_view text) {
   // jinja2 lowers the rest of a word without its first letter: a sigma sees no more than that.
   const auto finish = [&](size_t end) {
     if (word == end) return;
-    append_upper(out, next_code_point(text, word), false);
+    append_upper(out, next_code_point(text, word));
     out += py_lower(text.substr(word, end - word));
   };
   for (size_t pos = 0; pos < text.size();) {
