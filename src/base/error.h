@@ -21,4 +21,9 @@ struct Error : std::runtime_error {
   ErrorCode code;
 };
 
+// A loss or the norm of a gradient is infinite or not a number.
+struct NotFinite : Error {
+  explicit NotFinite(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
+};
+
 }  // namespace strata

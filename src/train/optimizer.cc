@@ -29,11 +29,11 @@ ops::AdamWArgs adamw_args(const api::AdamW& adamw, double grad_norm, int64_t ste
 }
 
 [[noreturn]] void throw_not_finite(double norm) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("optim_step: the gradient's norm is {}, want a finite number; the "
-                          "gradient is dropped, weights and moments stay as they were; logprobs "
-                          "or weights out of proportion?",
-                          norm));
+  throw NotFinite(
+      fmt::format("optim_step: the gradient's norm is {}, want a finite number; the gradient is "
+                  "dropped, weights and moments stay as they were; logprobs or weights out of "
+                  "proportion?",
+                  norm));
 }
 
 }  // namespace

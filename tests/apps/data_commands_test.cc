@@ -264,6 +264,26 @@ TEST_F(DataCommands, EachRateOfASweepHasTheBitsOfItsOwnRun) {
   EXPECT_THAT(fault(o), HasSubstr("--method full has none"));
 }
 
+// The one rate ends; what the other writes is what its own run writes.
+TEST_F(DataCommands, ARateThatDivergesEndsAlone) {
+  TrainOptions o = options("sweep");
+  o.steps = 6;
+  o.lr.reset();
+  o.sweep = {"1e30", "1e-3"};
+  ASSERT_EQ(run_train(o), 0);
+  EXPECT_THAT(content(root_ + "/sweep/sweep.md"), HasSubstr("| diverged |"));
+  EXPECT_FALSE(fs::exists(root_ + "/sweep/lr-1e30/adapter_model.safetensors"));
+  TrainOptions own = o;
+  own.sweep.clear();
+  own.lr = 1e-3;
+  own.out = root_ + "/own";
+  ASSERT_EQ(run_train(own), 0);
+  expect_same_run("sweep/lr-1e-3", "own");
+  o.out = root_ + "/none";
+  o.sweep = {"1e30", "1e29"};
+  EXPECT_THAT(fault(o), HasSubstr("every rate diverged"));
+}
+
 TEST_F(DataCommands, ASweepThatIsKilledGoesOn) {
   TrainOptions o = options("whole");
   o.steps = 12;

@@ -177,9 +177,8 @@ void TrainLoop::train_step() {
   mtp_loss_ = done.mtp_loss;
   indexer_loss_ = done.indexer_loss;
   if (!std::isfinite(done.loss)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step,
-                            done.loss));
+    throw NotFinite(fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32",
+                                done.step, done.loss));
   }
   log_step(done, seconds);
 }
@@ -205,6 +204,7 @@ void TrainLoop::sample_and_evaluate(int64_t step) {
   const TraceSpan span("evaluate", "step", step);
   sample(step);
   const double loss = job_.evaluate();
+  last_eval_.reset();
   if (!std::isfinite(loss)) return;
   if (!first_eval_) first_eval_ = loss;
   last_eval_ = loss;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "apps/train/curves.h"
@@ -34,6 +35,7 @@ struct Member {
   bool resumes = false;
   std::unique_ptr<TrainJob> job = nullptr;
   std::unique_ptr<TrainLoop> loop = nullptr;
+  bool diverged = false;  // and has ended where its numbers were no longer finite
 };
 
 void check_sweep(const TrainOptions& o) {
@@ -68,12 +70,22 @@ int64_t steps_done_of(const std::vector<Member>& members) {
   return steps;
 }
 
+void advance_unless_diverged(Member& member) {
+  try {
+    member.loop->advance();
+  } catch (const NotFinite& fault) {
+    member.diverged = true;
+    log(LogLevel::kWarning,
+        fmt::format("lr {}: {}; the other rates go on", member.rate, fault.what()));
+  }
+}
+
 // A step of each that is not done; false where all are.
 bool advance_each(std::vector<Member>& members, report::Progress& progress) {
   bool advances = false;
   for (Member& member : members) {
-    if (member.loop->is_done()) continue;
-    member.loop->advance();
+    if (member.diverged || member.loop->is_done()) continue;
+    advance_unless_diverged(member);
     advances = true;
     progress.update(steps_done_of(members),
                     fmt::format("lr {}  loss {:.4f}", member.rate, member.loop->loss()));
@@ -89,7 +101,8 @@ void train_in_turn(std::vector<Member>& members, const std::string& label) {
   while (!StopSignals::asked() && advance_each(members, progress)) {
   }
   for (Member& member : members) {
-    if (StopSignals::asked() && !member.loop->is_done()) member.loop->request_stop();
+    if (StopSignals::asked() && !member.diverged && !member.loop->is_done())
+      member.loop->request_stop();
   }
   progress.finish();
 }
@@ -98,12 +111,21 @@ std::string text_of(const std::optional<double>& value, bool is_exp = false) {
   return value ? fmt::format("{:.4f}", is_exp ? std::exp(*value) : *value) : "";
 }
 
-// By the loss that is looked at: of the evaluation, where there is one.
+// The loss that is looked at: of the evaluation, where there is one.
+double compared_loss(const Member& member) {
+  if (member.diverged) return std::numeric_limits<double>::infinity();
+  return member.loop->last_eval().value_or(member.loop->loss());
+}
+
 const Member& best_of(const std::vector<Member>& members) {
   return *std::min_element(members.begin(), members.end(), [](const Member& a, const Member& b) {
-    return a.loop->last_eval().value_or(a.loop->loss()) <
-           b.loop->last_eval().value_or(b.loop->loss());
+    return compared_loss(a) < compared_loss(b);
   });
+}
+
+std::string verdict_on(const Member& member, const std::vector<Member>& members) {
+  if (member.diverged) return "diverged";
+  return &member == &best_of(members) ? "lowest" : "";
 }
 
 std::vector<std::vector<std::string>> rows_of(const std::vector<Member>& members) {
@@ -112,7 +134,7 @@ std::vector<std::vector<std::string>> rows_of(const std::vector<Member>& members
     const TrainLoop& loop = *member.loop;
     rows.push_back({member.rate, fmt::format("{:.4f}", loop.loss()), text_of(loop.first_eval()),
                     text_of(loop.last_eval()), text_of(loop.last_eval(), true),
-                    &member == &best_of(members) ? "lowest" : ""});
+                    verdict_on(member, members)});
   }
   return rows;
 }
@@ -165,10 +187,17 @@ void print_json(const std::vector<Member>& members) {
   fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).settings.lr);
 }
 
+void check_one_converged(const std::vector<Member>& members) {
+  if (!std::ranges::all_of(members, &Member::diverged)) return;
+  throw NotFinite("--lr: every rate diverged; lower them, or use --dtype f32");
+}
+
 // False where a signal stopped it.
 bool finish_members(const TrainOptions& options, std::vector<Member>& members, double begin) {
   bool ended = true;
-  for (Member& member : members) ended = member.loop->finish() && ended;
+  for (Member& member : members) {
+    if (!member.diverged) ended = member.loop->finish() && ended;
+  }
   if (!ended) return false;
   write_table(options.out, members);
   write_chart(options.out, members);
@@ -205,6 +234,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   }
   const StopSignals signals("saving after this step; again: ends at once");
   train_in_turn(members, "sweep");
+  check_one_converged(members);
   return finish_members(options, members, begin);
 }
 
