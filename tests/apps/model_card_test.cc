@@ -89,6 +89,19 @@ TEST_F(ModelCard, ChatsWithABaseInGgufThatHasATemplate) {
                                  HasSubstr("tokenizer.apply_chat_template(")));
 }
 
+TEST_F(ModelCard, AFolderWithADotInItsNameIsCalledSoInGguf) {
+  fs::copy(model(), root_ + "/tiny-1.5B");
+  for (const char* end : {"", "/"}) {
+    ConvertOptions o;
+    o.model = root_ + "/tiny-1.5B" + end;
+    o.to = "gguf";
+    o.out = root_ + "/out.gguf";
+    ASSERT_EQ(run_convert(o), 0);
+    EXPECT_THAT(content(o.out), HasSubstr("tiny-1.5B"));
+    fs::remove(o.out);
+  }
+}
+
 TEST_F(ModelCard, CommandsQuoteABaseThatAShellWouldTakeApart) {
   const std::string odd =
       model_card({.base = "it's \"my\" base", .has_chat_template = true}, 1, 2, {.loss = 1});

@@ -110,13 +110,17 @@ int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
   return 0;
 }
 
+// A directory's dots are of its name, as in Qwen2.5-7B; a file's last one is of its form.
+std::string model_name_of(const std::filesystem::path& source) {
+  const std::filesystem::path named = source.has_filename() ? source : source.parent_path();
+  return std::filesystem::is_directory(named) ? named.filename() : named.stem();
+}
+
 int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
-  const std::filesystem::path source(model.names().dir);
-  const std::string name = source.has_filename() ? source.stem() : source.parent_path().filename();
   const auto errors =
       model::write_gguf(model.backend(), model.source(), model.names(), model.texts(), o.out,
                         {.type = o.type == "keep" ? stored_type(model.names()) : o.type,
-                         .name = name,
+                         .name = model_name_of(model.names().dir),
                          .unties = model.merged() != nullptr && model.merged()->unties()});
   if (!errors) return StopSignals::exit_code();
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
