@@ -135,23 +135,44 @@ TEST_F(ExpertFiles, AnAdapterThatLacksAnExpertIsRefusedByName) {
                        HasSubstr("experts.9.up_proj")));
 }
 
+// The fault of an adapter with these modules of up_proj, which have those sizes.
+std::string fault_of_up_projs(Backend& backend, const LoadedModel& model, const std::string& dir,
+                              std::initializer_list<const char*> paths, int64_t in, int64_t out) {
+  std::vector<float> values(64 * 64);
+  std::vector<PeftWriteModule> modules;
+  for (const char* path : paths) {
+    modules.push_back({.module_path = path,
+                       .alpha = 4.0,
+                       .a = TensorView(values.data(), DType::kF32, {2, in}),
+                       .b = TensorView(values.data(), DType::kF32, {out, 2}),
+                       .rank = 2});
+  }
+  write_peft(dir, {}, modules);
+  return error_of([&] { load_adapter(backend, model, dir); });
+}
+
 // What torch would write otherwise names no module, and so no expert a second time.
 TEST_F(ExpertFiles, AnAdapterWithAnExpertByAnotherNumberIsRefused) {
-  const std::vector<float> values(64 * 64);
-  float* const data = const_cast<float*>(values.data());
-  std::vector<PeftWriteModule> modules;
-  for (const char* expert : {"1", "01"}) {
-    modules.push_back(
-        {.module_path = std::string("model.layers.2.mlp.experts.") + expert + ".up_proj",
-         .alpha = 4.0,
-         .a = TensorView(data, DType::kF32, {2, 24}),
-         .b = TensorView(data, DType::kF32, {20, 2}),
-         .rank = 2});
+  for (const char* other :
+       {"model.layers.2.mlp.experts.01.up_proj", "model.layers.2.mlp.experts.-1.up_proj",
+        "model.layers.02.mlp.experts.1.up_proj", "model.layers.-2.mlp.experts.1.up_proj"}) {
+    EXPECT_THAT(fault_of_up_projs(backend_, model_, dir_.file(other),
+                                  {"model.layers.2.mlp.experts.1.up_proj", other}, 24, 20),
+                ::testing::AllOf(HasSubstr(other), HasSubstr("has no such linear module")));
   }
-  write_peft(dir_.file("twice"), {}, modules);
-  EXPECT_THAT(
-      error_of([&] { load_adapter(backend_, model_, dir_.file("twice")); }),
-      ::testing::AllOf(HasSubstr("experts.01.up_proj"), HasSubstr("has no such linear module")));
+  const char* zero = "model.layers.2.mlp.experts.-0.up_proj";
+  EXPECT_THAT(fault_of_up_projs(backend_, model_, dir_.file("zero"),
+                                {"model.layers.2.mlp.experts.0.up_proj", zero}, 24, 20),
+              ::testing::AllOf(HasSubstr(zero), HasSubstr("has no such linear module")));
+}
+
+// A text part has two names, and an expert one place all the same.
+TEST_F(ExpertFiles, AnAdapterWithAnExpertByTwoNamesIsRefused) {
+  const LoadedModel model = load_model(backend_, kGolden + "qwen3_5_moe_hub/model", {});
+  const char* shorter = "model.layers.0.mlp.experts.1.up_proj";
+  const char* longer = "model.language_model.layers.0.mlp.experts.1.up_proj";
+  EXPECT_THAT(fault_of_up_projs(backend_, model, dir_.file("a"), {shorter, longer}, 20, 12),
+              ::testing::AllOf(HasSubstr(shorter), HasSubstr(longer), HasSubstr("adapt the same")));
 }
 
 // Per expert, PEFT's whole tensors, Tinker's stacked ones: what is saved is what was loaded, tensor

@@ -21,9 +21,9 @@ struct TargetPlace {
 
 // Takes off the whole number that a path begins with, as torch writes it: 7 is not 07.
 std::optional<int64_t> take_index(std::string_view& path) {
-  int64_t index = -1;
+  uint32_t index = 0;  // of no sign
   const auto [rest, error] = std::from_chars(path.data(), path.data() + path.size(), index);
-  if (error != std::errc() || index < 0) return std::nullopt;
+  if (error != std::errc()) return std::nullopt;
   const auto length = static_cast<size_t>(rest - path.data());
   if (path.front() == '0' && length > 1) return std::nullopt;
   path.remove_prefix(length);
@@ -180,7 +180,9 @@ class Matcher {
       return;
     }
     item->sources.resize(static_cast<size_t>(target.num_experts));
-    item->sources[static_cast<size_t>(place->expert)] = &module;
+    const PeftModule*& source = item->sources[static_cast<size_t>(place->expert)];
+    if (source != nullptr) return add_twice_fault(module, *source);
+    source = &module;
   }
 
   // After the last module.
@@ -195,6 +197,11 @@ class Matcher {
   }
 
  private:
+  void add_twice_fault(const PeftModule& module, const PeftModule& other) {
+    faults_.push_back(
+        fmt::format("modules '{}' and '{}' adapt the same", other.module_path, module.module_path));
+  }
+
   void add_mtp_fault(const PeftModule& module) {
     if (!has_mtp_fault_) {
       faults_.push_back(fmt::format(
